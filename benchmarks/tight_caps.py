@@ -239,7 +239,13 @@ def run(case: Case, seconds: float, *, is_counted: bool = False) -> Row:
     """Solve a case, anneal as long, and look for its optimum."""
     options = SolveOptions(time_limit_s=seconds, workers=1, deterministic=is_counted)
     result = solve(case.problem, options)
-    first = frozenset(Part) - {Part.FAMILIES, Part.LIST_SCHEDULING, Part.CLOSED_FORMS}
+    first = frozenset(Part) - {
+        Part.FAMILIES,
+        Part.LIST_SCHEDULING,
+        Part.POLISH,
+        Part.SIMPLIFICATION,
+        Part.CLOSED_FORMS,
+    }
     drafts = replace(options, time_limit_s=1, without=first)
     start = solve(case.problem, drafts).schedule or serial_schedule(case.problem)
     annealed = Annealer(case.problem, 0).run(start, seconds)

@@ -28,6 +28,7 @@ class Budget:
         self.is_deterministic = options.deterministic
         self.limit_s = options.time_limit_s * (1 - _reserved_share(options))
         self.evaluation_s = 0.0
+        self._evaluates_until_s = self.limit_s
         self.stop = stop or threading.Event()
         self._began = time.monotonic()
 
@@ -45,8 +46,13 @@ class Budget:
         return self.stop.is_set() or (is_late and not self.is_deterministic)
 
     def time_is_up(self) -> bool:
-        """Return True if one more evaluation would end after the limit."""
-        return self.is_late(self.limit_s)
+        """Return True if one more evaluation would end after the limit, or the grace period."""
+        return self.is_late(self._evaluates_until_s)
+
+    def begin_grace(self) -> None:
+        """Allow evaluations for a moment from now on, even if the time is up."""
+        from_s = max(self.elapsed_s(), self.time_limit_s)
+        self._evaluates_until_s = from_s + SEARCH.grace_s
 
     def is_over(self) -> bool:
         """Return True if the search must end: stopped, or out of time."""

@@ -13,13 +13,17 @@ from synth.solve.result import Result
 class Part(StrEnum):
     """A part of the search, which can be left out to measure its worth.
 
-    `BOUNDS` stands for all bounds that take time (`GROUPS`).
+    Each bound and each improver is one, and so are the passing pairs of the bounds' models.
+    `BOUNDS` stands for all bounds that take time, `PATTERNS` for all modulo scheduling (`GROUPS`).
     """
 
     FAMILIES = "families"
     LIST_SCHEDULING = "list scheduling"
+    POLISH = "polish"
     FEWER = "fewer micro-batches"
     PATTERNS = "patterns"
+    ONE_PER_PERIOD = "patterns of one micro-batch"
+    SEVERAL_PER_PERIOD = "patterns of several micro-batches"
     WINDOWS = "windows"
     LOCAL_SEARCH = "local search"
     BOUNDS = "bounds"
@@ -29,12 +33,14 @@ class Part(StrEnum):
     IDLE_TIME = "idle time"
     PASSING_PAIRS = "passing pairs"
     EXACT = "exact"
+    SIMPLIFICATION = "simplification"
     SLACK = "slack"
 
 
 # Parts that stand for several others.
 GROUPS = {
     Part.BOUNDS: frozenset({Part.RANK_SUBSETS, Part.FORWARD_SPACING, Part.IDLE_TIME}),
+    Part.PATTERNS: frozenset({Part.ONE_PER_PERIOD, Part.SEVERAL_PER_PERIOD}),
 }
 
 

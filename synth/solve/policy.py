@@ -1,43 +1,35 @@
 """The steps of a search as one table: order, share of the remaining time, and condition.
 
 The solver (`solver.py`) runs the steps from the first to the last and ends as soon as the incumbent
-is proven or the time is up. Numbers are in `tuning.py`, the order of the bounds among each other in
-`bounds/bound_policy.py`.
+is proven or the time is up. A step names an improver by its part. Numbers are in `tuning.py`, the
+order of the bounds among each other in `bounds/bound_policy.py`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from synth.solve.options import Part
+from synth.schedule.model import Buffering
+from synth.solve.bounds.prover import BoundStep
+from synth.solve.instance.instance import Instance
+from synth.solve.instance.memory_models import relaxed_memory, safe_memory
+from synth.solve.options import Part, SolverName
+from synth.solve.search_state import SearchState
 from synth.solve.tuning import SEARCH
 
 
-class SearchAction(StrEnum):
-    """A step's work."""
-
-    QUICK_LIST_SCHEDULING = "list scheduling, briefly"
-    POLISH = "polish"
-    MILP = "mixed-integer program"
-    BOUNDS_ONE_BY_ONE = "bounds of one rank at a time"
-    BACKGROUND_BOUNDS = "bounds in the background"
-    EXACT = "exact model"
-    FIRST_ANNEALING = "annealing until it stalls"
-    SHORT_INSTANCE = "short instance"
-    LIST_SCHEDULING = "list scheduling"
-    MODULO = "modulo scheduling"
-    BOUNDS_IN_TURN = "bounds in turn with the search"
-    WINDOWS = "windows"
-    ANNEALING = "annealing"
-    AWAIT_BOUNDS = "end of the bounds in the background"
-
-
 class Step(NamedTuple):
-    """An action, and its share of the time that remains."""
+    """A run of an improver, or a step of the prover.
 
-    action: SearchAction
+    Attributes:
+        action: the improver's part, or the prover's step.
+        share: of the time that remains.
+        is_brief: the improver ends where little is gained, because other steps follow.
+    """
+
+    action: Part | BoundStep
     share: float = 1.0
+    is_brief: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +43,7 @@ class SearchSetting:
         buffers_matter: True if the memory models only bracket the exact memory.
         proves_in_background: True if bounds have workers of their own.
         uses_milp: True if the exact solver is the mixed-integer program.
+        is_within: True if the search serves another one.
     """
 
     without: frozenset[Part]
@@ -59,6 +52,26 @@ class SearchSetting:
     buffers_matter: bool
     proves_in_background: bool
     uses_milp: bool
+    is_within: bool = False
+
+    @classmethod
+    def of(
+        cls, state: SearchState, fusion_relaxed: Instance, *, proves_in_background: bool
+    ) -> Self:
+        """Read the facts off a search that begins."""
+        unbuffered = safe_memory(state.problem, Buffering(0, 0))
+        return cls(
+            without=state.options.without,
+            num_ops=fusion_relaxed.num_ops,
+            holds_several=fusion_relaxed.holds_several,
+            # A search that serves another one leaves exact memory to that.
+            buffers_matter=bool(state.problem.caps_bytes)
+            and not state.is_within
+            and unbuffered != relaxed_memory(state.problem),
+            proves_in_background=proves_in_background,
+            uses_milp=state.options.solver == SolverName.MILP,
+            is_within=state.is_within,
+        )
 
     def has(self, *parts: Part) -> bool:
         """Return True if none of the parts is left out."""
@@ -95,6 +108,15 @@ def _always(_: SearchSetting) -> bool:
     return True
 
 
+def _never(_: SearchSetting) -> bool:
+    return False
+
+
+def _with(part: Part) -> Callable[[SearchSetting], bool]:
+    """Return the condition that a part is not left out."""
+    return lambda setting: setting.has(part)
+
+
 def _all(_: SearchSetting) -> float:
     return 1.0
 
@@ -116,43 +138,51 @@ def _share_of_windows(setting: SearchSetting) -> float:
 class _Row(NamedTuple):
     """A step with its condition."""
 
-    action: SearchAction
+    action: Part | BoundStep
     when: Callable[[SearchSetting], bool]
     share: Callable[[SearchSetting], float] = _all
+    is_brief: Callable[[SearchSetting], bool] = _never
 
 
 _FIRST = (
-    _Row(SearchAction.QUICK_LIST_SCHEDULING, lambda s: s.has(Part.LIST_SCHEDULING)),
-    _Row(SearchAction.POLISH, _always),
+    _Row(Part.LIST_SCHEDULING, _with(Part.LIST_SCHEDULING), is_brief=_always),
+    _Row(Part.POLISH, _with(Part.POLISH)),
 )
 
-_BY_MILP = (_Row(SearchAction.MILP, _always),)
+_BY_MILP = (_Row(Part.EXACT, _always),)
 
 _BY_CPSAT = (
-    _Row(SearchAction.BOUNDS_ONE_BY_ONE, lambda s: s.has(Part.BOUNDS) and s.waits_for_first_bounds),
-    _Row(SearchAction.BACKGROUND_BOUNDS, lambda s: s.has(Part.BOUNDS)),
+    _Row(BoundStep.ONE_BY_ONE, lambda s: s.has(Part.BOUNDS) and s.waits_for_first_bounds),
+    _Row(BoundStep.IN_BACKGROUND, _with(Part.BOUNDS)),
     _Row(
-        SearchAction.EXACT,
+        Part.EXACT,
         lambda s: s.anneals and s.is_tiny and s.has(Part.EXACT),
         lambda _: SEARCH.brief_share,
     ),
-    _Row(SearchAction.FIRST_ANNEALING, lambda s: s.anneals, lambda _: SEARCH.annealing_share_first),
-    _Row(SearchAction.SHORT_INSTANCE, lambda s: s.has(Part.FEWER, Part.EXACT) and not s.is_tiny),
     _Row(
-        SearchAction.EXACT,
+        Part.LOCAL_SEARCH,
+        lambda s: s.anneals,
+        lambda _: SEARCH.annealing_share_first,
+        is_brief=_always,
+    ),
+    _Row(Part.FEWER, lambda s: s.has(Part.FEWER, Part.EXACT) and not s.is_tiny),
+    _Row(
+        Part.EXACT,
         lambda s: s.has(Part.EXACT) and s.num_ops <= SEARCH.exact_brief_ops,
         _share_of_first_exact,
     ),
     _Row(
-        SearchAction.LIST_SCHEDULING,
+        Part.LIST_SCHEDULING,
         lambda s: s.has(Part.LIST_SCHEDULING) and not (s.is_small or s.is_exact_alone),
     ),
-    _Row(SearchAction.MODULO, lambda s: s.has(Part.PATTERNS)),
-    _Row(SearchAction.BOUNDS_IN_TURN, lambda s: s.has(Part.BOUNDS)),
-    _Row(SearchAction.WINDOWS, lambda s: s.has(Part.WINDOWS), _share_of_windows),
-    _Row(SearchAction.ANNEALING, lambda s: s.anneals, lambda _: SEARCH.annealing_share),
+    _Row(Part.ONE_PER_PERIOD, _with(Part.ONE_PER_PERIOD)),
+    _Row(Part.SEVERAL_PER_PERIOD, _with(Part.SEVERAL_PER_PERIOD)),
+    _Row(BoundStep.IN_TURN, _with(Part.BOUNDS)),
+    # On small problems the exact model may find more than a patient search.
+    _Row(Part.WINDOWS, _with(Part.WINDOWS), _share_of_windows, is_brief=lambda s: s.is_small),
+    _Row(Part.LOCAL_SEARCH, lambda s: s.anneals, lambda _: SEARCH.annealing_share),
     _Row(
-        SearchAction.EXACT,
+        Part.EXACT,
         lambda s: (
             s.has(Part.EXACT)
             and s.num_ops <= SEARCH.exact_most_ops
@@ -160,13 +190,28 @@ _BY_CPSAT = (
         ),
         _share_of_last_exact,
     ),
-    _Row(SearchAction.ANNEALING, lambda s: s.anneals),
-    _Row(SearchAction.AWAIT_BOUNDS, _always),
+    _Row(Part.LOCAL_SEARCH, lambda s: s.anneals),
+    _Row(BoundStep.AWAIT, _always),
+)
+
+_LAST = (
+    _Row(Part.POLISH, _with(Part.POLISH)),
+    _Row(Part.SIMPLIFICATION, _with(Part.SIMPLIFICATION)),
+    _Row(Part.SLACK, _with(Part.SLACK)),
 )
 
 
 def steps(setting: SearchSetting) -> Iterator[Step]:
-    """Yield the steps of a search in order."""
-    for row in (*_FIRST, *(_BY_MILP if setting.uses_milp else _BY_CPSAT)):
+    """Yield the steps of a search in order, until it is proven or out of time."""
+    return _steps_of((*_FIRST, *(_BY_MILP if setting.uses_milp else _BY_CPSAT)), setting)
+
+
+def last_steps(setting: SearchSetting) -> Iterator[Step]:
+    """Yield the steps that end a search, in its grace period; none if it serves another one."""
+    return _steps_of(() if setting.is_within else _LAST, setting)
+
+
+def _steps_of(rows: Iterable[_Row], setting: SearchSetting) -> Iterator[Step]:
+    for row in rows:
         if row.when(setting):
-            yield Step(row.action, row.share(setting))
+            yield Step(row.action, row.share(setting), row.is_brief(setting))

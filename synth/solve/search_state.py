@@ -9,11 +9,11 @@ from synth.solve.bounds.background import Background
 from synth.solve.budget import Budget
 from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate_order
 from synth.solve.instance.instance import Instance
-from synth.solve.instance.timing import Programs, TimedOrders
+from synth.solve.instance.timing import Programs, ScoredPrograms, TimedOrders
 from synth.solve.options import SolveOptions
 from synth.solve.order_pool import OrderPool
 from synth.solve.problem import Problem
-from synth.solve.result import Incumbent, StoppedBy, relative_gap
+from synth.solve.result import Baseline, Incumbent, Result, StoppedBy, relative_gap
 from synth.solve.tuning import SEARCH
 
 OnImprovement = Callable[[Incumbent], None]
@@ -28,6 +28,9 @@ class SearchState:
         proven: the best lower bound with its certificate.
         proven_infeasible: True if no schedule keeps the caps.
         pool: orders found so far, from which models and heuristics begin.
+        baselines: published schedules, fitting or not.
+        short_instance_share: of the time limit, spent on a short instance; its schedules are so
+            good that others only count if they are clearly better.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class SearchState:
         self.proven = NOTHING_PROVEN
         self.proven_infeasible = False
         self.pool = OrderPool(problem.objective)
+        self.baselines: list[Baseline] = []
+        self.short_instance_share = 0.0
         self._background: Background | None = None
         self._on_improvement = on_improvement
         self._reported_bound_us = 0
@@ -94,6 +99,32 @@ class SearchState:
             return StoppedBy.GAP
         return StoppedBy.TIME_LIMIT if self.budget.left_s() <= 0 else StoppedBy.EXHAUSTED
 
+    def result(self, stopped_by: StoppedBy, message: str | None = None) -> Result:
+        """Return the answer.
+
+        Args:
+            message: why there is no schedule, if a proof says so.
+        """
+        best = self.best
+        if best is None and message is None:
+            message = "no schedule was found in the time given; allow more time or more memory"
+            if stopped_by == StoppedBy.INFEASIBLE:
+                message = "no schedule is within the memory limits: proven by an exhausted search"
+        return Result(
+            problem=self.problem,
+            schedule=best.schedule if best else None,
+            timeline=best.timeline if best else None,
+            value_us=best.value_us if best else None,
+            lower_bound_us=self.bound_us,
+            peak_bytes=best.peak_bytes if best else None,
+            found_by=best.found_by if best else None,
+            stopped_by=stopped_by,
+            baselines=tuple(self.baselines),
+            wall_s=self.budget.elapsed_s(),
+            message=message,
+            certificate=self.proven.certificate,
+        )
+
     # The incumbent
 
     def offer(self, candidate: EvaluatedSchedule | None) -> None:
@@ -118,6 +149,12 @@ class SearchState:
         """
         should_stop = self.budget.time_is_up
         self.offer(evaluate_order(self.problem, programs, found_by, value_us, should_stop))
+
+    def try_scored(self, scored: ScoredPrograms) -> None:
+        """Remember programs, and evaluate them exactly if they are better in the model's terms."""
+        self.pool.add(scored.programs)
+        if self.improves(scored.value_us):
+            self.try_programs(scored.programs, scored.found_by, scored.value_us)
 
     def try_timing(self, instance: Instance, timing: TimedOrders, found_by: str) -> None:
         """Evaluate a model's solution exactly, if it is better in the model's terms."""

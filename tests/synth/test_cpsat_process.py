@@ -68,7 +68,14 @@ def test_problems_on_which_or_tools_aborts_are_solved_and_proven(
     costs = partition_costs(Profile.load(ABORTS / f"{name}.json"), [1] * 4)
     caps = None if cap_bytes is None else (cap_bytes,) * num_ranks
     problem = Problem(costs, placement(where, num_ranks), 3, caps, Objective.PERIOD)
-    kept = {Part.FAMILIES, Part.LIST_SCHEDULING, Part.CLOSED_FORMS, Part.EXACT}
+    kept = {
+        Part.FAMILIES,
+        Part.POLISH,
+        Part.SIMPLIFICATION,
+        Part.LIST_SCHEDULING,
+        Part.CLOSED_FORMS,
+        Part.EXACT,
+    }
     with caplog.at_level(logging.INFO, "synth.solve"):
         options = SolveOptions(60, seed=0, deterministic=True, without=frozenset(Part) - kept)
         result = solve(problem, options)

@@ -20,15 +20,17 @@ from synth.solve.evaluate import evaluate
 from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule
 from synth.solve.improve import list_scheduling
 from synth.solve.improve.extend import _Extension, extend, extended_instance
-from synth.solve.improve.modulo.unroll import ModuloSchedules
+from synth.solve.improve.modulo.several_micro_batches import SeveralMicroBatches
+from synth.solve.improve.modulo.unrolling import Unrolling
 from synth.solve.improve.short_instance import ShortInstance
 from synth.solve.infeasibility import needed_bytes, serial_schedule
 from synth.solve.instance.instance import BW, B, F, Instance, W
-from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory, safe_memory
+from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import Orders, keeps_caps, number, order_of, timed
 from synth.solve.options import Part
 from synth.solve.search_state import SearchState
 from tests.synth.odd_problems import RandomOrders, odd_costs
+from tests.synth.search_context import context_of
 
 PLACEMENTS = ("linear", "v", "looped:2", "bidirectional", "bidirectional-v")
 
@@ -170,8 +172,7 @@ def fewer(
 def begun(problem: Problem, seconds: float) -> ShortInstance:
     options = SolveOptions(seconds, deterministic=True)
     now = SearchState(problem, options, None, None)
-    instance = relaxed_for_fusion(problem)
-    return ShortInstance(now, instance)
+    return ShortInstance(context_of(now))
 
 
 def test_fewer_are_left_out_by_what_memory_takes_at_once() -> None:
@@ -291,10 +292,12 @@ def test_rounds_have_what_is_left_and_must_be_better() -> None:
     problem = table.problem(8, 64, 0.5)
     options = SolveOptions(100, deterministic=True)
     now = SearchState(problem, options, None, None)
-    after = [ModuloSchedules(now, spent) for spent in (0, 0.2, 0.5)]
-    assert [each._rounds_share for each in after] == pytest.approx([64 * 0.004, 0.15, 0.08])
     now.offer(evaluate.evaluate(problem, serial_schedule(problem), "serial"))
     assert now.best is not None
     nearly_us = now.best.value_us - 1
-    assert [each._is_of_use(nearly_us) for each in after] == [True, False, False]
-    assert all(each._is_of_use(round(0.98 * nearly_us)) for each in after)
+    rounds, unrolling = SeveralMicroBatches(context_of(now)), Unrolling(now)
+    for spent, share in ((0, 64 * 0.004), (0.2, 0.15), (0.5, 0.08)):
+        now.short_instance_share = spent
+        assert rounds._share == pytest.approx(share)
+        assert unrolling._is_of_use(nearly_us) == (spent == 0)
+        assert unrolling._is_of_use(round(0.98 * nearly_us))

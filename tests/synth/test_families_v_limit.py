@@ -24,6 +24,7 @@ from synth.solve import Objective, Part, Problem, solve
 from synth.solve.improve.published import PublishedIncumbents
 from synth.solve.search_state import SearchState
 from tests.synth.effort import counted
+from tests.synth.search_context import context_of
 
 SHARES = (0.6, 0.9, 1, 1.1, 1.25, 1.6, 2.2)
 
@@ -178,7 +179,7 @@ def test_more_memory_never_makes_the_first_answers_on_v_longer() -> None:
         caps = (int(share * case.released_peak_bytes(1)),) * 8
         asked = Problem(case.costs, placement("v", 8), 10, caps, Objective.PERIOD)
         now = SearchState(asked, counted(), None, None)
-        PublishedIncumbents(now).try_families()
+        PublishedIncumbents(context_of(now)).run()
         assert now.best is not None
         values.append(now.best.value_us)
     assert values == sorted(values, reverse=True)

@@ -12,7 +12,7 @@ from synth.certificate import Proven
 from synth.costs import Costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, SolveOptions, solve, solver
+from synth.solve import Objective, Problem, SolveOptions, solve
 from synth.solve.bounds import forward_spacing
 from synth.solve.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solve.bounds.bound_policy import BoundPolicy
@@ -20,6 +20,7 @@ from synth.solve.bounds.forward_spacing import SpacingProver, far_apart, lengths
 from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
 from synth.solve.bounds.rank_subsets import RankSubsets
 from synth.solve.cpsat.run import ModelOutcome
+from synth.solve.improve.modulo.one_micro_batch import OneMicroBatch
 from synth.solve.infeasibility import find_shortage
 from synth.solve.instance.instance import B, F, OpIndex, W
 from synth.solve.instance.memory_models import relaxed_for_fusion
@@ -351,11 +352,11 @@ def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.Monke
     problem = Problem(table_costs(8), placement("linear", 8), 64, (12,) * 8)
     before = threading.active_count()
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         assert threading.active_count() > before
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(solver, "ModuloSchedules", interrupt)
+    monkeypatch.setattr(OneMicroBatch, "run", interrupt)
     options = SolveOptions(time_limit_s=20, workers=2, without=frozenset({Part.EXACT}))
     with pytest.raises(KeyboardInterrupt):
         solve(problem, options)

@@ -13,7 +13,7 @@ from synth.solve import Part, SolveOptions
 from synth.solve.evaluate import evaluate
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.improve.lns import search, window_step
-from synth.solve.improve.lns.window_step import WindowStep
+from synth.solve.improve.lns.window_step import WindowTurns
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import relaxed_memory
 from synth.solve.instance.timing import TimedOrders
@@ -24,14 +24,14 @@ from synth.solve.search_state import SearchState
 LIMIT_S = 100.0
 
 
-def begun(problem: Problem, family: str, **options: Any) -> tuple[WindowStep, SearchState]:
+def begun(problem: Problem, family: str, **options: Any) -> tuple[WindowTurns, SearchState]:
     """Windows from a published schedule."""
     asked = SolveOptions(time_limit_s=LIMIT_S, **options)
     now = SearchState(problem, asked, None, None)
     schedule = generate(family, problem.num_ranks, problem.num_micro_batches, costs=problem.costs)
     now.offer(evaluate.evaluate(problem, schedule, family))
 
-    return WindowStep(now, 1), now
+    return WindowTurns(now, 1), now
 
 
 class Fruitless:

@@ -1,25 +1,51 @@
 """The parts of the search: found by their folders, and left out one by one."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from synth.schedule.placements import placement
-from synth.solve import Part, Problem, SolveOptions, solve
+from synth.solve import Part, Problem, SolveOptions, improve, solve
+from synth.solve import bounds as solve_bounds
 from synth.solve.bounds import bounds
 from synth.solve.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solve.bounds.bound_policy import BoundPolicy
+from synth.solve.improve import improvers
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.options import GROUPS, with_groups
+from synth.solve.policy import last_steps, steps
 from tests.synth.effort import counted
+from tests.synth.test_search_policy import LARGE
 from tests.synth.test_solve import table_costs
+
+ANNEALED = replace(LARGE, buffers_matter=True)
 
 # A rank holds two stages, and memory binds: every bound applies.
 TURNS = Problem(table_costs(4), placement("v", 2), 16, (8,) * 2)
 
 
-def test_every_bound_of_the_folder_is_a_part() -> None:
+def test_parts_are_the_bounds_and_the_improvers_of_the_folders() -> None:
+    """And besides these the groups, and the passing pairs of several bounds' models."""
     assert bounds().keys() == GROUPS[Part.BOUNDS] | {Part.CLOSED_FORMS}
+    assert not bounds().keys() & improvers().keys()
+    assert {*bounds(), *improvers(), *GROUPS, Part.PASSING_PAIRS} == set(Part)
+
+
+def test_a_file_in_the_folder_has_at_most_one_part() -> None:
+    """No two files share one, and none is skipped."""
+    for package, found in ((solve_bounds, bounds()), (improve, improvers())):
+        folder = Path(str(package.__file__)).parent
+        name = "BOUND" if package is solve_bounds else "IMPROVER"
+        defining = [f for f in folder.rglob("*.py") if f"\n{name} = " in f.read_text()]
+        assert len(defining) == len(found)
+
+
+def test_every_step_is_an_improver_or_a_step_of_the_prover() -> None:
+    named = {step.action for step in (*steps(LARGE), *last_steps(LARGE), *steps(ANNEALED))}
+    assert {part for part in named if isinstance(part, Part)} == improvers().keys() - {
+        Part.FAMILIES  # where every search begins
+    }
 
 
 def test_a_group_stands_for_its_members_and_the_other_way_round() -> None:

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from synth.solve.options import Part
-from synth.solve.policy import SearchAction, SearchSetting, Step, steps
+from synth.solve.bounds.prover import BoundStep
+from synth.solve.options import Part, with_groups
+from synth.solve.policy import SearchSetting, Step, last_steps, steps
 from synth.solve.tuning import SEARCH
 
 LARGE = SearchSetting(
@@ -17,53 +18,68 @@ LARGE = SearchSetting(
 TINY = replace(LARGE, num_ops=100)
 
 
-def actions(setting: SearchSetting) -> list[SearchAction]:
+def actions(setting: SearchSetting) -> list[Part | BoundStep]:
     return [step.action for step in steps(setting)]
 
 
 def test_a_large_problem_gets_heuristics_before_the_exact_model() -> None:
     assert actions(LARGE) == [
-        SearchAction.QUICK_LIST_SCHEDULING,
-        SearchAction.POLISH,
-        SearchAction.BACKGROUND_BOUNDS,
-        SearchAction.SHORT_INSTANCE,
-        SearchAction.LIST_SCHEDULING,
-        SearchAction.MODULO,
-        SearchAction.BOUNDS_IN_TURN,
-        SearchAction.WINDOWS,
-        SearchAction.EXACT,
-        SearchAction.AWAIT_BOUNDS,
+        Part.LIST_SCHEDULING,
+        Part.POLISH,
+        BoundStep.IN_BACKGROUND,
+        Part.FEWER,
+        Part.LIST_SCHEDULING,
+        Part.ONE_PER_PERIOD,
+        Part.SEVERAL_PER_PERIOD,
+        BoundStep.IN_TURN,
+        Part.WINDOWS,
+        Part.EXACT,
+        BoundStep.AWAIT,
     ]
 
 
 def test_a_tiny_problem_gets_the_exact_model_for_all_the_time() -> None:
-    assert Step(SearchAction.EXACT, 1.0) in steps(TINY)
-    assert SearchAction.SHORT_INSTANCE not in actions(TINY)
-    assert actions(TINY).index(SearchAction.BOUNDS_ONE_BY_ONE) < actions(TINY).index(
-        SearchAction.EXACT
-    )
+    assert Step(Part.EXACT, 1.0) in steps(TINY)
+    assert Part.FEWER not in actions(TINY)
+    assert actions(TINY).index(BoundStep.ONE_BY_ONE) < actions(TINY).index(Part.EXACT)
 
 
 def test_where_buffers_matter_annealing_shares_the_time_with_the_exact_model() -> None:
     tiny = list(steps(replace(TINY, buffers_matter=True)))
-    shares = [share for action, share in tiny if action == SearchAction.EXACT]
+    shares = [share for action, share, _ in tiny if action == Part.EXACT]
     assert shares == [SEARCH.brief_share, SEARCH.annealing_share]
-    assert tiny[-2:] == [Step(SearchAction.ANNEALING, 1.0), Step(SearchAction.AWAIT_BOUNDS, 1.0)]
+    assert tiny[-2:] == [Step(Part.LOCAL_SEARCH, 1.0), Step(BoundStep.AWAIT, 1.0)]
 
 
 def test_a_mixed_integer_program_replaces_all_that_follows_the_first_answers() -> None:
     assert actions(replace(LARGE, uses_milp=True)) == [
-        SearchAction.QUICK_LIST_SCHEDULING,
-        SearchAction.POLISH,
-        SearchAction.MILP,
+        Part.LIST_SCHEDULING,
+        Part.POLISH,
+        Part.EXACT,
     ]
 
 
 def test_parts_that_are_left_out_have_no_step() -> None:
     without = {Part.LIST_SCHEDULING, Part.FEWER, Part.PATTERNS, Part.WINDOWS, Part.BOUNDS}
-    bare = replace(LARGE, without=frozenset(without))
-    assert actions(bare) == [SearchAction.POLISH, SearchAction.EXACT, SearchAction.AWAIT_BOUNDS]
+    bare = replace(LARGE, without=with_groups(without))
+    assert actions(bare) == [Part.POLISH, Part.EXACT, BoundStep.AWAIT]
     assert actions(replace(bare, without=frozenset(Part))) == [
-        SearchAction.POLISH,
-        SearchAction.AWAIT_BOUNDS,
+        Part.POLISH,
+        BoundStep.AWAIT,
     ]
+
+
+def test_a_step_is_brief_where_others_follow() -> None:
+    """List scheduling the first time, annealing before other steps, windows of a small problem."""
+    assert {s.action for s in steps(LARGE) if s.is_brief} == {Part.LIST_SCHEDULING}
+    annealed = replace(LARGE, buffers_matter=True, num_ops=400)
+    assert [s.action for s in steps(annealed) if s.is_brief] == [
+        Part.LIST_SCHEDULING,
+        Part.LOCAL_SEARCH,
+        Part.WINDOWS,
+    ]
+
+
+def test_a_search_ends_with_a_simpler_and_more_robust_plan_unless_it_serves_another() -> None:
+    assert [s.action for s in last_steps(LARGE)] == [Part.POLISH, Part.SIMPLIFICATION, Part.SLACK]
+    assert not list(last_steps(replace(LARGE, is_within=True)))

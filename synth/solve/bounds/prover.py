@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import StrEnum
 
 from synth.certificate import Proven
 from synth.objective import Spans
@@ -16,6 +17,15 @@ from synth.solve.instance.instance import Instance
 from synth.solve.options import Part
 from synth.solve.search_state import SearchState
 from synth.solve.tuning import BOUND_POLICY
+
+
+class BoundStep(StrEnum):
+    """A step of a search that raises its bound."""
+
+    ONE_BY_ONE = "bounds of one rank at a time"
+    IN_BACKGROUND = "bounds in the background"
+    IN_TURN = "bounds in turn with the search"
+    AWAIT = "end of the bounds in the background"
 
 
 class Prover:
@@ -36,6 +46,7 @@ class Prover:
         self._proven = ProofState()
         self._referred: tuple[EvaluatedSchedule | None, Reference] | None = None
         self._background: Background | None = None
+        self._begins_one_by_one = True
         in_turn = options.deterministic or Part.BOUNDS in options.without
         self._num_workers_in_background = 0 if in_turn else options.num_workers // 2
         self.num_workers_left = options.num_workers - self._num_workers_in_background
@@ -57,25 +68,35 @@ class Prover:
         for proven in self._policy(1, self._state.should_stop).closed_forms():
             self._state.raise_bound(proven)
 
-    def one_by_one(self) -> None:
+    def run(self, step: BoundStep) -> None:
+        """Run a step of the search."""
+        steps = {
+            BoundStep.ONE_BY_ONE: self._run_one_by_one,
+            BoundStep.IN_BACKGROUND: self._begin,
+            BoundStep.IN_TURN: self._run_in_turn,
+            BoundStep.AWAIT: self._wait,
+        }
+        steps[step]()
+
+    def _run_one_by_one(self) -> None:
         """Bound by one rank at a time, before the search goes on."""
+        self._begins_one_by_one = False
         policy = self._policy(self._state.options.num_workers, self._state.should_stop)
         for proven in policy.one_by_one(self._limit_of_one_by_one_s):
             self._state.raise_bound(proven)
 
-    def begin(self, *, from_one: bool) -> None:
-        """Start bounding by growing sets of ranks in the background, until the search ends.
+    def _begin(self) -> None:
+        """Start bounding by several ranks in the background, until the search ends.
 
-        Args:
-            from_one: begin with one rank at a time.
+        One rank at a time comes first, if it did not come before.
         """
         if self.in_background:
-            self._background = Background(lambda should_stop: self._bounds(should_stop, from_one))
+            self._background = Background(self._bounds)
             self._state.listen_to(self._background)
 
-    def _bounds(self, should_stop: Callable[[], bool], from_one: bool) -> Iterator[Proven]:
+    def _bounds(self, should_stop: Callable[[], bool]) -> Iterator[Proven]:
         policy = self._policy(self._num_workers_in_background, should_stop)
-        if from_one:
+        if self._begins_one_by_one:
             yield from policy.one_by_one(self._limit_of_one_by_one_s)
         if not should_stop():
             yield from policy.together(self._state.budget.left_s())
@@ -93,14 +114,14 @@ class Prover:
         )
         return share * self._state.options.time_limit_s
 
-    def run_in_turn(self) -> None:
+    def _run_in_turn(self) -> None:
         """Bound by growing sets of ranks, if that is not done in the background."""
         if not self.in_background:
             policy = self._policy(self.num_workers_left, self._state.should_stop)
             for proven in policy.together(BOUND_POLICY.in_turn_share * self._state.budget.left_s()):
                 self._state.raise_bound(proven)
 
-    def wait(self) -> None:
+    def _wait(self) -> None:
         """Wait for the end of the background bounds, or of the search."""
         while not (
             self._background is None or self._background.is_over or self._state.should_stop()

@@ -1,24 +1,29 @@
 """Simulated annealing from the incumbent and the pool of orders, within the budget of a search."""
 
 import math
+from typing import ClassVar
 
 from synth.solve.improve.annealing import Annealing
-from synth.solve.search_state import SearchState
+from synth.solve.improve.improver import SearchContext
+from synth.solve.options import Part
 from synth.solve.tuning import ANNEALING, SEARCH
 
 
 class AnnealingStep:
     """Annealing that is called several times and goes on where it ended."""
 
-    def __init__(self, state: SearchState) -> None:
-        self.state = state
+    part: ClassVar[Part] = Part.LOCAL_SEARCH
+
+    def __init__(self, context: SearchContext) -> None:
+        self.state = context.state
         self._annealing: Annealing | None = None
 
-    def run(self, share: float, *, ends_stalled: bool = False) -> None:
+    def run(self, share: float, *, is_brief: bool) -> None:
         """Anneal for a share of the remaining time; a deterministic search counts moves instead.
 
         Args:
-            ends_stalled: end after as much effort without a gain as it took to find the last one.
+            share: of the remaining time.
+            is_brief: end after as much effort without a gain as it took to find the last one.
         """
         best, budget = self.state.best, self.state.budget
         if best is None:
@@ -35,7 +40,7 @@ class AnnealingStep:
 
         def should_stop() -> bool:
             patience = max(ANNEALING.least_stalled_share * limit_units, improved - began)
-            is_stalled = ends_stalled and annealing.units_spent - improved > patience
+            is_stalled = is_brief and annealing.units_spent - improved > patience
             return allowance.is_over() or is_stalled or self.state.should_stop()
 
         effort = math.inf
@@ -44,3 +49,6 @@ class AnnealingStep:
         for candidate in annealing.run(effort, should_stop):
             improved = annealing.units_spent
             self.state.offer(candidate)
+
+
+IMPROVER = AnnealingStep

@@ -5,50 +5,37 @@ need be, those whose schedules nearly always fit. Where BW gains nothing the fir
 the same, without boundary bytes all are.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 from synth.certificate import Certificate, Proven, ProverName, Relaxation
-from synth.objective import Spans
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import ModelOutcome, run
 from synth.solve.crosscheck.milp import run_milp
 from synth.solve.evaluate.evaluate import BUFFERINGS
+from synth.solve.improve.improver import SearchContext
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import distinct, relaxed_memory, safe_memory
 from synth.solve.instance.timing import TimedOrders
-from synth.solve.options import SolveOptions, SolverName
-from synth.solve.search_state import SearchState
+from synth.solve.options import Part, SolveOptions, SolverName
 
 
 class ExactSearch:
-    """Runs exact models of all ranks.
+    """Runs exact models of all ranks."""
 
-    Args:
-        state: takes schedules and bounds.
-        fusion_relaxed: the instance whose bounds hold for split and fused schedules.
-        work: closed-form bounds of makespan and period.
-        workers: threads for CP-SAT.
-        on_optimum: called when the relaxed instance is solved to its optimum.
-    """
+    part: ClassVar[Part] = Part.EXACT
 
-    def __init__(
-        self,
-        state: SearchState,
-        fusion_relaxed: Instance,
-        work: Spans,
-        workers: int,
-        on_optimum: Callable[[], None],
-    ) -> None:
-        self.state, self.problem = state, state.problem
-        self.fusion_relaxed, self.work = fusion_relaxed, work
+    def __init__(self, context: SearchContext) -> None:
+        self.state, self.problem = context.state, context.state.problem
+        self.fusion_relaxed, self.work = context.fusion_relaxed, context.work
         self.relaxed_memory = relaxed_memory(self.problem)
-        self.options: SolveOptions = replace(state.options, workers=workers)
-        self.on_optimum = on_optimum
+        self.options: SolveOptions = replace(self.state.options, workers=context.workers)
+        self.on_optimum = context.on_optimum
 
-    def run(self, limit_s: float) -> None:
-        """Solve one memory model after the other within a limit."""
-        allowance = self.state.budget.allow(limit_s)
+    def run(self, share: float, *, is_brief: bool) -> None:
+        """Solve one memory model after the other in a share of the remaining time."""
+        budget = self.state.budget
+        allowance = budget.allow(share * budget.left_s())
         instances = self._instances()
         for index, instance in enumerate(instances):
             if self.state.should_stop():
@@ -131,3 +118,6 @@ class ExactSearch:
                 self.state.raise_bound(Proven(event, certificate))
 
         return run(model, self.options, limit_s, on_event, self.state.should_stop)
+
+
+IMPROVER = ExactSearch

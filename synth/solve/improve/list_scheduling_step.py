@@ -1,31 +1,49 @@
-"""List schedules of a search: under the safe memory model of each buffering, evaluated exactly."""
+"""List scheduling as a step: under the safe memory model of each buffering, evaluated exactly."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from synth.schedule.model import Buffering
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve import list_scheduling
+from synth.solve.improve.improver import SearchContext
+from synth.solve.improve.modulo import several_micro_batches
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import distinct, safe_memory
+from synth.solve.options import Part
 from synth.solve.search_state import SearchState
 from synth.solve.tuning import LIST_SCHEDULING
 
 
-def quick(state: SearchState) -> None:
-    """Schedule with little effort for every buffering, with no buffers at all first."""
-    _run(state, LIST_SCHEDULING.quick_ops, (Buffering(0, 0), *BUFFERINGS))
+class ListSchedulingStep:
+    """List scheduling, briefly for every buffering or thoroughly for the best ones."""
 
+    part: ClassVar[Part] = Part.LIST_SCHEDULING
 
-def thorough(state: SearchState, *, has_rounds: bool) -> None:
-    """Schedule with the incumbent's buffering and the usual one.
+    def __init__(self, context: SearchContext) -> None:
+        self.state = context.state
+        # Modulo schedules of several micro-batches follow, which are better starts.
+        self.has_rounds = several_micro_batches.applies(context.fusion_relaxed)
 
-    Args:
-        has_rounds: modulo schedules of several micro-batches follow, which are better starts.
-    """
-    per_s = LIST_SCHEDULING.ops_per_s_with_rounds if has_rounds else LIST_SCHEDULING.ops_per_s
-    best = state.best
-    bufferings = BUFFERINGS if best is None else (best.schedule.buffering, BUFFERINGS[0])
-    _run(state, round(per_s * state.budget.time_limit_s), bufferings)
+    def run(self, share: float, *, is_brief: bool) -> None:
+        """Schedule with a number of ops that depends on the time limit, or a small one."""
+        if is_brief:
+            self._run_quick()
+        else:
+            self._run_thorough()
+
+    def _run_quick(self) -> None:
+        """Schedule with little effort for every buffering, with no buffers at all first."""
+        _run(self.state, LIST_SCHEDULING.quick_ops, (Buffering(0, 0), *BUFFERINGS))
+
+    def _run_thorough(self) -> None:
+        """Schedule with the incumbent's buffering and the usual one."""
+        per_s = (
+            LIST_SCHEDULING.ops_per_s_with_rounds if self.has_rounds else LIST_SCHEDULING.ops_per_s
+        )
+        best = self.state.best
+        bufferings = BUFFERINGS if best is None else (best.schedule.buffering, BUFFERINGS[0])
+        _run(self.state, round(per_s * self.state.budget.time_limit_s), bufferings)
 
 
 def _run(state: SearchState, max_ops: int, bufferings: Sequence[Buffering]) -> None:
@@ -55,3 +73,6 @@ def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float
         if not state.improves(scored.value_us):
             break
         state.try_programs(scored.programs(instance), "list scheduling", scored.value_us)
+
+
+IMPROVER = ListSchedulingStep

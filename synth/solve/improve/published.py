@@ -1,31 +1,31 @@
-"""The first incumbents: published schedules, a given one, and the one of least memory."""
+"""The first incumbents: published schedules of the placement that fit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from typing import ClassVar
 
 from synth.costs import Costs
-from synth.errors import SynthError
 from synth.families import families, generate_for
 from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule
-from synth.schedule.verify import ScheduleError, verify
-from synth.solve import infeasibility
 from synth.solve.evaluate import evaluate
+from synth.solve.improve.improver import SearchContext
+from synth.solve.options import Part
 from synth.solve.result import Baseline
-from synth.solve.search_state import SearchState
 from synth.solve.tuning import PUBLISHED
 
 
 class PublishedIncumbents:
-    """Offers schedules that need no search; `baselines` are the published ones, fitting or not."""
+    """Offers published schedules, and notes them as baselines of the search, fitting or not."""
 
-    def __init__(self, state: SearchState) -> None:
-        self.state, self.problem = state, state.problem
-        self.baselines: list[Baseline] = []
+    part: ClassVar[Part] = Part.FAMILIES
 
-    def try_families(self) -> None:
-        """Offer the published schedules of this placement."""
+    def __init__(self, context: SearchContext) -> None:
+        self.state, self.problem = context.state, context.state.problem
+
+    def run(self, share: float = 1.0, *, is_brief: bool = False) -> None:
+        """Offer the published schedules of this placement, within a time of their own."""
         problem = self.problem
         made = generate_for(
             problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes
@@ -69,49 +69,13 @@ class PublishedIncumbents:
         keeps = schedule.keeps_saved
         times_us = line.makespan_us, line.period_us, max(line.work_us)
         baseline = Baseline(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)
-        if not any(replace(baseline, name=other.name) == other for other in self.baselines):
-            self.baselines.append(baseline)
+        if not any(replace(baseline, name=other.name) == other for other in self.state.baselines):
+            self.state.baselines.append(baseline)
         # The search orders F, B and W, and proves its bounds for them.
         if fits and keeps:
             self.state.offer(alone)
             if not self._out_of_grace():
                 self.state.offer(evaluate.split_backward(self.problem, alone))
-
-    def try_serial(self) -> None:
-        """Offer one micro-batch at a time, which fits wherever anything does."""
-        serial = infeasibility.serial_schedule(self.problem)
-        self.state.offer(evaluate.evaluate(self.problem, serial, serial.name))
-
-    def try_hint(self, schedule: Schedule) -> None:
-        """Offer the given schedule.
-
-        Raises:
-            SynthError: it is no schedule of this problem, or none that the search could improve.
-        """
-        asked, given = self.problem, schedule
-        if (given.placement, given.num_micro_batches) != (asked.placement, asked.num_micro_batches):
-            raise SynthError(
-                f"the hint has {given.num_ranks} ranks and {given.num_micro_batches} micro-batches "
-                f"on its own placement, the problem {asked.num_ranks} and "
-                f"{asked.num_micro_batches}; give a plan made for the same, or none"
-            )
-        if asked.objective.periods:
-            _check_in_order(schedule)
-        if not schedule.keeps_saved:
-            raise SynthError(
-                "the hint rebuilds or moves what forwards save (ops R, O, L, K, G), and the search "
-                "orders F, B and W alone; give a plan without such ops, or none"
-            )
-        try:
-            verify(schedule, self.problem.costs)
-        except ScheduleError as error:
-            raise SynthError(
-                f"the hint is no schedule for this problem: {error}; give a plan for the same "
-                f"number of ranks and micro-batches, or none"
-            ) from None
-        self.state.offer(
-            evaluate.evaluate(self.problem, schedule, self.state.options.hint_found_by)
-        )
 
 
 def with_mean_times(costs: Costs) -> Costs:
@@ -124,15 +88,4 @@ def with_mean_times(costs: Costs) -> Costs:
     return costs.replace(stages=tuple(stage.replace(duration_us=mean_us) for stage in stages))
 
 
-def _check_in_order(schedule: Schedule) -> None:
-    """Reject a schedule with kinds not in micro-batch order: bounds of the period exclude it."""
-    for rank, program in enumerate(schedule.programs):
-        last: dict[tuple[OpKind, int, int], int] = {}
-        for op in program:
-            which = (op.kind, op.stage, op.replica)
-            if op.microbatch < last.get(which, -1):
-                raise SynthError(
-                    f"the hint's rank {rank} takes {op.kind} of micro-batch {last[which]} before "
-                    f"{op.microbatch}; for the period, hints must take micro-batches in order"
-                )
-            last[which] = op.microbatch
+IMPROVER = PublishedIncumbents

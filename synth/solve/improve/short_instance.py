@@ -8,46 +8,43 @@ other parts of the search.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import ClassVar
 
 from synth.schedule.model import Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve.extend import extend, extended_instance
+from synth.solve.improve.improver import SearchContext
 from synth.solve.improve.modulo import several_micro_batches
 from synth.solve.instance.instance import SPLIT, Instance
 from synth.solve.instance.memory_models import safe_memory
 from synth.solve.instance.timing import ScoredPrograms, keeps_caps, order_of
-from synth.solve.options import Part, SolveOptions, SolverName
+from synth.solve.options import Part, SolverName
 from synth.solve.problem import Problem
-from synth.solve.result import Incumbent, Result
-from synth.solve.search_state import OnImprovement, SearchState
+from synth.solve.result import Incumbent
 from synth.solve.tuning import SHORT_INSTANCE
 
 # Parts of the search for the short instance: enough starts for the exact model, which needs more
 # help where ranks hold several stages.
-_PARTS = frozenset({Part.FAMILIES, Part.LIST_SCHEDULING, Part.CLOSED_FORMS, Part.EXACT})
+_PARTS = frozenset(
+    {Part.FAMILIES, Part.LIST_SCHEDULING, Part.POLISH, Part.CLOSED_FORMS, Part.EXACT}
+)
 _PARTS_OF_SEVERAL = frozenset(Part) - {Part.FEWER, Part.BOUNDS}
 # Schedules that are extended before that search ends; list schedules of the whole are known anyway.
 _FOUND_BY = (*SolverName, Part.WINDOWS, "pattern")
 
-# Runs another search within the limits of this one.
-Search: TypeAlias = Callable[[Problem, SolveOptions, OnImprovement], Result]
-
 
 class ShortInstance:
-    """The short instance, and the extensions of its schedules.
+    """The short instance, and the extensions of its schedules."""
 
-    Args:
-        state: the search for the whole problem.
-        instance: the one that is relaxed for fusion.
-    """
+    part: ClassVar[Part] = Part.FEWER
 
-    def __init__(self, state: SearchState, instance: Instance) -> None:
-        self.state, self.instance = state, instance
-        self.asked, self.options = state.problem, state.options
+    def __init__(self, context: SearchContext) -> None:
+        self.context, self.state = context, context.state
+        self.instance = context.fusion_relaxed
+        self.asked, self.options = self.state.problem, self.state.options
 
     @cached_property
     def left_out(self) -> int:
@@ -124,16 +121,16 @@ class ShortInstance:
     def _limit_s(self) -> float:
         return SHORT_INSTANCE.share * self.state.budget.left_s()
 
-    def run(self, search: Search, workers: int, take: Callable[[ScoredPrograms], None]) -> float:
+    def run(self, share: float, *, is_brief: bool) -> None:
+        """Search the short instance if that is worth it, for a share that it knows by itself."""
+        if self.is_worth:
+            self.state.short_instance_share = self._run()
+
+    def _run(self) -> float:
         """Search the short instance, and extend its schedules to the whole problem.
 
         The last schedule is always extended, earlier ones as time allows, but none if the search
         must be repeatable.
-
-        Args:
-            search: solves the short instance.
-            workers: threads that it may use.
-            take: called with every order that is better than the incumbent.
 
         Returns:
             The share of the time limit that it took.
@@ -143,7 +140,7 @@ class ShortInstance:
             self.options,
             time_limit_s=self._limit_s,
             gap=0.0,
-            workers=workers,
+            workers=self.context.workers,
             hint=None,
             without=self.options.without | (frozenset(Part) - parts),
         )
@@ -157,7 +154,7 @@ class ShortInstance:
             made = schedule
             for scored in self.extended_programs(schedule):
                 if self.state.improves(scored.value_us):
-                    take(scored)
+                    self.state.try_scored(scored)
 
         def on_improvement(found: Incumbent) -> None:
             nonlocal again_s
@@ -169,7 +166,7 @@ class ShortInstance:
                     self.state.budget.elapsed_s() - at_s
                 )
 
-        last = search(self.problem, options, on_improvement).schedule
+        last = self.context.search(self.problem, options, on_improvement).schedule
         if last is not None:
             take_extended(last)
         if self.options.deterministic:
@@ -185,3 +182,6 @@ class ShortInstance:
             programs = scored.programs(whole)
             if keeps_caps(programs, whole):
                 yield ScoredPrograms(programs, scored.value_us, Part.FEWER)
+
+
+IMPROVER = ShortInstance

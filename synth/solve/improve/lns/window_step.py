@@ -7,7 +7,9 @@ mean over duration scenarios, without a worse value, leave fewer of them.
 import math
 from collections.abc import Callable
 from itertools import count
+from typing import ClassVar
 
+from synth.solve.improve.improver import SearchContext
 from synth.solve.improve.lns import search
 from synth.solve.improve.robustness.robustness import improve_robustness
 from synth.solve.instance.instance import Instance
@@ -16,10 +18,32 @@ from synth.solve.instance.timing import TimedOrders
 from synth.solve.options import Part
 from synth.solve.order_pool import split_timing
 from synth.solve.search_state import SearchState
-from synth.solve.tuning import WINDOWS
+from synth.solve.tuning import SEARCH, WINDOWS
 
 
 class WindowStep:
+    """Windows and moves for robustness in turn, from what is known when the step begins."""
+
+    part: ClassVar[Part] = Part.WINDOWS
+
+    def __init__(self, context: SearchContext) -> None:
+        self.context = context
+
+    def run(self, share: float, *, is_brief: bool) -> None:
+        """Search for a share of the remaining time; a deterministic search counts effort.
+
+        Args:
+            share: of the remaining time.
+            is_brief: end when neither windows nor moves have gained for a while.
+        """
+        budget = self.context.state.budget
+        effort_share = SEARCH.window_share if budget.is_deterministic else 1
+        WindowTurns(self.context.state, self.context.workers).run(
+            share * budget.left_s(), effort_share * budget.time_limit_s, is_patient=not is_brief
+        )
+
+
+class WindowTurns:
     """Large-neighbourhood search from the best orders known, in the strictest instance they fit in.
 
     Args:
@@ -112,3 +136,6 @@ class WindowStep:
             self.state.refine(looser)
         timing = split_timing(looser.schedule.programs, self.instance)
         return [] if timing is None else [timing]
+
+
+IMPROVER = WindowStep

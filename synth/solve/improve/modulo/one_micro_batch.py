@@ -2,11 +2,38 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import gcd
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from synth.solve.improve.improver import SearchContext
+from synth.solve.improve.modulo import several_micro_batches
 from synth.solve.improve.modulo.pattern_model import Pattern, PatternModel
+from synth.solve.improve.modulo.unrolling import Unrolling
 from synth.solve.instance.instance import SPLIT, Instance
-from synth.solve.tuning import ONE_MICRO_BATCH
+from synth.solve.options import Part
+from synth.solve.tuning import MODULO, ONE_MICRO_BATCH
+
+
+class OneMicroBatch:
+    """Offers modulo schedules of one micro-batch per period."""
+
+    part: ClassVar[Part] = Part.ONE_PER_PERIOD
+
+    def __init__(self, context: SearchContext) -> None:
+        self.state, self.options = context.state, context.state.options
+
+    def run(self, share: float, *, is_brief: bool) -> None:
+        """Search with a counted effort, which is less where several per period follow."""
+        unrolling = Unrolling(self.state)
+        has_rounds = several_micro_batches.applies(unrolling.instance)
+        effort = MODULO.one_share_with_several if has_rounds else MODULO.one_share
+        for found in search(
+            unrolling.instance,
+            effort * self.options.time_limit_s,
+            self.options.seed,
+            self.options.num_workers,
+            self.state.should_stop,
+        ):
+            unrolling.offer_best([found.orders(unrolling.instance)], "pattern")
 
 
 def search(
@@ -100,3 +127,6 @@ def _exact_ticks(instance: Instance) -> tuple[int, bool]:
     if unit and work_us // unit <= ONE_MICRO_BATCH.most_exact_ticks:
         return work_us // unit, True
     return ONE_MICRO_BATCH.ticks, False
+
+
+IMPROVER = OneMicroBatch

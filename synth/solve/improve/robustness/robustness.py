@@ -8,15 +8,33 @@ higher peak. The most promising of all moves (see `moves`) is tried first, and t
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
 from synth.schedule.ops import Op
 from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate, never
+from synth.solve.improve.improver import SearchContext
 from synth.solve.improve.robustness.moves import weighed_moves
+from synth.solve.options import Part
 from synth.solve.problem import Problem
 from synth.solve.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.tuning import ROBUSTNESS
+
+
+class Robustness:
+    """Makes the incumbent more robust when the search is over."""
+
+    part: ClassVar[Part] = Part.SLACK
+
+    def __init__(self, context: SearchContext) -> None:
+        self.state = context.state
+
+    def run(self, share: float, *, is_brief: bool) -> None:
+        """Replace the incumbent, within the effort of `improve_robustness`."""
+        state, should_stop = self.state, self.state.budget.time_is_up
+        if state.best is not None and not should_stop():
+            state.refine(improve_robustness(state.problem, state.best, should_stop))
 
 
 def improve_robustness(
@@ -95,3 +113,6 @@ class _Search:
                 programs = list(self.best.schedule.programs)
                 programs[rank] = (*program[:at], *moved, *program[at + len(moved) :])
                 yield tuple(programs)
+
+
+IMPROVER = Robustness
