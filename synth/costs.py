@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from synth.errors import SynthError
-from synth.op_kinds import MEASURED, MOVES, OpKind
+from synth.op_kinds import MEASURED, TIMELESS, OpKind
 from synth.profile import LayerProfile, Link, Links, Profile, check_held_until
 from synth.record import Record
 from synth.units import MOST_SUMMABLE
@@ -33,6 +33,9 @@ class StageCosts(Record):
     of `static_bytes`. `replay_bytes` are the bytes that F keeps besides its input if R follows, and
     `light_rise_bytes` the rise of memory during such an F (None: that of any other F). R has F's
     time and rise unless given. Moves take no time and no memory of their own.
+
+    `parameter_bytes` are the parameters as ops read them, also a part of `static_bytes`; 0 if they
+    are not known apart from the rest, as in files before version 6.
     """
 
     duration_us: dict[OpKind, NonNegativeInt]
@@ -45,6 +48,7 @@ class StageCosts(Record):
     output_until: OpKind = OpKind.F
     gradient_until: OpKind = OpKind.B
     gradient_bytes: NonNegativeInt = 0
+    parameter_bytes: NonNegativeInt = 0
     replay_bytes: NonNegativeInt = 0
     light_rise_bytes: NonNegativeInt | None = None
 
@@ -61,11 +65,11 @@ class StageCosts(Record):
         """Leave out values that loading fills in again."""
         fields: dict[str, Any] = handler(self)
         for name in _BY_KIND:
-            table = {k: v for k, v in fields[name].items() if k not in MOVES}
+            table = {k: v for k, v in fields[name].items() if k not in TIMELESS}
             if table[OpKind.R] == table[OpKind.F]:
                 del table[OpKind.R]
             fields[name] = table
-        left_out = {"replay_bytes": 0, "light_rise_bytes": None}
+        left_out = {"replay_bytes": 0, "light_rise_bytes": None, "parameter_bytes": 0}
         return {k: v for k, v in fields.items() if k not in left_out or v != left_out[k]}
 
     @model_validator(mode="after")
@@ -93,7 +97,7 @@ _BY_KIND = ("duration_us", "rise_bytes")
 def _filled(table: Any) -> Any:
     if not isinstance(table, dict) or OpKind.F not in table:
         return table
-    return {**dict.fromkeys(MOVES, 0), OpKind.R: table[OpKind.F], **table}
+    return {**dict.fromkeys(TIMELESS, 0), OpKind.R: table[OpKind.F], **table}
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +113,8 @@ class CostTable:
         for number, stage in enumerate(self.stages):
             kept = (stage.saved_bytes, stage.saved_w_bytes, stage.replay_bytes)
             rises = (*stage.rise_bytes.values(), stage.light_rise)
-            whole = (stage.static_bytes, stage.gradient_bytes, stage.output_bytes)
-            most = max(*stage.duration_us.values(), *rises, *kept, *whole)
+            whole = (stage.static_bytes, stage.gradient_bytes, stage.parameter_bytes)
+            most = max(*stage.duration_us.values(), *rises, *kept, *whole, stage.output_bytes)
             if most > MOST_SUMMABLE:
                 raise SynthError(
                     f"stage {number} costs up to {most} (µs or bytes); sums are exact up to "
@@ -158,19 +162,42 @@ class Costs(Record):
         """Time to add up the gradients of a stage's copies on different ranks, in rank order.
 
         A ring all-reduce (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
-        clusters of workstations"): 2 (n − 1) rounds, in each of which every rank sends an n-th of
-        the bytes to the next one; the slowest link of the ring sets the pace.
+        clusters of workstations"): a reduce-scatter and an all-gather, one after the other.
 
         Raises:
             SynthError: it takes too long to be added up exactly.
         """
+        num_bytes = self.stages[stage].gradient_bytes
+        return self._ring_us(num_bytes, ranks, 2 * (len(ranks) - 1))
+
+    def gather_us(self, stage: int, ranks: Sequence[int]) -> int:
+        """Time to all-gather a stage's parameters, of which each rank keeps an equal share.
+
+        Raises:
+            SynthError: it takes too long to be added up exactly.
+        """
+        return self._ring_us(self.stages[stage].parameter_bytes, ranks, len(ranks) - 1)
+
+    def scatter_us(self, stage: int, ranks: Sequence[int]) -> int:
+        """Time to reduce-scatter a stage's gradients, of which each rank keeps an equal share.
+
+        Raises:
+            SynthError: it takes too long to be added up exactly.
+        """
+        return self._ring_us(self.stages[stage].gradient_bytes, ranks, len(ranks) - 1)
+
+    def _ring_us(self, num_bytes: int, ranks: Sequence[int], num_rounds: int) -> int:
+        """Time of a ring collective: in each round every rank sends an n-th to the next one.
+
+        The slowest link of the ring sets the pace.
+        """
         if len(ranks) < 2:
             return 0
         ring = zip(ranks, [*ranks[1:], ranks[0]], strict=True)
-        share_bytes = self.stages[stage].gradient_bytes / len(ranks)
-        pace_us = max(_unrounded_us(self.links.between(*ends), share_bytes) for ends in ring)
-        time_us = round(2 * (len(ranks) - 1) * pace_us)
-        return _summable_us(time_us, self.stages[stage].gradient_bytes)
+        pace_us = max(
+            _unrounded_us(self.links.between(*ends), num_bytes / len(ranks)) for ends in ring
+        )
+        return _summable_us(round(num_rounds * pace_us), num_bytes)
 
     # The underscore keeps the cached value out of `dict(self)`, that is, out of `replace`.
     @cached_property
@@ -213,6 +240,8 @@ def uniform_costs(
     saved_w_bytes: int = 0,
     output_bytes: int = 0,
     gradient_bytes: int = 0,
+    parameter_bytes: int = 0,
+    static_bytes: int = 0,
 ) -> Costs:
     """Equal stages, as the papers assume them; BW takes B + W, no op needs workspace."""
     durations = {
@@ -236,13 +265,14 @@ def uniform_costs(
         stages.append(
             StageCosts(
                 duration_us=durations,
-                static_bytes=0,
+                static_bytes=static_bytes,
                 output_bytes=activation,
                 saved_bytes=saved_bytes,
                 saved_w_bytes=saved_w_bytes,
                 rise_bytes=rises,
                 input_until=OpKind.F,
                 gradient_bytes=gradient_bytes,
+                parameter_bytes=parameter_bytes,
                 light_rise_bytes=activation,
             )
         )
@@ -301,6 +331,7 @@ def added_up(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
         output_until=layers[-1].output_until,
         gradient_until=layers[-1].gradient_until,
         gradient_bytes=sum(layer.gradient_bytes for layer in layers),
+        parameter_bytes=sum(layer.parameter_bytes for layer in layers),
         light_rise_bytes=_light_rise(layers, forward_rises),
     )
 

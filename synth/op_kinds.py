@@ -10,9 +10,13 @@ class OpKind(StrEnum):
     gradient, backward for the weight gradient. BW is B and W fused, an ordinary backward. R runs F
     again, to rebuild the activations that F did not save.
 
-    The last four take no time and mark where moves of `saved` begin. OFFLOAD sends it away from its
+    The others take no time. Four mark where moves of `saved` begin. OFFLOAD sends it away from its
     rank. RELOAD allocates a buffer and lets it return. It goes to the host's memory, unless another
     rank has a HOST_FOR, which allocates a buffer for it there, and a RETURN, which sends it back.
+
+    Two mark the visit of a stage's weights on a rank that does not keep them, by the names of
+    PyTorch's FSDP. UNSHARD allocates their buffer and lets them come, RESHARD frees it.
+    REDUCE_GRAD gives the gradient that was accumulated on a rank to those who keep the stage.
     """
 
     F = "F"
@@ -25,6 +29,9 @@ class OpKind(StrEnum):
     RELOAD = "L"
     HOST_FOR = "K"
     RETURN = "G"
+    UNSHARD = "U"
+    RESHARD = "D"
+    REDUCE_GRAD = "A"
 
     @property
     def rank_in_chain(self) -> int:
@@ -35,6 +42,9 @@ class OpKind(StrEnum):
 # The kinds that a profile measures; schedules without R and moves need no others.
 MEASURED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
 MOVES = (OpKind.OFFLOAD, OpKind.RELOAD, OpKind.HOST_FOR, OpKind.RETURN)
+# Those of weights and gradients; their number is that of the visit, not of a micro-batch.
+VISITS = (OpKind.UNSHARD, OpKind.RESHARD, OpKind.REDUCE_GRAD)
+TIMELESS = (*MOVES, *VISITS)
 
 _CHAIN = {OpKind.F: 0, OpKind.R: 0, OpKind.B: 1, OpKind.BW: 1, OpKind.W: 2, OpKind.STEP: 3}
-_CHAIN |= dict.fromkeys(MOVES, 0)
+_CHAIN |= dict.fromkeys(TIMELESS, 0)

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from synth.costs import HOST
 from synth.op_kinds import OpKind
 from synth.schedule import Lowered, Timeline
+from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.programs import Action, Instruction, Transfer
-from synth.schedule.lowering.reductions import Reduction
 from synth.schedule.ops import Op, Value, ValueKind
 
 
@@ -157,8 +157,8 @@ class _Ranks:
                 self._send(iteration, instruction.moved, now)
             case Action.SENT if not (self.overlap and place > self.ends[rank][1]):
                 return self._wait_for_send(rank, iteration, instruction.moved)
-            case Action.REDUCE:
-                self._join(iteration, instruction.reduced, now)
+            case Action.COLLECT:
+                self._join(iteration, instruction.collected, now)
             case Action.COMPUTE:
                 awaited = [_Arrival(iteration, v, rank) for v in self.inputs[rank][place]]
                 return self._compute(rank, iteration, instruction.compute, awaited)
@@ -178,7 +178,7 @@ class _Ranks:
         self.clock_us[rank] = max(self.clock_us[rank], arrived)
         return True
 
-    def _join(self, iteration: int, reduction: Reduction, now: int) -> None:
+    def _join(self, iteration: int, reduction: Collective, now: int) -> None:
         """The reduction starts with the last of its ranks, one at a time among the same ranks."""
         turn = _Turn(iteration, reduction.stage)
         self.joined_us[turn].append(now)
@@ -204,7 +204,7 @@ class _Ranks:
         return True
 
     def _is_reduced(self, stage: int) -> bool:
-        return any(reduction.stage == stage for reduction in self.lowered.reductions)
+        return any(reduction.stage == stage for reduction in self.lowered.collectives)
 
     def _serve(self, link: tuple[int, int]) -> bool:
         """Run the transfers that a link can run now; return True if there were any."""

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.lowering.reductions import Reduction
 
 from ..execution.core.clock import OpClock
 from ..execution.transport.groups import Group
@@ -18,7 +18,7 @@ from .device_time import DeviceTime, after, now_ns
 class _Working(NamedTuple):
     """A reduction in flight; `latest_ns` are the time of the last rank and the largest lateness."""
 
-    reduction: Reduction
+    reduction: Collective
     latest_ns: Tensor
     works: list[dist.Work]
 
@@ -30,11 +30,11 @@ class EmulatedReducer:
         """Make the process groups; every rank calls this at the same time."""
         self._clock = clock
         self._device = device
-        sets = sorted({reduction.ranks for reduction in lowered.reductions})
+        sets = sorted({reduction.ranks for reduction in lowered.collectives})
         self._groups = {ranks: group.subgroup(ranks) for ranks in sets}
         self._gradients = {
             r.stage: torch.zeros(r.num_bytes, dtype=torch.uint8)
-            for r in lowered.reductions
+            for r in lowered.collectives
             if group.rank in r.ranks
         }
         self._latest_ns = {s: torch.zeros(2, dtype=torch.int64) for s in self._gradients}
@@ -42,7 +42,7 @@ class EmulatedReducer:
         self._latest = dist.AllreduceOptions()
         self._latest.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
 
-    def start(self, reduction: Reduction) -> None:
+    def start(self, reduction: Collective) -> None:
         """REDUCE."""
         self._clock.ready(reduction)
         handle = self._groups[reduction.ranks]

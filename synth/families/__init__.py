@@ -102,6 +102,8 @@ def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
     """
     found: dict[str, Placement] = {}
     for name in variants_for(num_ranks, num_layers):
+        if _find(name)[0].weights is not None:
+            continue  # no search knows weights that travel
         where = family_placement(name, num_ranks)
         if where.num_stages <= num_layers and where not in found.values():
             found[family_layout(name)] = where
@@ -161,7 +163,8 @@ def generate_for(
 ) -> Iterator[tuple[str, Schedule]]:
     """Yield each published schedule that is defined on exactly this placement and numbers.
 
-    They are made on demand, those that need no costs first.
+    They are made on demand, those that need no costs first. Families whose weights travel are left
+    out: no search begins with them.
 
     Args:
         placement: the placement.
@@ -175,7 +178,7 @@ def generate_for(
     """
     setting = Setting.of(placement, num_micro_batches, costs, caps_bytes)
     for family in sorted(families().values(), key=lambda family: (family.timed, family.name)):
-        if timed is not None and family.timed != timed:
+        if (timed is not None and family.timed != timed) or family.weights is not None:
             continue
         for options in _options_on(family, placement):
             try:

@@ -263,7 +263,7 @@ def _entry(
         static_bytes=tuple(static_bytes(lowered, rank) for rank in range(lowered.num_ranks)),
         sent_bytes=int(transfer_table.num_bytes[~of_host].sum()),
         # A ring all-reduce sends 2 (n − 1) / n of the bytes from each of n ranks.
-        reduced_bytes=sum(2 * (len(r.ranks) - 1) * r.num_bytes for r in lowered.reductions),
+        reduced_bytes=sum(one.sent_bytes for one in lowered.collectives),
         host_bytes=int(transfer_table.num_bytes[of_host].sum()),
         fits=None if caps is None else all(p <= c for p, c in zip(peaks, caps, strict=True)),
         claim=claim,

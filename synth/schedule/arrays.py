@@ -92,8 +92,8 @@ class OpArrays:
 
     @cached_property
     def is_plain(self) -> bool:
-        """True if there are no ops but F, B, W, BW and STEP."""
-        return int(self.kind.max(initial=0)) < len(MEASURED)
+        """True if there are no ops but F, B, W, BW and STEP, and weights stay where they are."""
+        return self.schedule.weights is None and int(self.kind.max(initial=0)) < len(MEASURED)
 
     @property
     def num_kinds(self) -> int:
@@ -155,9 +155,21 @@ class OpArrays:
 def with_steps(schedule: Schedule, rank: int) -> tuple[Op, ...]:
     """A rank's ops; STEPs that its program does not list are appended."""
     program = schedule.programs[rank]
-    held = schedule.placement.held
-    expected = held[rank] if rank < len(held) else ()
+    expected = _steps_of(schedule, rank)
     if OpKind.STEP in map(_kind_of, program):
         listed = {(op.stage, op.replica) for op in program if op.kind == OpKind.STEP}
         expected = tuple(pair for pair in expected if pair not in listed)
     return (*program, *(Op(OpKind.STEP, stage, 0, replica) for stage, replica in expected))
+
+
+def _steps_of(schedule: Schedule, rank: int) -> tuple[tuple[int, int], ...]:
+    """The (stage, replica) of which a rank runs the STEP: all that it holds, or of its homes one
+    copy each."""
+    held = schedule.placement.held
+    if rank >= len(held):
+        return ()
+    flow = schedule.weights
+    if flow is None:
+        return held[rank]
+    first = {stage: replica for stage, replica in reversed(held[rank])}
+    return tuple(pair for pair in sorted(first.items()) if flow.is_home(pair[0], rank))

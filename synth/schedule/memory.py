@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs import IntArray, StageCosts
+from synth.schedule.lowering.collectives import Collective, CollectiveKind
+from synth.schedule.lowering.effects import GRAD_ACC, VALUE_CODES
 from synth.schedule.lowering.lower import Action, Lowered
+from synth.schedule.weight_flow import Sharded
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,28 @@ class MemoryUsage:
 
 
 def static_bytes(lowered: Lowered, rank: int) -> int:
-    """Parameters, gradients and optimizer state of the stages that a rank holds."""
-    stages = lowered.costs.stages
-    return sum(stages[stage].static_bytes for stage, _ in lowered.schedule.placement.held[rank])
+    """Parameters, gradients and optimizer state that a rank keeps."""
+    stages, held = lowered.costs.stages, lowered.schedule.placement.held[rank]
+    flow = lowered.schedule.weights
+    if flow is None:
+        return sum(stages[stage].static_bytes for stage, _ in held)
+    at_home = sum(
+        -(-_kept_at_home(stages[stage], flow.sharded) // len(homes))
+        for stage, homes in enumerate(flow.homes)
+        if rank in homes
+    )
+    everywhere = sum(
+        stages[stage].static_bytes - _kept_at_home(stages[stage], flow.sharded) for stage, _ in held
+    )
+    return at_home + everywhere
+
+
+def _kept_at_home(stage: StageCosts, sharded: Sharded) -> int:
+    """The bytes of a stage that only its homes keep, a share each."""
+    if sharded == Sharded.WEIGHTS:
+        return stage.static_bytes
+    kept = stage.parameter_bytes + (stage.gradient_bytes if sharded == Sharded.OPTIMIZER else 0)
+    return stage.static_bytes - kept
 
 
 def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
@@ -47,6 +69,9 @@ def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
             level += sum(effects.bytes_of(value) for value in effects.makes(op))
         elif instruction.action == Action.RECV:
             level += instruction.moved.num_bytes
+        elif instruction.action == Action.COLLECT:
+            level += _gathered_bytes(lowered, instruction.collected)
+            top = level
         level -= sum(effects.bytes_of(value) for value in instruction.frees)
         highest.append(max(top, level))
         after.append(level)
@@ -74,6 +99,13 @@ def slot_levels(lowered: Lowered) -> SlotLevels:
     return SlotLevels(waiting + each, running + each)
 
 
+def _gathered_bytes(lowered: Lowered, collective: Collective) -> int:
+    """The bytes that a collective allocates on each rank where it starts."""
+    flow = lowered.schedule.weights
+    is_kept = flow is None or flow.sharded != Sharded.WEIGHTS
+    return 0 if is_kept or collective.kind != CollectiveKind.GATHER else collective.num_bytes
+
+
 def peak_bytes(lowered: Lowered) -> tuple[int, ...]:
     """The peak of every rank's memory curve, computed for all ranks at once."""
     waiting, running, start, base = _relative_levels(lowered)
@@ -97,6 +129,10 @@ def _relative_levels(lowered: Lowered) -> tuple[IntArray, IntArray, IntArray, In
     rise[slot] = lowered.table.rise_bytes[classes]
     made = np.zeros_like(received)
     made[slot] = lowered.table.made_bytes[classes]
+    if lowered.visits is not None:
+        sums = lowered.visits.makes
+        of_value = sums.value // lowered.schedule.num_micro_batches
+        np.add.at(made, slot[sums.node], lowered.table.value_bytes[of_value])
     change = received - waited + made - ended
     before = change.cumsum() - change
     posted = before + received
@@ -116,14 +152,42 @@ def _flows(
     np.add.at(received, posted, transfer_table.num_bytes[come])
     # Moments: 2 · slot after the slot's waits, 2 · slot + 1 after its op.
     made = (def_use.maker >= 0).nonzero()[0]
-    death = np.empty_like(def_use.maker)
+    death = np.full_like(def_use.maker, -1)
     death[made] = 2 * slot[def_use.last_use[made]] + 1
+    remote_reads = def_use.remote_reads
     gone = transfer_table.leaving
     waited = first_slot[transfer_table.source[gone]] + transfer_table.wait[gone]
-    np.maximum.at(death, transfer_table.value[gone], 2 * waited)
+    if lowered.visits is None:
+        np.maximum.at(death, transfer_table.value[gone], 2 * waited)
+    else:
+        # Weights are received, and may be handed on behind the last op that reads them.
+        visiting = remote_reads.source < 0
+        death[remote_reads.value[visiting]] = 2 * slot[remote_reads.last_read[visiting]] + 1
+        held = transfer_table.held[gone]
+        np.maximum.at(death, held[held >= 0], 2 * waited[held >= 0])
+        _add_collectives(lowered, received, death, first_slot)
     freed = np.zeros(2 * len(received), dtype=np.int64)
     np.add.at(freed, death[made], table.value_bytes[made // num_micro_batches])
-    remote_reads = def_use.remote_reads
     at = 2 * slot[remote_reads.last_read] + 1
+    if lowered.visits is not None:
+        at = np.where(remote_reads.source < 0, death[remote_reads.value], at)
     np.add.at(freed, at, table.value_bytes[remote_reads.value // num_micro_batches])
     return received, freed[0::2], freed[1::2]
+
+
+def _add_collectives(
+    lowered: Lowered, received: IntArray, death: IntArray, first_slot: IntArray
+) -> None:
+    """Add the buffers of all-gathers, and hold gradients until their reduce-scatters are over."""
+    arrays, num_cells = lowered.arrays, lowered.table.num_cells
+    for group in lowered.collective_groups:
+        for placed in group:
+            num_bytes = _gathered_bytes(lowered, placed.collective)
+            starts = zip(placed.collective.ranks, placed.after, placed.waits_for, strict=True)
+            for index, (rank, place, node) in enumerate(starts):
+                # What starts behind an op counts with what is received before the next one.
+                received[first_slot[rank] + place + 1] += num_bytes
+                value = VALUE_CODES[GRAD_ACC] * num_cells + int(arrays.cells[node])
+                if placed.waits is not None and lowered.def_use.maker[value] >= 0:
+                    moment = 2 * int(first_slot[rank] + placed.waits[index])
+                    death[value] = max(int(death[value]), moment)

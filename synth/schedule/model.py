@@ -6,6 +6,7 @@ from functools import cached_property
 
 from synth.op_kinds import MEASURED
 from synth.schedule.ops import Op
+from synth.schedule.weight_flow import WeightFlow
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Schedule:
 
     Lowering inserts the transfers that follow from the placement, and the reductions of gradients
     between copies. `eager` reductions begin when their stage's gradients are complete, others when
-    their ranks have run all their ops.
+    their ranks have run all their ops. `weights` says how weights travel; None: they stay with
+    their stage copies.
     """
 
     placement: Placement
@@ -73,6 +75,7 @@ class Schedule:
     name: str = "unnamed"
     buffering: Buffering = Buffering()
     eager: bool = True
+    weights: WeightFlow | None = None
 
     @classmethod
     def linear(
@@ -89,5 +92,5 @@ class Schedule:
 
     @property
     def keeps_saved(self) -> bool:
-        """True if saved activations stay in place until their B: no R, and no moves."""
+        """True if nothing is rebuilt or moved: no R, no moves, and no visits of weights."""
         return all(op.kind in MEASURED for program in self.programs for op in program)

@@ -8,7 +8,11 @@ from synth.op_kinds import OpKind
 
 
 class Op(NamedTuple):
-    """One compute op of a rank's program; STEP belongs to no micro-batch and carries 0."""
+    """One op of a rank's program.
+
+    STEP belongs to no micro-batch and carries 0. UNSHARD, RESHARD and REDUCE_GRAD carry the number
+    of the visit, counted by stage copy from 0.
+    """
 
     kind: OpKind
     stage: int
@@ -33,12 +37,13 @@ class Op(NamedTuple):
         if match is None or (match[1] == "STEP") != (match[3] is None):
             raise ValueError(
                 f"op {token!r} is not understood; ops look like F0.3, B0.3, W0.3, BW0.3, R0.3, "
-                f"O0.3, L0.3, K0.3, G0.3 (kind, stage, micro-batch) or STEP0"
+                f"O0.3, L0.3, K0.3, G0.3 (kind, stage, micro-batch), U0.1, D0.1, A0.1 (kind, "
+                f"stage, visit) or STEP0"
             )
         return cls(OpKind(match[1]), int(match[2]), int(match[3] or 0), int(match[4] or 0))
 
 
-_TOKEN = re.compile(r"(F|BW|B|W|STEP|R|O|L|K|G)(\d{1,6})(?:\.(\d{1,9}))?(?:@(\d{1,3}))?")
+_TOKEN = re.compile(r"(F|BW|B|W|STEP|R|O|L|K|G|U|D|A)(\d{1,6})(?:\.(\d{1,9}))?(?:@(\d{1,3}))?")
 
 
 class ValueKind(StrEnum):
@@ -54,6 +59,9 @@ class ValueKind(StrEnum):
     MOVED_OUT = "out"
     PARKED = "stored"
     MOVED_BACK = "back"
+    WEIGHTS = "weights"
+    GRAD_SUM = "sum"
+    GRAD_ACC = "acc"
 
 
 class Value(NamedTuple):
@@ -66,6 +74,10 @@ class Value(NamedTuple):
     If R follows, F keeps its input and replay(s, j); R makes saved(s, j) and, for a layer that
     holds its output, again(s, j). If saved(s, j) moves, it leaves as out(s, j) and returns as
     back(s, j); stored(s, j) is the copy elsewhere, which takes no memory of its rank.
+
+    weights(s, v) are a stage's weights on a rank that does not keep them, during visit v. sum(s, j)
+    is the gradient accumulated over micro-batches 0 to j, which goes from rank to rank; acc(s, v)
+    the gradient accumulated on a rank until the v-th REDUCE_GRAD.
     """
 
     kind: ValueKind

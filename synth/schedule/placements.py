@@ -6,6 +6,7 @@ v                 0 1 2 3 3 2 1 0                  zero-bubble V (arXiv 2405.153
 wave:2            0 1 2 3 3 2 1 0 0 1 2 3 3 2 1 0  Hanayo (arXiv 2308.15762); v is wave:1
 bidirectional     linear, and a second copy of the stages the other way round (Chimera)
 bidirectional-v   v and its mirror (BitPipe); looped:2 and wave:2 have mirrors too
+replicated:2      all 2 D stages on rank 0, a copy of them on rank 1, and so on (data parallelism)
 """
 
 import re
@@ -15,7 +16,10 @@ from synth.schedule.model import Placement
 
 _MIRROR = "bidirectional"
 _MOST_RANKS = 1 << 16
-_NAMES = "linear, looped:N, v, wave:N, bidirectional, bidirectional-v, bidirectional-looped:N"
+_NAMES = (
+    "linear, looped:N, v, wave:N, bidirectional, bidirectional-v, bidirectional-looped:N, "
+    "replicated:N"
+)
 _USUAL = ("linear", "looped:2", "v", "looped:3", "looped:4", "wave:2", _MIRROR, f"{_MIRROR}-v")
 
 
@@ -29,6 +33,8 @@ def placement(name: str, num_ranks: int) -> Placement:
         raise SynthError(f"a placement needs at least one rank, given {num_ranks}")
     if num_ranks > _MOST_RANKS:
         raise SynthError(f"{num_ranks:,} ranks are asked for; give at most {_MOST_RANKS:,}")
+    if match := re.fullmatch(r"replicated(?::([1-9]\d{0,3}))?", name):
+        return replicated(num_ranks, int(match[1] or 1))
     base, mirror = name, False
     if name == _MIRROR or name.startswith(f"{_MIRROR}-"):
         base, mirror = name.removeprefix(_MIRROR).removeprefix("-") or "linear", True
@@ -61,6 +67,12 @@ def wave(num_ranks: int, waves: int = 1) -> Placement:
     """
     down = tuple(range(num_ranks))
     return Placement(((down + down[::-1]) * waves,))
+
+
+def replicated(num_ranks: int, rounds: int = 1) -> Placement:
+    """Place a copy of all stages, `rounds` for each rank, on every rank."""
+    num_stages = rounds * num_ranks
+    return Placement(tuple((rank,) * num_stages for rank in range(num_ranks)))
 
 
 def mirrored(one_way: Placement) -> Placement:

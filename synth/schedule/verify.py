@@ -6,16 +6,19 @@ from itertools import product
 import numpy as np
 
 from synth.costs import Costs
-from synth.errors import ExitCode, SynthError
-from synth.op_kinds import MOVES, OpKind
+from synth.op_kinds import MOVES, VISITS, OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
+from synth.schedule.error import ScheduleError
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.lowering.lower import Action, Lowered, lower_arrays
 from synth.schedule.memory import memory_usage, peak_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, Value
 from synth.schedule.simulate import DeadlockError, Timeline, simulate
+from synth.schedule.verify_weights import check_visits, check_weight_flow
 from synth.units import format_bytes_both
+
+__all__ = ["ScheduleError", "check_deadlock", "lower_checked", "verify"]
 
 # A micro-batch passes a stage by F and one set of each of these three rows.
 _BACKWARDS = ({OpKind.B, OpKind.W}, {OpKind.BW})
@@ -25,19 +28,15 @@ _MOVES: tuple[set[OpKind], ...] = (set(), {OpKind.OFFLOAD, OpKind.RELOAD}, set(M
 # The moves that stand on another rank than their stage.
 _GUESTS = (OpKind.HOST_FOR, OpKind.RETURN)
 
-# The complete combinations as bit masks, with one bit for each kind of op but STEP.
-_BITS = np.array([0 if kind == OpKind.STEP else 1 << code for code, kind in enumerate(OpKind)])
+# The complete combinations as bit masks, with one bit for each kind of op that belongs to a
+# micro-batch.
+_OF_NONE = (OpKind.STEP, *VISITS)
+_BITS = np.array([0 if kind in _OF_NONE else 1 << code for code, kind in enumerate(OpKind)])
 _WHOLE = [
     sum(1 << KIND_CODES[kind] for kind in {OpKind.F}.union(*kinds))
     for kinds in product(_BACKWARDS, _REBUILDS, _MOVES)
 ]
 _IS_WHOLE = np.isin(np.arange(1 << len(OpKind)), _WHOLE)
-
-
-class ScheduleError(SynthError):
-    """The schedule must not run; the message names the first op that is wrong."""
-
-    exit_code = ExitCode.MISMATCH
 
 
 def verify(
@@ -68,10 +67,13 @@ def lower_checked(schedule: Schedule, costs: Costs) -> Lowered:
         ScheduleError: an op is missing, repeated, misplaced or out of order.
     """
     _check_shape(schedule, costs)
+    check_weight_flow(schedule, costs)
     arrays = OpArrays.of(schedule)
     _check_ops_exist(arrays)
     _check_complete(arrays)
     lowered = lower_arrays(arrays, costs)
+    if lowered.visits is not None:
+        check_visits(arrays, lowered.visits)
     _check_local_order(lowered)
     return lowered
 
@@ -106,7 +108,7 @@ def _check_ops_exist(arrays: OpArrays) -> None:
 def _all_exist(arrays: OpArrays) -> bool:
     schedule = arrays.schedule
     holder = np.array(schedule.placement.ranks)
-    guest = arrays.kind >= KIND_CODES[OpKind.HOST_FOR]
+    guest = np.isin(arrays.kind, [KIND_CODES[kind] for kind in _GUESTS])
     ends = (len(OpKind), arrays.num_stages, schedule.num_micro_batches, len(holder))
     return bool(
         _may_be_complete(arrays)
@@ -132,8 +134,9 @@ def _find_bad_op(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
             stages = ", ".join(str(stage) for stage, _ in sorted(held))
             raise ScheduleError(f"{where}: this rank holds stage {stages}, not {op.stage}")
         if not 0 <= op.microbatch < schedule.num_micro_batches:
+            numbers = "visits" if op.kind in VISITS else "micro-batches"
             raise ScheduleError(
-                f"{where}: micro-batches run from 0 to {schedule.num_micro_batches - 1}"
+                f"{where}: {numbers} run from 0 to {schedule.num_micro_batches - 1}"
             )
         if op in seen:
             raise ScheduleError(f"{where}: {op} stands here for the second time")
@@ -200,7 +203,7 @@ def _find_bad_micro_batch(schedule: Schedule) -> None:
                 op
                 for replica in range(len(placement.ranks))
                 for kind in OpKind
-                if kind != OpKind.STEP and (op := Op(kind, stage, microbatch, replica)) in present
+                if kind not in _OF_NONE and (op := Op(kind, stage, microbatch, replica)) in present
             ]
             _check_micro_batch(schedule, Op(OpKind.F, stage, microbatch), found)
             _check_moves({op.kind: (present[op], op) for op in found if op.kind in MOVES})

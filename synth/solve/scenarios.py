@@ -74,7 +74,7 @@ class ScenarioFactors:
         arrays = lowered.arrays
         of_ops = self._of_ops[arrays.kind * self._num_cells + arrays.cells]
         of_values = self._of_values[lowered.transfer_table.value]
-        stages = np.array([reduction.stage for reduction in lowered.reductions], dtype=int)
+        stages = np.array([reduction.stage for reduction in lowered.collectives], dtype=int)
         m = lowered.schedule.num_micro_batches
         of_sums = self._of_ops[len(KIND_CODES) * self._num_cells + stages * m]
         factors = np.concatenate([of_ops, of_values, of_sums])

@@ -98,7 +98,7 @@ def assert_replayed(
     assert [[span.op for span in rank] for rank in execution.ops] == [list(r) for r in lowered.ops]
     assert {span.communication for span in execution.communications} == {
         *lowered.transfers,
-        *lowered.reductions,
+        *lowered.collectives,
     }
     for found, expected in zip(execution.ops, planned_spans(planned), strict=True):
         for mine, due in zip(found, expected, strict=True):

@@ -395,6 +395,16 @@ V_AUTHORS = {
 # above, a stream each way, half of BW to spare); the second has the F, B and W of their
 # group_interleaved_1f1b.py, and moves by the same rule.
 PROGRAMS = {
+    # Its table of turns: F0 | F1 | F0 with BW1 | F1 with BW0 | BW1 | BW0, rank 1 a turn later.
+    ("weipipe", 2, 4): """
+        U1.0 F0.0 F1.0 U1.1 BW1.0 F0.2 U1.2 BW0.0 F1.2 U1.3 BW1.2 BW0.2
+        U0.0@1 F0.1@1 U0.1@1 F1.1@1 BW1.1@1 F0.3@1 U0.2@1 BW0.1@1 F1.3@1 U0.3@1 BW1.3@1 BW0.3@1
+    """,
+    # Zhao et al. 2023, section 3: gathered one stage ahead, freed after each forward and backward.
+    ("zero:1", 2, 2): """
+        U0.0 U1.0 F0.0 D0.0 U0.1 F1.0 BW1.0 D1.0 A1.0 BW0.0 D0.1 A0.0
+        U0.0@1 U1.0@1 F0.1@1 D0.0@1 U0.1@1 F1.1@1 BW1.1@1 D1.0@1 A1.0@1 BW0.1@1 D0.1@1 A0.0@1
+    """,
     ("bpipe", 4, 5): """
         F0.0 F0.1 O0.1 F0.2 O0.2 F0.3 BW0.0 L0.1 F0.4 O0.4 BW0.1 L0.2 BW0.2 L0.4 BW0.3 BW0.4
         F1.0 F1.1 F1.2 BW1.0 F1.3 BW1.1 F1.4 BW1.2 BW1.3 BW1.4

@@ -15,8 +15,11 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.placements import placement
 
-F, B, W, BW, STEP, R, O, L, K, G = OpKind  # noqa: E741 - the letters of schedule files
-ACT, GRAD, SAVED, SAVED_W, WGRAD, REPLAY_INPUT, ACT_AGAIN, MOVED_OUT, PARKED, MOVED_BACK = ValueKind
+F, B, W, BW, STEP, R, O, L, K, G, U, D, A = OpKind  # noqa: E741 - the letters of schedule files
+ACT, GRAD, SAVED, SAVED_W, WGRAD, REPLAY_INPUT, ACT_AGAIN, MOVED_OUT, PARKED, MOVED_BACK = list(
+    ValueKind
+)[:10]
+WEIGHTS, GRAD_SUM, GRAD_ACC = list(ValueKind)[10:]
 HOST = -1
 
 
@@ -382,7 +385,8 @@ class Plain:
             for ring in rings:
                 if rank in ring.ranks and ring.behind[ring.ranks.index(rank)] == place:
                     among = ", ".join(map(str, ring.ranks))
-                    lines.append((f"REDUCE gradient of stage {ring.stage} among ranks {among}", []))
+                    name = f"gradient of stage {ring.stage} among ranks {among}"
+                    lines.append((f"COLLECT {name}", []))
 
     def ends_us(self) -> list[int] | None:
         """The end of each node; None if some never end."""
@@ -411,7 +415,7 @@ class Plain:
             text, dead = line.split(" |")
             if text.startswith("RECV"):
                 level += self.size(values[text.removeprefix("RECV ").split(" from")[0]])
-            elif not text.startswith(("SEN", "RED")):
+            elif not text.startswith(("SEN", "COL")):
                 op = Op.parse(text)
                 highest = max(highest, level + self.rise(op))
                 level += sum(self.size(value) for value in self.makes(op))
@@ -427,7 +431,7 @@ class Plain:
         later = [f"transfer of {self._named(r)}" for routes in self.routes for r in routes]
         for ring in (ring for rings in self.rings.values() for ring in rings):
             among = ", ".join(map(str, ring.ranks))
-            later.append(f"reduction of the gradient of stage {ring.stage} among ranks {among}")
+            later.append(f"all-reduce of the gradient of stage {ring.stage} among ranks {among}")
         return later[node - self.first[-1]]
 
 

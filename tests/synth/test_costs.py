@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from synth.costs import StageCosts, partition_costs, uniform_costs
 from synth.errors import SynthError
-from synth.op_kinds import MEASURED, MOVES, OpKind
+from synth.op_kinds import MEASURED, TIMELESS, OpKind
 from synth.profile import (
     Layer,
     LayerProfile,
@@ -147,7 +147,7 @@ def test_a_cut_loses_no_time_but_rounding_and_no_static_byte(seed: int) -> None:
 def test_a_stage_of_one_layer_is_that_layer() -> None:
     layer = random_layer(random.Random(1))
     stage = partition_costs(profile_of([layer, layer]), [1, 1]).stages[1]
-    as_f = {R: layer.rise_bytes[F], **dict.fromkeys(MOVES, 0)}
+    as_f = {R: layer.rise_bytes[F], **dict.fromkeys(TIMELESS, 0)}
     assert stage.rise_bytes == as_f | layer.rise_bytes
     assert (stage.saved_bytes, stage.saved_w_bytes) == (layer.saved_bytes, layer.saved_w_bytes)
     assert stage.input_until == layer.input_until

@@ -155,25 +155,25 @@ def test_a_reduction_starts_behind_the_last_w_of_its_copy_in_the_same_turn_on_al
         "F0.1@1 F1.0 B1.0 B0.1@1 W0.1@1 W1.0",
         placement=OPPOSITE,
     )
-    assert [line for line in first if line[0] in "WR" and "RECV" not in line] == [
+    assert [line for line in first if line[0] in "WC"] == [
         *("W1.1@1", "W0.0"),
-        *("REDUCE gradient of stage 0 among ranks 0, 1",),
-        *("REDUCE gradient of stage 1 among ranks 0, 1",),
+        *("COLLECT gradient of stage 0 among ranks 0, 1",),
+        *("COLLECT gradient of stage 1 among ranks 0, 1",),
     ]
-    assert [line for line in second if line[0] in "WR" and "RECV" not in line] == [
-        *("W0.1@1", "REDUCE gradient of stage 0 among ranks 0, 1"),
-        *("W1.0", "REDUCE gradient of stage 1 among ranks 0, 1"),
+    assert [line for line in second if line[0] in "WC"] == [
+        *("W0.1@1", "COLLECT gradient of stage 0 among ranks 0, 1"),
+        *("W1.0", "COLLECT gradient of stage 1 among ranks 0, 1"),
     ]
 
 
 def test_a_copy_without_a_micro_batch_joins_the_reduction_from_the_start() -> None:
     first, second = lowered_lines(Buffering(), "F0.0 BW0.0", "F1.0 BW1.0", placement=OPPOSITE)
     # Stage 0's last W is op 1 of rank 0, stage 1's op 1 of rank 1; the other copies have none.
-    assert second[0] == "REDUCE gradient of stage 0 among ranks 0, 1"
-    assert second[-5:-3] == ["SEND grad(0, 0)", "REDUCE gradient of stage 1 among ranks 0, 1"]
-    assert [line for line in first if line.startswith("REDUCE")] == [
-        "REDUCE gradient of stage 0 among ranks 0, 1",
-        "REDUCE gradient of stage 1 among ranks 0, 1",
+    assert second[0] == "COLLECT gradient of stage 0 among ranks 0, 1"
+    assert second[-5:-3] == ["SEND grad(0, 0)", "COLLECT gradient of stage 1 among ranks 0, 1"]
+    assert [line for line in first if line.startswith("COLLECT")] == [
+        "COLLECT gradient of stage 0 among ranks 0, 1",
+        "COLLECT gradient of stage 1 among ranks 0, 1",
     ]
 
 

@@ -204,7 +204,7 @@ def test_reductions_among_the_same_ranks_take_turns() -> None:
     assert timeline.makespan_us == 18
     first = timeline.lowered.first_node[-1] + len(timeline.lowered.transfers)
     assert timeline.lowered.node_name(first) == (
-        "reduction of the gradient of stage 1 among ranks 0, 1"
+        "all-reduce of the gradient of stage 1 among ranks 0, 1"
     )
     assert (timeline.start_us[first:], timeline.end_us[first:]) == ([6, 12], [12, 18])
 
@@ -220,7 +220,7 @@ def test_the_middle_rank_holds_both_copies_and_reduces_nothing() -> None:
     # Stage 2 is done at 10 and reduced 10 … 14, stage 0 done at 14 and reduced 14 … 18.
     assert verify(MIRRORED, opposite(0, 0, 3))[1].makespan_us == 14
     lowered, timeline = verify(MIRRORED, opposite(0, 4000, 3))
-    assert [(r.stage, r.ranks, r.duration_us) for r in lowered.reductions] == [
+    assert [(r.stage, r.ranks, r.duration_us) for r in lowered.collectives] == [
         (2, (0, 2), 4),
         (0, (0, 2), 4),
     ]

@@ -70,7 +70,15 @@ class Executor:
                 updates.
             progress: updated before each instruction, for a post-mortem.
             on_failure: called with the error that ends a step, before other ranks can notice.
+
+        Raises:
+            SynthError: weights travel in the schedule, which this executor does not run.
         """
+        if lowered.visits is not None:
+            raise SynthError(
+                "weights travel in this schedule, which can be compared, shown and checked but not "
+                "run yet; run one whose weights stay"
+            )
         self._lowered = lowered
         self._rank = rank
         self._program = lowered.programs[rank]
@@ -245,10 +253,10 @@ class Executor:
         """Return a function that runs an instruction; slots and stages are looked up now."""
         if instruction.action == Action.COMPUTE:
             return self._compile_op(lowered, instruction.compute)
-        if instruction.action == Action.REDUCE:
+        if instruction.action == Action.COLLECT:
             if self._reducer is None:
                 raise SynthError("this schedule has copies of stages; it needs a GradientReducer")
-            return partial(self._reducer.start, instruction.reduced)
+            return partial(self._reducer.start, instruction.collected)
         transfer = instruction.moved
         run = {Action.RECV: self._receive, Action.SEND: self._send, Action.SENT: self._sent}
         return partial(run[instruction.action], self._slots.number(transfer.value), transfer)
@@ -365,4 +373,4 @@ def _updates(instruction: Instruction) -> bool:
     """True if the instruction is left out when gradients only accumulate."""
     if instruction.action == Action.COMPUTE:
         return instruction.compute.kind == OpKind.STEP
-    return instruction.action == Action.REDUCE
+    return instruction.action == Action.COLLECT

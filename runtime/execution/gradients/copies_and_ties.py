@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from synth.errors import SynthError
+from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.lowering.reductions import Reduction
 
 from ..core.clock import OpClock
 from ..core.stage_protocol import StageProtocol
@@ -26,7 +26,7 @@ from .layout import GradientLayout
 class Reducer(Protocol):
     """Adds up gradients that several ranks hold; the interface that the executor calls."""
 
-    def start(self, reduction: Reduction) -> None:
+    def start(self, reduction: Collective) -> None:
         """Start adding up the gradients of a stage's copies."""
         ...
 
@@ -78,7 +78,7 @@ class GradientReducer:
         tied_ranks = _tied_ranks(group, tied)
         self._tied = [_Tied(tied[n], r) for n, r in tied_ranks.items() if group.rank in r]
         self._tied_ids = {id(parameter) for parameter, _ in self._tied}
-        ranks_of = {reduction.stage: reduction.ranks for reduction in lowered.reductions}
+        ranks_of = {reduction.stage: reduction.ranks for reduction in lowered.collectives}
         self._copied = {n: stage for n, stage in stages.items() if n in ranks_of}
         _check_told_apart(self._copied, self._tied_ids)
         if ranks_of:
@@ -89,7 +89,7 @@ class GradientReducer:
         self._groups = {
             r: group.subgroup(r) for r in sorted({*ranks_of.values(), *tied_ranks.values()})
         }
-        self._working: dict[Reduction, list[dist.Work]] = {}
+        self._working: dict[Collective, list[dist.Work]] = {}
         shared = [
             _Tied(tensor, ranks_of[number])
             for number, stage in self._copied.items()
@@ -109,7 +109,7 @@ class GradientReducer:
         copied = {id(p) for stage in self._copied.values() for p in stage.parameters()}
         return copied | self._tied_ids
 
-    def start(self, reduction: Reduction) -> None:
+    def start(self, reduction: Collective) -> None:
         """REDUCE: start adding up the gradients of a stage's copies."""
         handle = self._groups[reduction.ranks]
         self._clock.ready(reduction)

@@ -112,8 +112,8 @@ def _legend(comparison: "Comparison") -> str:
         f"sorted by the {comparison.question.objective.words}; * Pareto front. bubble, mean idle: "
         f"of that time; the bubble counts the rank with the most work, mean idle all ranks. "
         f"static: parameters, gradients, optimizer state, of both copies where there are two. "
-        f"sent: between ranks, and to the hosts' memory and back; summed: among copies; both over "
-        f"all links.",
+        f"sent: between ranks, and to the hosts' memory and back; summed: by collectives; both "
+        f"over all links.",
         _COLUMNS,
     )
 

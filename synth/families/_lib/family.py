@@ -11,6 +11,7 @@ from synth.profile import Link, Links
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement
+from synth.schedule.weight_flow import WeightFlow
 
 Programs = Sequence[Iterable[Op]]
 
@@ -85,7 +86,8 @@ class Family:
     behind the family's name (see `options.py`): `looped:{rounds}`. `make` raises SynthError if the
     definition does not admit the setting. `timed` families read costs, so they take longer.
     `averages` marks those that themselves also try, or only read, the means over all stages.
-    `buffering` returns the buffering of a schedule; None: the default.
+    `buffering` returns the buffering of a schedule; None: the default. `weights` returns the way of
+    weights; None: they stay with their stages.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Family:
     timed: bool = False
     averages: bool = False
     buffering: Callable[[Setting, Schedule], Buffering] | None = None
+    weights: Callable[[Setting], WeightFlow] | None = None
 
     def place(self, num_ranks: int, options: Options) -> Placement:
         """The placement on which the family is defined.
@@ -114,7 +117,9 @@ class Family:
         programs = tuple(tuple(program) for program in self.make(setting))
         name = spelled(self.name, self.options, setting.options)
         eager = setting.options.get(SYNC.name, SYNC.default) == SYNC.default
-        made = Schedule(setting.placement, setting.num_micro_batches, programs, name, eager=eager)
+        flow = self.weights(setting) if self.weights else None
+        count = setting.num_micro_batches
+        made = Schedule(setting.placement, count, programs, name, eager=eager, weights=flow)
         return replace(made, buffering=self.buffering(setting, made)) if self.buffering else made
 
 
@@ -132,5 +137,8 @@ def _equal_stages(num_stages: int) -> Costs:
         backward_weight_us=1,
         saved_bytes=1,
         saved_w_bytes=1,
+        parameter_bytes=1,
+        gradient_bytes=1,
+        static_bytes=4,
         links=Links(host=Link()),
     )

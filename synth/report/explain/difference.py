@@ -151,7 +151,7 @@ def number_nodes(lowered: Lowered) -> dict[object, int]:
     for rank, ops in enumerate(lowered.ops):
         for node, op in enumerate(ops, lowered.first_node[rank]):
             nodes[rank, op] = node
-    communications: list[Communication] = [*lowered.transfers, *lowered.reductions]
+    communications: list[Communication] = [*lowered.transfers, *lowered.collectives]
     for node, communication in enumerate(communications, lowered.first_node[-1]):
         nodes[_name_of(communication)] = node
     return nodes
@@ -185,7 +185,7 @@ def classes_of(lowered: Lowered) -> list[NodeClass]:
     for transfer in lowered.transfers:
         ends = f"{end_name(transfer.source)} to {end_name(transfer.target).removeprefix('rank ')}"
         found.append(NodeClass(f"{_CARRIED[transfer.value.kind]}, {ends}", False))
-    found += [NodeClass(f"gradient sum, stage {r.stage}", False) for r in lowered.reductions]
+    found += [NodeClass(f"gradient sum, stage {r.stage}", False) for r in lowered.collectives]
     return found
 
 

@@ -94,7 +94,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
         "staticBytes": [static_bytes(lowered, rank) for rank in range(lowered.num_ranks)],
         "peakBytes": peak_bytes(lowered),
         "capBytes": chart.caps_bytes,
-        "reductions": [[r.stage, r.ranks, r.num_bytes] for r in lowered.reductions],
+        "reductions": [[r.stage, r.ranks, r.num_bytes] for r in lowered.collectives],
         **packed._asdict(),
     }
 

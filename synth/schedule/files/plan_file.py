@@ -25,6 +25,7 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
+from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.units import shown
 
 # As many ops or micro-batches as a token has digits for.
@@ -115,15 +116,38 @@ class Claim(Record):
             raise ScheduleError(f"gap is {self.gap}, but the bound and the value make it {gap}")
 
 
+class Weights(Record):
+    """The homes of all stages, and the routes of weights and gradients: a `WeightFlow`."""
+
+    homes: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[stage] → ranks")
+    sharded: Sharded
+    route: Route
+    gradients: Route
+
+    @classmethod
+    def of(cls, flow: WeightFlow | None) -> "Weights | None":
+        """The record of a flow."""
+        if flow is None:
+            return None
+        return cls(
+            homes=flow.homes, sharded=flow.sharded, route=flow.weights, gradients=flow.gradients
+        )
+
+    def flow(self) -> WeightFlow:
+        """The flow of the record."""
+        return WeightFlow(self.homes, self.sharded, self.route, self.gradients)
+
+
 class Plan(FileRecord):
     """A plan file. It needs no other file to be shown, checked or run.
 
     Version 2 added the ops R, O, L, K and G, and the cost of an F that R follows. Version 3 added a
-    fingerprint, version 4 a certificate of the bound, version 5 layers that B recomputes.
+    fingerprint, version 4 a certificate of the bound, version 5 layers that B recomputes, version 6
+    weights that travel (the ops U, D and A) and the parameters' share of the static bytes.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     MADE_BY: ClassVar[str] = "synth solve"
 
@@ -143,6 +167,7 @@ class Plan(FileRecord):
     receive_ahead: _Number = 1
     send_behind: _Number = 2
     eager: bool = Field(default=True, description="copies are reduced as soon as possible")
+    weights: Weights | None = Field(default=None, description="how weights travel; None: they stay")
     num_micro_batches: _Number = Field(gt=0)
     caps_bytes: tuple[_Cap, ...] | None = None
     costs: Costs
@@ -217,6 +242,7 @@ class Plan(FileRecord):
             receive_ahead=schedule.buffering.receive_ahead,
             send_behind=schedule.buffering.send_behind,
             eager=schedule.eager,
+            weights=Weights.of(schedule.weights),
             num_micro_batches=schedule.num_micro_batches,
             caps_bytes=caps_bytes,
             costs=costs,
@@ -252,6 +278,7 @@ class Plan(FileRecord):
             self.name,
             Buffering(self.receive_ahead, self.send_behind),
             self.eager,
+            None if self.weights is None else self.weights.flow(),
         )
 
     def check(self) -> tuple[Lowered, Timeline]:

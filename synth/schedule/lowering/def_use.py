@@ -7,7 +7,8 @@ import numpy as np
 
 from synth.costs import IntArray
 from synth.schedule.arrays import Flags, OpArrays
-from synth.schedule.lowering.effects import EffectTable
+from synth.schedule.lowering.effects import EffectTable, Pairs
+from synth.schedule.lowering.weight_visits import WeightVisits
 
 
 class RemoteReads(NamedTuple):
@@ -41,11 +42,17 @@ class DefUse:
     remote_reads: RemoteReads
 
 
-def find_def_use(arrays: OpArrays, table: EffectTable) -> DefUse:
+def find_def_use(
+    arrays: OpArrays, table: EffectTable, visits: WeightVisits | None = None
+) -> DefUse:
     """Match the reads of all ops with their makers; of several makers the last one counts."""
     cells, classes = arrays.cells, arrays.classes
     makes = table.makes.pairs(classes, cells)
     node, value = table.reads.pairs(classes, cells)
+    if visits is not None:
+        # Their values are of kinds of their own, so both parts may follow each other.
+        makes = makes.joined(visits.makes)
+        node, value = Pairs(node, value).joined(visits.reads)
     maker = np.full(table.num_values, -1)
     maker[makes.value] = makes.node
     made = maker[value]

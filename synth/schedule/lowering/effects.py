@@ -5,7 +5,8 @@ and knows nothing else about op kinds; a new kind of op is an entry here. `Effec
 single ops; `EffectTable` holds the same as arrays, for all ops at once.
 
 The effects of an op depend on the `SavedMode` of its micro-batch and stage. If an R follows, F
-keeps nothing for B; if an OFFLOAD follows, B reads the copy that came back.
+keeps nothing for B; if an OFFLOAD follows, B reads the copy that came back. Visits of weights and
+sums of gradients depend on the order of a whole program; they are in `weight_visits`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.costs import Costs, CostTable, IntArray, StageCosts
-from synth.op_kinds import MEASURED, OpKind
+from synth.op_kinds import MEASURED, VISITS, OpKind
 from synth.schedule.arrays import SAVED_MODES, Cell, SavedMode
 from synth.schedule.ops import Op, Value, ValueKind
 
 VALUE_KINDS = tuple(ValueKind)
 ACT, GRAD, SAVED, SAVED_W, WGRAD, REPLAY_INPUT, ACT_AGAIN, MOVED_OUT, PARKED, MOVED_BACK = (
-    VALUE_KINDS
+    VALUE_KINDS[:10]
 )
+WEIGHTS, GRAD_SUM, GRAD_ACC = VALUE_KINDS[10:]
 
 # The first value kinds, which suffice if saved activations are neither rebuilt nor moved.
 _PLAIN_VALUES = 5
@@ -41,12 +43,19 @@ class _Relative(NamedTuple):
 _Rule = Callable[[tuple[StageCosts, ...], OpKind, int, SavedMode], list[_Relative]]
 
 
+class VisitAccesses(NamedTuple):
+    """The values that ops read and make besides, where weights travel."""
+
+    reads: Mapping[Op, list[Value]]
+    makes: Mapping[Op, list[Value]]
+
+
 class Effects:
     """The reads and writes of ops, for given stages, number of micro-batches and saved modes.
 
     An activation is also *read* by the later ops of a layer that holds it (autograd saved it); the
-    costs say which ops these are. Weights are read by every F, B and BW. A schedule with a flush
-    has one version of them, present from the start, so they neither order nor free anything.
+    costs say which ops these are. Weights are read by every F, B, BW and R. Where they stay with
+    their stage they neither order nor free anything; `visits` has the accesses where they travel.
     """
 
     def __init__(
@@ -54,24 +63,28 @@ class Effects:
         costs: Costs,
         num_micro_batches: int,
         saved_modes: Mapping[Cell, SavedMode] | None = None,
+        visits: VisitAccesses | None = None,
     ) -> None:
         self._stages = costs.stages
+        self._visits = visits or VisitAccesses({}, {})
         self._num_micro_batches = num_micro_batches
         self._saved_modes = saved_modes or {}
 
     def reads(self, op: Op) -> list[Value]:
         """The values that must be on the rank when the op starts."""
         kind, s, j, r = op
+        visits = self._visits.reads.get(op, [])
         if kind == OpKind.STEP:
-            return [Value(WGRAD, s, k, r) for k in range(self._num_micro_batches)]
+            return [*(Value(WGRAD, s, k, r) for k in range(self._num_micro_batches)), *visits]
         found = _reads(self._stages, kind, s, self.saved_mode(op))
-        return [Value(k, s + offset, j, r) for k, offset in found]
+        return [*(Value(k, s + offset, j, r) for k, offset in found), *visits]
 
     def makes(self, op: Op) -> list[Value]:
         """The values that the op leaves on its rank."""
         kind, s, j, r = op
         found = _makes(self._stages, kind, s, self.saved_mode(op))
-        return [Value(k, s + offset, j, r) for k, offset in found]
+        made = [Value(k, s + offset, j, r) for k, offset in found]
+        return made + self._visits.makes.get(op, [])
 
     def saved_mode(self, op: Op) -> SavedMode:
         """The saved mode of the op's stage and micro-batch."""
@@ -91,7 +104,14 @@ def _bytes_of(stage: StageCosts, kind: ValueKind) -> int:
         return stage.output_bytes
     if kind in (SAVED, MOVED_OUT, MOVED_BACK):
         return stage.saved_bytes
-    return {SAVED_W: stage.saved_w_bytes, REPLAY_INPUT: stage.replay_bytes}.get(kind, 0)
+    if kind in (GRAD_SUM, GRAD_ACC):
+        return stage.gradient_bytes
+    others = {
+        SAVED_W: stage.saved_w_bytes,
+        REPLAY_INPUT: stage.replay_bytes,
+        WEIGHTS: stage.parameter_bytes,
+    }
+    return others.get(kind, 0)
 
 
 def _rise_bytes(stage: StageCosts, kind: OpKind, saved_mode: SavedMode) -> int:
@@ -104,7 +124,7 @@ def _reads(
     """The reads of an op, except for STEP, which reads the WGRAD of every micro-batch."""
     if kind in _MOVE_READS:
         return [_Relative(value) for value in _MOVE_READS[kind]]
-    if kind == OpKind.STEP:
+    if kind == OpKind.STEP or kind in VISITS:
         return []
     stage, forward = stages[s], kind in (OpKind.F, OpKind.R)
     values = []
@@ -166,6 +186,10 @@ class Pairs(NamedTuple):
 
     node: IntArray
     value: IntArray
+
+    def joined(self, other: "Pairs") -> "Pairs":
+        """Append accesses of other values."""
+        return Pairs(*(np.concatenate(fields) for fields in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

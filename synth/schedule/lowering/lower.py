@@ -18,6 +18,7 @@ The solver judges schedules of hundreds of thousands of ops by arrays alone. The
 executor or a report reads (`ops`, `transfers`, `programs`, `predecessors`) are made on demand.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,8 +28,9 @@ import numpy as np
 
 from synth.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import OpArrays
+from synth.schedule.lowering.collectives import Collective, PlacedCollective, find_reductions
 from synth.schedule.lowering.def_use import DefUse, find_def_use
-from synth.schedule.lowering.effects import VALUE_KINDS, Effects, EffectTable
+from synth.schedule.lowering.effects import VALUE_KINDS, Effects, EffectTable, VisitAccesses
 from synth.schedule.lowering.programs import (
     Action,
     CommunicationSlots,
@@ -36,12 +38,13 @@ from synth.schedule.lowering.programs import (
     Transfer,
     insert_communication,
 )
-from synth.schedule.lowering.reductions import PlacedReduction, Reduction, find_reductions
 from synth.schedule.lowering.transfers import TransferTable, find_transfers
+from synth.schedule.lowering.weight_visits import WeightVisits, find_collectives, find_visits
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
+from synth.schedule.weight_flow import WeightFlow
 
-__all__ = ["Action", "Instruction", "Lowered", "Reduction", "Transfer", "lower", "lower_arrays"]
+__all__ = ["Action", "Collective", "Instruction", "Lowered", "Transfer", "lower", "lower_arrays"]
 
 
 class Edges(NamedTuple):
@@ -61,7 +64,7 @@ class Lowered:
     """A schedule on its costs, as programs and as a DAG.
 
     The DAG has one node per compute op (rank by rank, in program order), then one per transfer,
-    then one per reduction.
+    then one per collective.
     """
 
     schedule: Schedule
@@ -70,9 +73,10 @@ class Lowered:
     table: EffectTable
     def_use: DefUse
     transfer_table: TransferTable
-    reduction_groups: list[list[PlacedReduction]]
+    collective_groups: list[list[PlacedCollective]]
     durations: IntArray
     edges: Edges
+    visits: WeightVisits | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -92,7 +96,19 @@ class Lowered:
     @cached_property
     def effects(self) -> Effects:
         """The reads and writes of the ops."""
-        return Effects(self.costs, self.schedule.num_micro_batches, self.arrays.saved_modes)
+        visits = None if self.visits is None else self._accesses(self.visits)
+        return Effects(self.costs, self.schedule.num_micro_batches, self.arrays.saved_modes, visits)
+
+    def _accesses(self, visits: WeightVisits) -> VisitAccesses:
+        """The accesses of visits and sums by op."""
+        ops = [op for program in self.ops for op in program]
+        found: list[defaultdict[Op, list[Value]]] = []
+        for pairs in (visits.reads, visits.makes):
+            by_op: defaultdict[Op, list[Value]] = defaultdict(list)
+            for node, value in zip(*(field.tolist() for field in pairs), strict=True):
+                by_op[ops[node]].append(self._value(value))
+            found.append(by_op)
+        return VisitAccesses(*found)
 
     @cached_property
     def durations_us(self) -> list[int]:
@@ -124,10 +140,15 @@ class Lowered:
             for v, row in zip(transfer_table.value.tolist(), rows, strict=True)
         ]
 
+    def held(self, transfer: int) -> Value | None:
+        """The value at the source of a transfer; None: weights that the source keeps."""
+        number = int(self.transfer_table.held[transfer])
+        return None if number < 0 else self._value(number)
+
     @property
-    def reductions(self) -> list[Reduction]:
-        """All reductions, in the order of their nodes."""
-        return [placed.reduction for group in self.reduction_groups for placed in group]
+    def collectives(self) -> list[Collective]:
+        """All collectives, in the order of their nodes."""
+        return [placed.collective for group in self.collective_groups for placed in group]
 
     @cached_property
     def programs(self) -> "Programs":
@@ -139,7 +160,8 @@ class Lowered:
         first = self.first_node
         beyond = node - first[-1]
         if beyond >= len(self.transfer_table):
-            return f"reduction of the {self.reductions[beyond - len(self.transfer_table)]}"
+            collective = self.collectives[beyond - len(self.transfer_table)]
+            return f"{collective.kind} of the {collective}"
         if beyond >= 0:
             return f"transfer of {self.transfers[beyond]}"
         rank = max(r for r in range(self.num_ranks) if first[r] <= node)
@@ -182,7 +204,7 @@ class Programs:
 def _communication_slots(lowered: Lowered, rank: int) -> CommunicationSlots:
     """The receives, sends, waits and reductions of a rank, by place."""
     slots, transfer_table, transfers = (
-        CommunicationSlots.nothing(),
+        CommunicationSlots(),
         lowered.transfer_table,
         lowered.transfers,
     )
@@ -190,13 +212,20 @@ def _communication_slots(lowered: Lowered, rank: int) -> CommunicationSlots:
     for i in (transfer_table.target == rank).nonzero()[0].tolist():
         slots.posts[int(transfer_table.post[i])].append(transfers[i])
     for i in (transfer_table.source == rank).nonzero()[0].tolist():
-        slots.sends[int(transfer_table.made[i]) - first].append(transfers[i])
+        # Weights are sent before the op that reads them first, a value behind the op that makes it.
+        is_weights = transfer_table.held[i] != transfer_table.value[i]
+        place = int(transfer_table.sent[i]) - first - is_weights
+        if is_weights:
+            slots.relayed[transfers[i]] = lowered.held(i)
+        slots.sends[place].append(transfers[i])
         slots.waits[int(transfer_table.wait[i])].append(transfers[i])
-    for group in lowered.reduction_groups:
-        for reduction, places, *_ in group:
-            if rank in reduction.ranks:
-                place = places[reduction.ranks.index(rank)]
-                slots.reductions[place].append(reduction)
+    for group in lowered.collective_groups:
+        for collective, places, *_, waits in group:
+            if rank in collective.ranks:
+                index = collective.ranks.index(rank)
+                slots.collectives[places[index]].append(collective)
+                if waits is not None:
+                    slots.collected[waits[index]].append(collective)
     return slots
 
 
@@ -222,24 +251,37 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     table = EffectTable.of(
         costs, num_replicas, schedule.num_micro_batches, is_plain=arrays.is_plain
     )
-    def_use = find_def_use(arrays, table)
-    transfer_table = find_transfers(arrays, def_use, table, costs)
-    groups = find_reductions(arrays, costs)
-    reduction_us = [placed.reduction.duration_us for each in groups for placed in each]
+    visits = None if schedule.weights is None else find_visits(arrays, schedule.weights)
+    def_use = find_def_use(arrays, table, visits)
+    transfer_table = find_transfers(arrays, def_use, table, costs, visits)
+    groups = (
+        find_reductions(arrays, costs)
+        if visits is None
+        else find_collectives(arrays, costs, visits)
+    )
+    collective_us = [placed.collective.duration_us for each in groups for placed in each]
     op_us = table.duration_us[arrays.classes]
+    if schedule.weights is not None:
+        op_us = _shared_steps_us(op_us, arrays, schedule.weights)
     durations_us = np.concatenate(
-        [op_us, transfer_table.duration_us, np.array(reduction_us, dtype=int)]
+        [op_us, transfer_table.duration_us, np.array(collective_us, dtype=int)]
     )
     edges = [_op_edges(arrays, def_use), _transfer_edges(arrays, transfer_table)]
     if groups:
-        edges.append(_reduction_edges(groups, arrays.num_nodes + len(transfer_table)))
+        edges.append(_collective_edges(groups, arrays.num_nodes + len(transfer_table)))
     if synchronous_step:
-        ended = range(len(durations_us) - len(reduction_us), len(durations_us))
+        ended = range(len(durations_us) - len(collective_us), len(durations_us))
         edges.append(_barrier_edges(arrays, ended))
     joined = Edges(*(np.concatenate(ends) for ends in zip(*edges, strict=True)))
-    return Lowered(
-        schedule, costs, arrays, table, def_use, transfer_table, groups, durations_us, joined
-    )
+    parts = (arrays, table, def_use, transfer_table, groups, durations_us, joined, visits)
+    return Lowered(schedule, costs, *parts)
+
+
+def _shared_steps_us(op_us: IntArray, arrays: OpArrays, flow: WeightFlow) -> IntArray:
+    """The durations of all ops, those of STEPs divided by the number of homes."""
+    num_homes = np.array([len(homes) for homes in flow.homes])
+    shared: IntArray = np.where(arrays.of_step, -(-op_us // num_homes[arrays.stage]), op_us)
+    return shared
 
 
 def _op_edges(arrays: OpArrays, def_use: DefUse) -> Edges:
@@ -266,20 +308,21 @@ def _transfer_edges(arrays: OpArrays, transfer_table: TransferTable) -> Edges:
     after = np.array([transfer_table.read, at_source + transfer_table.wait, node, node, node])
     exists = np.ones((5, len(transfer_table)), dtype=np.bool_)
     exists[0] = transfer_table.target != HOST
+    exists[2] = transfer_table.made >= 0
     exists[1] = (after[1] < first[transfer_table.source + 1]) & (transfer_table.source != HOST)
     exists[3] = transfer_table.post > 0
     exists[4] = ~transfer_table.opens_link
     return Edges(before.T[exists.T], after.T[exists.T])
 
 
-def _reduction_edges(groups: list[list[PlacedReduction]], node: int) -> Edges:
-    """A reduction waits for every copy's last W and the one before it; its STEPs wait for it."""
+def _collective_edges(groups: list[list[PlacedCollective]], node: int) -> Edges:
+    """A collective waits for its ranks and the one before it; its readers or STEPs wait for it."""
     edges: list[tuple[int, int]] = []
     for each in groups:
         for k, placed in enumerate(each):
-            edges += [(last, node) for last in placed.waits_for]
+            edges += [(before, node) for before in placed.waits_for]
             edges += [(node - 1, node)] if k else []
-            edges += [(node, step) for step in placed.steps]
+            edges += [(node, after) for after in placed.awaited_by]
             node += 1
     return Edges.of(edges)
 

@@ -1,15 +1,16 @@
 """Programs: a rank's ops with the receives, sends, waits and reductions that lowering implies."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from synth.costs import HOST
+from synth.op_kinds import OpKind
+from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.effects import Effects
-from synth.schedule.lowering.reductions import Reduction
-from synth.schedule.ops import Op, Value
+from synth.schedule.ops import Op, Value, ValueKind
 
 
 class Transfer(NamedTuple):
@@ -38,7 +39,8 @@ class Action(StrEnum):
     SENT = "SENT"
     COMPUTE = "COMPUTE"
     SEND = "SEND"
-    REDUCE = "REDUCE"
+    COLLECT = "COLLECT"
+    COLLECTED = "COLLECTED"
 
 
 @dataclass(slots=True)
@@ -46,15 +48,19 @@ class Instruction:
     """One step of a rank's full program.
 
     RECV allocates a buffer and posts a receive. COMPUTE first waits for the receives of its inputs.
-    SEND starts a send, SENT waits for it. REDUCE starts a reduction, for which the STEPs of its
-    stage wait. `frees` are the values whose last use on this rank this is.
+    SEND starts a send, SENT waits for it. COLLECT starts a collective; an all-gather allocates its
+    buffer there. STEPs wait for all-reduces and reduce-scatters, the first reader for an
+    all-gather, and COLLECTED for a reduce-scatter whose buffer it frees. `held` is the value that a
+    SEND reads: the transferred one, those weights of the visit before that are handed on, or None
+    for weights that the rank keeps. `frees` are the values whose last use on this rank this is.
     """
 
     action: Action
     op: Op | None = None
     transfer: Transfer | None = None
     frees: list[Value] = field(default_factory=list)
-    reduction: Reduction | None = None
+    collective: Collective | None = None
+    held: Value | None = None
 
     @property
     def compute(self) -> Op:
@@ -71,56 +77,64 @@ class Instruction:
         return self.transfer
 
     @property
-    def reduced(self) -> Reduction:
-        """The reduction of a REDUCE."""
-        if self.reduction is None:
-            raise ValueError(f"{self} has no reduction")
-        return self.reduction
+    def collected(self) -> Collective:
+        """The collective of a COLLECT or COLLECTED."""
+        if self.collective is None:
+            raise ValueError(f"{self} has no collective")
+        return self.collective
 
     def __str__(self) -> str:
         """The readable form, for messages."""
         if self.action == Action.COMPUTE:
             return str(self.op)
-        return f"{self.action} {self.reduction or self.transfer}"
+        return f"{self.action} {self.collective or self.transfer}"
 
 
 @dataclass(frozen=True)
 class CommunicationSlots:
     """The communication of one rank, by the place of an op in its program.
 
-    Posts and waits stand before the op at their place, sends behind it. Reductions start behind
-    the op at their place, or before the first op if the place is −1.
+    Posts, waits and ends of collectives stand before the op at their place, sends behind it.
+    Collectives start behind the op at their place. The place −1 is before the first op. `relayed`
+    has, for transfers of weights, those of the visit before; None: the rank keeps them.
     """
 
-    posts: defaultdict[int, list[Transfer]]
-    waits: defaultdict[int, list[Transfer]]
-    sends: defaultdict[int, list[Transfer]]
-    reductions: defaultdict[int, list[Reduction]]
+    posts: defaultdict[int, list[Transfer]] = field(default_factory=lambda: defaultdict(list))
+    waits: defaultdict[int, list[Transfer]] = field(default_factory=lambda: defaultdict(list))
+    sends: defaultdict[int, list[Transfer]] = field(default_factory=lambda: defaultdict(list))
+    collectives: defaultdict[int, list[Collective]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    collected: defaultdict[int, list[Collective]] = field(default_factory=lambda: defaultdict(list))
+    relayed: dict[Transfer, Value | None] = field(default_factory=dict)
 
-    @classmethod
-    def nothing(cls) -> "CommunicationSlots":
-        """A rank without communication."""
-        return cls(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
+    def sending(self, action: Action, transfers: Iterable[Transfer]) -> Iterator[Instruction]:
+        """The SENDs or SENTs of transfers."""
+        for transfer in transfers:
+            held = self.relayed.get(transfer, transfer.value)
+            yield Instruction(action, transfer=transfer, held=held)
 
 
 def insert_communication(
     ops: Sequence[Op], slots: CommunicationSlots, effects: Effects
 ) -> list[Instruction]:
     """Insert communication between a rank's ops, then mark the last use of each value."""
-    program = list(_started(slots.reductions[-1]))
+    program = list(slots.sending(Action.SEND, slots.sends[-1]))
+    program += _started(slots.collectives[-1])
     for place in range(len(ops) + 1):
         program += [Instruction(Action.RECV, transfer=t) for t in slots.posts[place]]
-        program += [Instruction(Action.SENT, transfer=t) for t in slots.waits[place]]
+        program += slots.sending(Action.SENT, slots.waits[place])
+        program += [Instruction(Action.COLLECTED, collective=c) for c in slots.collected[place]]
         if place < len(ops):
             program.append(Instruction(Action.COMPUTE, op=ops[place]))
-            program += [Instruction(Action.SEND, transfer=t) for t in slots.sends[place]]
-            program += _started(slots.reductions[place])
+            program += slots.sending(Action.SEND, slots.sends[place])
+            program += _started(slots.collectives[place])
     _mark_deaths(program, effects)
     return program
 
 
-def _started(reductions: Iterable[Reduction]) -> Iterable[Instruction]:
-    return (Instruction(Action.REDUCE, reduction=reduction) for reduction in reductions)
+def _started(collectives: Iterable[Collective]) -> Iterable[Instruction]:
+    return (Instruction(Action.COLLECT, collective=one) for one in collectives)
 
 
 def _mark_deaths(program: list[Instruction], effects: Effects) -> None:
@@ -128,9 +142,27 @@ def _mark_deaths(program: list[Instruction], effects: Effects) -> None:
     death: dict[Value, int] = {}
     for index, instruction in enumerate(program):
         if instruction.action == Action.COMPUTE:
-            for value in (*effects.makes(instruction.compute), *effects.reads(instruction.compute)):
+            op = instruction.compute
+            for value in (*effects.makes(op), *effects.reads(op)):
                 death[value] = index
-        elif instruction.transfer is not None:
-            death[instruction.transfer.value] = index
+        elif instruction.action == Action.COLLECTED:
+            for value in death.keys() & _accumulated(instruction.collected, program[:index]):
+                death[value] = index
+        elif instruction.action == Action.RECV:
+            death[instruction.moved.value] = index
+        elif instruction.held is not None:
+            death[instruction.held] = index
     for value, index in death.items():
         program[index].frees.append(value)
+
+
+def _accumulated(collective: Collective, before: Iterable[Instruction]) -> set[Value]:
+    """The gradients that a reduce-scatter takes from this rank."""
+    ops = (instruction.op for instruction in before if instruction.action == Action.COMPUTE)
+    return {
+        Value(ValueKind.GRAD_ACC, op.stage, op.microbatch, op.replica)
+        for op in ops
+        if op is not None
+        and op.kind == OpKind.REDUCE_GRAD
+        and (op.stage, op.microbatch) == (collective.stage, collective.number)
+    }

@@ -19,12 +19,19 @@ from synth.costs import HOST, IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 from synth.schedule.lowering.def_use import DefUse
-from synth.schedule.lowering.effects import MOVED_BACK, MOVED_OUT, VALUE_CODES, EffectTable
+from synth.schedule.lowering.effects import (
+    MOVED_BACK,
+    MOVED_OUT,
+    VALUE_CODES,
+    WEIGHTS,
+    EffectTable,
+)
 from synth.schedule.lowering.required_transfers import RequiredTransfers
 
 
 class MoveBuffers(NamedTuple):
-    """The rank and place of HOST_FOR (row 0, for out) and RELOAD (row 1, for back), by cell.
+    """The rank and place of HOST_FOR (row 0, for out), RELOAD (row 1, for back) and UNSHARD (row 2,
+    for weights), by cell.
 
     −1 stands for none.
     """
@@ -35,9 +42,9 @@ class MoveBuffers(NamedTuple):
     @classmethod
     def of(cls, arrays: OpArrays) -> Self:
         """Find them in the programs."""
-        rank = np.full((2, arrays.num_cells), -1)
-        place = np.full((2, arrays.num_cells), -1)
-        for row, kind in enumerate((OpKind.HOST_FOR, OpKind.RELOAD)):
+        rank = np.full((3, arrays.num_cells), -1)
+        place = np.full((3, arrays.num_cells), -1)
+        for row, kind in enumerate((OpKind.HOST_FOR, OpKind.RELOAD, OpKind.UNSHARD)):
             nodes = (arrays.kind == KIND_CODES[kind]).nonzero()[0]
             cells = arrays.cells[nodes]
             rank[row, cells] = arrays.rank[nodes]
@@ -48,7 +55,7 @@ class MoveBuffers(NamedTuple):
         """For each transfer, the place at its target at which its buffer is allocated, or −1."""
         kind, cell = np.divmod(required.value, table.num_cells)
         place = np.full(len(kind), -1)
-        for row, value in enumerate((MOVED_OUT, MOVED_BACK)):
+        for row, value in enumerate((MOVED_OUT, MOVED_BACK, WEIGHTS)):
             here = (kind == VALUE_CODES[value]) & (self.rank[row, cell] == required.target)
             place[here] = self.place[row, cell[here]]
         return place

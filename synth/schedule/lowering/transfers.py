@@ -12,6 +12,7 @@ from synth.schedule.lowering.def_use import DefUse, group_starts
 from synth.schedule.lowering.effects import EffectTable
 from synth.schedule.lowering.required_transfers import RequiredTransfers
 from synth.schedule.lowering.saved_moves import MoveBuffers, host_transfers
+from synth.schedule.lowering.weight_visits import WeightVisits, weight_transfers
 
 # Indices into an array, or all of it.
 Index = IntArray | slice
@@ -24,7 +25,11 @@ class TransferTable:
     `made` and `read` are nodes: the op that makes the value, and the first op that reads it at the
     target. `post` and `wait` are places: the receive is posted before the op at `post` of the
     target, and the send is waited for before the op at `wait` of the source, or after the last op.
-    `opens_link` marks the first transfer of each link.
+    `opens_link` marks the first transfer of each link. `held` is the value whose copy at the source
+    is held until the wait: the transferred one; for weights that are handed on, those of the visit
+    before; −1: none, for weights that their home keeps. `sent` is the node of the source behind
+    which the transfer is sent, or, for weights, before which. `made` is the transfer that brought
+    handed-on weights, and −1 for those that their home keeps.
 
     The host's memory is `HOST` as a source or target, and neither posts nor waits. A transfer to it
     has `read` −1; a transfer from it was `made` by the node of the transfer to it.
@@ -40,6 +45,8 @@ class TransferTable:
     num_bytes: IntArray
     duration_us: IntArray
     opens_link: Flags
+    held: IntArray
+    sent: IntArray
 
     def __len__(self) -> int:
         """Number of transfers."""
@@ -62,21 +69,32 @@ def _where_not_host(ends: IntArray) -> Index:
 
 
 def find_transfers(
-    arrays: OpArrays, def_use: DefUse, table: EffectTable, costs: Costs
+    arrays: OpArrays,
+    def_use: DefUse,
+    table: EffectTable,
+    costs: Costs,
+    visits: WeightVisits | None = None,
 ) -> TransferTable:
     """Make one transfer for every value read on a rank that did not make it, and the host's.
 
-    Links are ordered by the first read from them, program after program; then come the links to and
-    from the host, rank by rank. Receives of a link are posted in its order, so one is posted early
-    if a later one needs it.
+    A link serves transfers in the order in which their values were made or, where weights travel,
+    in which they are read, as weights are there from the start. Links are ordered by the first read
+    from them, program after program; then come the links to and from the host, rank by rank.
+    Receives of a link are posted in its order, so one is posted early if a later one needs it.
     """
     required = _implied_transfers(def_use)
     if not arrays.is_plain:
         required = required.joined(host_transfers(arrays, def_use, table))
-    order, opens_link = _link_order(arrays, required)
+    held = required.value
+    if visits is not None:
+        of_weights, relayed = weight_transfers(arrays, visits)
+        required, held = required.joined(of_weights), np.concatenate([held, relayed])
+    turn = required.made if visits is None else required.read
+    order, opens_link = _link_order(arrays, required, turn)
     value, source, target, made, read, *_ = required = RequiredTransfers(
         *(field[order] for field in required)
     )
+    held, sent = held[order], made
     link = opens_link.cumsum()
     post = _posts(arrays, table, required, link)
     wait = positions.behind(arrays, made, source, arrays.schedule.buffering.send_behind)
@@ -86,9 +104,32 @@ def find_transfers(
     if not arrays.is_plain:
         wait[source == HOST] = 0
         made = _made_by_transfer(arrays, required)
+    if visits is not None:
+        made = np.where(held == value, made, _brought_by(arrays, value, held))
+        lengths = np.diff(arrays.first_node)
+        wait = np.where(held >= 0, wait, lengths[source])
     return TransferTable(
-        value, source, target, made, read, post, wait, num_bytes, duration_us, opens_link
+        value,
+        source,
+        target,
+        made,
+        read,
+        post,
+        wait,
+        num_bytes,
+        duration_us,
+        opens_link,
+        held,
+        sent,
     )
+
+
+def _brought_by(arrays: OpArrays, value: IntArray, held: IntArray) -> IntArray:
+    """The transfer that brought the held value to the source, or −1."""
+    brought = np.full(max(int(value.max(initial=0)), int(held.max(initial=0))) + 2, -1)
+    brought[value] = arrays.num_nodes + np.arange(len(value))
+    found: IntArray = brought[held]
+    return found
 
 
 def _implied_transfers(def_use: DefUse) -> RequiredTransfers:
@@ -100,15 +141,17 @@ def _implied_transfers(def_use: DefUse) -> RequiredTransfers:
     return RequiredTransfers(value, source, target, made[known], read, seen)
 
 
-def _link_order(arrays: OpArrays, required: RequiredTransfers) -> tuple[IntArray, Flags]:
-    """The order of transfers, link by link and by `made`, and a mask of the first of each link."""
+def _link_order(
+    arrays: OpArrays, required: RequiredTransfers, turn: IntArray
+) -> tuple[IntArray, Flags]:
+    """The order of transfers, link by link and by `turn`, and a mask of the first of each link."""
     # HOST, −1, has the last row and column.
     num_ends = len(arrays.ops) + 1
     link = required.source % num_ends * num_ends + required.target % num_ends
     link_seen = np.full(num_ends * num_ends, np.iinfo(np.int64).max)
     np.minimum.at(link_seen, link, required.seen)
     of_link = link_seen[link]
-    order = (of_link * arrays.num_nodes + required.made).argsort(kind="stable")
+    order = (of_link * arrays.num_nodes + turn).argsort(kind="stable")
     return order, group_starts(of_link[order])
 
 

@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 from synth.op_kinds import OpKind
+from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.programs import Transfer
-from synth.schedule.lowering.reductions import Reduction
 from synth.schedule.ops import Op, ValueKind
 from synth.schedule.simulate import Timeline
 
-Communication = Transfer | Reduction
+Communication = Transfer | Collective
 
 
 class OpSpan(NamedTuple):
@@ -71,7 +71,7 @@ def moved_spans(execution: ExecutionTrace) -> dict[str, OpSpans]:
 def planned_execution(timeline: Timeline) -> ExecutionTrace:
     """The simulated ops, transfers and reductions."""
     lowered = timeline.lowered
-    communications: list[Communication] = [*lowered.transfers, *lowered.reductions]
+    communications: list[Communication] = [*lowered.transfers, *lowered.collectives]
     spans = [
         CommunicationSpan(communication, timeline.start_us[node], timeline.end_us[node])
         for node, communication in enumerate(communications, lowered.first_node[-1])

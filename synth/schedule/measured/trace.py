@@ -14,8 +14,8 @@ from synth.costs import HOST
 from synth.errors import Mismatch
 from synth.record import FileRecord, Record
 from synth.schedule.files.plan_file import Plan, schedule_fingerprint
+from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.programs import Transfer
-from synth.schedule.lowering.reductions import Reduction
 from synth.schedule.measured.execution_trace import CommunicationSpan, ExecutionTrace, OpSpan
 from synth.schedule.ops import Op, Value
 from synth.units import MOST_SUMMABLE
@@ -131,7 +131,7 @@ class TracedStep(Record):
         ]
         summed = [
             CommunicationSpan(
-                Reduction(t.stage, t.ranks, t.num_bytes, t.planned_us),
+                Collective(t.stage, t.ranks, t.num_bytes, t.planned_us),
                 t.start_us,
                 t.end_us,
                 t.exact,

@@ -14,6 +14,7 @@ In a schedule that is not `eager` every reduction waits until its ranks have run
 """
 
 from collections import defaultdict
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -23,31 +24,59 @@ from synth.op_kinds import OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 
 
-class Reduction(NamedTuple):
-    """The sum of one stage's gradients over the ranks that hold it; `ranks` ascend."""
+class CollectiveKind(StrEnum):
+    """A collective among the ranks that hold copies of a stage."""
+
+    ALL_REDUCE = "all-reduce"
+    GATHER = "all-gather"
+    SCATTER = "reduce-scatter"
+
+
+class Collective(NamedTuple):
+    """A collective over one stage; `ranks` ascend.
+
+    An all-reduce adds up the gradients of all copies. Where weights travel, an all-gather brings
+    the weights of visit `number` from their homes to each of them, and a reduce-scatter the
+    gradients of REDUCE_GRAD `number`.
+    """
 
     stage: int
     ranks: tuple[int, ...]
     num_bytes: int
     duration_us: int
+    kind: CollectiveKind = CollectiveKind.ALL_REDUCE
+    number: int = 0
 
     def __str__(self) -> str:
         """The readable form: `gradient of stage 2 among ranks 1, 2`."""
-        return f"gradient of stage {self.stage} among ranks {', '.join(map(str, self.ranks))}"
+        what = "weights" if self.kind == CollectiveKind.GATHER else "gradient"
+        return f"{what} of stage {self.stage} among ranks {', '.join(map(str, self.ranks))}"
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that all ranks together send, as in a ring."""
+        rounds = 2 if self.kind == CollectiveKind.ALL_REDUCE else 1
+        return rounds * (len(self.ranks) - 1) * self.num_bytes
 
 
-class PlacedReduction(NamedTuple):
-    """A reduction with its places in the programs.
+class PlacedCollective(NamedTuple):
+    """A collective with its places in the programs.
 
-    `after` has, for each of its ranks, the place of the op behind which it starts there; −1: it
-    starts before the first op. `waits_for` are the nodes of the last W (or BW) of each copy, or of
-    the last op of each rank. `steps` are the nodes of the STEPs that wait for it.
+    Attributes:
+        collective: the collective.
+        after: for each of its ranks, the place of the op behind which it starts there; −1: it
+            starts before the first op.
+        waits_for: the nodes that it waits for, such as the last W (or BW) of each copy.
+        awaited_by: the nodes that wait for it, such as the STEPs.
+        waits: for each of its ranks, the place of the op before which its buffer is freed; None: it
+            works in place, or makes a value that readers free.
     """
 
-    reduction: Reduction
+    collective: Collective
     after: tuple[int, ...]
     waits_for: list[int]
-    steps: list[int]
+    awaited_by: list[int]
+    waits: tuple[int, ...] | None = None
 
 
 class _Copies(NamedTuple):
@@ -59,14 +88,14 @@ class _Copies(NamedTuple):
     steps: list[int]
 
 
-def find_reductions(arrays: OpArrays, costs: Costs) -> list[list[PlacedReduction]]:
+def find_reductions(arrays: OpArrays, costs: Costs) -> list[list[PlacedCollective]]:
     """The reductions of a schedule: one list for each set of ranks, in order.
 
     On a rank a reduction starts behind its copies' last W (if the schedule is not eager, behind all
     ops), or behind the start of the previous reduction, if that is later. A stage whose copies are
     all on one rank needs none, because programs end with their STEPs.
     """
-    groups: defaultdict[tuple[int, ...], list[PlacedReduction]] = defaultdict(list)
+    groups: defaultdict[tuple[int, ...], list[PlacedCollective]] = defaultdict(list)
     drafts = []
     for copies in _all_copies(arrays):
         after = _places(arrays, copies)
@@ -78,14 +107,14 @@ def find_reductions(arrays: OpArrays, costs: Costs) -> list[list[PlacedReduction
                 after = tuple(map(max, after, others[-1].after))
             num_bytes = costs.stages[stage].gradient_bytes
             duration_us = costs.reduction_us(stage, copies.ranks)
-            reduction = Reduction(stage, copies.ranks, num_bytes, duration_us)
-            others.append(PlacedReduction(reduction, after, copies.lasts, copies.steps))
+            reduction = Collective(stage, copies.ranks, num_bytes, duration_us)
+            others.append(PlacedCollective(reduction, after, copies.lasts, copies.steps))
     return list(groups.values())
 
 
 def _all_copies(arrays: OpArrays) -> list[_Copies]:
     placement = arrays.schedule.placement
-    if len(placement.ranks) == 1:
+    if len(placement.ranks) == 1 or arrays.schedule.weights is not None:
         return []
     lasts = _last_nodes(arrays, OpKind.W, OpKind.BW)
     steps = _last_nodes(arrays, OpKind.STEP)

@@ -1,0 +1,110 @@
+"""The verifier's part for weights that travel: homes, visits, gradients, order of collectives."""
+
+from collections.abc import Sequence
+
+from synth.costs import Costs
+from synth.op_kinds import VISITS, OpKind
+from synth.schedule.arrays import OpArrays
+from synth.schedule.error import ScheduleError
+from synth.schedule.lowering.weight_visits import WeightVisits, disordered
+from synth.schedule.model import Schedule
+from synth.schedule.weight_flow import Route, Sharded, WeightFlow
+
+
+def check_weight_flow(schedule: Schedule, costs: Costs) -> None:
+    """Check that homes and routes belong together, and that visits are listed only with homes.
+
+    Raises:
+        ScheduleError: they do not.
+    """
+    flow = schedule.weights
+    if flow is None:
+        for rank, program in enumerate(schedule.programs):
+            for place, op in enumerate(program):
+                if op.kind in VISITS:
+                    raise ScheduleError(
+                        f"rank {rank}, op {place} ({op}): weights stay with their stages in this "
+                        f"schedule; visits need homes and a route of weights"
+                    )
+        return
+    num_stages = schedule.placement.num_stages
+    if len(flow.homes) != num_stages:
+        raise ScheduleError(f"there are homes of {len(flow.homes)} stages, needed {num_stages}")
+    for stage, homes in enumerate(flow.homes):
+        _check_homes(schedule, flow, stage, homes)
+        known = costs.stages[stage]
+        if known.static_bytes and not known.parameter_bytes:
+            raise ScheduleError(
+                f"the costs of stage {stage} do not say how many of its {known.static_bytes} "
+                f"static bytes are parameters; profile again"
+            )
+
+
+def _check_homes(schedule: Schedule, flow: WeightFlow, stage: int, homes: tuple[int, ...]) -> None:
+    holders = sorted({ranks[stage] for ranks in schedule.placement.ranks})
+    where = f"stage {stage} has its home on {_ranks(homes)}"
+    if not homes or list(homes) != sorted(set(homes)) or not set(homes) <= set(holders):
+        raise ScheduleError(
+            f"{where}; a home is a rank that holds a copy of the stage, here {_ranks(holders)}, "
+            f"each once and in ascending order"
+        )
+    is_collective = Route.GATHER in (flow.weights, flow.gradients)
+    if is_collective and flow.weights != flow.gradients:
+        raise ScheduleError(
+            f"weights go by {flow.weights} and gradients by {flow.gradients}; an all-gather of "
+            f"weights and a reduce-scatter of gradients belong together"
+        )
+    if is_collective and list(homes) != holders:
+        raise ScheduleError(
+            f"{where}; for all-gathers its homes must be all that hold it, {_ranks(holders)}"
+        )
+    if not is_collective and (len(homes) > 1 or flow.sharded != Sharded.WEIGHTS):
+        raise ScheduleError(
+            f"{where}; weights that go by {flow.weights} need one home for all of a stage's state"
+        )
+
+
+def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
+    """Check that weights are where they are used, and that ranks agree on their collectives.
+
+    Raises:
+        ScheduleError: names the first op that is wrong.
+    """
+    if visits.homeless:
+        node = visits.homeless[0]
+        homes = visits.flow.homes[int(arrays.stage[node])]
+        raise ScheduleError(
+            f"{_name(arrays, node)}: the weights of stage {int(arrays.stage[node])} are not on "
+            f"this rank; their home is {_ranks(homes)}, and no visit is open"
+        )
+    if visits.unmatched:
+        raise ScheduleError(_why_unmatched(arrays, visits.unmatched[0]))
+    pair = disordered(arrays, visits.flow)
+    if pair is not None:
+        node, other = pair
+        against = f"while {_name(arrays, other)} comes there" if other >= 0 else "alone"
+        raise ScheduleError(
+            f"{_name(arrays, node)} calls a collective {against}; all homes of a stage must list "
+            f"its visits and reductions in one order"
+        )
+
+
+def _why_unmatched(arrays: OpArrays, node: int) -> str:
+    kind, where = list(OpKind)[int(arrays.kind[node])], _name(arrays, node)
+    if kind == OpKind.UNSHARD:
+        return f"{where}: no op reads the weights of this visit"
+    if kind == OpKind.RESHARD:
+        return f"{where}: no visit is open here that an op has read"
+    if kind == OpKind.REDUCE_GRAD:
+        return f"{where}: there is no gradient since the last one"
+    return f"{where}: no REDUCE_GRAD (A) follows, so this gradient never reaches its home"
+
+
+def _name(arrays: OpArrays, node: int) -> str:
+    rank = int(arrays.rank[node])
+    place = node - arrays.first_node[rank]
+    return f"rank {rank}, op {place} ({arrays.ops[rank][place]})"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"

@@ -1,0 +1,66 @@
+"""Weights that do not stay: the ranks that keep each stage, and the way to the ranks that use it.
+
+Without a `WeightFlow` every rank keeps the parameters, gradients and optimizer state of each stage
+copy that it holds. With one, each stage has a *home*: one rank, or several that keep an equal share
+each (Rajbhandari et al. 2020, "ZeRO", arXiv 1910.02054). Homes hold a copy of the stage and run its
+STEP.
+
+    system                       sharded     weights   gradients
+    ZeRO-1                       OPTIMIZER   gather    scatter
+    ZeRO-2                       GRADIENTS   gather    scatter
+    ZeRO-3, FSDP                 WEIGHTS     gather    scatter
+    WeiPipe (PPoPP 2025)         WEIGHTS     chain     chain
+    weights sent from one home   WEIGHTS     star      chain
+
+A visit of a stage's weights begins with UNSHARD and ends with RESHARD or, without one, with the
+last op that reads them. Ops at a stage's only home read what is kept there, unless they stand in a
+visit. Rank memory follows from the order of these ops alone, as everything else does.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Route(StrEnum):
+    """The way of weights from their homes to a visit, or of gradients to their homes."""
+
+    STAR = "star"
+    """From the home to each visit."""
+    CHAIN = "chain"
+    """From visit to visit, or from contribution to contribution, in the order of micro-batches."""
+    GATHER = "gather"
+    """A collective among the homes: all-gather of weights, reduce-scatter of gradients."""
+
+
+class Sharded(StrEnum):
+    """The state that only homes keep, each word with those before it: ZeRO's stages 1, 2 and 3."""
+
+    OPTIMIZER = "optimizer"
+    GRADIENTS = "gradients"
+    WEIGHTS = "weights"
+
+
+@dataclass(frozen=True)
+class WeightFlow:
+    """The homes of all stages, and the routes from and to them.
+
+    Attributes:
+        homes: by stage the ranks that keep an equal share each, ascending.
+        sharded: what ranks keep only of stages whose home they are.
+        weights: the route of weights.
+        gradients: the route of gradients; `GATHER` stands for the reduce-scatter, which is its
+            reverse.
+    """
+
+    homes: tuple[tuple[int, ...], ...]
+    sharded: Sharded = Sharded.WEIGHTS
+    weights: Route = Route.GATHER
+    gradients: Route = Route.GATHER
+
+    def is_home(self, stage: int, rank: int) -> bool:
+        """True if a rank keeps the stage, or a share of it."""
+        return rank in self.homes[stage]
+
+    def keeps_all(self, stage: int, rank: int) -> bool:
+        """True if a rank keeps the whole stage."""
+        return self.homes[stage] == (rank,)

@@ -1,0 +1,441 @@
+"""Weights that travel: WeiPipe's turns and times, ZeRO's bytes, and schedules that are refused."""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.costs import Costs, StageCosts, partition_costs, uniform_costs
+from synth.families import generate
+from synth.families.weipipe import home, turns
+from synth.op_kinds import OpKind
+from synth.profile import Link, Links, Profile
+from synth.profiles import find
+from synth.schedule.error import ScheduleError
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered, lower
+from synth.schedule.memory import memory_usage, peak_bytes, static_bytes
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op, ValueKind
+from synth.schedule.verify import verify
+from synth.schedule.weight_flow import Route, Sharded, WeightFlow
+
+F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
+UNSHARD, RESHARD, REDUCE = OpKind.UNSHARD, OpKind.RESHARD, OpKind.REDUCE_GRAD
+
+PARAMETERS, GRADIENT, OPTIMIZER = 700, 500, 2600
+ORDERS = ("interleaved", "naive", "wzb1", "wzb2")
+WEIPIPES = [f"weipipe:{order}" for order in ORDERS]
+ZEROS = ["zero:1", "zero:1,zero-2", "zero:1,zero-1", "zero:2", "zero:2,zero-2,ahead=3"]
+
+
+def costs(num_stages: int, *, links: Links | None = None, saved: int = 1000) -> Costs:
+    return uniform_costs(
+        num_stages,
+        forward_us=100,
+        backward_input_us=100,
+        backward_weight_us=100,
+        saved_bytes=saved,
+        saved_w_bytes=saved // 2,
+        output_bytes=10,
+        parameter_bytes=PARAMETERS,
+        gradient_bytes=GRADIENT,
+        static_bytes=PARAMETERS + GRADIENT + OPTIMIZER,
+        links=links,
+    )
+
+
+def made(name: str, num_ranks: int, rounds: int) -> Schedule:
+    return generate(name, num_ranks, num_ranks * rounds)
+
+
+# WeiPipe's turns: the tables of the paper, for rank 0 of four
+
+
+def _shown(by_turn: Iterable[list[Op]]) -> str:
+    return " ".join("+".join(sorted(map(str, ops), key=lambda t: t[0] != "F")) for ops in by_turn)
+
+
+PRINTED = {
+    "naive": "F0.0 F1.0 F2.0 F3.0 BW3.0 BW2.0 BW1.0 BW0.0",
+    "interleaved": "F0.0 F1.0 F2.0 F3.0 F0.4+BW3.0 F1.4+BW2.0 F2.4+BW1.0 F3.4+BW0.0 "
+    "BW3.4 BW2.4 BW1.4 BW0.4",
+    "wzb1": "F0.0 F1.0 F2.0 F3.0 F0.4+B3.0 F1.4+W3.0 F2.4+B2.0 F3.4+W2.0 "
+    "B1.0+B3.4 W1.0+W3.4 B0.0+B2.4 W0.0+W2.4 F0.8+B1.4 F1.8+W1.4 F2.8+B0.4 F3.8+W0.4",
+    "wzb2": "F0.0 F1.0 F2.0 F3.0 B3.0 B2.0 B1.0 B0.0 W0.0 W1.0 W2.0 W3.0 F0.4 F1.4 F2.4 F3.4",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_turns_of_rank_0_of_four_are_those_of_the_paper(order: str) -> None:
+    printed = PRINTED[order]
+    rounds = {"naive": 1, "interleaved": 2, "wzb1": 3, "wzb2": 2}[order]
+    assert _shown(turns(order, 4, rounds, 0)).startswith(printed)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_other_ranks_do_the_same_a_turn_and_a_micro_batch_later(order: str) -> None:
+    first = turns(order, 4, 3, 0)
+    for rank in range(1, 4):
+        moved = [
+            [op._replace(microbatch=op.microbatch + rank, replica=rank) for op in ops]
+            for ops in first
+        ]
+        assert turns(order, 4, 3, rank) == [[]] * rank + moved
+
+
+def lock_step(order: str, num_ranks: int, rounds: int, took: dict[OpKind, int]) -> int:
+    """The time if all ranks begin each turn together: a turn lasts as long as its busiest rank."""
+    ranks = [turns(order, num_ranks, rounds, rank) for rank in range(num_ranks)]
+    return sum(
+        max(sum(took[op.kind] for op in rank[turn]) for rank in ranks if turn < len(rank))
+        for turn in range(max(map(len, ranks)))
+    )
+
+
+LOCK_STEP: dict[str, Callable[[int, int, int, int], int]] = {
+    "interleaved": lambda p, g, f, bw: (g * p + p - 1) * (f + bw),
+    "naive": lambda p, g, f, bw: p * f + (2 * p - 1) * bw + (g - 1) * ((2 * p - 1) * bw + f),
+    "wzb1": lambda p, g, f, bw: f * (3 * g * p + 2 * p - 2),
+    "wzb2": lambda p, g, f, bw: f * (3 * g * p + p - 1),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("rounds", [2, 3, 4])
+def test_in_lock_step_the_turns_take_the_closed_forms(
+    order: str, num_ranks: int, rounds: int
+) -> None:
+    for forward, backward in ((1, 1),) if order.startswith("wzb") else ((1, 1), (3, 4), (2, 5)):
+        took = {F: forward, B: backward, W: backward, BW: 2 * backward}
+        expected = LOCK_STEP[order](num_ranks, rounds, forward, 2 * backward)
+        assert lock_step(order, num_ranks, rounds, took) == expected
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_with_data_flow_no_order_takes_longer_than_in_lock_step(num_ranks: int) -> None:
+    took = {F: 100, B: 100, W: 100, BW: 200}
+    for order in ORDERS:
+        timeline = verify(made(f"weipipe:{order}", num_ranks, 4), costs(num_ranks))[1]
+        assert timeline.makespan_us <= lock_step(order, num_ranks, 4, took)
+
+
+# Bytes
+
+
+def _sent(lowered: Lowered, kind: ValueKind) -> int:
+    return sum(one.num_bytes for one in lowered.transfers if one.value.kind == kind)
+
+
+@pytest.mark.parametrize("name", WEIPIPES)
+@pytest.mark.parametrize("num_ranks", [2, 4, 6])
+def test_weipipe_sends_weights_to_all_but_their_homes_and_sums_from_micro_batch_to_micro_batch(
+    name: str, num_ranks: int
+) -> None:
+    rounds, p = 3, num_ranks
+    m = rounds * p
+    lowered = lower(made(name, p, rounds), costs(p))
+    visited = len([v for v in lowered.visits.visits if v.value >= 0]) if lowered.visits else 0
+    assert _sent(lowered, ValueKind.WEIGHTS) == visited * PARAMETERS
+    if name != "weipipe:naive":
+        # Two ops of one turn and stage share a visit; else each F and each backward has its own.
+        assert visited <= 2 * m * (p - 1)
+    else:
+        assert visited == 2 * m * (p - 1)
+    # The last sum is on the last rank, which is at home of stage 1 alone.
+    assert _sent(lowered, ValueKind.GRAD_SUM) == (p * (m - 1) + p - 1) * GRADIENT
+    assert not _sent(lowered, ValueKind.ACT) and not _sent(lowered, ValueKind.GRAD)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+def test_zero_sends_what_its_stage_says(num_ranks: int) -> None:
+    p, rounds = num_ranks, 2
+    sent = {}
+    for name in ("zero-1", "zero-2", "zero-3"):
+        lowered = lower(
+            made(f"zero:2,{name}" if name != "zero-3" else "zero:2", p, rounds), costs(2 * p)
+        )
+        assert not lowered.transfers
+        sent[name] = sum(one.sent_bytes for one in lowered.collectives)
+    s = 2 * p
+    assert sent["zero-1"] == (p - 1) * s * (PARAMETERS + GRADIENT)
+    assert sent["zero-2"] == (p - 1) * s * (PARAMETERS + rounds * GRADIENT)
+    # Forward and backward of the last stage share a visit.
+    assert sent["zero-3"] == (p - 1) * rounds * ((2 * s - 1) * PARAMETERS + s * GRADIENT)
+
+
+def test_ring_and_collective_move_nearly_the_same_bytes() -> None:
+    p, rounds = 4, 8
+    ring = lower(made("weipipe:naive", p, rounds), costs(p))
+    gathered = lower(made("zero:1", p, rounds), costs(p))
+    by_ring = sum(one.num_bytes for one in ring.transfers)
+    by_gather = sum(one.sent_bytes for one in gathered.collectives)
+    whole = p * rounds * (p - 1) * (2 * PARAMETERS + GRADIENT)
+    assert 0.85 * whole < by_gather < whole
+    assert whole * 0.95 < by_ring < whole * 1.15
+
+
+# Memory
+
+
+def test_homes_keep_all_of_their_stage_and_others_nothing() -> None:
+    p = 4
+    lowered = lower(made("weipipe", p, 2), costs(p))
+    whole = PARAMETERS + GRADIENT + OPTIMIZER
+    assert [static_bytes(lowered, rank) for rank in range(p)] == [whole] * p
+    assert [home(stage, p) for stage in range(p)] == [0, 3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "everywhere", "shared"),
+    [
+        ("zero:1,zero-1", PARAMETERS + GRADIENT, OPTIMIZER),
+        ("zero:1,zero-2", PARAMETERS, GRADIENT + OPTIMIZER),
+        ("zero:1", 0, PARAMETERS + GRADIENT + OPTIMIZER),
+    ],
+)
+def test_each_stage_of_zero_shares_more(name: str, everywhere: int, shared: int) -> None:
+    p = 4
+    lowered = lower(made(name, p, 2), costs(p))
+    expected = p * (everywhere + -(-shared // p))
+    assert [static_bytes(lowered, rank) for rank in range(p)] == [expected] * p
+
+
+def test_fsdp_holds_the_weights_of_one_stage_and_of_the_next() -> None:
+    p, saved = 2, 1000
+    lowered = lower(made("zero:1", p, 1), costs(p, saved=saved))
+    static = static_bytes(lowered, 0)
+    # U0 U1 F0 D0 F1 BW1 ...: both stages' weights are there during F0, then one of them; the most
+    # is in BW0, with the weights and gradient of stage 0 and the gradient of stage 1 on its way.
+    ops = [str(op) for op in lowered.schedule.programs[0]]
+    assert ops == [
+        "U0.0",
+        "U1.0",
+        "F0.0",
+        "D0.0",
+        "U0.1",
+        "F1.0",
+        "BW1.0",
+        "D1.0",
+        "A1.0",
+        "BW0.0",
+        "D0.1",
+        "A0.0",
+    ]
+    usage = memory_usage(lowered, 0)
+    at = {str(i): high for i, high in zip(lowered.programs[0], usage.highest, strict=True)}
+    boundary = 10
+    assert at["F0.0"] == static + 2 * PARAMETERS + saved + boundary
+    assert at["BW1.0"] == static + 2 * PARAMETERS + 2 * saved + boundary
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+def test_peaks_by_arrays_are_those_of_the_programs(seed: int) -> None:
+    rng = random.Random(seed)
+    p, rounds = rng.choice([2, 3, 4]), rng.randint(1, 3)
+    name = rng.choice([*WEIPIPES, *ZEROS])
+    if name == "weipipe:wzb1":
+        p = 2 * rng.randint(1, 2)
+    if name.startswith("weipipe"):
+        name += f",ahead={rng.randint(0, 4)}"
+    schedule = replace(
+        made(name, p, rounds), buffering=Buffering(rng.randint(0, 4), rng.randint(0, 9))
+    )
+    lowered = lower(schedule, costs(schedule.placement.num_stages))
+    by_program = [memory_usage(lowered, rank) for rank in range(p)]
+    assert peak_bytes(lowered) == tuple(usage.peak_bytes for usage in by_program)
+    assert [usage.after[-1] for usage in by_program] == [
+        static_bytes(lowered, rank) for rank in range(p)
+    ]
+
+
+# Time
+
+
+def test_a_gather_delays_the_op_that_reads_and_a_scatter_the_step() -> None:
+    # 2 ranks, one round; a gather takes 1 round of half of 700 bytes, a scatter of 500.
+    links = Links(default=Link(latency_us=50, bandwidth_bytes_per_s=1e6))
+    schedule = made("zero:1,ahead=0", 2, 1)
+    lowered, timeline = verify(schedule, costs(2, links=links))
+    gather, scatter = 50 + 350, 50 + 250
+    assert [one.duration_us for one in lowered.collectives if one.kind == "all-gather"] == [
+        gather
+    ] * 3
+    # U0 F0 U1 F1 BW1 A1 U0 BW0 A0, one after the other on each rank; the last gather also waits
+    # for the first scatter, as both are of one group.
+    assert timeline.makespan_us == 3 * gather + 2 * 100 + 2 * 200 + 2 * scatter
+
+
+def test_a_share_of_the_optimizer_takes_a_share_of_its_time() -> None:
+    slow = [
+        stage.replace(duration_us={**stage.duration_us, OpKind.STEP: 90})
+        for stage in costs(3).stages
+    ]
+    lowered = lower(made("zero:1", 3, 1), Costs(stages=tuple(slow)))
+    first = lowered.first_node
+    steps = [
+        us
+        for us, of_step in zip(lowered.durations_us, lowered.arrays.of_step, strict=False)
+        if of_step
+    ]
+    assert steps == [30] * 9 and first[-1] == len(lowered.arrays.of_step)
+
+
+def test_weights_are_handed_on_before_they_are_used() -> None:
+    # Transfers take 10 µs, ops 100: rank 3 has stage 0 after three hops, not after three F's.
+    links = Links(default=Link(latency_us=10))
+    timeline = verify(made("weipipe:naive", 4, 1), costs(4, links=links))[1]
+    lowered = timeline.lowered
+    first_f = [
+        timeline.start_us[node] for node in _nodes(lowered, "F0.0", "F0.1@1", "F0.2@2", "F0.3@3")
+    ]
+    assert first_f == [0, 10, 20, 30]
+
+
+def _nodes(lowered: Lowered, *names: str) -> list[int]:
+    ops = [str(op) for program in lowered.ops for op in program]
+    return [ops.index(name) for name in names]
+
+
+# Schedules that are refused
+
+
+def _refused(schedule: Schedule, match: str, on: Costs | None = None) -> None:
+    with pytest.raises(ScheduleError, match=match):
+        verify(schedule, on or costs(schedule.placement.num_stages))
+
+
+def _without(schedule: Schedule, rank: int, op: str) -> Schedule:
+    programs = list(schedule.programs)
+    programs[rank] = tuple(one for one in programs[rank] if str(one) != op)
+    return replace(schedule, programs=tuple(programs))
+
+
+def test_an_op_whose_weights_are_elsewhere_is_refused_by_name() -> None:
+    schedule = made("weipipe", 4, 2)
+    _refused(
+        _without(schedule, 1, "U2.0@1"),
+        r"rank 1, op \d+ \(F2\.1@1\): the weights of stage 2 are not on this rank; their home is "
+        "rank 2, and no visit is open",
+    )
+
+
+def test_visits_without_use_or_end_and_gradients_that_go_nowhere_are_refused() -> None:
+    schedule = made("zero:1", 2, 1)
+    _refused(_without(schedule, 0, "A1.0"), r"rank 0, op \d+ \(BW1\.0\): no REDUCE_GRAD")
+    _refused(_without(schedule, 0, "U0.1"), r"\(BW0\.0\): the weights of stage 0 are not on this")
+    first = schedule.programs[0]
+    begins_with_an_end = (Op(RESHARD, 1, 1), *first)
+    _refused(
+        replace(schedule, programs=(begins_with_an_end, schedule.programs[1])), "no visit is open"
+    )
+    unused = (*first, Op(UNSHARD, 1, 1))
+    _refused(replace(schedule, programs=(unused, schedule.programs[1])), "no op reads the weights")
+
+
+def test_ranks_that_call_collectives_in_different_orders_are_refused() -> None:
+    schedule = made("zero:1", 2, 1)
+    first = schedule.programs[0]
+    swapped = (first[1], first[0], *first[2:])
+    _refused(
+        replace(schedule, programs=(swapped, schedule.programs[1])),
+        r"calls a collective while rank \d, op \d \(U\d\.0(@1)?\) comes there",
+    )
+
+
+@pytest.mark.parametrize(
+    ("flow", "match"),
+    [
+        (WeightFlow(((0,),)), "there are homes of 1 stages, needed 2"),
+        (WeightFlow(((0, 1), (2,))), "stage 1 has its home on rank 2; a home is a rank that holds"),
+        (WeightFlow(((0, 1), (1, 0))), "each once and in ascending order"),
+        (WeightFlow(((0,), (0,))), "its homes must be all that hold it, ranks 0, 1"),
+        (WeightFlow(((0, 1),) * 2, weights=Route.STAR), "belong together"),
+        (
+            WeightFlow(((0, 1),) * 2, Sharded.WEIGHTS, Route.CHAIN, Route.CHAIN),
+            "need one home for all",
+        ),
+    ],
+)
+def test_homes_and_routes_that_do_not_belong_together_are_refused(
+    flow: WeightFlow, match: str
+) -> None:
+    _refused(replace(made("zero:1", 2, 1), weights=flow), match)
+
+
+def test_visits_need_a_flow_and_costs_that_know_the_parameters() -> None:
+    schedule = made("zero:1", 2, 1)
+    _refused(replace(schedule, weights=None), r"rank 0, op 0 \(U0\.0\): weights stay")
+    unknown = tuple(stage.replace(parameter_bytes=0) for stage in costs(2).stages)
+    _refused(
+        schedule,
+        "do not say how many of its 3800 static bytes are parameters",
+        Costs(stages=unknown),
+    )
+
+
+def _held_backwards(rank: int, turn: int, num_ranks: int) -> int:
+    """The stage whose weights a rank holds in a backward turn of the released program.
+
+    At commit 06cab9d (2024-10-24) it forks the backward weights from the forward buffer and sends
+    them against the direction in which it computes.
+    """
+    return (num_ranks - 1 - rank - turn) % num_ranks
+
+
+@pytest.mark.parametrize(("num_ranks", "wrong", "of"), [(3, 18, 27), (4, 24, 48), (8, 144, 192)])
+def test_the_released_program_that_rotates_weights_the_wrong_way_is_refused(
+    num_ranks: int, wrong: int, of: int
+) -> None:
+    rounds, p = 3, num_ranks
+    uses = [
+        (rank, turn, (p - 1 + rank - turn) % p == _held_backwards(rank, turn, p))
+        for rank in range(p)
+        for turn in range(p * rounds)
+    ]
+    assert (sum(not right for *_, right in uses), len(uses)) == (wrong, of)
+    # The same rotation as a program: what is unsharded is what the rank holds then.
+    programs = []
+    for rank in range(p):
+        program: list[Op] = []
+        visits = [0] * p
+        for j in range(rank, p * rounds, p):
+            for s in range(p):
+                program += [*_visit(visits, s, rank, p), Op(F, s, j, rank)]
+            for turn, s in enumerate(reversed(range(p))):
+                held = _held_backwards(rank, (turn + rank) % p, p)
+                program += [*_visit(visits, held, rank, p), Op(BW, s, j, rank)]
+        programs.append(tuple(program))
+    schedule = made("weipipe:naive", p, rounds)
+    _refused(
+        replace(schedule, programs=tuple(programs)),
+        r"rank \d, op \d+ \((BW|U)\d\.\d+(@\d)?\): (the weights of stage \d|no op reads)",
+    )
+
+
+def _visit(visits: list[int], stage: int, rank: int, num_ranks: int) -> list[Op]:
+    if home(stage, num_ranks) == rank:
+        return []
+    visits[stage] += 1
+    return [Op(UNSHARD, stage, visits[stage] - 1, rank)]
+
+
+# Files
+
+
+@pytest.mark.parametrize("name", ["weipipe", "zero:1", "zero:1,zero-1"])
+def test_a_plan_file_keeps_the_flow(name: str) -> None:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    schedule = generate(name, 4, 8)
+    sizes = (6,) * schedule.placement.num_stages
+    plan = Plan.of(profile, sizes, schedule)
+    again = Plan.from_json(plan.to_json())
+    assert again.schedule() == schedule and again.weights == plan.weights
+    again.check()
+    on = partition_costs(profile, sizes)
+    assert all(isinstance(stage, StageCosts) and stage.parameter_bytes for stage in on.stages)
