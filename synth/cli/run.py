@@ -14,7 +14,7 @@ from synth.cli.read.options import MOST_COLUMNS, ForceOption
 from synth.cli.read.own_model import ModelOption, TrustOption, read_inputs, read_model
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
-from synth.overwrite_guard import RUN, TRACE, check_replaceable
+from synth.overwrite_guard import PAGE, RUN, TRACE, check_replaceable
 from synth.record import check_outputs
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ def command(
     patience: options.PatienceOption = 120.0,
     trace: options.TraceOption = None,
     trace_every: options.TraceEveryOption = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write charts of the plan and of the median step here, as one page for a browser."
+        ),
+    ] = None,
     width: Annotated[
         int | None, typer.Option(min=40, max=MOST_COLUMNS, help="Width of the chart in columns.")
     ] = None,
@@ -71,9 +77,10 @@ def command(
 ) -> None:
     """Train under PLAN: launch one process per rank, or run as a worker under torchrun."""
     named = [given.rpartition(":")[0] or None for given in (model, inputs) if given is not None]
-    check_outputs(output, trace, inputs=[plan, data, *named])
+    check_outputs(output, trace, html, inputs=[plan, data, *named])
     check_replaceable(output, RUN, "-o", force)
     check_replaceable(trace, TRACE, "--trace", force)
+    check_replaceable(html, PAGE, "--html", force)
     checked, lowered, _ = load_checked(plan)
     _check_runnable(checked)
     from synth.runtime.training.train_options import TrainOptions
@@ -114,7 +121,7 @@ def command(
     )
     results = _train(plan, checked, lowered, chosen)
     if results is not None:
-        report(checked, lowered, results, Outputs(output, trace, output_format, width))
+        report(checked, lowered, results, Outputs(output, trace, html, output_format, width))
 
 
 def _check_runnable(plan: "Plan") -> None:

@@ -30,7 +30,8 @@ def test_a_run_learns_and_keeps_the_planned_memory(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     output, trace_path = tmp_path / "run.json", tmp_path / "trace.json"
-    tracing = ("--trace", trace_path, "--trace-every", 5)
+    html = tmp_path / "run.html"
+    tracing = ("--trace", trace_path, "--trace-every", 5, "--html", html)
     ended = run(run_plan, "--data", text, "--steps", 20, "--device", "cpu", "-o", output, *tracing)
 
     assert ended.returncode == 0, ended.stderr
@@ -53,6 +54,7 @@ def test_a_run_learns_and_keeps_the_planned_memory(
     difference = Difference.model_validate(comparison["difference"])
     assert difference.total_us == pytest.approx(difference.measured_us - difference.predicted_us)
     _check_trace(Trace.load(trace_path), Plan.load(run_plan))
+    assert '"title": "planned"' in html.read_text() and '"title": "measured"' in html.read_text()
 
 
 def _check_trace(trace: Trace, plan: Plan) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from synth.cli.answer.html import write_page
 from synth.cli.answer.output import Format, answer, conditions_json, talk
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.record import write_atomically
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Destinations of the answer: files for figures and trace, and the format of stdout."""
+    """Destinations of the answer: files for figures, trace and page, and the format of stdout."""
 
     figures: Path | None
     trace: Path | None
+    html: Path | None
     format: Format
     width: int | None
 
@@ -65,8 +67,8 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         middle_step,
         shared_timeline,
     )
+    from synth.report.explain.overlay import Overlay
     from synth.report.text.gantt import render
-    from synth.schedule.measured.execution_trace import planned_spans
     from synth.schedule.measured.trace import Source
 
     trace = trace_of(plan, results, Source.MEASURED)
@@ -86,6 +88,18 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     )
     record = _as_json(plan, results, found)
     written = _write(outputs, record, trace) if results[0].losses else []
+    overlaid = None
+    if executions:
+        late, middle = results[0].late, middle_step(step_us)
+        overlaid = Overlay(
+            shared_timeline(lowered, found.processors, late=late),
+            executions[middle],
+            Source.MEASURED,
+            trace.steps[middle].step,
+            late=late,
+        )
+        if outputs.html is not None:
+            write_page(outputs.html, plan, overlaid)
     if outputs.format == Format.JSON:
         answer(record.rstrip())
         return
@@ -95,10 +109,9 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     per_second = tokens_per_second(results[0])
     if per_second is not None:
         answer(f"{per_second:.0f} tokens per second, of all ranks together (the median step)\n")
-    if executions:
-        planned = planned_spans(shared_timeline(lowered, found.processors, late=results[0].late))
-        middle = executions[middle_step(step_us)]
-        answer(render(planned, measured=middle.ops, width=outputs.width) + "\n")
+    if overlaid is not None and overlaid.measured is not None:
+        planned, measured = overlaid.planned.ops, overlaid.measured.ops
+        answer(render(planned, measured=measured, width=outputs.width) + "\n")
         answer(comparison_text(found))
     else:
         talk("no step was timed: the first two warm up and measure memory; give --steps 3 or more")
