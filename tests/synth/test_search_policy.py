@@ -63,10 +63,7 @@ def test_parts_that_are_left_out_have_no_step() -> None:
     without = {Part.LIST_SCHEDULING, Part.FEWER, Part.PATTERNS, Part.WINDOWS, Part.BOUNDS}
     bare = replace(LARGE, without=with_groups(without))
     assert actions(bare) == [Part.POLISH, Part.EXACT, BoundStep.AWAIT]
-    assert actions(replace(bare, without=frozenset(Part))) == [
-        Part.POLISH,
-        BoundStep.AWAIT,
-    ]
+    assert actions(replace(bare, without=frozenset(Part))) == [BoundStep.AWAIT]
 
 
 def test_a_step_is_brief_where_others_follow() -> None:
