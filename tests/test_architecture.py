@@ -203,6 +203,30 @@ def test_layers_of_the_solver_keep_apart() -> None:
     assert not crossing
 
 
+@pytest.mark.parametrize(
+    ("folder", "name"), [("synth.solve.bounds", "BOUND"), ("synth.solve.improve", "IMPROVER")]
+)
+def test_bounds_and_improvers_are_found_by_their_folder(folder: str, name: str) -> None:
+    """Outside its folder, the solver imports none by its module."""
+    found = {m for m in _modules() if _is_in(m, folder) and name in _assigned(m)}
+    assert found
+    importing = {
+        (module, target)
+        for module in _modules()
+        if _is_in(module, "synth.solve") and not _is_in(module, folder)
+        for target, _ in _imports(module)
+        if target in found
+    }
+    assert not importing
+
+
+def _assigned(module: str) -> set[str]:
+    """The names that a module assigns at its level."""
+    body = ast.parse(_modules()[module].read_text(encoding="utf-8")).body
+    targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
 def _numeric_constants(module: str) -> Iterator[str]:
     """Yield the names at module level whose values have a number in them."""
     for node in ast.parse(_modules()[module].read_text(encoding="utf-8")).body:

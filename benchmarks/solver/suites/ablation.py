@@ -1,5 +1,6 @@
 """Contribution of each part of the search: each regime with all parts, and without each.
 
+Parts are the bounds and the improvers, the groups of them, and the passing pairs (`Part`).
 Who found the answer of a full run stands in its row.
 """
 
