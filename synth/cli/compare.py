@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synth.cli.answer.compare import as_json, as_text, drawn
+from synth.cli.answer.compare_page import write_compare_page
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
@@ -33,7 +34,7 @@ from synth.cli.read.partition import is_searched, read_sizes
 from synth.cli.read.plans import save_plans
 from synth.cli.read.recompute import read_recompute
 from synth.errors import ExitCode, SynthError
-from synth.overwrite_guard import PICTURE, check_replaceable
+from synth.overwrite_guard import PAGE, PICTURE, check_replaceable
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
 from synth.units import parse_fraction, parse_seconds, shown
@@ -100,6 +101,12 @@ def command(
     svg: Annotated[
         Path | None, typer.Option(help="Write the time-memory plot here, as SVG.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write table, plot and charts of all schedules here, as one page for a browser."
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Folder to write the plan file of every row to."),
@@ -122,7 +129,7 @@ def command(
     profile = load_profile(profile_name, link)
     limit = _limit(mem_limit, ranks, profile, mem_reserve)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
-    _check_outputs(svg, save, profile_name, force)
+    _check_outputs(svg, html, save, profile_name, force)
     if no_solve and word(recompute or "none") != "none":
         raise SynthError(
             f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
@@ -149,6 +156,8 @@ def command(
     comparison, is_cut_short = run_interruptibly(work, deadline.until(1 + len(searches)), so_far)
     if comparison.entries:
         _answer(comparison, svg, format, width)
+        if html is not None:
+            write_compare_page(html, comparison)
         if save is not None:
             save_plans(_by_file(comparison), save, force)
         return
@@ -247,14 +256,17 @@ def _question(
     )
 
 
-def _check_outputs(svg: Path | None, save: Path | None, profile_name: str, force: bool) -> None:
+def _check_outputs(
+    svg: Path | None, html: Path | None, save: Path | None, profile_name: str, force: bool
+) -> None:
     """Check before the search that the outputs can be written.
 
     Raises:
-        SynthError: the plot or the folder cannot be written.
+        SynthError: the plot, the page or the folder cannot be written.
     """
-    check_outputs(svg, inputs=[profile_name])
+    check_outputs(svg, html, inputs=[profile_name])
     check_replaceable(svg, PICTURE, "--svg", force)
+    check_replaceable(html, PAGE, "--html", force)
     check_folder("--save", save)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synth.cli.answer.frontier import as_json, as_text, drawn
+from synth.cli.answer.frontier import as_json, as_text, drawn, write_frontier_page
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
@@ -33,7 +33,7 @@ from synth.cli.read.problem_arguments import ProblemArguments
 from synth.cli.read.recompute import read_recompute
 from synth.errors import SynthError
 from synth.file_lock import only_writer
-from synth.overwrite_guard import PICTURE, check_replaceable
+from synth.overwrite_guard import PAGE, PICTURE, check_replaceable
 from synth.processors import num_processors
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
@@ -89,6 +89,12 @@ def command(
         Path | None,
         typer.Option(help="Write the plot here.", show_default="-o with the suffix .svg"),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write table, plot and the charts of all points here, as one page for a browser."
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Folder to write the plan file of every point to."),
@@ -114,6 +120,8 @@ def command(
     should_stop = Deadline.of(time_limit).for_partitions()
     problem = ProblemArguments(profile, micro_batches, given, objective).on(where, should_stop)
     picture = _picture(output, svg, profile_name, force)
+    check_outputs(html, inputs=[profile_name, output, picture])
+    check_replaceable(html, PAGE, "--html", force)
     check_folder("--save", save)
     cores = num_processors()
     at_once = jobs or max(1, min(_MOST_JOBS, cores // 2, points))
@@ -143,6 +151,8 @@ def command(
     if not curve.points:
         raise Interrupted("interrupted before the first point; run the same command again")
     _answer(request, curve, is_cut_short, format, width)
+    if html is not None:
+        write_frontier_page(html, curve, request.title)
     if save is not None:
         save_plans(_by_file(curve), save, force)
 

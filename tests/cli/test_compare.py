@@ -1,6 +1,7 @@
 """`synth compare`: the table, the picture, the files, and what it refuses."""
 
 import json
+import re
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -35,6 +36,26 @@ def test_it_answers_with_all_families_the_solver_and_a_picture(
     assert "not applicable:\n  dualpipe-v  " not in ended.stdout
     assert "searching on linear" in ended.stderr
     ET.parse(tmp_path / "c.svg")
+
+
+def test_a_page_has_the_table_the_plot_and_the_chart_of_every_schedule(
+    synth: Synth, tmp_path: Path
+) -> None:
+    html = tmp_path / "page.html"
+    only = ("--only", "1f1b", "--only", "zb-h1", "--only", "gpipe", "--mem-limit", "30GB")
+    ended = synth("compare", NAME, *SIZE, "--no-solve", *only, "--html", html)
+    assert ended.code == 0, ended.stderr
+    found = re.search(r'id="data">(.*?)</script>', html.read_text(), re.S)
+    assert found is not None
+    page = json.loads(found[1])
+    names = [chart["title"] for chart in page["charts"]]
+    assert sorted(names) == ["1f1b", "gpipe", "zb-h1"]
+    assert page["menu"]["names"] == names == [row[0] for row in page["menu"]["rows"]]
+    assert page["menu"]["columns"][-1] == "fit"
+    assert all(f'data-name="{name}"' in page["menu"]["svg"] for name in names)
+    html.write_text("mine")
+    assert synth("compare", NAME, *SIZE, "--no-solve", *only, "--html", html).code == 2
+    assert html.read_text() == "mine"
 
 
 def test_a_second_row_of_the_solver_may_recompute(synth: Synth, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ SMALL = ("frontier", NAME, *SIZE, "--time-limit", "2s", "--jobs", "1", "--points
 
 
 def test_it_answers_with_a_table_a_plot_a_file_and_a_picture(synth: Synth, tmp_path: Path) -> None:
-    plans = tmp_path / "plans"
-    ended = synth(*SMALL, "4", "-o", tmp_path / "curve.json", "--save", plans)
+    plans, html = tmp_path / "plans", tmp_path / "page.html"
+    ended = synth(*SMALL, "4", "-o", tmp_path / "curve.json", "--save", plans, "--html", html)
     assert ended.code == 0, ended.stderr
     for part in ("memory limit", "lower bound", "found by", "infeasible below 14.39 GB", "1f1b"):
         assert part in ended.stdout
@@ -34,6 +34,8 @@ def test_it_answers_with_a_table_a_plot_a_file_and_a_picture(synth: Synth, tmp_p
     assert len(curve.points) == 4
     for point in curve.points:
         assert Plan.load(plans / f"{cap_of(point)}B.json") == point
+    for point in curve.points:
+        assert f'data-name=\\"{cap_of(point)}\\"' in html.read_text()
     ET.parse(tmp_path / "curve.svg")
     assert "(linear), 4 micro-batches, in one partition" in (tmp_path / "curve.svg").read_text()
     assert "4/4  limit" in ended.stderr

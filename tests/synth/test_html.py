@@ -32,7 +32,7 @@ from synth.schedule.ops import Op
 from tests.synth.naive import random_schedule
 from tests.synth.odd_problems import odd_costs
 
-FAMILIES = ["1f1b", "zb-v", "chimera", "pipeoffload:half"]
+FAMILIES = ["1f1b", "zb-v", "chimera", "pipeoffload:half", "weipipe", "zero"]
 DTYPES = {"Uint8Array": "<u1", "Uint16Array": "<u2", "Int32Array": "<i4", "Float64Array": "<f8"}
 
 
@@ -43,7 +43,7 @@ class Shown(NamedTuple):
     arrays: dict[str, list[int]]
 
 
-def make_plan(name: str, num_micro_batches: int = 6, layer: str | None = None) -> Plan:
+def make_plan(name: str, num_micro_batches: int = 8, layer: str | None = None) -> Plan:
     profile = Profile.load(find("zb-1.5b-p8-m24"))
     host = Link(latency_us=20, bandwidth_bytes_per_s=25e9)
     profile = profile.replace(links=profile.links.replace(host=host))

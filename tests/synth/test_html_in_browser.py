@@ -9,9 +9,11 @@ import pytest
 from synth.costs import uniform_costs
 from synth.op_kinds import OpKind
 from synth.report.html.charts import Chart
-from synth.report.html.page import page
+from synth.report.html.page import Menu, page
 from synth.report.html.palette import COLOURS
 from synth.report.html.timed import TimedSchedule
+from synth.report.svg.pareto import pareto_svg
+from synth.report.text.pareto import Mark, Pareto
 from synth.schedule import Op, Placement, Schedule, verify
 from synth.schedule.files.plan_file import Plan
 from tests.synth.browser import chromium, opened
@@ -270,3 +272,54 @@ def test_columns_of_thin_ops_have_their_mean_colour_without_beats(
     mean = 0.3 * forward + 0.7 * backward
     assert sum(found) / len(found) == pytest.approx(mean, abs=0.01)
     assert max(abs(column - mean).max() for column in found) < 0.1
+
+
+@pytest.fixture
+def choice(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """A page with a table and a plot of four schedules, of which the first is shown."""
+    names = ("1f1b", "zb-h1", "zb-h2", "gpipe")
+    charts, marks = [], []
+    for name in names:
+        plan = make_plan(name)
+        charts.append(Chart.planned(name, plan, plan.check()[1]))
+        marks.append(Mark(name, plan.claim.makespan_us, max(plan.claim.peak_bytes)))
+    rows = (*((name, str(mark.value_us)) for name, mark in zip(names, marks, strict=True)), ("x",))
+    svg = pareto_svg(Pareto("four", "makespan", tuple(marks)))
+    menu = Menu(("schedule", "µs"), rows, names, svg, (0,))
+    (tmp_path / "page.html").write_text(page("four", charts, menu=menu), encoding="utf-8")
+    with opened(browser, tmp_path / "page.html") as shown:
+        yield shown
+
+
+def titles(view: Any) -> list[str]:
+    found: list[str] = view.evaluate("viewer.charts.map((chart) => chart.title)")
+    return found
+
+
+def test_a_click_on_a_row_or_a_dot_shows_that_schedule_and_another_hides_it(choice: Any) -> None:
+    assert titles(choice) == ["1f1b"]
+    choice.click("#choice button:text-is('zb-h2')")
+    choice.click("circle[data-name='zb-h1']")
+    choice.locator("#choice tr.shown").nth(2).wait_for()
+    assert titles(choice) == ["1f1b", "zb-h2", "zb-h1"]
+    assert choice.locator("#choice tr.shown").count() == 3
+    assert choice.locator("circle.shown").count() == 3
+    choice.click("#choice button:text-is('1f1b')")
+    choice.locator("#choice tr.shown button:text-is('1f1b')").wait_for(state="detached")
+    assert titles(choice) == ["zb-h2", "zb-h1"]
+    assert choice.evaluate("viewer.layout.rows.length") == 8
+
+
+def test_a_row_without_a_chart_cannot_be_chosen_and_one_schedule_stays(choice: Any) -> None:
+    assert choice.locator("#choice button").count() == 4
+    choice.click("#choice button:text-is('1f1b')")
+    settle(choice)
+    assert titles(choice) == ["1f1b"]
+
+
+def test_the_choice_can_be_folded_away(choice: Any) -> None:
+    width = choice.evaluate("viewer.width")
+    choice.keyboard.press("s")
+    settle(choice)
+    assert choice.locator("#menu").is_hidden()
+    assert choice.evaluate("viewer.width") > width + 300

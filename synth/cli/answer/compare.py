@@ -69,7 +69,11 @@ def _rule(reason: str) -> str:
 
 
 def _table(comparison: "Comparison", pareto: Pareto) -> str:
-    """One row per schedule, best first."""
+    return table(*head_and_rows(comparison, pareto))
+
+
+def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], list[list[str]]]:
+    """Return the heads of the columns, and one row per schedule, best first."""
     entries, front = comparison.ranked(), {mark.name for mark in pareto.front}
     memory, held = size_unit(max(max(entry.peak_bytes) for entry in entries))
     sent = [entry.sent_bytes + entry.host_bytes for entry in entries]
@@ -89,7 +93,7 @@ def _table(comparison: "Comparison", pareto: Pareto) -> str:
         sizes = [column[number] for column in columns]
         fits = ["yes" if entry.fits else "no"] if has_cap else []
         rows.append([f"{sign} {entry.name}", *_figures(entry, comparison), *sizes, *fits])
-    return table([*header, *(["\nfit"] if has_cap else [])], rows)
+    return [*header, *(["\nfit"] if has_cap else [])], rows
 
 
 def _figures(entry: "Entry", comparison: "Comparison") -> list[str]:

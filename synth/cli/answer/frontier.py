@@ -1,10 +1,12 @@
 """The answer of `synth frontier`: table of points, feasibility limits and plot, as text or JSON."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from synth.cli.answer.html import write_choice
 from synth.report.text.curve import Curve, Dot, Point, plot
 from synth.report.text.tables import milliseconds, size_unit, table
-from synth.units import format_bytes_both
+from synth.units import format_bytes, format_bytes_both
 
 if TYPE_CHECKING:
     from synth.plan.memory_curve.curve_file import MemoryCurve
@@ -45,11 +47,16 @@ def drawn(curve: "MemoryCurve", title: str) -> Curve:
 
 
 def _table(curve: "MemoryCurve") -> str:
+    return table(*_head_and_rows(curve))
+
+
+def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the heads of the columns, and one row per point."""
     from synth.plan.memory_curve.curve_file import cap_of, value_of
     from synth.plan.recompute.stages import recomputed
 
     factor, unit = size_unit(max(map(cap_of, curve.points)))
-    header = (f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.judged_by.words}\nms")
+    header = [f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.judged_by.words}\nms"]
     with_r = curve.choice != ()
     rows = [
         (
@@ -68,7 +75,29 @@ def _table(curve: "MemoryCurve") -> str:
     ]
     last = ["found by", "status", *(["recomputed\nstages"] if with_r else [])]
     last += ["layers per stage"] if curve.partition_is_sought else []
-    return table((*header, "lower bound\nms", "gap\n%", "mean idle\n%", *last), rows)
+    return [*header, "lower bound\nms", "gap\n%", "mean idle\n%", *last], rows
+
+
+def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
+    """Write table, plot and charts as a page; first are shown the smallest and largest limit."""
+    from synth.plan.memory_curve.curve_file import cap_of
+    from synth.report.html.charts import Chart
+    from synth.report.html.page import Menu
+    from synth.report.svg.curve import curve_svg
+
+    head, rows = _head_and_rows(curve)
+    charts = [
+        Chart.planned(f"limit {format_bytes(cap_of(plan))}", plan, plan.check()[1])
+        for plan in curve.points
+    ]
+    menu = Menu(
+        tuple(name.replace("\n", ", ") for name in head[:6]),
+        tuple(row[:6] for row in rows),
+        tuple(str(cap_of(plan)) for plan in curve.points),
+        curve_svg(drawn(curve, title)),
+        tuple(sorted({0, len(charts) - 1})),
+    )
+    write_choice(path, title, charts, menu)
 
 
 def _mean_idle(plan: "Plan", curve: "MemoryCurve") -> float:

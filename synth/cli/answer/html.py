@@ -12,6 +12,7 @@ from synth.record import write_atomically
 if TYPE_CHECKING:
     from synth.report.explain.overlay import Overlay
     from synth.report.html.charts import Chart
+    from synth.report.html.page import Menu
     from synth.schedule.files.plan_file import Plan
 
 
@@ -31,6 +32,14 @@ def write_page(
         charts.append(Chart.measured("measured", plan, overlaid))
     name = f"{plan.name}: {plan.num_ranks} ranks, {plan.num_micro_batches} micro-batches"
     write_atomically(path, page(f"{name} of {plan.profile_name}", charts, by_rank=has_run))
+    talk(f"written: {path}")
+
+
+def write_choice(path: Path, title: str, charts: Sequence["Chart"], menu: "Menu") -> None:
+    """Write a page with schedules to choose from."""
+    from synth.report.html.page import page
+
+    write_atomically(path, page(title, charts, menu=menu))
     talk(f"written: {path}")
 
 

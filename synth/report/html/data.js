@@ -33,7 +33,7 @@ function firstWhere(from, to, isBehind) {
 }
 
 /**
- * One timed schedule. Nodes are the ops, rank by rank, then the transfers, then the reductions.
+ * One timed schedule. Nodes are the ops, rank by rank, then the transfers, then the collectives.
  * `start` and `duration` are in microseconds, by node; `waiting` and `running` in bytes, by slot.
  */
 class Chart {
@@ -110,7 +110,7 @@ class Chart {
     return (isRunning ? this.running : this.waiting)[this.slotOf(op, rank)];
   }
 
-  /** The transfers and reductions in the order of their starts, and the longest duration. */
+  /** The transfers and collectives in the order of their starts, and the longest duration. */
   get byStart() {
     if (!this.sorted) {
       const nodes = new Uint32Array(this.start.length - this.numOps).map((_, i) => this.numOps + i);
@@ -122,7 +122,7 @@ class Chart {
     return this.sorted;
   }
 
-  /** The transfers and reductions that run in a range of time, or their number if above `most`. */
+  /** The transfers and collectives that run in a range of time, or their number if above `most`. */
   movesWithin(fromUs, toUs, most) {
     const { nodes, longestUs } = this.byStart;
     const begin = firstWhere(0, nodes.length, (i) => this.start[nodes[i]] >= fromUs - longestUs);
@@ -136,19 +136,19 @@ class Chart {
     return count > most ? count : found;
   }
 
-  /** The reduction of a node: [stage, ranks, bytes]. */
-  reductionOf(node) {
-    return this.reductions[node - this.numOps - this.numTransfers];
+  /** The collective of a node: [words, kind, ranks, bytes]. */
+  collectiveOf(node) {
+    return this.collectives[node - this.numOps - this.numTransfers];
   }
 
   isTransfer(node) {
     return node >= this.numOps && node < this.numOps + this.numTransfers;
   }
 
-  /** The ranks of a node: one of an op, two of a transfer (-1: the host), several of a reduction. */
+  /** The ranks of a node: one of an op, two of a transfer (-1: the host), several of a collective. */
   ranksOf(node) {
     if (this.isOp(node)) return [this.rankOf(node)];
-    if (!this.isTransfer(node)) return this.reductionOf(node)[1];
+    if (!this.isTransfer(node)) return this.collectiveOf(node)[2];
     const place = node - this.numOps;
     return [this.movedFrom[place], this.movedTo[place]];
   }

@@ -42,17 +42,17 @@ class Words {
     return [`${name}${stage}.${batch}${replica}`, `${name}${batch}`, batch];
   }
 
-  /** One line about a node: an op with its rank, a transfer, or a reduction. */
+  /** One line about a node: an op with its rank, a transfer, or a collective. */
   node(chart, node) {
     if (chart.isOp(node)) return `${this.token(chart, node)} on rank ${chart.rankOf(node)}`;
     if (!chart.isTransfer(node)) {
-      const [stage, ranks] = chart.reductionOf(node);
-      return `gradient sum of stage ${stage} among ranks ${ranks.join(", ")}`;
+      const [text, kind] = chart.collectiveOf(node);
+      return `${kind}: ${text}`;
     }
     const i = node - chart.numOps;
-    const what = this.values[chart.movedKind[i]];
+    const [what, of] = this.values[chart.movedKind[i]];
     const ends = `from ${rankName(chart.movedFrom[i])} to ${rankName(chart.movedTo[i])}`;
-    return `${what} of stage ${chart.movedStage[i]}, micro-batch ${chart.movedMicrobatch[i]}, ${ends}`;
+    return `${what} of stage ${chart.movedStage[i]}, ${of} ${chart.movedMicrobatch[i]}, ${ends}`;
   }
 
   /** Lines about an op: [name, text] pairs; the first is the heading. */
@@ -94,12 +94,12 @@ class Words {
     return `${formatUs(chart.start[node])} ${until} ${formatUs(chart.end(node))}`;
   }
 
-  /** Lines about a transfer or a reduction. */
+  /** Lines about a transfer or a collective. */
   move(chart, node) {
     const lines = [["", this.node(chart, node)]];
     const bytes = chart.isTransfer(node)
       ? chart.movedBytes[node - chart.numOps]
-      : chart.reductionOf(node)[2];
+      : chart.collectiveOf(node)[3];
     lines.push(["bytes", formatBytes(bytes)], ["time", this.times(chart, node)]);
     lines.push(["duration", formatUs(chart.duration[node])]);
     const before = chart.awaited(node);

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -26,33 +27,59 @@ HEAD = '<!doctype html>\n<html lang="en" data-made-by="synth">\n'
 
 # Parts of the page, as package data.
 _SKELETON, _STYLE = "page.html", "page.css"
-_SCRIPTS = ("data.js", "raster.js", "describe.js", "viewer.js")
+_SCRIPTS = ("data.js", "raster.js", "describe.js", "viewer.js", "menu.js")
 
-# The names of values in sentences.
+# The names of transferred values in sentences, and what numbers those of a stage.
 _VALUES = {
-    ValueKind.ACT: "activation",
-    ValueKind.GRAD: "output gradient",
-    ValueKind.MOVED_OUT: "saved activations out",
-    ValueKind.MOVED_BACK: "saved activations back",
+    ValueKind.ACT: ("activation", "micro-batch"),
+    ValueKind.GRAD: ("output gradient", "micro-batch"),
+    ValueKind.MOVED_OUT: ("saved activations out", "micro-batch"),
+    ValueKind.MOVED_BACK: ("saved activations back", "micro-batch"),
+    ValueKind.WEIGHTS: ("weights", "visit"),
+    ValueKind.GRAD_SUM: ("gradient sum", "micro-batches up to"),
+    ValueKind.GRAD_ACC: ("accumulated gradient", "sum"),
 }
 
 # Arrays of which the differences are packed.
 _DELTAS = frozenset({"start", "path", "waiting", "running"})
 
 
-def page(title: str, charts: Sequence[Chart], *, by_rank: bool = False) -> str:
+@dataclass(frozen=True)
+class Menu:
+    """The schedules of a page of which some are shown at a time, as table and plot.
+
+    Attributes:
+        columns: the heads of the table.
+        rows: its cells, in the order of the charts; further rows have no chart.
+        names: the names that the dots of the plot have for the charts.
+        svg: the plot; see `Svg.circle`.
+        shown: the places of the charts that are shown first.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    names: tuple[str, ...]
+    svg: str
+    shown: tuple[int, ...]
+
+
+def page(
+    title: str, charts: Sequence[Chart], *, by_rank: bool = False, menu: Menu | None = None
+) -> str:
     """Render charts, one above the other, on one time axis.
 
     Args:
         title: of the page.
         charts: from the top.
         by_rank: the rows of a rank stand under each other, instead of those of a schedule.
+        menu: to choose from the charts; None: all are shown.
     """
     data = {
         "byRank": by_rank,
         "lightest": LIGHTEST,
         "kinds": [_kind(kind) for kind in OpKind],
-        "values": [_VALUES.get(kind, str(kind)) for kind in VALUE_CODES],
+        "values": [_VALUES.get(kind, (str(kind), "")) for kind in VALUE_CODES],
+        "menu": None if menu is None else asdict(menu),
         "charts": [_chart(chart) for chart in charts],
     }
     folder = files(__package__)
@@ -94,7 +121,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
         "staticBytes": [static_bytes(lowered, rank) for rank in range(lowered.num_ranks)],
         "peakBytes": peak_bytes(lowered),
         "capBytes": chart.caps_bytes,
-        "reductions": [[r.stage, r.ranks, r.num_bytes] for r in lowered.collectives],
+        "collectives": [[str(c), c.kind, c.ranks, c.num_bytes] for c in lowered.collectives],
         **packed._asdict(),
     }
 

@@ -15,24 +15,30 @@ const byId = (id) => document.getElementById(id);
 
 class Viewer {
   constructor(page, charts) {
-    this.charts = charts;
+    this.kinds = page.kinds;
     this.words = new Words(page.kinds, page.values);
     this.raster = new Raster(page.kinds, page.lightest, this.words);
     this.canvas = byId("canvas");
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.scroller = byId("scroller");
     this.show = { memory: true, path: true, transfers: false, byRank: page.byRank };
+    this.setCharts(charts);
+    this.row = this.firstRow();
+    new Controls(this);
+  }
+
+  /** Show other charts, from the top, with their whole time in sight. */
+  setCharts(charts) {
+    this.charts = charts;
     this.beginUs = Math.min(...charts.map((chart) => chart.beginUs));
     this.endUs = Math.max(...charts.map((chart) => chart.endUs));
     this.fullBytes = this.bytesOfRow();
-    this.row = this.firstRow();
     this.selected = this.hovered = null;
     this.moves = [];
-    this.makeLegend(page.kinds);
+    this.makeLegend();
     this.makeTables();
     this.dress();
     this.fit();
-    new Controls(this);
   }
 
   /** The bytes at the top of memory rows: the peaks, and limits that are not far above them. */
@@ -264,7 +270,7 @@ class Viewer {
     }
   }
 
-  /** The lines of a transfer, or of a reduction: one along each of its ranks. */
+  /** The lines of a transfer, or of a collective: one along each of its ranks. */
   linesOf(chart, node) {
     const x = [this.xOf(chart.start[node]), this.xOf(chart.end(node))];
     const ranks = chart.ranksOf(node);
@@ -516,12 +522,13 @@ class Viewer {
     this.draw();
   }
 
-  makeLegend(kinds) {
+  makeLegend() {
+    byId("legend").replaceChildren();
     const present = new Set();
     for (const { kind, duration } of this.charts) {
       kind.forEach((code, op) => duration[op] && present.add(code));
     }
-    kinds.forEach(({ name, meaning, colour }, code) => {
+    this.kinds.forEach(({ name, meaning, colour }, code) => {
       if (!present.has(code) || !colour) return;
       const entry = document.createElement("span");
       entry.textContent = `${name} ${meaning}`;
@@ -533,6 +540,7 @@ class Viewer {
   /** Fill the table of ranks, which says in words what the picture shows. */
   makeTables() {
     const head = ["rank", "busy", "idle", "peak", "limit"];
+    byId("tables").replaceChildren();
     for (const chart of this.charts) {
       const table = document.createElement("table");
       const add = (cells, tag) => {
@@ -658,6 +666,7 @@ class Controls {
       t: buttons.transfers,
       r: buttons["by-rank"],
       d: buttons.theme,
+      s: () => byId("show-menu").click(),
       "?": buttons["show-help"],
       ".": () => viewer.step(1),
       ",": () => viewer.step(-1),
@@ -741,17 +750,3 @@ function distance(x, y, [ax, ay], [bx, by]) {
   const at = Math.min(1, Math.max(0, share));
   return Math.hypot(x - ax - at * (bx - ax), y - ay - at * (by - ay));
 }
-
-async function open() {
-  const page = JSON.parse(byId("data").textContent);
-  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = isDark ? "dark" : "light";
-  const charts = await Promise.all(page.charts.map((raw, number) => Chart.load(raw, number)));
-  globalThis.viewer = new Viewer(page, charts);
-  viewer.drawNow();
-  document.documentElement.dataset.readyMs = String(Math.round(performance.now()));
-}
-
-open().catch((error) => {
-  document.body.textContent = `This page cannot be shown: ${error}. A browser of 2023 or later can.`;
-});

@@ -34,7 +34,13 @@ def curve_svg(curve: Curve) -> str:
             f"{format_bytes(point.cap_bytes)} cap, {format_bytes(point.peak_bytes)} peak: "
             f"{format_us(point.value_us)}, bound {format_us(point.lower_bound_us)}"
         )
-        svg.circle((x.at(point.peak_bytes), y.at(point.value_us)), 4, "point", tip)
+        svg.circle(
+            (x.at(point.peak_bytes), y.at(point.value_us)),
+            4,
+            "point",
+            tip,
+            str(point.cap_bytes),
+        )
     _draw_families(svg, curve, x, y, [*found, *proven])
     draw_legend(
         svg,

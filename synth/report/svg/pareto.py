@@ -72,7 +72,8 @@ def _draw_marks(svg: Svg, pareto: Pareto, frame: Frame, lines: list[Box]) -> Non
     for mark, place in reversed(list(zip(marks, places, strict=True))):
         is_best = _is_among(mark, front)
         tip = f"{mark.name}: {format_us(mark.value_us)}, {format_bytes(mark.peak_bytes)}"
-        svg.circle(place, 5, "solved" if mark.is_solved else "best" if is_best else "other", tip)
+        style = "solved" if mark.is_solved else "best" if is_best else "other"
+        svg.circle(place, 5, style, tip, mark.name)
     names = _Names(frame, lines, [Box.around(place, 5) for place in places])
     for mark, place in zip(marks, places, strict=True):
         name = mark.name + (f" ↑ {format_us(mark.value_us)}" if pareto.is_beyond(mark) else "")

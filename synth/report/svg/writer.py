@@ -24,13 +24,13 @@ class Svg:
         """Add a filled polygon."""
         self._shapes.append(f'<polygon class="{style}" points="{_listed(points)}"/>')
 
-    def circle(self, centre: XY, radius: float, style: str, tip: str = "") -> None:
-        """Add a dot; `tip` is its tooltip."""
+    def circle(self, centre: XY, radius: float, style: str, tip: str = "", name: str = "") -> None:
+        """Add a dot; `tip` is its tooltip, `name` the schedule that a page shows on a click."""
         x, y = map(_number, centre)
         title = f"<title>{escape(tip)}</title>" if tip else ""
-        self._shapes.append(
-            f'<circle class="{style}" cx="{x}" cy="{y}" r="{_number(radius)}">{title}</circle>'
-        )
+        named = f' data-name="{escape(name)}"' if name else ""
+        place = f'cx="{x}" cy="{y}" r="{_number(radius)}"'
+        self._shapes.append(f'<circle class="{style}" {place}{named}>{title}</circle>')
 
     def text(self, at: XY, text: str, style: str, anchor: str = "start", turn: int = 0) -> None:
         """Add a line of text; `anchor` (start, middle, end) is the part placed at the point."""

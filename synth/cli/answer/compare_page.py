@@ -1,0 +1,67 @@
+"""The page of `synth compare`: the table, the plot, and the chart of each schedule."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from synth.cli.answer.compare import drawn, head_and_rows
+from synth.cli.answer.html import write_choice
+from synth.cli.answer.output import talk
+
+if TYPE_CHECKING:
+    from synth.plan.comparison import Comparison, Entry
+
+# Charts of more ops than these together make a page slow to write and to open.
+_MOST_OPS = 1_000_000
+
+# Of the table's columns those from the name to the peak, and whether the schedule fits.
+_NUM_COLUMNS = 6
+
+
+def write_compare_page(path: Path, comparison: "Comparison") -> None:
+    """Write the page; first are shown the best schedule, and above it the best published one.
+
+    Of very large comparisons the fastest schedules have charts, those of the Pareto front first.
+    """
+    from synth.report.html.charts import Chart
+    from synth.report.html.page import Menu
+    from synth.report.svg.pareto import pareto_svg
+
+    pareto = drawn(comparison)
+    head, rows = head_and_rows(comparison, pareto)
+    ranked = comparison.ranked()
+    charted = _charted(ranked, {mark.name for mark in pareto.front})
+    if len(charted) < len(ranked):
+        talk(f"note: {len(charted)} of {len(ranked)} schedules have charts in {path}")
+    places = [*charted, *(i for i in range(len(ranked)) if i not in charted)]
+    columns = (*range(_NUM_COLUMNS), *([len(head) - 1] if comparison.question.caps_bytes else []))
+    charts = []
+    for place in charted:
+        plan = comparison.plan(ranked[place])
+        charts.append(Chart.planned(ranked[place].name, plan, plan.check()[1]))
+    menu = Menu(
+        tuple(head[i].replace("-\n", "").replace("\n", " ").strip() for i in columns),
+        tuple((ranked[place].name, *(rows[place][i] for i in columns[1:])) for place in places),
+        tuple(ranked[i].name for i in charted),
+        pareto_svg(pareto),
+        _shown([ranked[i] for i in charted]),
+    )
+    write_choice(path, pareto.title, charts, menu)
+
+
+def _charted(ranked: "list[Entry]", front: set[str]) -> list[int]:
+    """Return the places of the schedules that get a chart, in the order of the table."""
+    found: list[int] = []
+    num_ops = 0
+    for place in sorted(range(len(ranked)), key=lambda i: ranked[i].name not in front):
+        num_ops += sum(map(len, ranked[place].schedule.programs))
+        if num_ops <= _MOST_OPS or not found:
+            found.append(place)
+    return sorted(found)
+
+
+def _shown(entries: "list[Entry]") -> tuple[int, ...]:
+    """Return the places of the best published schedule that fits, if any, and of the best one."""
+    fitting = [i for i, entry in enumerate(entries) if entry.fits is not False]
+    best = next(iter(fitting), 0)
+    published = next((i for i in fitting if i != best and entries[i].claim is None), best)
+    return (published, best) if published != best else (best,)

@@ -1,0 +1,103 @@
+// The choice of schedules from a table and a plot, and the beginning of it all.
+
+/** Schedules of the page, of which some are shown; each is unpacked when it is first asked for. */
+class Library {
+  constructor(page) {
+    this.raws = page.charts;
+    this.charts = [];
+  }
+
+  async chart(number) {
+    this.charts[number] ||= await Chart.load(this.raws[number], number);
+    return this.charts[number];
+  }
+
+  async all(numbers) {
+    return Promise.all(numbers.map((number) => this.chart(number)));
+  }
+}
+
+class Menu {
+  constructor({ columns, rows, names, svg, shown }, library, viewer) {
+    Object.assign(this, { library, viewer, names, shown: [...shown] });
+    byId("menu").hidden = byId("show-menu").hidden = false;
+    byId("plot").innerHTML = svg;
+    this.addTable(columns, rows);
+    for (const dot of byId("plot").querySelectorAll("circle[data-name]")) {
+      dot.addEventListener("click", () => this.toggle(this.numberOf(dot)));
+    }
+    byId("show-menu").addEventListener("click", () => {
+      byId("menu").hidden = !byId("menu").hidden;
+      this.mark();
+    });
+    this.mark();
+  }
+
+  addTable(columns, rows) {
+    const table = byId("choice");
+    this.rows = [columns, ...rows].map((cells, place) => {
+      const row = table.insertRow();
+      cells.forEach((text, column) => {
+        const cell = row.appendChild(document.createElement(place ? "td" : "th"));
+        cell.className = column ? "number" : "";
+        const number = place - 1;
+        if (!column && place && number < this.library.raws.length) {
+          const button = cell.appendChild(document.createElement("button"));
+          button.textContent = text;
+          button.addEventListener("click", () => this.toggle(number));
+        } else cell.textContent = text;
+      });
+      return row;
+    });
+    this.rows.shift();
+  }
+
+  /** The chart of a dot, which may name several equal schedules. */
+  numberOf(dot) {
+    const names = dot.dataset.name.split(", ");
+    return this.names.findIndex((name) => names.includes(name));
+  }
+
+  /** Show a schedule below the others, or hide it unless it is the only one. */
+  async toggle(number) {
+    if (number < 0) return;
+    const others = this.shown.filter((each) => each !== number);
+    this.shown = others.length < this.shown.length ? others : [...others, number];
+    if (!this.shown.length) this.shown = [number];
+    const { shown } = this;
+    const charts = await this.library.all(shown);
+    if (shown !== this.shown) return; // another click came meanwhile
+    this.viewer.setCharts(charts);
+    this.mark();
+  }
+
+  mark() {
+    byId("show-menu").setAttribute("aria-pressed", String(!byId("menu").hidden));
+    this.rows.forEach((row, number) => {
+      const isShown = this.shown.includes(number);
+      row.classList.toggle("shown", isShown);
+      row.querySelector("button")?.setAttribute("aria-pressed", String(isShown));
+    });
+    for (const dot of byId("plot").querySelectorAll("circle[data-name]")) {
+      dot.classList.toggle("shown", this.shown.includes(this.numberOf(dot)));
+    }
+  }
+}
+
+async function open() {
+  const page = JSON.parse(byId("data").textContent);
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  const library = new Library(page);
+  const numbers = page.menu ? page.menu.shown : page.charts.map((_, number) => number);
+  const charts = await library.all(numbers);
+  if (page.menu) byId("menu").hidden = false;
+  globalThis.viewer = new Viewer(page, charts);
+  if (page.menu) new Menu(page.menu, library, viewer);
+  viewer.drawNow();
+  document.documentElement.dataset.readyMs = String(Math.round(performance.now()));
+}
+
+open().catch((error) => {
+  document.body.textContent = `This page cannot be shown: ${error}. A browser of 2023 or later can.`;
+});
