@@ -102,8 +102,8 @@ def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
     """
     found: dict[str, Placement] = {}
     for name in variants_for(num_ranks, num_layers):
-        if _find(name)[0].weights is not None:
-            continue  # no search knows weights that travel
+        if family_layout(name).startswith("replicated"):
+            continue  # the search is for pipelines; data parallelism is named, or compared
         where = family_placement(name, num_ranks)
         if where.num_stages <= num_layers and where not in found.values():
             found[family_layout(name)] = where

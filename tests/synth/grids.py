@@ -400,6 +400,11 @@ PROGRAMS = {
         U1.0 F0.0 F1.0 U1.1 BW1.0 F0.2 U1.2 BW0.0 F1.2 U1.3 BW1.2 BW0.2
         U0.0@1 F0.1@1 U0.1@1 F1.1@1 BW1.1@1 F0.3@1 U0.2@1 BW0.1@1 F1.3@1 U0.3@1 BW1.3@1 BW0.3@1
     """,
+    # Li et al. 2020: one micro-batch after the other.
+    ("data-parallel", 2, 3): """
+        F0.0 F1.0 BW1.0 BW0.0 F0.2 F1.2 BW1.2 BW0.2
+        F0.1@1 F1.1@1 BW1.1@1 BW0.1@1
+    """,
     # Zhao et al. 2023, section 3: gathered one stage ahead, freed after each forward and backward.
     ("zero:1", 2, 2): """
         U0.0 U1.0 F0.0 D0.0 U0.1 F1.0 BW1.0 D1.0 A1.0 BW0.0 D0.1 A0.0

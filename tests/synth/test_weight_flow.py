@@ -20,8 +20,10 @@ from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.memory import memory_usage, peak_bytes, static_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op, ValueKind
+from synth.schedule.simulate import DeadlockError, simulate
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
+from tests.synth.replayed_programs import ReplayedPrograms
 
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 UNSHARD, RESHARD, REDUCE = OpKind.UNSHARD, OpKind.RESHARD, OpKind.REDUCE_GRAD
@@ -300,6 +302,33 @@ def test_weights_are_handed_on_before_they_are_used() -> None:
 def _nodes(lowered: Lowered, *names: str) -> list[int]:
     ops = [str(op) for program in lowered.ops for op in program]
     return [ops.index(name) for name in names]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**9))
+def test_times_are_those_of_the_programs_run_rank_by_rank(seed: int) -> None:
+    rng = random.Random(seed)
+    p, rounds = rng.choice([2, 3, 4]), rng.randint(1, 3)
+    name = rng.choice([*WEIPIPES, "zero:1", "zero:2", "weipipe:star"])
+    if name == "weipipe:wzb1":
+        p = 2 * rng.randint(1, 2)
+    is_star = name == "weipipe:star"
+    name = "weipipe" if is_star else name
+    spelled = f"{name},ahead={rng.randint(0, 3)}" if ":" in name else name
+    schedule = made(spelled, p, rounds)
+    if is_star and schedule.weights is not None:
+        schedule = replace(schedule, weights=replace(schedule.weights, weights=Route.STAR))
+    schedule = replace(schedule, buffering=Buffering(rng.randint(0, 3), rng.randint(2, 40)))
+    links = Links(default=Link(latency_us=rng.choice([0, 30, 300])))
+    lowered = lower(schedule, costs(schedule.placement.num_stages, links=links))
+    replayed = ReplayedPrograms(lowered).starts
+    ops = [op for program in lowered.ops for op in program]
+    try:
+        timeline = simulate(lowered)
+    except DeadlockError:
+        assert len(replayed) < len(ops)
+    else:
+        assert [replayed[op] for op in ops] == timeline.start_us[: len(ops)]
 
 
 # Schedules that are refused

@@ -1,0 +1,52 @@
+"""The comparison of passing activations and weights, against its closed forms."""
+
+import pytest
+
+from benchmarks.weight_passing import Model, costs_of, network, picture, simulate
+from synth.op_kinds import OpKind
+from synth.profile import Link, Links
+
+FREE = Links()
+MODEL = Model(hidden=1024, num_layers=8, sequence=2048, tokens=2048)
+
+
+def compute_bound(model: Model, num_ranks: int) -> float:
+    """Tokens per second and device if nothing but compute takes time: F, and three F's backward."""
+    stages = costs_of(model, num_ranks, FREE).stages
+    us = 4 * sum(stage.duration_us[OpKind.F] for stage in stages)
+    return model.tokens / us * 1e6
+
+
+def test_over_free_links_fsdp_has_no_bubble_and_the_pipelines_have_theirs() -> None:
+    ranks, rounds = 4, 3
+    whole = compute_bound(MODEL, ranks)
+    assert simulate("zero:1", MODEL, ranks, rounds, FREE).tokens_per_s == pytest.approx(whole)
+    bubble = (ranks - 1) / (rounds * ranks + ranks - 1)
+    one_f_one_b = simulate("1f1b", MODEL, ranks, rounds, FREE).tokens_per_s
+    assert one_f_one_b == pytest.approx((1 - bubble) * whole)
+
+
+@pytest.mark.parametrize("system", ["weipipe", "weipipe:wzb2", "zero:1"])
+def test_where_links_limit_weights_cost_their_bytes(system: str) -> None:
+    # At 10 MB/s transfers take a hundred times as long as compute.
+    ranks, rounds = 4, 4
+    slow = Links(default=Link(bandwidth_bytes_per_s=1e7))
+    fast = simulate(system, MODEL, ranks, rounds, FREE)
+    found = simulate(system, MODEL, ranks, rounds, slow)
+    assert found.sent_bytes == fast.sent_bytes
+    # Every link carries at least the mean of all of them.
+    least_s = found.sent_bytes / ranks / 1e7
+    tokens = MODEL.tokens * ranks * rounds
+    assert found.tokens_per_s * ranks <= tokens / least_s * 1.01
+    assert found.tokens_per_s < fast.tokens_per_s / 50
+
+
+def test_the_picture_has_a_panel_for_each_network_and_a_curve_for_each_system() -> None:
+    systems = ("1f1b", "zb-h1", "weipipe", "weipipe:wzb2", "zero:1")
+    rows = [
+        (name, tokens, {one: simulate(one, MODEL, 2, 2, network(name)) for one in systems})
+        for name in ("10 GbE", "200 Gb/s", "NVLink")
+        for tokens in (1024, 262144)
+    ]
+    svg = picture(rows, dict.fromkeys(("10 GbE", "200 Gb/s", "NVLink"), 4096.0))
+    assert [svg.count(f'"curve{place}"') for place in range(5)] == [4] * 5
