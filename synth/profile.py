@@ -1,8 +1,10 @@
 """The profile file: the costs of one model's layers on one device, in microseconds and bytes."""
 
+import datetime
 import hashlib
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
@@ -17,6 +19,7 @@ from pydantic import (
 )
 
 from synth.errors import SynthError
+from synth.layer_times import MOST_US, LayerTimes
 from synth.measurement_conditions import Conditions
 from synth.op_kinds import MEASURED, OpKind
 from synth.optimizer import OptimizerSpec
@@ -25,8 +28,7 @@ from synth.units import MOST_SUMMABLE, shown
 
 ModelArguments = dict[str, int | float | str | bool]
 
-# A week: beyond any op or transfer, and small enough for every sum to stay exact.
-_TimeUs = Annotated[float, Field(ge=0, le=6.048e11)]
+_TimeUs = Annotated[float, Field(ge=0, le=MOST_US)]
 
 
 def _number(given: object) -> object:
@@ -73,7 +75,10 @@ PlainText = Annotated[str, AfterValidator(_plain)]
 
 
 class Timing(Record):
-    """One op's time over `n` measurements; a published value has n = 1 and no spread."""
+    """One op's time over `n` measurements; a published value has n = 1 and no spread.
+
+    In a file a plain number of µs stands for such a value.
+    """
 
     median_us: _TimeUs
     p10_us: _TimeUs
@@ -88,6 +93,14 @@ class Timing(Record):
                 f"{self.p90_us:g}; each must be at least the one before"
             )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_number(cls, given: object) -> object:
+        """A plain number is a time of which no spread is known."""
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return {"median_us": given, "p10_us": given, "p90_us": given, "n": 1}
+        return given
 
     @classmethod
     def exactly(cls, time_us: float) -> Self:
@@ -359,11 +372,18 @@ class Provenance(Record):
     conditions: Conditions | None = None
 
 
+def _numbered(name: str, count: int) -> list[str]:
+    return [f"{name}.{number}" for number in range(count)]
+
+
 class Profile(FileRecord):
-    """A whole profile file."""
+    """A whole profile file.
+
+    Version 2 added the function that makes the inputs, and times that are plain numbers.
+    """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     MADE_BY: ClassVar[str] = "synth profile"
 
     name: PlainText
@@ -392,6 +412,81 @@ class Profile(FileRecord):
                     f"layer {layer.name!r} has profile {layer.profile!r}; known: {known}"
                 )
         return self
+
+    @classmethod
+    def from_times(
+        cls,
+        name: str,
+        layers: Sequence[LayerTimes],
+        *,
+        micro_batch_size: int = 1,
+        sequence_length: int = 1,
+        links: Links | None = None,
+        capacity_bytes: int | None = None,
+        device: str = "unknown",
+        source: str = "measured elsewhere",
+    ) -> Self:
+        """Make a profile of times (µs) and sizes (bytes) that another program has measured.
+
+        It names no model that `synth run` could build; it serves for solving.
+
+        Args:
+            name: of the profile.
+            layers: the model's layers in order; each counts `count` times.
+            micro_batch_size: samples of the micro-batch that was measured.
+            sequence_length: tokens of a sample, for throughput in tokens.
+            links: between ranks; None: transfers take no time.
+            capacity_bytes: memory of a device, for `--mem-limit auto`.
+            device: on which it was measured, for display.
+            source: of the numbers, for display.
+
+        Raises:
+            SynthError: there are no layers, two have the same name, or a name is not plain text.
+        """
+        names = Counter(layer.name for layer in layers)
+        twice = next((each for each, count in names.items() if count > 1), None)
+        if twice is not None:
+            raise SynthError(
+                f"two layers are called {twice!r}; layer names must differ, and `count` repeats "
+                f"one layer"
+            )
+        if not layers:
+            raise SynthError("there are no layers to make a profile of; give one at least")
+        for layer in layers:
+            try:
+                _plain(layer.name)
+            except ValueError as error:
+                raise SynthError(f"layer {error}") from None
+        profiles: dict[str, LayerProfile] = {}
+        entries: list[Layer] = []
+        input_bytes = 0
+        for layer in layers:
+            largest = max(input_bytes, layer.output_bytes if layer.count > 1 else 0)
+            profiles[layer.name] = LayerProfile(
+                time_us={kind: Timing.exactly(us) for kind, us in layer.time_us.items()},
+                rise_bytes=layer.rise_bytes(largest),
+                input_until=OpKind.F,
+                **layer.sizes,
+            )
+            numbered = [layer.name] if layer.count == 1 else _numbered(layer.name, layer.count)
+            entries += [Layer(name=each, profile=layer.name) for each in numbered]
+            input_bytes = layer.output_bytes
+        return cls(
+            name=name,
+            provenance=Provenance(
+                source=source, device=device, date=datetime.date.today().isoformat()
+            ),
+            workload=Workload(
+                model=name,
+                micro_batch_size=micro_batch_size,
+                sequence_length=sequence_length,
+                runnable=False,
+            ),
+            capacity_bytes=capacity_bytes,
+            links=links or Links(),
+            layer_profiles=profiles,
+            layers=tuple(entries),
+        )
 
     def layer_profile(self, index: int) -> LayerProfile:
         """The profile of the layer at a place of the model's list."""

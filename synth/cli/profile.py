@@ -1,6 +1,7 @@
 """`synth profile`: measure a model's layers on this machine's device."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +33,8 @@ def command(
         str,
         typer.Argument(
             help="Built-in model (gpt-bytes, gpt2-small, llama3-8b, …), or "
-            "path/to/file.py:function or package.module:function that returns a list of layers."
+            "path/to/file.py:function or package.module:function that returns a list of layers; "
+            "or a .csv file of times that were measured elsewhere."
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Profile file to write.")],
@@ -87,6 +89,16 @@ def command(
 
     Under torchrun, rank 0 measures the layers, and all ranks the links between them.
     """
+    if model.endswith(".csv"):
+        given_too = {
+            "--inputs": inputs,
+            "--arg": arguments,
+            "--autocast": autocast,
+            "--recompute": recompute,
+            "--ranks": ranks,
+        }
+        _read_times(Path(model), output, force, micro_batch_size, seq_len, given_too)
+        return
     named = [given.rpartition(":")[0] or None for given in (model, inputs) if given is not None]
     check_outputs(output, inputs=named)
     check_replaceable(output, PROFILE, "-o", force)
@@ -120,6 +132,40 @@ def command(
     watch = MachineWatch(processes=ranks or 1, threads=threads)
     links = _links_of_this_machine(ranks, chosen)
     _measure(workload, chosen, warmup=warmup, iters=iters, links=links, output=output, watch=watch)
+
+
+def _read_times(
+    path: Path,
+    output: Path,
+    force: bool,
+    size: int | None,
+    length: int | None,
+    given: Mapping[str, object],
+) -> None:
+    """Make a profile of a CSV file of times.
+
+    Raises:
+        SynthError: the file cannot be read or used, or options of a measurement are given.
+    """
+    from synth.interop.times_csv import from_times_csv
+    from synth.profile import Profile
+    from synth.safe_read import read_text
+
+    for option, value in given.items():
+        if value:
+            raise SynthError(
+                f"{option} is for measuring a model, and {path} has times that were measured; "
+                f"leave {option} out"
+            )
+    check_outputs(output, inputs=[path])
+    check_replaceable(output, PROFILE, "-o", force)
+    layers = from_times_csv(read_text(path, "a CSV file of layers"), str(path))
+    profile = Profile.from_times(
+        path.stem, layers, micro_batch_size=size or 1, sequence_length=length or 1
+    )
+    profile.save(output)
+    answer(_summary(profile))
+    talk(f"written: {output}; `synth solve {output} --link LATENCY,BANDWIDTH` sets the links")
 
 
 def _shape(inputs: str | None, size: int | None, length: int | None) -> tuple[int, int]:

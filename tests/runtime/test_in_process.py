@@ -6,9 +6,12 @@ from torch import Tensor, nn
 
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
+from synth.runtime.execution.stage.stage import LayerChain
 from synth.runtime.execution.transport.channels import open_channels
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
 from synth.runtime.pipeline import Pipeline
+from synth.runtime.profiling.profile_model import profile_layers
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 from tests.runtime.rank_threads import RankThreads
@@ -165,3 +168,36 @@ def test_a_pipeline_that_failed_leaves_those_made_after_it_alone() -> None:
         return sound.step(sound.split(x, targets=x)) is not None
 
     assert run_ranks(2, step_twice) == [False, True]
+
+
+class Ending(nn.Module):
+    """The last layer: its loss."""
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.mse_loss(x, targets)
+
+
+def build_layers() -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2), Ending()]
+
+
+def test_a_plan_divides_the_layers_of_a_program() -> None:
+    x, y = torch.randn(8, 4), torch.randn(8, 2)
+    measured = profile_layers(build_layers(), x[:2], y[:2], warmup=0, iterations=1)
+    plan = Plan.of(measured, [1, 2, 1, 2], generate("zb-v", 2, 4))
+    own = [build_layers() for _ in range(2)]
+
+    def step(group: InProcessGroup) -> dict[int, list[Tensor | None]]:
+        modules = plan.modules(group.rank, own[group.rank])
+        pipeline = Pipeline(plan.schedule(), modules, group=group, timeout_s=60)
+        pipeline.step(pipeline.split(x, targets=y))
+        return {n: [p.grad for m in stage for p in m.parameters()] for n, stage in modules.items()}
+
+    found = {stage: grads for rank in run_ranks(2, step) for stage, grads in rank.items()}
+    whole = build_layers()
+    LayerChain(whole)(x, targets=y).backward()
+    wanted = [p.grad for layer in whole for p in layer.parameters()]
+    gradients = [gradient for stage in range(4) for gradient in found[stage]]
+    for mine, theirs in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs)

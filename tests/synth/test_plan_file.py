@@ -489,3 +489,21 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         PLANS[0].save(path)
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
     assert path.read_text() == "old"
+
+
+def test_a_rank_gets_the_layers_of_its_stages() -> None:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    names = [layer.name for layer in profile.layers]
+    plan = Plan.of(profile, [6, 5, 6, 7], generate("zb-v", 2, 4))
+    assert plan.modules(0, names) == {0: names[:6], 3: names[17:]}
+    assert plan.modules(1, names) == {1: names[6:11], 2: names[11:17]}
+    with pytest.raises(SynthError, match="has ranks 0 to 1; rank 2 was asked for"):
+        plan.modules(2, names)
+    with pytest.raises(SynthError, match=r"23 layers were given, plan .* is for 24"):
+        plan.modules(0, names[1:])
+
+
+def test_both_copies_of_the_stages_are_in_a_ranks_layers() -> None:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    plan = Plan.of(profile, [12, 12], generate("chimera", 2, 4))
+    assert [list(plan.modules(rank, range(24))) for rank in (0, 1)] == [[0, 1], [0, 1]]

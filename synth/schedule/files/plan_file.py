@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -27,6 +27,8 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.units import shown
+
+_Layer = TypeVar("_Layer")
 
 # As many ops or micro-batches as a token has digits for.
 _Number = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
@@ -143,7 +145,8 @@ class Plan(FileRecord):
 
     Version 2 added the ops R, O, L, K and G, and the cost of an F that R follows. Version 3 added a
     fingerprint, version 4 a certificate of the bound, version 5 layers that B recomputes, version 6
-    weights that travel (the ops U, D and A) and the parameters' share of the static bytes.
+    weights that travel (the ops U, D and A), the parameters' share of the static bytes, and the
+    function that makes the inputs.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
@@ -264,6 +267,29 @@ class Plan(FileRecord):
         """The places in the model's list of a stage's layers."""
         first = sum(self.partition[:stage])
         return range(first, first + self.partition[stage])
+
+    def modules(self, rank: int, layers: Sequence[_Layer]) -> dict[int, list[_Layer]]:
+        """Return the layers of a rank's stages, by stage, as a `Pipeline` takes them.
+
+        Args:
+            rank: of the plan, from 0 on.
+            layers: all layers of the model, in the order in which they were profiled. Those in
+                `recomputed_layers` are to be wrapped in activation checkpointing by the caller.
+
+        Raises:
+            SynthError: the plan has no such rank, or another number of layers.
+        """
+        if not 0 <= rank < self.num_ranks:
+            raise SynthError(
+                f"plan {self.name!r} has ranks 0 to {self.num_ranks - 1}; rank {rank} was asked for"
+            )
+        if len(layers) != len(self.layers):
+            raise SynthError(
+                f"{len(layers)} layers were given, plan {self.name!r} is for {len(self.layers)} "
+                f"({', '.join(self.layers[:3])}, …); give the whole model as it was profiled"
+            )
+        stages = {stage for row in self.placement for stage, r in enumerate(row) if r == rank}
+        return {stage: [layers[i] for i in self.layers_of(stage)] for stage in sorted(stages)}
 
     def schedule(self) -> Schedule:
         """Parse the schedule.

@@ -1,0 +1,49 @@
+"""`synth profile times.csv`: a profile of times that another program has measured."""
+
+from pathlib import Path
+
+import pytest
+
+from synth.profile import Profile
+from tests.cli.conftest import Synth
+
+TIMES = """
+name,      count, forward_ms, backward_ms, saved_MB, output_MB
+embedding, 1,     0.4,        0.5,         12,       12
+block,     3,     3.1,        6.0,         180,      12
+head,      1,     2.9,        5.7,         410,      0
+"""
+
+
+def test_the_command_makes_a_profile_of_a_csv(synth: Synth, tmp_path: Path) -> None:
+    (tmp_path / "times.csv").write_text(TIMES)
+    ended = synth("profile", tmp_path / "times.csv", "-o", tmp_path / "p.json", "--seq-len", "7")
+    assert ended.code == 0, ended.stderr
+    assert "block" in ended.stdout
+    profile = Profile.load(tmp_path / "p.json")
+    assert (profile.name, profile.workload.tokens, len(profile.layers)) == ("times", 7, 5)
+
+
+def test_options_of_a_measurement_are_refused_for_a_csv(synth: Synth, tmp_path: Path) -> None:
+    (tmp_path / "times.csv").write_text(TIMES)
+    ended = synth("profile", tmp_path / "times.csv", "-o", tmp_path / "p.json", "--ranks", "2")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "leave --ranks out" in ended.stderr and ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("saved_MB", "activations", "has a column 'activations'; known columns"),
+        ("head", "block", "two layers are called 'block'"),
+        ("head", "h\x1b[31mead", "has U+001B in it"),
+    ],
+)
+def test_a_wrong_csv_is_refused_without_a_traceback(
+    old: str, new: str, message: str, synth: Synth, tmp_path: Path
+) -> None:
+    (tmp_path / "times.csv").write_text(TIMES.replace(old, new))
+    ended = synth("profile", tmp_path / "times.csv", "-o", tmp_path / "p.json")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert message in ended.stderr and "Traceback" not in ended.stderr
+    assert not (tmp_path / "p.json").exists()

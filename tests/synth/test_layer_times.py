@@ -1,0 +1,114 @@
+"""Profiles of times that another program has measured: from Python, and from a CSV file."""
+
+import json
+
+import pytest
+
+from synth.costs import partition_costs
+from synth.errors import SynthError
+from synth.interop.times_csv import from_times_csv
+from synth.layer_times import LayerTimes
+from synth.op_kinds import OpKind
+from synth.profile import Profile, Timing
+from synth.profiles import find
+
+TIMES = """
+name,       count, forward_ms, backward_us, backward_weight_s, parameter_MB, saved_MiB, output_kB
+embedding,  1,     0.4,        500,         ,                  206,          12,        12
+
+block,      3,     3.1,        6000,        0.002,             50,           180,       12
+head,       1,     2.9,        5700,        ,                  206,          410,       0
+"""
+
+
+def medians(profile: Profile, name: str) -> list[float]:
+    return [timing.median_us for timing in profile.layer_profiles[name].time_us.values()]
+
+
+def test_a_backward_is_halved_unless_a_part_of_it_is_given() -> None:
+    whole = LayerTimes(name="a", forward_us=10, backward_us=30)
+    parts = LayerTimes(name="b", forward_us=10, backward_input_us=5, backward_weight_us=7)
+    one = LayerTimes(name="c", forward_us=10, backward_us=30, backward_input_us=20, step_us=3)
+    profile = Profile.from_times("mine", [whole, parts, one])
+    assert medians(profile, "a") == [10, 15, 15, 30, 0]
+    assert medians(profile, "b") == [10, 5, 7, 12, 0]
+    assert medians(profile, "c") == [10, 20, 10, 30, 3]
+    assert not profile.workload.runnable
+
+
+def test_sizes_that_are_not_given_follow_from_those_that_are() -> None:
+    first = LayerTimes(name="a", forward_us=1, backward_us=1, output_bytes=8)
+    second = LayerTimes(
+        name="b", forward_us=1, backward_us=1, parameter_bytes=100, saved_bytes=40, output_bytes=6
+    )
+    made = Profile.from_times("mine", [first, second]).layer_profiles["b"]
+    assert (made.gradient_bytes, made.optimizer_bytes, made.saved_w_bytes) == (100, 200, 40)
+    assert made.rise_bytes[OpKind.F] == 40 + 6
+    assert made.rise_bytes[OpKind.B] == 8  # the gradient of its input
+
+
+def test_a_stage_costs_what_its_layers_were_measured_to_cost() -> None:
+    block = LayerTimes(name="block", count=4, forward_us=10, backward_us=20, saved_bytes=100)
+    profile = Profile.from_times("mine", [block])
+    assert [layer.name for layer in profile.layers] == ["block.0", "block.1", "block.2", "block.3"]
+    two, _ = partition_costs(profile, [2, 2]).stages
+    assert (two.duration_us[OpKind.F], two.duration_us[OpKind.BW], two.saved_bytes) == (20, 40, 200)
+
+
+def test_a_csv_is_read_in_the_units_of_its_columns() -> None:
+    embedding, block, head = from_times_csv(TIMES)
+    assert (embedding.name, block.count, head.forward_us) == ("embedding", 3, 2900)
+    assert (block.backward_us, block.backward_weight_us) == (6000, 2000)
+    assert block.time_us[OpKind.B] == 4000
+    assert (block.parameter_bytes, block.saved_bytes) == (50_000_000, 180 << 20)
+    assert embedding.output_bytes == 12_000
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("forward_ms", "fwd", "column 'fwd'; known columns: name; count; forward, "),
+        ("forward_ms", "forward", "column 'forward'; known"),
+        ("saved_MiB", "saved_ms", "column 'saved_ms'; known"),
+        ("forward_ms", "step_ms", "no column forward_us"),
+        ("saved_MiB", "parameter_kB", "two columns for parameter_bytes"),
+        ("2.9", "fast", "layer 3: forward_us is 'fast'; needed: a number"),
+        ("2.9", "inf", "layer 3: forward_us is 'inf'; needed: a number"),
+        ("2.9", "-1", "layer 3: forward_us: Input should be greater"),
+        ("206", "1e300", "layer 1: parameter_bytes: Input should be less"),
+        ("5700", "", "layer 3: layer 'head' lacks the time of its backward"),
+        ("0.002", "0.02", "layer 2: layer 'block': backward is 6000 µs, and a part of it 20000"),
+        ("3, ", "2.5, ", "layer 2: count: Input should be a valid integer"),
+        ("410, ", "", "layer 3 has 7 cells, and there are 8 columns"),
+    ],
+)
+def test_a_wrong_csv_is_refused_with_the_place(old: str, new: str, message: str) -> None:
+    assert old in TIMES
+    with pytest.raises(SynthError) as raised:
+        from_times_csv(TIMES.replace(old, new, 1), "my.csv")
+    assert str(raised.value).startswith("my.csv") and message in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "name,forward_ms\n"])
+def test_a_csv_without_layers_is_refused(text: str) -> None:
+    with pytest.raises(SynthError, match="has no layers"):
+        from_times_csv(text)
+
+
+def test_names_that_repeat_and_no_layers_are_refused() -> None:
+    block = LayerTimes(name="block", forward_us=1, backward_us=1)
+    with pytest.raises(SynthError, match="two layers are called 'block'"):
+        Profile.from_times("mine", [block, block])
+    with pytest.raises(SynthError, match="no layers to make a profile of"):
+        Profile.from_times("mine", [])
+
+
+def test_a_plain_number_is_a_time_without_a_spread() -> None:
+    data = json.loads(find("zb-1.5b-p8-m24").read_text())
+    data["layer_profiles"]["head"]["time_us"]["W"] = 12.5
+    profile = Profile.from_json(json.dumps(data))
+    assert profile.layer_profiles["head"].time_us[OpKind.W] == Timing.exactly(12.5)
+    for wrong in (True, "12", -3, None):
+        data["layer_profiles"]["head"]["time_us"]["W"] = wrong
+        with pytest.raises(SynthError, match=r"layer_profiles\.head\.time_us\.W"):
+            Profile.from_json(json.dumps(data))
