@@ -9,7 +9,7 @@ import pytest
 from synth.costs import uniform_costs
 from synth.op_kinds import OpKind
 from synth.report.html.charts import Chart
-from synth.report.html.page import Menu, page
+from synth.report.html.page import ScheduleMenu, page
 from synth.report.html.palette import COLOURS
 from synth.report.html.timed import TimedSchedule
 from synth.report.svg.pareto import pareto_svg
@@ -285,7 +285,7 @@ def choice(browser: Any, tmp_path: Path) -> Iterator[Any]:
         marks.append(Mark(name, plan.claim.makespan_us, max(plan.claim.peak_bytes)))
     rows = (*((name, str(mark.value_us)) for name, mark in zip(names, marks, strict=True)), ("x",))
     svg = pareto_svg(Pareto("four", "makespan", tuple(marks)))
-    menu = Menu(("schedule", "µs"), rows, names, svg, (0,))
+    menu = ScheduleMenu(("schedule", "µs"), rows, names, svg, (0,))
     (tmp_path / "page.html").write_text(page("four", charts, menu=menu), encoding="utf-8")
     with opened(browser, tmp_path / "page.html") as shown:
         yield shown

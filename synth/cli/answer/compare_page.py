@@ -23,7 +23,7 @@ def write_compare_page(path: Path, comparison: "Comparison") -> None:
     Of very large comparisons the fastest schedules have charts, those of the Pareto front first.
     """
     from synth.report.html.charts import Chart
-    from synth.report.html.page import Menu
+    from synth.report.html.page import ScheduleMenu
     from synth.report.svg.pareto import pareto_svg
 
     pareto = drawn(comparison)
@@ -38,7 +38,7 @@ def write_compare_page(path: Path, comparison: "Comparison") -> None:
     for place in charted:
         plan = comparison.plan(ranked[place])
         charts.append(Chart.planned(ranked[place].name, plan, plan.check()[1]))
-    menu = Menu(
+    menu = ScheduleMenu(
         tuple(head[i].replace("-\n", "").replace("\n", " ").strip() for i in columns),
         tuple((ranked[place].name, *(rows[place][i] for i in columns[1:])) for place in places),
         tuple(ranked[i].name for i in charted),

@@ -82,7 +82,7 @@ def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
     """Write table, plot and charts as a page; first are shown the smallest and largest limit."""
     from synth.plan.memory_curve.curve_file import cap_of
     from synth.report.html.charts import Chart
-    from synth.report.html.page import Menu
+    from synth.report.html.page import ScheduleMenu
     from synth.report.svg.curve import curve_svg
 
     head, rows = _head_and_rows(curve)
@@ -90,7 +90,7 @@ def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
         Chart.planned(f"limit {format_bytes(cap_of(plan))}", plan, plan.check()[1])
         for plan in curve.points
     ]
-    menu = Menu(
+    menu = ScheduleMenu(
         tuple(name.replace("\n", ", ") for name in head[:6]),
         tuple(row[:6] for row in rows),
         tuple(str(cap_of(plan)) for plan in curve.points),

@@ -12,7 +12,7 @@ from synth.record import write_atomically
 if TYPE_CHECKING:
     from synth.report.explain.overlay import Overlay
     from synth.report.html.charts import Chart
-    from synth.report.html.page import Menu
+    from synth.report.html.page import ScheduleMenu
     from synth.schedule.files.plan_file import Plan
 
 
@@ -35,7 +35,7 @@ def write_page(
     talk(f"written: {path}")
 
 
-def write_choice(path: Path, title: str, charts: Sequence["Chart"], menu: "Menu") -> None:
+def write_choice(path: Path, title: str, charts: Sequence["Chart"], menu: "ScheduleMenu") -> None:
     """Write a page with schedules to choose from."""
     from synth.report.html.page import page
 

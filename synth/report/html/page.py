@@ -45,7 +45,7 @@ _DELTAS = frozenset({"start", "path", "waiting", "running"})
 
 
 @dataclass(frozen=True)
-class Menu:
+class ScheduleMenu:
     """The schedules of a page of which some are shown at a time, as table and plot.
 
     Attributes:
@@ -64,7 +64,7 @@ class Menu:
 
 
 def page(
-    title: str, charts: Sequence[Chart], *, by_rank: bool = False, menu: Menu | None = None
+    title: str, charts: Sequence[Chart], *, by_rank: bool = False, menu: ScheduleMenu | None = None
 ) -> str:
     """Render charts, one above the other, on one time axis.
 
