@@ -307,6 +307,7 @@ def test_a_click_on_a_row_or_a_dot_shows_that_schedule_and_another_hides_it(choi
     choice.click("#choice button:text-is('1f1b')")
     choice.locator("#choice tr.shown button:text-is('1f1b')").wait_for(state="detached")
     assert titles(choice) == ["zb-h2", "zb-h1"]
+    settle(choice)
     assert choice.evaluate("viewer.layout.rows.length") == 8
 
 
