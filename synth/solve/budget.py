@@ -87,6 +87,6 @@ class Allowance:
 
 def _reserved_share(options: SolveOptions) -> float:
     """Share of the limit kept for robustness; a deterministic search counts that effort apart."""
-    if options.deterministic or Part.SLACK in options.without:
+    if options.deterministic or Part.ROBUSTNESS in options.without:
         return 0.0
     return SEARCH.robustness_share

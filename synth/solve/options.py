@@ -14,18 +14,19 @@ class Part(StrEnum):
     """A part of the search, which can be left out to measure its worth.
 
     Each bound and each improver is one, and so are the passing pairs of the bounds' models.
-    `BOUNDS` stands for all bounds that take time, `PATTERNS` for all modulo scheduling (`GROUPS`).
+    `BOUNDS` stands for all bounds that take time, `MODULO` for all modulo scheduling (`GROUPS`).
+    Values stand in plan files and in benchmark results, so they outlive renamed members.
     """
 
     FAMILIES = "families"
     LIST_SCHEDULING = "list scheduling"
     POLISH = "polish"
-    FEWER = "fewer micro-batches"
-    PATTERNS = "patterns"
+    SHORT_INSTANCE = "fewer micro-batches"
+    MODULO = "patterns"
     ONE_PER_PERIOD = "patterns of one micro-batch"
     SEVERAL_PER_PERIOD = "patterns of several micro-batches"
     WINDOWS = "windows"
-    LOCAL_SEARCH = "local search"
+    ANNEALING = "local search"
     BOUNDS = "bounds"
     CLOSED_FORMS = "closed forms"
     RANK_SUBSETS = "rank subsets"
@@ -34,13 +35,13 @@ class Part(StrEnum):
     PASSING_PAIRS = "passing pairs"
     EXACT = "exact"
     SIMPLIFICATION = "simplification"
-    SLACK = "slack"
+    ROBUSTNESS = "slack"
 
 
 # Parts that stand for several others.
 GROUPS = {
     Part.BOUNDS: frozenset({Part.RANK_SUBSETS, Part.FORWARD_SPACING, Part.IDLE_TIME}),
-    Part.PATTERNS: frozenset({Part.ONE_PER_PERIOD, Part.SEVERAL_PER_PERIOD}),
+    Part.MODULO: frozenset({Part.ONE_PER_PERIOD, Part.SEVERAL_PER_PERIOD}),
 }
 
 

@@ -80,7 +80,7 @@ class SearchSetting:
     @property
     def anneals(self) -> bool:
         """True if annealing on exact memory can gain something that models miss."""
-        return self.buffers_matter and self.has(Part.LOCAL_SEARCH)
+        return self.buffers_matter and self.has(Part.ANNEALING)
 
     @property
     def is_tiny(self) -> bool:
@@ -96,7 +96,7 @@ class SearchSetting:
     @property
     def is_exact_alone(self) -> bool:
         """True if only the exact model improves on the heuristics."""
-        return self.without >= {Part.PATTERNS, Part.WINDOWS}
+        return self.without >= {Part.MODULO, Part.WINDOWS}
 
     @property
     def waits_for_first_bounds(self) -> bool:
@@ -160,12 +160,12 @@ _BY_CPSAT = (
         lambda _: SEARCH.brief_share,
     ),
     _Row(
-        Part.LOCAL_SEARCH,
+        Part.ANNEALING,
         lambda s: s.anneals,
         lambda _: SEARCH.annealing_share_first,
         is_brief=_always,
     ),
-    _Row(Part.FEWER, lambda s: s.has(Part.FEWER, Part.EXACT) and not s.is_tiny),
+    _Row(Part.SHORT_INSTANCE, lambda s: s.has(Part.SHORT_INSTANCE, Part.EXACT) and not s.is_tiny),
     _Row(
         Part.EXACT,
         lambda s: s.has(Part.EXACT) and s.num_ops <= SEARCH.exact_brief_ops,
@@ -180,7 +180,7 @@ _BY_CPSAT = (
     _Row(BoundStep.IN_TURN, _with(Part.BOUNDS)),
     # On small problems the exact model may find more than a patient search.
     _Row(Part.WINDOWS, _with(Part.WINDOWS), _share_of_windows, is_brief=lambda s: s.is_small),
-    _Row(Part.LOCAL_SEARCH, lambda s: s.anneals, lambda _: SEARCH.annealing_share),
+    _Row(Part.ANNEALING, lambda s: s.anneals, lambda _: SEARCH.annealing_share),
     _Row(
         Part.EXACT,
         lambda s: (
@@ -190,14 +190,14 @@ _BY_CPSAT = (
         ),
         _share_of_last_exact,
     ),
-    _Row(Part.LOCAL_SEARCH, lambda s: s.anneals),
+    _Row(Part.ANNEALING, lambda s: s.anneals),
     _Row(BoundStep.AWAIT, _always),
 )
 
 _LAST = (
     _Row(Part.POLISH, _with(Part.POLISH)),
     _Row(Part.SIMPLIFICATION, _with(Part.SIMPLIFICATION)),
-    _Row(Part.SLACK, _with(Part.SLACK)),
+    _Row(Part.ROBUSTNESS, _with(Part.ROBUSTNESS)),
 )
 
 

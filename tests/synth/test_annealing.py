@@ -169,7 +169,7 @@ def test_it_finds_the_proven_optimum_that_models_miss() -> None:
     options = counted(1)
     found = solve(problem, options)
     assert found.stopped_by == StoppedBy.OPTIMAL
-    missed = solve(problem, replace(options, without=frozenset({Part.LOCAL_SEARCH})))
+    missed = solve(problem, replace(options, without=frozenset({Part.ANNEALING})))
     assert found.value_us is not None and missed.value_us is not None
     assert missed.value_us > found.value_us == found.lower_bound_us
 
@@ -178,7 +178,7 @@ def test_without_boundary_bytes_it_has_no_turn() -> None:
     problem = tight_problem()
     stages = tuple(stage.replace(output_bytes=0) for stage in problem.costs.stages)
     free = replace(problem, costs=problem.costs.replace(stages=stages))
-    without = replace(counted(2), without=frozenset({Part.LOCAL_SEARCH}))
+    without = replace(counted(2), without=frozenset({Part.ANNEALING}))
     assert solve(free, counted(2)).schedule == solve(free, without).schedule
 
 

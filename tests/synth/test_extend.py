@@ -35,7 +35,7 @@ from tests.synth.search_context import context_of
 PLACEMENTS = ("linear", "v", "looped:2", "bidirectional", "bidirectional-v")
 
 # All that a search may leave out when only fewer micro-batches are to be seen.
-OTHERS = frozenset({Part.BOUNDS, Part.PATTERNS, Part.WINDOWS, Part.SLACK})
+OTHERS = frozenset({Part.BOUNDS, Part.MODULO, Part.WINDOWS, Part.ROBUSTNESS})
 
 
 def odd_problem(rng: random.Random, m: int) -> Problem:
@@ -235,13 +235,15 @@ def test_the_best_for_fewer_is_the_best_for_all() -> None:
     """6 ranks, 32 micro-batches, half of 1F1B's memory: 8676, which the exact model proves."""
     options = SolveOptions(30, workers=1, deterministic=True, without=OTHERS, gap=0.181)
     result = solve(table.problem(6, 32, 0.5), options)
-    assert (result.value_us, result.found_by) == (8676, Part.FEWER)
+    assert (result.value_us, result.found_by) == (8676, Part.SHORT_INSTANCE)
 
 
 def test_what_a_longer_one_is_worth_is_what_it_takes() -> None:
     problem = table.problem(4, 32, 0.5)
     few = fewer(4, 32, 0.5)
-    options = SolveOptions(10, workers=1, deterministic=True, without=OTHERS | {Part.FEWER})
+    options = SolveOptions(
+        10, workers=1, deterministic=True, without=OTHERS | {Part.SHORT_INSTANCE}
+    )
     found = solve(few.problem, options).schedule
     assert found is not None
     made, *_ = few.extended_programs(found)
@@ -257,14 +259,14 @@ def note(found: list[tuple[int, str]], now: EvaluatedSchedule) -> None:
 def test_it_can_be_repeated_and_left_out() -> None:
     problem = table.problem(6, 32, 0.5)
     told: list[list[tuple[int, str]]] = []
-    for seconds, without in ((30, OTHERS), (30, OTHERS), (0.2, OTHERS | {Part.FEWER})):
+    for seconds, without in ((30, OTHERS), (30, OTHERS), (0.2, OTHERS | {Part.SHORT_INSTANCE})):
         found: list[tuple[int, str]] = []
         options = SolveOptions(seconds, 0.181, 1, deterministic=True, without=without)
         solve(problem, options, partial(note, found))
         told.append(found)
     assert told[0] == told[1]
-    assert Part.FEWER in {by for _, by in told[0]}
-    assert Part.FEWER not in {by for _, by in told[2]}
+    assert Part.SHORT_INSTANCE in {by for _, by in told[0]}
+    assert Part.SHORT_INSTANCE not in {by for _, by in told[2]}
 
 
 def test_a_stop_ends_the_search_for_fewer() -> None:

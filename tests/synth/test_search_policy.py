@@ -27,7 +27,7 @@ def test_a_large_problem_gets_heuristics_before_the_exact_model() -> None:
         Part.LIST_SCHEDULING,
         Part.POLISH,
         BoundStep.IN_BACKGROUND,
-        Part.FEWER,
+        Part.SHORT_INSTANCE,
         Part.LIST_SCHEDULING,
         Part.ONE_PER_PERIOD,
         Part.SEVERAL_PER_PERIOD,
@@ -40,7 +40,7 @@ def test_a_large_problem_gets_heuristics_before_the_exact_model() -> None:
 
 def test_a_tiny_problem_gets_the_exact_model_for_all_the_time() -> None:
     assert Step(Part.EXACT, 1.0) in steps(TINY)
-    assert Part.FEWER not in actions(TINY)
+    assert Part.SHORT_INSTANCE not in actions(TINY)
     assert actions(TINY).index(BoundStep.ONE_BY_ONE) < actions(TINY).index(Part.EXACT)
 
 
@@ -48,7 +48,7 @@ def test_where_buffers_matter_annealing_shares_the_time_with_the_exact_model() -
     tiny = list(steps(replace(TINY, buffers_matter=True)))
     shares = [share for action, share, _ in tiny if action == Part.EXACT]
     assert shares == [SEARCH.brief_share, SEARCH.annealing_share]
-    assert tiny[-2:] == [Step(Part.LOCAL_SEARCH, 1.0), Step(BoundStep.AWAIT, 1.0)]
+    assert tiny[-2:] == [Step(Part.ANNEALING, 1.0), Step(BoundStep.AWAIT, 1.0)]
 
 
 def test_a_mixed_integer_program_replaces_all_that_follows_the_first_answers() -> None:
@@ -60,7 +60,7 @@ def test_a_mixed_integer_program_replaces_all_that_follows_the_first_answers() -
 
 
 def test_parts_that_are_left_out_have_no_step() -> None:
-    without = {Part.LIST_SCHEDULING, Part.FEWER, Part.PATTERNS, Part.WINDOWS, Part.BOUNDS}
+    without = {Part.LIST_SCHEDULING, Part.SHORT_INSTANCE, Part.MODULO, Part.WINDOWS, Part.BOUNDS}
     bare = replace(LARGE, without=with_groups(without))
     assert actions(bare) == [Part.POLISH, Part.EXACT, BoundStep.AWAIT]
     assert actions(replace(bare, without=frozenset(Part))) == [BoundStep.AWAIT]
@@ -72,11 +72,15 @@ def test_a_step_is_brief_where_others_follow() -> None:
     annealed = replace(LARGE, buffers_matter=True, num_ops=400)
     assert [s.action for s in steps(annealed) if s.is_brief] == [
         Part.LIST_SCHEDULING,
-        Part.LOCAL_SEARCH,
+        Part.ANNEALING,
         Part.WINDOWS,
     ]
 
 
 def test_a_search_ends_with_a_simpler_and_more_robust_plan_unless_it_serves_another() -> None:
-    assert [s.action for s in last_steps(LARGE)] == [Part.POLISH, Part.SIMPLIFICATION, Part.SLACK]
+    assert [s.action for s in last_steps(LARGE)] == [
+        Part.POLISH,
+        Part.SIMPLIFICATION,
+        Part.ROBUSTNESS,
+    ]
     assert not list(last_steps(replace(LARGE, is_within=True)))

@@ -83,7 +83,7 @@ def test_turns_end_with_the_effort(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_slack_is_left_out_windows_never_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fruitless = Fruitless(monkeypatch, gains=100, last=1)
-    search, _ = begun(table.problem(4, 8, 1), "zb-h1", without=frozenset({Part.SLACK}))
+    search, _ = begun(table.problem(4, 8, 1), "zb-h1", without=frozenset({Part.ROBUSTNESS}))
     search.run(math.inf, LIMIT_S, is_patient=True)
     assert fruitless.patience == [math.inf]
     assert fruitless.gains == 100

@@ -70,7 +70,7 @@ def _cases() -> Iterator[Case]:
     for module, labels in _ROWS:
         for case in module.SUITE.cases():
             if case.label in labels:
-                without = frozenset({Part.SLACK})
+                without = frozenset({Part.ROBUSTNESS})
                 yield replace(case, without=without, known=None, look=_look, time_limit_s=None)
 
 

@@ -139,7 +139,7 @@ class _Choosing:
         )
         trials += len(layered) + bool(layered)
         trial_s = (_TRIAL_SHARE * self.options.time_limit_s - self.searched_s) / trials
-        without = self.options.without | {Part.SLACK}
+        without = self.options.without | {Part.ROBUSTNESS}
         brief = replace(self.options, time_limit_s=max(0.0, trial_s), without=without)
         self._try(self.problem, (), brief)
         for problem in layered:

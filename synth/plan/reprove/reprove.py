@@ -43,7 +43,7 @@ from synth.solve.result import Incumbent, Result, StoppedBy, relative_gap
 from synth.solve.solver import solve
 
 # Slow heuristics are left out; the quick ones may disprove a bound.
-_WITHOUT = frozenset({Part.FEWER, Part.PATTERNS, Part.WINDOWS, Part.SLACK})
+_WITHOUT = frozenset({Part.SHORT_INSTANCE, Part.MODULO, Part.WINDOWS, Part.ROBUSTNESS})
 
 # Left out if a bound is only to be disproved.
 _NO_PROOFS = frozenset({Part.BOUNDS, Part.EXACT})

@@ -12,7 +12,7 @@ from synth.solve.tuning import ANNEALING, SEARCH
 class AnnealingStep:
     """Annealing that is called several times and goes on where it ended."""
 
-    part: ClassVar[Part] = Part.LOCAL_SEARCH
+    part: ClassVar[Part] = Part.ANNEALING
 
     def __init__(self, context: SearchContext) -> None:
         self.state = context.state

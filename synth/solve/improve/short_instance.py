@@ -31,7 +31,7 @@ from synth.solve.tuning import SHORT_INSTANCE
 _PARTS = frozenset(
     {Part.FAMILIES, Part.LIST_SCHEDULING, Part.POLISH, Part.CLOSED_FORMS, Part.EXACT}
 )
-_PARTS_OF_SEVERAL = frozenset(Part) - {Part.FEWER, Part.BOUNDS}
+_PARTS_OF_SEVERAL = frozenset(Part) - {Part.SHORT_INSTANCE, Part.BOUNDS}
 # Schedules that are extended before that search ends; list schedules of the whole are known anyway.
 _FOUND_BY = (*SolverName, Part.WINDOWS, "pattern")
 
@@ -39,7 +39,7 @@ _FOUND_BY = (*SolverName, Part.WINDOWS, "pattern")
 class ShortInstance:
     """The short instance, and the extensions of its schedules."""
 
-    part: ClassVar[Part] = Part.FEWER
+    part: ClassVar[Part] = Part.SHORT_INSTANCE
 
     def __init__(self, context: SearchContext) -> None:
         self.context, self.state = context, context.state
@@ -181,7 +181,7 @@ class ShortInstance:
         for scored in extend(instance, orders, self.left_out, objective, self.state.should_stop):
             programs = scored.programs(whole)
             if keeps_caps(programs, whole):
-                yield ScoredPrograms(programs, scored.value_us, Part.FEWER)
+                yield ScoredPrograms(programs, scored.value_us, Part.SHORT_INSTANCE)
 
 
 IMPROVER = ShortInstance

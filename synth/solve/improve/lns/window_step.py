@@ -80,7 +80,7 @@ class WindowTurns:
         patience_s = max(
             WINDOWS.least_patience_s, WINDOWS.patience_share * self.options.time_limit_s
         )
-        if Part.SLACK in self.options.without:
+        if Part.ROBUSTNESS in self.options.without:
             patience_s = math.inf
 
         allowance = self.state.budget.allow(limit_s)
@@ -125,7 +125,7 @@ class WindowTurns:
     def _more_robust(self, should_stop: Callable[[], bool]) -> list[TimedOrders]:
         """Return the incumbent after moves for robustness; empty if no move gains."""
         best = self.state.best
-        if best is None or Part.SLACK in self.options.without or should_stop():
+        if best is None or Part.ROBUSTNESS in self.options.without or should_stop():
             return []
         looser = improve_robustness(self.problem, best, should_stop)
         if looser is best:

@@ -25,7 +25,7 @@ from synth.solve.tuning import ROBUSTNESS
 class Robustness:
     """Makes the incumbent more robust when the search is over."""
 
-    part: ClassVar[Part] = Part.SLACK
+    part: ClassVar[Part] = Part.ROBUSTNESS
 
     def __init__(self, context: SearchContext) -> None:
         self.state = context.state
