@@ -7,7 +7,7 @@ TEST_WORKERS ?= 2
 IN_PARALLEL = --numprocesses $(TEST_WORKERS) --dist worksteal
 STDLIB = $(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
 
-.PHONY: install demo test test-all durations test-thorough lint types wheel check clean
+.PHONY: install demo test test-all durations test-thorough lint types schemas wheel check clean
 
 install: $(VENV)/.installed
 
@@ -49,6 +49,10 @@ lint: install
 
 types: install
 	$(BIN)/mypy
+
+# The JSON Schemas of all file formats, which a test compares with the code.
+schemas: install
+	$(BIN)/synth schema --folder docs/schemas
 
 wheel: install
 	rm -rf dist build

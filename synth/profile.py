@@ -12,11 +12,15 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     SerializerFunctionWrapHandler,
+    WithJsonSchema,
     model_serializer,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from synth.errors import SynthError
 from synth.layer_times import MOST_US, LayerTimes
@@ -101,6 +105,15 @@ class Timing(Record):
         if isinstance(given, int | float) and not isinstance(given, bool):
             return {"median_us": given, "p10_us": given, "p90_us": given, "n": 1}
         return given
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """A plain number, or an object."""
+        return {
+            "anyOf": [{"type": "number", "minimum": 0, "maximum": MOST_US}, handler(core_schema)]
+        }
 
     @classmethod
     def exactly(cls, time_us: float) -> Self:
@@ -313,7 +326,10 @@ def _read_optimizer(given: object) -> object:
 
 
 _WrittenOptimizer = Annotated[
-    OptimizerSpec, BeforeValidator(_read_optimizer), PlainSerializer(str, return_type=str)
+    OptimizerSpec,
+    BeforeValidator(_read_optimizer),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string"}),
 ]
 
 

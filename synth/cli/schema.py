@@ -1,0 +1,72 @@
+"""`synth schema`: the JSON Schema of a file format."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from synth.cli.answer.output import answer, talk
+from synth.errors import SynthError
+from synth.record import check_folder, write_atomically
+
+if TYPE_CHECKING:
+    from synth.record import FileRecord
+
+
+class FileFormat(StrEnum):
+    """A file format that has a schema."""
+
+    PROFILE = "profile"
+    PLAN = "plan"
+    TRACE = "trace"
+    CURVE = "curve"
+    CHECKPOINT = "checkpoint"
+
+
+def command(
+    file_format: Annotated[
+        FileFormat | None, typer.Argument(metavar="FORMAT", help="Kind of file.")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Write the schema, or those of all formats, into this folder."),
+    ] = None,
+) -> None:
+    """Print the JSON Schema of a file format: profile, plan, trace, curve or checkpoint."""
+    from synth.json_schema import schema_name, schema_of
+
+    if file_format is None and folder is None:
+        names = ", ".join(FileFormat)
+        raise SynthError(f"give a format ({names}), or --folder FOLDER for the schemas of all")
+    formats = list(FileFormat) if file_format is None else [file_format]
+    check_folder("--folder", folder)
+    for each in formats:
+        record = _record_of(each)
+        text = json.dumps(schema_of(record), indent=1) + "\n"
+        if folder is None:
+            answer(text.removesuffix("\n"))
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{schema_name(record)}.json"
+        write_atomically(path, text)
+        talk(f"written: {path}")
+
+
+def _record_of(file_format: FileFormat) -> "type[FileRecord]":
+    """Import the record of a format."""
+    from synth.plan.memory_curve.curve_file import MemoryCurve
+    from synth.profile import Profile
+    from synth.runtime.checkpoint.manifest import Manifest
+    from synth.schedule.files.plan_file import Plan
+    from synth.schedule.measured.trace import Trace
+
+    records: dict[FileFormat, type[FileRecord]] = {
+        FileFormat.PROFILE: Profile,
+        FileFormat.PLAN: Plan,
+        FileFormat.TRACE: Trace,
+        FileFormat.CURVE: MemoryCurve,
+        FileFormat.CHECKPOINT: Manifest,
+    }
+    return records[file_format]
