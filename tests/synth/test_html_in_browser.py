@@ -153,8 +153,24 @@ def test_keys_walk_along_a_rank_and_back_along_what_was_waited_for(view: Any) ->
     view.keyboard.press(",")
     view.keyboard.press("w")
     assert tip(view).startswith("F0.0:")
+    for _ in range(8):
+        view.keyboard.press("+")
+    settle(view)
+    assert view.locator("#tip").is_hidden()  # out of sight
+    view.keyboard.press("0")
+    settle(view)
+    assert tip(view).startswith("F0.0:")
     view.keyboard.press("Escape")
     assert view.locator("#tip").is_hidden()
+
+
+def test_a_schedule_that_takes_no_time_can_be_opened(browser: Any, tmp_path: Path) -> None:
+    thin_page(tmp_path / "page.html", 0, 0, 3)
+    with opened(browser, tmp_path / "page.html") as view:
+        for key in (".", "w", "t", "+", "0"):
+            view.keyboard.press(key)
+        settle(view)
+        assert view.locator("#tip").is_hidden()
 
 
 def test_transfers_are_shown_when_asked_for_and_told_of(view: Any) -> None:

@@ -145,7 +145,7 @@ class Chart {
     return node >= this.numOps && node < this.numOps + this.numTransfers;
   }
 
-  /** The ranks of a node: one of an op, two of a transfer (-1: the host), several of a collective. */
+  /** The ranks of a node: one of an op, two of a transfer (-1: the host), all of a collective. */
   ranksOf(node) {
     if (this.isOp(node)) return [this.rankOf(node)];
     if (!this.isTransfer(node)) return this.collectiveOf(node)[2];

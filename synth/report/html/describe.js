@@ -84,7 +84,8 @@ class Words {
       const cause = chart.awaited(before);
       if (cause >= 0) lines.push(["which waited for", this.node(chart, cause)]);
     }
-    const idleUs = chart.start[op] - (op > chart.opsOf(rank)[0] ? chart.end(op - 1) : chart.beginUs);
+    const freeUs = op > chart.opsOf(rank)[0] ? chart.end(op - 1) : chart.beginUs;
+    const idleUs = chart.start[op] - freeUs;
     if (idleUs > 0) lines.push(["idle before", formatUs(idleUs)]);
     return lines;
   }

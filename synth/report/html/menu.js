@@ -99,5 +99,6 @@ async function open() {
 }
 
 open().catch((error) => {
-  document.body.textContent = `This page cannot be shown: ${error}. A browser of 2023 or later can.`;
+  const hint = "a browser of 2023 or later is needed";
+  document.body.textContent = `This page cannot be shown (${hint}): ${error}`;
 });

@@ -99,7 +99,8 @@ class Viewer {
 
   keepInside() {
     const spareUs = this.fullUsPerPixel * (this.width - 14) - this.usPerPixel * (this.width - 14);
-    this.fromUs = Math.min(Math.max(this.fromUs, this.beginUs), this.beginUs + Math.max(0, spareUs));
+    const latestUs = this.beginUs + Math.max(0, spareUs);
+    this.fromUs = Math.min(Math.max(this.fromUs, this.beginUs), latestUs);
   }
 
   /** Place all rows: of each schedule below its title, or of each rank under each other. */
@@ -181,6 +182,7 @@ class Viewer {
     });
     this.drawNames();
     this.drawAxis();
+    if (this.selected && !this.isPointing) this.tipOfSelected();
   }
 
   drawRows(ratio) {
@@ -411,6 +413,7 @@ class Viewer {
   hover(x, y) {
     const found = this.at(x, y);
     this.hovered = found && found.node >= 0 ? found : null;
+    this.isPointing = found !== null;
     if (found) this.tip(found, x, y);
     else this.hideTip();
     this.draw();
@@ -431,14 +434,22 @@ class Viewer {
   }
 
   hideTip() {
+    this.isPointing = false;
     byId("tip").hidden = true;
-    if (this.selected) this.tipOfSelected();
   }
 
+  /** Show the details of the selected op beside it, if it is in sight. */
   tipOfSelected() {
     const { chart, node } = this.selected;
+    const y = this.middleOf(chart, chart.rankOf(node));
+    const toUs = this.usAt(this.size.width);
+    const isInTime = chart.end(node) > this.fromUs && chart.start[node] < toUs;
+    if (!isInTime || y < AXIS || y > this.size.height) {
+      byId("tip").hidden = true;
+      return;
+    }
     const x = Math.min(this.size.width, Math.max(GUTTER, this.xOf(chart.end(node))));
-    this.tip(this.selected, x, this.middleOf(chart, chart.rankOf(node)));
+    this.tip(this.selected, x, y);
   }
 
   say(text) {
@@ -451,9 +462,9 @@ class Viewer {
   select(chart, op) {
     this.selected = { chart, node: op };
     this.hovered = null;
+    this.isPointing = false;
     this.bring(chart, op);
     this.drawNow();
-    this.tipOfSelected();
     const text = this.words.op(chart, op).map(([name, words]) => `${name} ${words}`);
     byId("said").textContent = text.join(", ");
   }
@@ -485,12 +496,13 @@ class Viewer {
 
   /** Select the next op of the rank that takes time, or the previous one. */
   step(by) {
-    if (!this.selected) {
-      const [row] = this.visible;
-      return this.select(row.chart, row.chart.firstEndingAfter(row.rank, this.fromUs));
-    }
-    const { chart, node } = this.selected;
-    const [first, last] = chart.opsOf(chart.rankOf(node));
+    const [row] = this.visible;
+    const { chart, node } = this.selected || {
+      chart: row.chart,
+      node: row.chart.firstEndingAfter(row.rank, this.fromUs) - by,
+    };
+    const rank = this.selected ? chart.rankOf(node) : row.rank;
+    const [first, last] = chart.opsOf(rank);
     for (let op = node + by; op >= first && op < last; op += by) {
       if (chart.duration[op]) return this.select(chart, op);
     }
@@ -693,6 +705,7 @@ class Controls {
     if (event.altKey || event.offsetX < GUTTER) viewer.scroller.scrollBy(0, dy);
     else if (event.shiftKey || Math.abs(dx) > Math.abs(dy)) viewer.pan(dx || dy);
     else viewer.zoom(Math.exp(dy * (event.ctrlKey ? 0.01 : 0.002)), event.offsetX);
+    viewer.hover(event.offsetX, event.offsetY);
   }
 
   press(event) {
