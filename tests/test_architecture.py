@@ -40,10 +40,10 @@ APART = [
 ]
 
 # Parts whose numbers are in a module `tuning`.
-TUNED = ("synth.solve", "synth.plan.partition", "synth.plan.memory_curve", "synth.plan.reprove")
+TUNED = ("synth.solve", "synth.plan")
 
-# Their numbers that are no tuning: sentinels, encodings of kinds and of seeds, and tolerances of
-# rounding.
+# Their numbers that are no tuning: sentinels, conversions of units, encodings of kinds and of
+# seeds, and tolerances of rounding.
 NUMBERS = {
     "NEVER",
     "NONE",
@@ -53,6 +53,8 @@ NUMBERS = {
     "_DOES_BY_CODE",
     "_EXACT_TO",
     "_NEVER",
+    "_NOTHING_YET",
+    "_NS_PER_US",
     "_OPEN",
     "_ROUNDING_US",
     "_SEEDS",

@@ -13,6 +13,7 @@ from synth.plan.choose.candidates import Candidate
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.stages import recomputed
+from synth.plan.tuning import RACE
 from synth.schedule.placements import usual
 from synth.schedule.verify import verify
 from synth.solve import Incumbent, Problem, Result, SolveOptions, solve
@@ -201,8 +202,7 @@ def test_those_that_found_no_time_at_first_share_what_is_left(
     answers = Trials({name: [(2000, 1000)] * 9 for name in [c.name for c in candidates()]})
     monkeypatch.setattr(trials, "solve_repartitioning", answers)
     monkeypatch.setattr(trials, "judge", lambda *judged: None)
-    monkeypatch.setattr(trials, "_FIRST_SHARE", 0.0)
-    monkeypatch.setattr(trials, "_SECOND_SHARE", 0.0)
+    monkeypatch.setattr(trials, "RACE", replace(RACE, first_share=0.0, second_share=0.0))
     solve_best_of(candidates(), PROFILE, options=counted(100))
     first, *others = answers.asked
     assert first[0] == "linear"

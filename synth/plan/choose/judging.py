@@ -15,6 +15,7 @@ from synth.plan.recompute.choice import bound_us, why_infeasible
 from synth.plan.recompute.choosing import counts_tried
 from synth.plan.recompute.repartition import repartitioned
 from synth.plan.recompute.stages import recomputed
+from synth.plan.tuning import JUDGING
 from synth.profile import Profile
 from synth.solve.bounds.closed_form import work_bound_us
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
@@ -24,18 +25,15 @@ from synth.solve.result import Result, StoppedBy
 
 # Approximate time of each pass, relative to the first one.
 _COSTS = {
-    Pass.UNTIMED: 1,
-    Pass.TIMED: 3,
-    Pass.AVERAGED: 3,
-    Pass.UNTIMED_WITH_R: 1,
-    Pass.WITH_FEWER_R: 1,
-    Pass.WITH_LAYERS: 4,
-    Pass.TIMED_WITH_R: 12,
-    Pass.AVERAGED_WITH_R: 12,
+    Pass.UNTIMED: JUDGING.untimed_cost,
+    Pass.TIMED: JUDGING.timed_cost,
+    Pass.AVERAGED: JUDGING.timed_cost,
+    Pass.UNTIMED_WITH_R: JUDGING.untimed_cost,
+    Pass.WITH_FEWER_R: JUDGING.untimed_cost,
+    Pass.WITH_LAYERS: JUDGING.layers_cost,
+    Pass.TIMED_WITH_R: JUDGING.timed_with_r_cost,
+    Pass.AVERAGED_WITH_R: JUDGING.timed_with_r_cost,
 }
-
-# Schedules up to this multiple of the best value get partitions for the stages that they recompute.
-_NEAR = 1.15
 
 # Called before each schedule with its number of ops, and True if it is as published; True ends it.
 IsLateForOps = Callable[[int, bool], bool]
@@ -123,7 +121,9 @@ def repartitioned_trials(
     """
     best_us = _best_us(those) or 0
     known = {(trial.name, trial.problem.partition) for trial in those}
-    near = [one for one in those if one.value_us is not None and one.value_us <= _NEAR * best_us]
+    near = [
+        one for one in those if one.value_us is not None and one.value_us <= JUDGING.near * best_us
+    ]
     for trial in sorted(near, key=lambda one: one.value_us or 0):
         if trial.candidate.choice is not None:
             continue

@@ -10,21 +10,9 @@ from synth.plan.partition.queue import PartitionQueue
 from synth.plan.partition.tight_cap_search import PartitionSearch
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.recompute.stages import recomputed, without_recompute
+from synth.plan.tuning import PARTITION_TRIALS, RACE
 from synth.profile import Profile
 from synth.solve.options import SolveOptions
-
-# Share of the time for proofs in a search for partitions.
-_PROOFS_SHARE = 0.6
-
-# Partitions that get a trial, including the first one: of a single placement, and of each of
-# several.
-_PARTITIONS = 3
-_PARTITIONS_OF_EACH = 2
-
-# Placements near the best whose partitions are searched, and how many times as long as the best
-# value these are at most.
-FEW = 3
-WORTH = 1.15
 
 
 class PartitionTrials:
@@ -52,7 +40,9 @@ class PartitionTrials:
     def _best_of(self, candidate: Candidate, search: PartitionSearch) -> list[Trial]:
         known = self.race.partitions_of(candidate.name)
         is_alone = len(self.race.candidates) == 1
-        best = search.best(_PARTITIONS if is_alone else _PARTITIONS_OF_EACH)
+        best = search.best(
+            PARTITION_TRIALS.partitions_of_one if is_alone else PARTITION_TRIALS.partitions_of_each
+        )
         new = (candidate.on(problem) for problem in best if problem.partition not in known)
         return [self.race.new(one) for one in new]
 
@@ -61,7 +51,7 @@ class PartitionTrials:
         race = self.race
         if len(race.candidates) == 1:
             return race.candidates
-        near = [trial.name for trial in race.near(WORTH)][:FEW]
+        near = [trial.name for trial in race.near(RACE.worth_a_trial)][: RACE.few]
         first, *others = race.candidates
         return [first, *(candidate for candidate in others if candidate.name in near)]
 
@@ -69,7 +59,7 @@ class PartitionTrials:
         """Search for partitions; if nothing fits and the stages may be chosen, with all of R."""
         self.clock.grant(limit_s)
         should_stop = self.clock.deadline(limit_s)
-        options = replace(self.options, time_limit_s=_PROOFS_SHARE * limit_s)
+        options = replace(self.options, time_limit_s=PARTITION_TRIALS.proofs_share * limit_s)
         best, problem = self.race.best_of(candidate.name), candidate.problem
         stages: Sequence[int] = candidate.choice or ()
         order = None

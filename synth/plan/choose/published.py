@@ -25,6 +25,7 @@ from synth.plan.recompute.choice import Choice, why_infeasible
 from synth.plan.recompute.choosing import counts_tried
 from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.stages import bounds, merged, without_recompute, written_out
+from synth.plan.tuning import JUDGED_SCHEDULES, LAYER_SEARCH
 from synth.schedule.model import Buffering, Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate, split_backward
 from synth.solve.improve.published import with_mean_times
@@ -32,21 +33,8 @@ from synth.solve.infeasibility import find_shortage
 from synth.solve.problem import Problem
 from synth.solve.result import Baseline
 
-# An order is tried with fewer stages recomputing if it is at most this many times as long as the
-# best schedule of all candidates.
-_NEAR = 1.15
-
-# Choices of layers on which families are judged. List scheduling, which makes that choice, places
-# as many ops as this number of schedules has; for the deadline it counts as fewer of them, since an
-# op is placed in less time than it is judged.
-_LAYER_CHOICES = 3
-_LAYER_SEARCH_SCHEDULES = 96
-_LAYER_SEARCH_OPS_PER_S = 100_000
-_LAYER_SEARCH_COUNTS_AS = 20
-
-# Tried where a schedule with R's does not fit with its own buffers: the usual ones, then those that
-# take the least memory.
-_BUFFERINGS = (BUFFERINGS[0], Buffering(0, 0))
+# The smallest buffering, with which schedules with R's fit most easily.
+_SMALLEST_BUFFERING = Buffering(0, 0)
 
 _Made = Iterator[tuple[str, Schedule]]
 
@@ -206,12 +194,13 @@ class JudgedSchedules:
         """Judge all families on the choices of layers that list scheduling finds best."""
         problem = self.problem
         is_asked = self.choice is None and problem.caps_bytes is not None and applies(problem)
-        if not is_asked or self._is_over(is_late(_LAYER_SEARCH_COUNTS_AS)):
+        if not is_asked or self._is_over(is_late(JUDGED_SCHEDULES.layer_search_counts_as)):
             return
-        effort_s = _LAYER_SEARCH_SCHEDULES * problem.num_ops / _LAYER_SEARCH_OPS_PER_S
+        effort_ops = JUDGED_SCHEDULES.layer_search_schedules * problem.num_ops
+        effort_s = effort_ops / LAYER_SEARCH.ops_per_s
         search = LayerSearch(problem, effort_s, lambda: is_late(0))
         search.run()
-        for chosen in search.best(_LAYER_CHOICES):
+        for chosen in search.best(JUDGED_SCHEDULES.layer_choices):
             judged = JudgedSchedules(chosen, ())
             for step in (Pass.UNTIMED, Pass.TIMED, Pass.AVERAGED):
                 judged.run(step, is_late)
@@ -241,7 +230,7 @@ class JudgedSchedules:
         if self.choice is not None or not self._fitted:
             return
         best = min(self._fitted, key=lambda fitted: fitted.value_us)
-        if best_us is not None and best.value_us > _NEAR * best_us:
+        if best_us is not None and best.value_us > JUDGED_SCHEDULES.near * best_us:
             return
         stages = best.stages
         for stage in reversed(best.stages):
@@ -296,7 +285,7 @@ class JudgedSchedules:
             return None
         longer, name = written_out(schedule, stages), f"{name}+R"
         found = None
-        for buffering in (longer.buffering, *_BUFFERINGS):
+        for buffering in (longer.buffering, BUFFERINGS[0], _SMALLEST_BUFFERING):
             found = evaluate(self.problem, replace(longer, buffering=buffering), name)
             if found is not None:
                 break

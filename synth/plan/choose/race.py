@@ -9,15 +9,10 @@ from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
 from synth.plan.partition.paths import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
+from synth.plan.tuning import RACE
 from synth.solve.infeasibility import needed_bytes
 from synth.solve.problem import Problem
 from synth.solve.result import Baseline, Result, StoppedBy, rank_key, relative_gap
-
-# Values up to this multiple of the best are near it.
-_NEAR = 1.03
-
-# The leader's gap is small if it is less than this share of the others' gap.
-_OWN_SHARE = 0.5
 
 
 class Race:
@@ -106,7 +101,7 @@ class Race:
         """Return the trials that may still become the best, best first."""
         return [trial for trial in self._ranked() if self.can_win(trial)]
 
-    def near(self, times: float = _NEAR, *, is_first_round: bool = False) -> list[Trial]:
+    def near(self, times: float = RACE.near, *, is_first_round: bool = False) -> list[Trial]:
         """Return the promising trials whose value is near the best.
 
         Candidates on which no published schedule fits are not near once others were judged, but may
@@ -152,7 +147,7 @@ class Race:
         others = (one.lower_bound_us for one in promising if one is not best)
         others_us = min(self._others_us(), *others, best.value_us)
         own = relative_gap(best.value_us, best.lower_bound_us)
-        return own < _OWN_SHARE * relative_gap(best.value_us, others_us)
+        return own < RACE.own_gap_share * relative_gap(best.value_us, others_us)
 
     def _others_us(self) -> int:
         """Return the lower bound over all untried partitions."""

@@ -5,10 +5,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from synth.plan.tuning import RACE
 from synth.solve.options import SolveOptions
-
-# Least share of the time limit for which another trial begins.
-_LEAST_SHARE = 0.02
 
 
 class RaceClock:
@@ -45,7 +43,7 @@ class RaceClock:
 
     def has_time(self, until_s: float) -> bool:
         """Return True if enough time is left until a moment for another trial."""
-        return not self._stop.is_set() and self.left_s(until_s) > _LEAST_SHARE * self.limit_s
+        return not self._stop.is_set() and self.left_s(until_s) > RACE.least_share * self.limit_s
 
     def deadline(self, limit_s: float) -> Callable[[], bool]:
         """Return a function that is true after `limit_s` seconds, or once the race is stopped."""

@@ -24,7 +24,7 @@ from synth.plan.choose.judging import (
     offloading_trial,
     repartitioned_trials,
 )
-from synth.plan.choose.partition_trials import FEW, WORTH, PartitionTrials
+from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.race import Race
 from synth.plan.choose.race_clock import RaceClock
 from synth.plan.partition import bounds
@@ -32,40 +32,12 @@ from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
 from synth.plan.recompute.choosing import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
+from synth.plan.tuning import JUDGING, RACE
 from synth.profile import Profile
 from synth.solve.options import Part, SolveOptions
 from synth.solve.result import Incumbent, Result, StoppedBy
 
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
-
-# Shares of the remaining time: for a trial of every candidate, then for one of the best few.
-_FIRST_SHARE = 0.3
-_SECOND_SHARE = 0.4
-
-# Share of the remaining time for a search for partitions, before these.
-_PARTITIONS_SHARE = 0.15
-
-# Shares of the time for judging published schedules, before all: as they are, and with R.
-_JUDGING_PUBLISHED_SHARE = 0.6
-_JUDGING_SHARE = 0.5
-
-# Ops judged per second: as counted by a deterministic search, and seconds per op by the clock.
-_JUDGED_OPS_PER_S = 20_000
-_JUDGED_OP_S = 10e-6
-
-# Least seconds of a trial of the first round, per op of the first candidate.
-_TRIAL_S_PER_OP = 200e-6
-
-# Shorter trials skip the published schedules if there is a schedule already, in seconds.
-_LEAST_FOR_FAMILIES_S = 2.0
-
-# Share of the time limit for the first partition, before others are searched, if there are no
-# bounds over all partitions.
-_START_SHARE = 0.5
-
-# Share of the remaining time for further partitions: after the rounds, and again when the trials
-# near the best are over or account for little of the gap.
-_FURTHER_SHARE = 0.25
 
 
 def solve_best_of(
@@ -122,8 +94,8 @@ class _RaceRun:
         """
         race = self.race
         race.trials = [race.new(candidate) for candidate in race.candidates]
-        until_s = self.clock.moment_s(_JUDGING_SHARE)
-        self._judge(race.trials, until_s, self.clock.moment_s(_JUDGING_PUBLISHED_SHARE))
+        until_s = self.clock.moment_s(JUDGING.share)
+        self._judge(race.trials, until_s, self.clock.moment_s(JUDGING.published_share))
         race.is_judged = race.best_us is not None
         for trial in race.trials:
             if not self.stop.is_set() and (nothing := infeasible_result(trial)) is not None:
@@ -134,8 +106,8 @@ class _RaceRun:
             return
         is_alone = len(race.candidates) == 1
         if is_alone and not bounds.applies(race.candidates[0].problem):
-            self._try(race.trials[0], _START_SHARE * self.options.time_limit_s)
-        until_s = self.clock.moment_s(_PARTITIONS_SHARE)
+            self._try(race.trials[0], RACE.start_share * self.options.time_limit_s)
+        until_s = self.clock.moment_s(RACE.partitions_share)
         for new in self.partitions.first(until_s):
             race.trials += new
             self._judge(new, until_s)
@@ -153,9 +125,9 @@ class _RaceRun:
             if self.announcer.told_us is None and not self.num_judged and not self.stop.is_set():
                 self.num_judged = 1  # judge one schedule even without time
                 return False
-            spent_s = ops * _JUDGED_OP_S
+            spent_s = ops * JUDGING.s_per_op
             if self.options.deterministic:
-                self.clock.grant(ops / _JUDGED_OPS_PER_S)
+                self.clock.grant(ops / JUDGING.ops_per_s)
                 spent_s = 0.0
             end_s = until_plain_s if is_plain and until_plain_s is not None else until_s
             return self.stop.is_set() or self.clock.left_s(end_s) < spent_s
@@ -183,9 +155,9 @@ class _RaceRun:
         self._begin()
         race, limit_s = self.race, self.options.time_limit_s
         if len(race.trials) > 1:
-            self._round(self._worth_a_trial(), self.clock.moment_s(_FIRST_SHARE))
-        if len(near := race.near()[:FEW]) > 1:
-            self._round(near, self.clock.moment_s(_SECOND_SHARE))
+            self._round(self._worth_a_trial(), self.clock.moment_s(RACE.first_share))
+        if len(near := race.near()[: RACE.few]) > 1:
+            self._round(near, self.clock.moment_s(RACE.second_share))
         if race.bounds_all_partitions:
             self._try_further()
         while self.clock.has_time(limit_s):
@@ -205,15 +177,15 @@ class _RaceRun:
 
     def _worth_a_trial(self) -> Sequence[Trial]:
         """Return the trials of the first round: as many as there is time for, best first."""
-        near = self.race.near(WORTH, is_first_round=True)
+        near = self.race.near(RACE.worth_a_trial, is_first_round=True)
         untried = [trial for trial in near if not trial.num_searches]
-        limit_s = _FIRST_SHARE * self.clock.left_s(self.options.time_limit_s)
-        most = limit_s / (_TRIAL_S_PER_OP * self.race.candidates[0].problem.num_ops)
+        limit_s = RACE.first_share * self.clock.left_s(self.options.time_limit_s)
+        most = limit_s / (RACE.trial_s_per_op * self.race.candidates[0].problem.num_ops)
         return untried[: max(1, int(most))]
 
     def _try_further(self) -> bool:
         """Try further partitions that look good; return False if there are none."""
-        trials, until_s = self.race.trials, self.clock.moment_s(_FURTHER_SHARE)
+        trials, until_s = self.race.trials, self.clock.moment_s(RACE.further_share)
         began = len(trials)
         while self.clock.has_time(until_s) and (further := self.partitions.next(until_s)):
             trials.append(further)
@@ -230,7 +202,7 @@ class _RaceRun:
         if one not in promising:
             race.trials.append(one)
         is_last = one in promising and len(least) == 1
-        self._try(one, (1 if is_last else _FURTHER_SHARE) * self.clock.left_s(limit_s))
+        self._try(one, (1 if is_last else RACE.further_share) * self.clock.left_s(limit_s))
         return True
 
     def _round(self, those: Sequence[Trial], until_s: float) -> None:
@@ -244,7 +216,7 @@ class _RaceRun:
             return
         self.clock.grant(limit_s)
         options = replace(self.options, time_limit_s=limit_s, hint=None)
-        is_known = self.race.best_us is not None and limit_s < _LEAST_FOR_FAMILIES_S
+        is_known = self.race.best_us is not None and limit_s < RACE.least_for_families_s
         if trial.is_judged or is_known:
             options = replace(options, without=options.without | {Part.FAMILIES})
         start = trial.found or self.race.best_of(trial.name)

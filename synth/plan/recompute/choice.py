@@ -14,13 +14,11 @@ from synth.plan.recompute.solve import (
     why_nothing_fits,
 )
 from synth.plan.recompute.stages import bounds, merged
+from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.solve.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import Result
-
-# Most stages times choices of a rank for which bounds over any choice respect memory limits.
-_MOST_CHOICES = 1_100
 
 # Stages that recompute; None: chosen by the search, also layers if the problem has its profile.
 Choice = tuple[int, ...] | None
@@ -91,7 +89,7 @@ def bound_us(problem: Problem, choice: Choice) -> int:
     if choice is not None:
         return problem.objective.value_us(bounds(problem, choice))
     most_held = max(map(len, problem.placement.held))
-    if problem.costs.num_stages << most_held > _MOST_CHOICES:
+    if problem.costs.num_stages << most_held > RECOMPUTE_BOUNDS.most_closed_forms:
         return problem.objective.value_us(bounds(replace(problem, caps_bytes=None), ()))
     return problem.objective.value_us(bounds_of_every_choice(problem))
 

@@ -11,6 +11,7 @@ from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.solve import OnImprovement, solve_recomputing, without_schedule
 from synth.plan.recompute.stages import bounds, merged
+from synth.plan.tuning import RECOMPUTE_TRIALS
 from synth.solve.infeasibility import find_shortage
 from synth.solve.options import Part, SolveOptions
 from synth.solve.problem import Problem
@@ -27,25 +28,6 @@ Listeners = Callable[[Problem], OnImprovement | None]
 Repartition = Callable[[Problem], Problem | None]
 
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
-
-# Share of the time limit for trials of numbers of stages, and the most numbers to try.
-_TRIAL_SHARE = 0.4
-_MOST_TRIALS = 9
-
-# Share of the time limit for the search for layers, and how many of its choices are tried. If there
-# are any, the most numbers of stages to try.
-_LAYERS_SHARE = 0.15
-_LAYERED = 3
-_FEW_TRIALS = 4
-
-# Further choices of layers to try if the search with the best one ends early: how many, the share
-# of the remaining time for each, and the least share of the limit for which one begins.
-_FURTHER = 16
-_FURTHER_SHARE = 0.5
-_LEAST_SHARE = 0.02
-
-# Numbers of stages tried on partitions of their own: the best one and its neighbours.
-_NEAR = 3
 
 
 def solve_choosing(
@@ -132,13 +114,16 @@ class _Choosing:
             listener = self.listeners(self.problem)
             return solve_recomputing(self.problem, (), self.options, listener, self.stop)
         layered = self._with_layers(self.problem)
-        most = _FEW_TRIALS if layered else _MOST_TRIALS
+        most = (
+            RECOMPUTE_TRIALS.most_counts_beside_layers if layered else RECOMPUTE_TRIALS.most_counts
+        )
         counts = counts_tried(self.problem.costs.num_stages, most)
         trials = len(counts) + sum(
-            len(self._partitions(tuple(range(c)))) - 1 for c in counts[1 : 1 + _NEAR]
+            len(self._partitions(tuple(range(c)))) - 1
+            for c in counts[1 : 1 + RECOMPUTE_TRIALS.near_counts]
         )
         trials += len(layered) + bool(layered)
-        trial_s = (_TRIAL_SHARE * self.options.time_limit_s - self.searched_s) / trials
+        trial_s = (RECOMPUTE_TRIALS.share * self.options.time_limit_s - self.searched_s) / trials
         without = self.options.without | {Part.ROBUSTNESS}
         brief = replace(self.options, time_limit_s=max(0.0, trial_s), without=without)
         self._try(self.problem, (), brief)
@@ -171,7 +156,7 @@ class _Choosing:
         """Return the problem with the best choices of layers; empty if layers are not known."""
         if not applies(problem) or self.stop.is_set():
             return []
-        began, limit_s = time.monotonic(), _LAYERS_SHARE * self.options.time_limit_s
+        began, limit_s = time.monotonic(), RECOMPUTE_TRIALS.layers_share * self.options.time_limit_s
         is_clock = not self.options.deterministic
 
         def is_late() -> bool:
@@ -181,8 +166,8 @@ class _Choosing:
         search = LayerSearch(problem, limit_s, is_late)
         search.run()
         self.searched_s += time.monotonic() - began if is_clock else limit_s
-        found = search.best(_FURTHER)
-        count = len(found) if search.are_few else _LAYERED
+        found = search.best(RECOMPUTE_TRIALS.further_choices)
+        count = len(found) if search.are_few else RECOMPUTE_TRIALS.layer_choices
         self.further += found[count:]
         return found[:count]
 
@@ -206,7 +191,7 @@ class _Choosing:
         problem, stages, found = self.best
         spent_s = time.monotonic() - self.began
         if self.options.deterministic:
-            spent_s = _TRIAL_SHARE * self.options.time_limit_s
+            spent_s = RECOMPUTE_TRIALS.share * self.options.time_limit_s
         left_s = self.options.time_limit_s - spent_s
         if found.schedule is None or left_s <= 0 or self.stop.is_set():
             return
@@ -220,9 +205,9 @@ class _Choosing:
         limit_s = self.options.time_limit_s
         for problem in () if self.options.deterministic else self.further:
             left_s = limit_s - (time.monotonic() - self.began)
-            if left_s <= _LEAST_SHARE * limit_s:
+            if left_s <= RECOMPUTE_TRIALS.least_share * limit_s:
                 return
-            options = replace(self.options, time_limit_s=_FURTHER_SHARE * left_s)
+            options = replace(self.options, time_limit_s=RECOMPUTE_TRIALS.further_share * left_s)
             self._try(problem, (), options)
 
     def _tell(self, problem: Problem) -> OnImprovement | None:
@@ -271,7 +256,7 @@ class _Choosing:
         )
 
 
-def counts_tried(num_stages: int, most: int = _MOST_TRIALS) -> list[int]:
+def counts_tried(num_stages: int, most: int = RECOMPUTE_TRIALS.most_counts) -> list[int]:
     """Return the numbers of first stages to try: none, all, and evenly spaced between."""
     steps = min(num_stages, most - 1)
     return sorted({round(i * num_stages / steps) for i in range(steps + 1)})

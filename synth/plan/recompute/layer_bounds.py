@@ -24,16 +24,12 @@ from synth.plan.recompute.stages import (
     held_stages,
     relaxed,
 )
+from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.solve.bounds.closed_form import rank_bound, rank_bounds, work_bounds
 from synth.solve.infeasibility import needed_bytes
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.problem import Problem
-
-# Choices looked at for a rank, over all its stages; and of all ranks up to which they are looked at
-# rank by rank.
-_MOST_OF_RANK = 64
-_MOST_ONE_BY_ONE = 200
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
 
@@ -66,12 +62,12 @@ def bounds_of_every_choice(problem: Problem) -> Spans:
         return bounds_of_any_choice(problem)
     base = without_layers(problem)
     most_held = max(map(len, held_stages(base)))
-    each = int(_MOST_OF_RANK ** (1 / most_held))
+    each = int(RECOMPUTE_BOUNDS.most_choices_of_rank ** (1 / most_held))
     if each < 2 or base.caps_bytes is None:
         return work_bounds(relaxed_for_fusion(replace(base, caps_bytes=None)))
     own = [_merged_to(each, choices) for choices in _choices(base)]
     num_looks = base.num_ranks * max(map(len, own)) ** most_held
-    if num_looks <= _MOST_ONE_BY_ONE or not have_fixed_places(base):
+    if num_looks <= RECOMPUTE_BOUNDS.most_rank_by_rank or not have_fixed_places(base):
         return Spans.most(_of_rank(base, own, rank) for rank in range(base.num_ranks))
     return Spans.most(_of_all_ranks(base, own))
 

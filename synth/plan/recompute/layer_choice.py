@@ -18,6 +18,7 @@ from typing import NamedTuple
 from synth.costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.plan.recompute.layer_menu import Menu, Option, costs_with, menus
+from synth.plan.tuning import LAYER_SEARCH
 from synth.schedule.model import Buffering
 from synth.solve.bounds import closed_form
 from synth.solve.improve import list_scheduling
@@ -29,33 +30,8 @@ from synth.solve.problem import Problem
 # For each stage, the number of its choice.
 Picks = tuple[int, ...]
 
-# Numbers of micro-batches in flight that must fit, as shares of 1F1B's. Those that are best most
-# often come first, as there may be no time for all.
-_SHARES = (1.0, 0.75, 0.5, 1.5, 1.25, 2.0, 0.25, 0.0)
-
-# Repetitions if a rank's estimated memory was too low.
-_CORRECTIONS = 8
-
-# Priority rules tried on each choice; the rest is skipped if a value exceeds this multiple of the
-# best value.
-_RULES = 12
-_FAR = 1.15
-
-# Approximate ops that list scheduling places per second.
-_OPS_PER_S = 100_000
-
-# Choices are judged with all micro-batches up to this many ops, else with this many per rank.
-_FEW_OPS = 2_000
-_MICRO_BATCHES_PER_RANK = 3
-
-# All choices are tried if there are at most this many.
-_FEW_CHOICES = 16
-
-# Choices up to this multiple of the best value are worth a trial.
-_NEAR = 1.05
-
 # The smallest buffering, so that choices are found that fit with it only.
-_BUFFERING = Buffering(0, 0)
+_SMALLEST_BUFFERING = Buffering(0, 0)
 
 
 def applies(problem: Problem) -> bool:
@@ -99,7 +75,7 @@ class LayerSearch:
         assert problem.profile is not None and problem.partition is not None
         self.problem, self.should_stop = without_layers(problem), should_stop
         self.menus = menus(problem.profile, problem.partition)
-        self.effort_ops = round(_OPS_PER_S * effort_s)
+        self.effort_ops = round(LAYER_SEARCH.ops_per_s * effort_s)
         self.num_micro_batches = _num_judged_by(problem)
         self.judged: dict[Picks, int | None] = {}
         self.rule = 0
@@ -120,17 +96,19 @@ class LayerSearch:
         under tight limits, those come first that recompute least.
         """
         ranked = [one for one in self._ranked() if any(one.picks)]
-        near = [one.picks for one in ranked if one.value_us <= _NEAR * ranked[0].value_us]
+        near = [
+            one.picks for one in ranked if one.value_us <= LAYER_SEARCH.near * ranked[0].value_us
+        ]
         if self.are_few or not ranked:
             others = [p for p in self.judged if any(p) and p not in near and self._may_fit(p)]
             near += sorted(others, key=lambda picks: (self._backward_us(picks), picks))
-        count = _FEW_CHOICES if self.are_few else most
+        count = LAYER_SEARCH.few_choices if self.are_few else most
         return [with_layers(self.problem, self._layers(picks)) for picks in near[:count]]
 
     @property
     def are_few(self) -> bool:
         """True if there are so few choices that all of them are judged."""
-        return prod(len(menu.options) for menu in self.menus) <= _FEW_CHOICES
+        return prod(len(menu.options) for menu in self.menus) <= LAYER_SEARCH.few_choices
 
     def least(self) -> Problem:
         """Return the problem with the choices of least memory for one micro-batch alone."""
@@ -164,11 +142,11 @@ class LayerSearch:
     def _starts(self) -> Iterator[Picks]:
         """Yield choices for several numbers in flight; the one of least memory may be second."""
         room = _Room(self.problem, self.menus)
-        for share in _SHARES:
+        for share in LAYER_SEARCH.in_flight_shares:
             picks = self._fitting(room, share)
             if picks is not None:
                 yield picks
-            elif share == _SHARES[0]:
+            elif share == LAYER_SEARCH.in_flight_shares[0]:
                 yield self._least()
         yield self._least()
         if self.are_few:
@@ -177,7 +155,7 @@ class LayerSearch:
     def _fitting(self, room: "_Room", share: float) -> Picks | None:
         """Return a choice made for less memory until one micro-batch at a time fits."""
         caps = list(self.problem.caps_bytes or ())
-        for _ in range(_CORRECTIONS):
+        for _ in range(LAYER_SEARCH.corrections):
             picks = room.picks(share, caps)
             if picks is None:
                 return None
@@ -231,9 +209,9 @@ class LayerSearch:
         self.judged[picks] = None
         if not self._may_fit(picks):
             return
-        instance = safe_memory(problem, _BUFFERING)
+        instance = safe_memory(problem, _SMALLEST_BUFFERING)
         builder = list_scheduling.Builder(instance, problem.objective)
-        rules = list(islice(list_scheduling.variants(instance), _RULES))
+        rules = list(islice(list_scheduling.variants(instance), LAYER_SEARCH.rules))
         order = [self.rule, *(rule for rule in range(len(rules)) if rule != self.rule)]
         ranked = self._ranked()
         best_us = ranked[0].value_us if ranked else None
@@ -243,7 +221,9 @@ class LayerSearch:
             draft = builder.build(rules[rule])
             if draft is not None:
                 found = min(found or (draft.value_us, rule), (draft.value_us, rule))
-            if found and (self.should_stop() or (best_us and found[0] > _FAR * best_us)):
+            if found and (
+                self.should_stop() or (best_us and found[0] > LAYER_SEARCH.far * best_us)
+            ):
                 break
         if found is not None:
             self.judged[picks] = found[0]
@@ -253,8 +233,8 @@ class LayerSearch:
 
 def _num_judged_by(problem: Problem) -> int:
     copies = problem.num_replicas
-    few = copies * _FEW_OPS // (len(SPLIT) * problem.costs.num_stages)
-    most = max(copies, few, _MICRO_BATCHES_PER_RANK * problem.num_ranks)
+    few = copies * LAYER_SEARCH.few_ops // (len(SPLIT) * problem.costs.num_stages)
+    most = max(copies, few, LAYER_SEARCH.micro_batches_per_rank * problem.num_ranks)
     return min(problem.num_micro_batches, most)
 
 

@@ -20,15 +20,9 @@ import numpy as np
 
 from synth.costs import Costs, StageCosts, added_up, partition_costs
 from synth.op_kinds import OpKind
+from synth.plan.tuning import LAYER_MENU
 from synth.profile import LayerProfile, Profile
 from synth.recomputed_layers import is_recomputed_already, recomputed, recomputing
-
-# Largest and smallest number of choices for a row of layers that are followed further, for each
-# treatment of the last layer. The work grows with the layers and with the square of the choices;
-# this bound on the product keeps a menu at some milliseconds.
-_MOST_FOLLOWED = 48
-_LEAST_FOLLOWED = 4
-_FOLLOWED_SQUARED = 25_000
 
 # Times are compared in nanoseconds, the resolution of profiles.
 _NS_PER_US = 1000
@@ -270,8 +264,8 @@ class _Layers:
 
 def _followed(layers: _Layers, thin: _Thin) -> list[_Row]:
     rows: list[list[_Row]] = []
-    most = isqrt(_FOLLOWED_SQUARED // len(layers.plain))
-    most = max(_LEAST_FOLLOWED, min(_MOST_FOLLOWED, most))
+    most = isqrt(LAYER_MENU.followed_squared // len(layers.plain))
+    most = max(LAYER_MENU.least_followed, min(LAYER_MENU.most_followed, most))
     for index, (kept, again) in enumerate(zip(layers.plain, layers.again, strict=True)):
         treated: list[tuple[tuple[int, ...], LayerProfile, int]] = [((), kept, 0)]
         if again is not None:

@@ -16,14 +16,12 @@ from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.plan.recompute.choosing import Listeners, solve_choosing_partition
 from synth.plan.recompute.solve import OnImprovement
+from synth.plan.tuning import REPARTITION
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import Incumbent, Result, rank_key
-
-# Share of the time limit for the partition without R's time.
-_FIRST_SHARE = 0.6
 
 
 def solve_repartitioning(
@@ -54,7 +52,7 @@ def solve_repartitioning(
     given = _distinct(profile, problem, choice)
     if len(given) == 1:
         return solve_with(problem, choice, options, listeners(problem), stop)
-    part = replace(options, time_limit_s=_FIRST_SHARE * options.time_limit_s)
+    part = replace(options, time_limit_s=REPARTITION.first_share * options.time_limit_s)
     first = solve_with(problem, choice, part, listeners(problem), stop)
     spent_s = part.time_limit_s if options.deterministic else time.monotonic() - began
     left_s = options.time_limit_s - spent_s

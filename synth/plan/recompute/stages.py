@@ -15,14 +15,12 @@ from itertools import compress, product
 from synth.costs import Costs, StageCosts
 from synth.objective import Spans
 from synth.op_kinds import OpKind
+from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.solve.bounds.closed_form import rank_bounds, work_bounds
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.problem import Problem
-
-# Stages on one rank up to which all their choices are looked at for a bound.
-_MOST_HELD = 4
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
 
@@ -95,7 +93,7 @@ def bounds_of_any_choice(problem: Problem) -> Spans:
     """
     held = held_stages(problem)
     most = max(map(len, held))
-    if most > _MOST_HELD:
+    if most > RECOMPUTE_BOUNDS.most_held:
         return work_bounds(relaxed_for_fusion(replace(problem, caps_bytes=None)))
     if not have_fixed_places(problem):
         return Spans.most(_of_own_choice(problem, rank, own) for rank, own in enumerate(held))

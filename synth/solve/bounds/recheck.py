@@ -193,8 +193,16 @@ class _Checker:
     def _by_idle(self, known: IdleTimes) -> int:
         """The bound that follows from idle times."""
         claimed = Reference(self.claimed_us, None)
-        asked = (self.instance, self.objective, self.options, self.work)
-        return IdleBounds(*asked, lambda: claimed, self.should_stop, known).bound_us
+        bounds = IdleBounds(
+            instance=self.instance,
+            objective=self.objective,
+            options=self.options,
+            work=self.work,
+            reference=lambda: claimed,
+            should_stop=self.should_stop,
+            least_us=known,
+        )
+        return bounds.bound_us
 
     # Lemmas
 
@@ -213,8 +221,9 @@ class _Checker:
         ranks = self._ranks(lemma.ranks)
         first = self.instance.copies[0]
         self._require(first.rank in ranks and lemma.num_forwards <= first.last)
-        asked = (forward_spacing.of_few(self.instance, lemma.num_forwards + 1), ranks, known)
-        model = SpacingToEndModel(*asked) if lemma.is_to_end else SpacingModel(*asked)
+        few = forward_spacing.of_few(self.instance, lemma.num_forwards + 1)
+        kind = SpacingToEndModel if lemma.is_to_end else SpacingModel
+        model = kind(instance=few, scope=ranks, known=known)
         self._refute_below(model, lemma.least_us)
 
     def _prove_idle(self, rank: int, lemma: IdleTime) -> None:
