@@ -24,8 +24,8 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
-from .models.imports import import_function
 from .models.loading import last_of_the_user
+from .models.user_function import import_function
 
 
 class MicroBatch(NamedTuple):

@@ -5,6 +5,6 @@
 
 from .folder import CheckpointFolder
 from .options import CheckpointOptions
-from .state import DataFingerprint, TrainingState
+from .training_state import DataFingerprint, TrainingState
 
 __all__ = ["CheckpointFolder", "CheckpointOptions", "DataFingerprint", "TrainingState"]

@@ -23,9 +23,9 @@ from .optimizer_state import optimizer_state_of
 from .options import LAST_GOOD, CheckpointOptions
 from .regular_files import read_regular
 from .saving import NotWritten, Saving, reason, stage
-from .shares import Holding, Shares, holding_of, share
-from .state import TrainingState
 from .tensor_names import named_tensors
+from .training_state import TrainingState
+from .writer_assignment import Holding, WriterAssignment, assign_writers, holding_of
 
 T = TypeVar("T")
 
@@ -212,17 +212,17 @@ class Checkpointer:
         self.wait()
         self._optimizer_state.finish()
         tensors = named_tensors(self._layers, self._optimizer_state)
-        shares = self._share(holding_of(tensors), state.step)
-        if isinstance(shares, NotWritten):
+        assignment = self._assign_writers(holding_of(tensors), state.step)
+        if isinstance(assignment, NotWritten):
             written: Future[None] = Future()
-            written.set_exception(shares)
+            written.set_exception(assignment)
         else:
             saving = Saving(self._folder, state, self._options.keep, self._group)
-            staged = stage(tensors, shares)
-            written = self._thread.submit(saving.run, staged, shares.aliases)
+            staged = stage(tensors, assignment)
+            written = self._thread.submit(saving.run, staged, assignment.aliases)
         self._saving = (state.step, written)
 
-    def _share(self, own: Holding, step: int) -> Shares | NotWritten:
+    def _assign_writers(self, own: Holding, step: int) -> WriterAssignment | NotWritten:
         """Agree on the tensors that each rank writes, unless rank 0 cannot write at all.
 
         Parameters that are not finite are refused: their checkpoint would replace good ones.
@@ -240,7 +240,7 @@ class Checkpointer:
                 self._folder.discard(step)
             raise refusal
         obstacle = found[0].obstacle
-        return share(found) if obstacle is None else NotWritten(obstacle)
+        return assign_writers(found) if obstacle is None else NotWritten(obstacle)
 
     def poll(self) -> None:
         """Report the checkpoint in progress, if it has ended meanwhile."""

@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from .state import DataFingerprint
+from .training_state import DataFingerprint
 
 # Data of up to 4 Mi tokens is hashed whole, larger data in 64 blocks of 64 Ki tokens.
 _BLOCK_TOKENS = 1 << 16

@@ -15,7 +15,7 @@ from synth.record import Record
 from synth.units import shown
 
 from .errors import Damaged
-from .state import TrainingState
+from .training_state import TrainingState
 
 MANIFEST = "training.json"
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from ..optimize.multi_tensor import is_sharded
 from .folder import CheckpointFolder
 from .manifest import Manifest, StoredFile, StoredTensor
-from .shares import Shares
-from .state import TrainingState
 from .tensor_file import host_copy, write_tensors
+from .training_state import TrainingState
+from .writer_assignment import WriterAssignment
 
 
 class NotWritten(Exception):
@@ -29,14 +29,14 @@ class _Report:
     failure: str | None = None
 
 
-def stage(tensors: Mapping[str, Tensor], shares: Shares) -> dict[str, Tensor]:
+def stage(tensors: Mapping[str, Tensor], assignment: WriterAssignment) -> dict[str, Tensor]:
     """Copy the tensors that this rank writes to host memory; sharded ones one by one."""
     rank, staged = dist.get_rank(), {}
     for name in sorted(tensors):
         tensor = tensors[name].detach()
         if is_sharded(tensor):
             tensor = tensor.full_tensor()  # type: ignore[attr-defined]
-        if shares.writers.get(name) == rank:
+        if assignment.writers.get(name) == rank:
             staged[name] = host_copy(tensor)
     return staged
 

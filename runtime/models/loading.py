@@ -14,11 +14,11 @@ from torch import nn
 
 from synth.errors import Mismatch, SynthError
 
-from .imports import import_function
 from .layers import base_name, unique_names
 from .sizes import SIZES
 from .spec import ModelSpec
 from .ties import Tie, TieFinder, keep_tied
+from .user_function import import_function
 
 Factory = Callable[..., Iterable[nn.Module]]
 

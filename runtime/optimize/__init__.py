@@ -5,7 +5,7 @@ from .gradients import widen_gradients, zero_gradient
 from .norm import GradientNorm, NormVerdict
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
-from .stage import StageOptimizer, commit_bytes, static_bytes, workspace_bytes
+from .stage_optimizer import StageOptimizer, commit_bytes, static_bytes, workspace_bytes
 from .synchronous import SynchronousStep
 
 __all__ = [

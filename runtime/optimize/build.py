@@ -14,7 +14,7 @@ from .norm import GradientNorm
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
 from .snapshot import IterationSnapshot
-from .stage import StageOptimizer
+from .stage_optimizer import StageOptimizer
 from .synchronous import SynchronousStep
 
 StageSteps = SynchronousStep | PostValidatedStep

@@ -16,7 +16,7 @@ from .gradients import Gradients
 from .norm import GradientNorm
 from .settings import StepSettings
 from .snapshot import IterationSnapshot
-from .stage import StageOptimizer
+from .stage_optimizer import StageOptimizer
 
 
 class PostValidatedStep:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from .gradients import Gradients
 from .norm import GradientNorm, NormVerdict
 from .settings import StepSettings
-from .stage import StageOptimizer
+from .stage_optimizer import StageOptimizer
 
 
 class SynchronousStep:

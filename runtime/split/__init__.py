@@ -16,9 +16,9 @@ gradient from ordinary autograd within B. See `Rule` and `register` for adding o
 
 # Importing a module of rules registers them.
 from . import convolution, embedding, experts, linear, matmul
-from .entry import GradientBox, enter
 from .recorder import Recorder
 from .rule import Call, Rule, register
+from .stage_input import GradientBox, enter
 from .tape import SplitTape, run_backward
 from .task import gradient_dtype
 

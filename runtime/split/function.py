@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from .regions import is_region, leaf_of
 from .rule import Call, Rule
-from .saved import Saved, saving_hooks
+from .saved_tensor import SavedTensor, saving_hooks
 from .task import WeightTask
 
 
@@ -127,7 +127,7 @@ def record_by_autograd(queue: Queue, rule: Rule, call: Call) -> Tensor:
     """Run a call with its parameters detached, and leave its W to a hook; takes over the call."""
     x, parameters = call.input, call.parameters
     # Before the call, which checkpointing need not run again if all that it saves is there.
-    saved = Saved(x)
+    saved = SavedTensor(x)
     queue.packs |= saved.is_packed
     call.parameters = tuple([None if p is None else p.detach() for p in parameters])
     output = rule.forward(call)[0]
@@ -148,11 +148,11 @@ class _Capture:
 
     __slots__ = ("_call", "_queue", "_rule", "_saved")
 
-    def __init__(self, queue: Queue, rule: Rule, call: Call, saved: Saved) -> None:
+    def __init__(self, queue: Queue, rule: Rule, call: Call, saved: SavedTensor) -> None:
         self._queue = queue
         self._rule = rule
         self._call: Call | None = call
-        self._saved: Saved | None = saved
+        self._saved: SavedTensor | None = saved
 
     def __call__(self, gradients: tuple[Tensor | None, ...]) -> None:
         gradient, call, self._call = gradients[0], self._call, None

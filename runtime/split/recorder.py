@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from .attention import RecordedAttention, can_record
+from .first_pass_observers import BackwardObserver, Findings, ForwardObserver, RunsBackward
 from .forwards import Compiled, Forward, Intercepted, RecordedLinear, Recording, Tracked, replaced
 from .interception import Interception
 from .listeners import find_listened
-from .observation import BackwardObserver, Findings, ForwardObserver, RunsBackward
 from .tape import OutputGradients, Outputs, SplitTape
 
 

@@ -13,7 +13,7 @@ from synth.op_kinds import OpKind
 from synth.profile import Profile, Workload
 from synth.runtime.execution.stage.stage import LayerChain
 from synth.runtime.models import ModelSpec, build_layers, build_model, materialise
-from synth.runtime.models.imports import import_function
+from synth.runtime.models.user_function import import_function
 from synth.runtime.profiling import layer_source
 from synth.runtime.profiling.held_bytes import held_bytes
 from synth.runtime.profiling.profile_model import profile_model, reserve_advice

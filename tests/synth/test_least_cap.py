@@ -10,9 +10,9 @@ import pytest
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.plan.memory_curve.bisection import least_cap
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
 from synth.plan.memory_curve.least_cap import LeastCap
+from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.recompute.choice import solve_with
 from synth.schedule.placements import placement
@@ -93,7 +93,7 @@ def test_a_share_is_of_the_best_bound_that_is_known_in_the_end(
         assert found.value_us == optimum_us
         return replace(found, lower_bound_us=next(bounds_us))
 
-    monkeypatch.setattr("synth.plan.memory_curve.bisection.solve_with", proving_slowly)
+    monkeypatch.setattr("synth.plan.memory_curve.least_cap_search.solve_with", proving_slowly)
     least = least_cap(problem, TimeTarget(share_of_bound=1.0), OPTIONS)
     assert least.target_us == optimum_us
     assert least.found is not None and least.found.value_us == optimum_us

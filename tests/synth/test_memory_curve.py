@@ -14,10 +14,10 @@ import pytest
 from synth.costs import partition_costs, uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.op_kinds import MEASURED, OpKind
-from synth.plan.memory_curve.bisection import least_cap
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, closed, knowledge_of, value_of
 from synth.plan.memory_curve.curve_search import Effort, trace
+from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.memory_curve.workers import Task, Workers
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload

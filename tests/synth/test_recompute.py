@@ -12,10 +12,10 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.objective import Objective
 from synth.op_kinds import OpKind
-from synth.plan.memory_curve.bisection import least_cap
 from synth.plan.memory_curve.curve_file import knowledge_of
 from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.least_cap import LeastCap
+from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.recompute.choice import limits_bytes, solve_with
 from synth.plan.recompute.choosing import solve_choosing

@@ -25,7 +25,7 @@ def solve_least(request: Request, target: TimeTarget, format: Format) -> None:
     Raises:
         TargetMissed: there is no schedule to give.
     """
-    from synth.plan.memory_curve.bisection import least_cap
+    from synth.plan.memory_curve.least_cap_search import least_cap
 
     is_sought = is_searched(request.arguments["partition"])
     if is_sought:

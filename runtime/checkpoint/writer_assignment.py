@@ -1,4 +1,4 @@
-"""Divides the tensors of a checkpoint among ranks: each is written once, with balanced bytes."""
+"""Assignment of a checkpoint's tensors to ranks: each is written once, with balanced bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class Shares:
+class WriterAssignment:
     """The rank that writes each tensor, by the tensor's name, and the further names of all."""
 
     writers: dict[str, int]
@@ -59,7 +59,7 @@ def holding_of(tensors: Mapping[str, Tensor]) -> Holding:
     return found
 
 
-def share(holdings: Sequence[Holding]) -> Shares:
+def assign_writers(holdings: Sequence[Holding]) -> WriterAssignment:
     """Assign each tensor to one of its holders: largest tensors first, to the least loaded rank."""
     holders: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
@@ -74,7 +74,7 @@ def share(holdings: Sequence[Holding]) -> Shares:
         writers[name] = writer
         written[writer] += sizes[name]
     aliases = {a: name for h in holdings for a, name in h.aliases.items() if a not in writers}
-    return Shares(writers, aliases)
+    return WriterAssignment(writers, aliases)
 
 
 def _identity(tensor: Tensor) -> object:

@@ -9,7 +9,7 @@ from torch import Tensor
 Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
-class Saved:
+class SavedTensor:
     """A tensor between F and B: packed by the hooks in force, or held and checked for changes.
 
     The hooks are those of checkpointing, which recomputes the tensor in B, or others on saved

@@ -17,7 +17,7 @@ from .function import Queue, in_function_transform
 from .interception import Interception, Opening, open_up
 from .regions import leaf_of
 from .rule import Call
-from .saved import saving_hooks
+from .saved_tensor import saving_hooks
 
 
 class RunsBackward(BaseException):
