@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
 from operator import le
@@ -11,6 +11,8 @@ import pytest
 
 from synth.costs import StageCosts, partition_costs
 from synth.op_kinds import OpKind
+from synth.plan.choose.candidates import Candidate, Partitioning
+from synth.plan.choose.trials import solve_best_of
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
 from synth.plan.recompute.choosing import solve_choosing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
@@ -140,6 +142,26 @@ def test_limits_enclose_what_is_found_at_them() -> None:
         assert (found.schedule is not None) == fits
     assert found.stopped_by == StoppedBy.INFEASIBLE
     assert found.message is not None and "whatever is recomputed" in found.message
+
+
+@pytest.mark.parametrize("partitioning", [Partitioning.GIVEN, Partitioning.SEARCHED])
+def test_what_is_announced_fits_on_the_problem_with_which_it_is_announced(
+    partitioning: Partitioning,
+) -> None:
+    problem = small(1)
+    told: list[tuple[Problem, Incumbent]] = []
+
+    def listener(on: Problem) -> Callable[[Incumbent], None]:
+        return lambda incumbent: told.append((on, incumbent))
+
+    candidate = Candidate("linear", problem, None)
+    assert problem.profile is not None
+    solve_best_of([candidate], problem.profile, partitioning, counted(0.5), listener)
+    solve_choosing(problem, counted(0.5), listener)
+    assert any(on.recomputed_layers for on, _ in told)
+    for on, incumbent in told:
+        _, timeline = verify(incumbent.schedule, on.costs, on.caps_bytes)
+        assert on.objective.value_us(timeline) == incumbent.value_us
 
 
 def test_choosing_layers_repeats_itself_where_it_is_told_to() -> None:

@@ -172,7 +172,7 @@ def test_where_memory_is_short_recomputing_does_what_nothing_else_can(
             stop.set()
 
     options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
-    choosing = solve_choosing(problem, options, stop_when_faster, stop)
+    choosing = solve_choosing(problem, options, lambda on: stop_when_faster, stop)
     assert choosing.schedule is not None and choosing.value_us is not None
     assert choosing.lower_bound_us <= choosing.value_us < unreached_us
     verify(choosing.schedule, problem.costs, problem.caps_bytes)

@@ -251,7 +251,7 @@ class _RaceRun:
                 told = replace(incumbent, lower_bound_us=own_us, certificate=_ANY_CHOICE)
                 listener(told)
 
-        found = solve_with(problem, stages, options, tell, self.stop)
+        found = solve_with(problem, stages, options, lambda on: tell, self.stop)
         found = replace(found, certificate=_ANY_CHOICE)
         if found.value_us is None:
             is_out = why_infeasible(problem, None) is not None

@@ -212,7 +212,8 @@ class _Bisection:
         if self.profile is None:
             hint = best.schedule if best else self.options.hint if cap is None else None
             watch = enough.watch if enough else None
-            result = solve_with(capped, self.recompute, replace(options, hint=hint), watch, stop)
+            options = replace(options, hint=hint)
+            result = solve_with(capped, self.recompute, options, lambda on: watch, stop)
         else:
             result = self._solve_any(self.profile, capped, best, options, stop, enough)
         self.knowledge.add(cap, Found.of_result(result), result.lower_bound_us, result.certificate)

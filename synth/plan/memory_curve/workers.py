@@ -185,7 +185,9 @@ def _solve(task: Task, stop: threading.Event) -> TaskResult:
         stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap
     )
     if task.profile is None:
-        result = solve_with(task.problem, task.recompute, task.options, enough.watch, enough)
+        result = solve_with(
+            task.problem, task.recompute, task.options, lambda on: enough.watch, enough
+        )
     else:
         candidate = Candidate("", task.problem, task.recompute)
         result = solve_best_of(

@@ -4,11 +4,10 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 
-from synth.plan.recompute.choosing import counts_tried, solve_choosing
+from synth.plan.recompute.choosing import Listeners, counts_tried, solve_choosing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.solve import (
-    OnImprovement,
     least_needed_bytes,
     solve_recomputing,
     why_nothing_fits,
@@ -44,13 +43,18 @@ def solve_with(
     problem: Problem,
     choice: Choice,
     options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
+    listeners: Listeners = lambda problem: None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Solve with just these stages recomputing; arguments as of `synth.solve.solve`."""
+    """Solve with just these stages recomputing.
+
+    Args:
+        listeners: returns the listener for improvements on a problem, which may have other layers
+            recomputed than the one given.
+    """
     if choice is None:
-        return solve_choosing(problem, options, on_improvement, stop)
-    return solve_recomputing(problem, choice, options, on_improvement, stop)
+        return solve_choosing(problem, options, listeners, stop)
+    return solve_recomputing(problem, choice, options, listeners(problem), stop)
 
 
 def why_infeasible(problem: Problem, choice: Choice) -> str | None:

@@ -33,7 +33,7 @@ _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 def solve_choosing(
     problem: Problem,
     options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
+    listeners: Listeners = lambda problem: None,
     stop: threading.Event | None = None,
 ) -> Result:
     """Choose layers, or a number of first stages, to recompute, and solve with these.
@@ -45,10 +45,12 @@ def solve_choosing(
 
     Which stages they are, the schedule says (see `recomputed`), and the result's problem which
     layers.
+
+    Args:
+        listeners: returns the listener for improvements with a choice of layers, whose problem it
+            gets: a schedule that fits there may not fit without that choice.
     """
-    return solve_choosing_partition(
-        problem, lambda stages: (problem,), options, lambda problem: on_improvement, stop
-    )
+    return solve_choosing_partition(problem, lambda stages: (problem,), options, listeners, stop)
 
 
 def solve_choosing_partition(

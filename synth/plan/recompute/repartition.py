@@ -44,22 +44,22 @@ def solve_repartitioning(
     """
     options, stop, began = options or SolveOptions(), stop or threading.Event(), time.monotonic()
     if profile is None:
-        return solve_with(problem, choice, options, listeners(problem), stop)
+        return solve_with(problem, choice, options, listeners, stop)
     if choice is None:
         partitions = partial(_distinct, profile, problem)
         repartition = partial(_repartition, profile)
         return solve_choosing_partition(problem, partitions, options, listeners, stop, repartition)
     given = _distinct(profile, problem, choice)
     if len(given) == 1:
-        return solve_with(problem, choice, options, listeners(problem), stop)
+        return solve_with(problem, choice, options, listeners, stop)
     part = replace(options, time_limit_s=REPARTITION.first_share * options.time_limit_s)
-    first = solve_with(problem, choice, part, listeners(problem), stop)
+    first = solve_with(problem, choice, part, listeners, stop)
     spent_s = part.time_limit_s if options.deterministic else time.monotonic() - began
     left_s = options.time_limit_s - spent_s
     if stop.is_set() or left_s <= 0:
         return first
     rest = replace(options, time_limit_s=left_s).going_on_from(first)
-    second = solve_with(given[1], choice, rest, _only_better(listeners(given[1]), first), stop)
+    second = solve_with(given[1], choice, rest, lambda on: _only_better(listeners(on), first), stop)
     best = min(first, second, key=lambda found: rank_key(found.value_us))
     return replace(best, wall_s=time.monotonic() - began)
 
