@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.objective import Objective
+from synth.op_kinds import VISITS
 from synth.schedule.arrays import KIND_CODES
-from synth.schedule.lowering.effects import VALUE_KINDS
+from synth.schedule.lowering.effects import VALUE_KINDS, WEIGHTS
 from synth.schedule.lowering.lower import Lowered
 from synth.solve.problem import Problem
 from synth.solve.tuning import ROBUSTNESS
@@ -64,9 +65,14 @@ class ScenarioFactors:
             ).reshape(-1, scenarios)
             return clipped
 
-        # Kinds that only schedules from elsewhere have are among them; the last is for reductions.
-        self._of_ops = factors(len(KIND_CODES) + 1)
-        self._of_values = factors(len(VALUE_KINDS))
+        # Kinds that only schedules from elsewhere have are among them. Those of travelling weights
+        # are drawn last: the factors of a plan do not depend on which other kinds there are.
+        num_visit_values = len(VALUE_KINDS) - VALUE_KINDS.index(WEIGHTS)
+        of_ops = factors(len(KIND_CODES) - len(VISITS) + 1)
+        of_values = factors(len(VALUE_KINDS) - num_visit_values)
+        self._of_sums = of_ops[-copies * m :]
+        self._of_ops = np.concatenate([of_ops[: -copies * m], factors(len(VISITS))])
+        self._of_values = np.concatenate([of_values, factors(num_visit_values)])
         self._num_cells = copies * m
 
     def durations_us(self, lowered: Lowered) -> Times:
@@ -76,7 +82,7 @@ class ScenarioFactors:
         of_values = self._of_values[lowered.transfer_table.value]
         stages = np.array([reduction.stage for reduction in lowered.collectives], dtype=int)
         m = lowered.schedule.num_micro_batches
-        of_sums = self._of_ops[len(KIND_CODES) * self._num_cells + stages * m]
+        of_sums = self._of_sums[stages * m]
         factors = np.concatenate([of_ops, of_values, of_sums])
         longer: Times = lowered.durations[:, None] * factors
         return longer

@@ -8,9 +8,10 @@ import pytest
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.objective import Objective
-from synth.op_kinds import OpKind
+from synth.op_kinds import VISITS, OpKind
 from synth.schedule import Op, Schedule, verify
-from synth.solve import Problem
+from synth.schedule.arrays import KIND_CODES
+from synth.solve import Problem, scenarios
 from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solve.improve.robustness.robustness import improve_robustness
 from synth.solve.infeasibility import serial_schedule
@@ -47,6 +48,19 @@ def test_in_the_world_without_luck_everything_is_as_simulated(
     assert scenarios.end_us[:, 0].tolist() == timeline.end_us
     value_us = sum(span.weight * span.length_us[0] for span in scenarios.spans)
     assert value_us == objective.value_us(timeline)
+
+
+def test_luck_does_not_depend_on_kinds_of_ops_that_a_plan_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or else a new kind of op would change plans."""
+    problem = family_problem(Objective.MAKESPAN)
+    lowered, _ = verify(generate("1f1b", 4, 12), problem.costs)
+    longer = ScenarioFactors(problem).durations_us(lowered)
+    without_visits = {kind: code for kind, code in KIND_CODES.items() if kind not in VISITS}
+    monkeypatch.setattr(scenarios, "VISITS", ())
+    monkeypatch.setattr(scenarios, "KIND_CODES", without_visits)
+    assert np.array_equal(longer, ScenarioFactors(problem).durations_us(lowered))
 
 
 def test_luck_belongs_to_ops_and_not_to_their_places() -> None:
