@@ -13,9 +13,10 @@ from synth.solve.improve.first_incumbents import offer_hint, offer_serial
 from synth.solve.improve.improver import SearchContext
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.options import Part, SolveOptions
-from synth.solve.policy import SearchSetting, Step, last_steps, steps
+from synth.solve.policy import Step, last_steps, steps
 from synth.solve.problem import Problem
 from synth.solve.result import Result, StoppedBy
+from synth.solve.search_setting import SearchSetting
 from synth.solve.search_state import OnImprovement, SearchState
 
 

@@ -55,19 +55,38 @@ def test_a_group_stands_for_its_members_and_the_other_way_round() -> None:
     assert SolveOptions(without=members).without == members | {Part.BOUNDS}
 
 
-@pytest.mark.parametrize("part", bounds())
-def test_each_bound_is_left_out_by_itself(part: Part) -> None:
-    options = replace(counted(1), without=frozenset({part}))
-    setting = BoundSetting(
-        relaxed_for_fusion(TURNS),
-        TURNS.objective,
-        options,
+def setting(problem: Problem, *without: Part) -> BoundSetting:
+    return BoundSetting(
+        relaxed_for_fusion(problem),
+        problem.objective,
+        replace(counted(1), without=frozenset(without)),
         lambda: Reference(100_000, None),
         ProofState(),
         lambda: False,
     )
-    begun = {other for other in bounds() if BoundPolicy(setting)._bound(other) is not None}
+
+
+@pytest.mark.parametrize("part", bounds())
+def test_each_bound_is_left_out_by_itself(part: Part) -> None:
+    policy = BoundPolicy(setting(TURNS, part))
+    begun = {other for other in bounds() if policy._bound(other) is not None}
     assert begun == bounds().keys() - {part}
+
+
+@pytest.mark.parametrize("part", [Part.RANK_SUBSETS, Part.FORWARD_SPACING])
+def test_passing_pairs_are_left_out_of_every_bound(
+    part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four ranks, two leave two out, on which ops pass each other."""
+    added: list[object] = []
+    monkeypatch.setattr("synth.solve.cpsat.model.add_passing_pairs", lambda *a: added.append(a))
+    problem = Problem(table_costs(4), placement("linear", 4), 24, (9,) * 4)
+    for without in ((), (Part.PASSING_PAIRS,)):
+        added.clear()
+        bound = bounds()[part].of(setting(problem, *without))
+        assert bound is not None
+        next(bound.prove(1.0))
+        assert bool(added) == (not without)
 
 
 @pytest.mark.parametrize("part", Part)

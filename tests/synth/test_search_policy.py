@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from synth.solve.bounds.prover import BoundStep
 from synth.solve.options import Part, with_groups
-from synth.solve.policy import SearchSetting, Step, last_steps, steps
+from synth.solve.policy import Step, last_steps, steps
+from synth.solve.search_setting import SearchSetting
 from synth.solve.tuning import SEARCH
 
 LARGE = SearchSetting(
