@@ -367,6 +367,11 @@ class Workload(Record):
         return {name: value for name, value in fields.items() if name not in optional or value}
 
     @property
+    def unit(self) -> str:
+        """The unit of throughput: tokens, or samples of other inputs."""
+        return "samples" if self.inputs is not None and self.sequence_length == 1 else "tokens"
+
+    @property
     def tokens(self) -> int:
         """The tokens of a micro-batch; the samples, if they are no token ids."""
         return self.micro_batch_size * self.sequence_length

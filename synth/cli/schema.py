@@ -23,6 +23,7 @@ class FileFormat(StrEnum):
     TRACE = "trace"
     CURVE = "curve"
     CHECKPOINT = "checkpoint"
+    RUN = "run"
 
 
 def command(
@@ -34,7 +35,7 @@ def command(
         typer.Option(help="Write the schema, or those of all formats, into this folder."),
     ] = None,
 ) -> None:
-    """Print the JSON Schema of a file format: profile, plan, trace, curve or checkpoint."""
+    """Print the JSON Schema of a file format: profile, plan, trace, curve, checkpoint or run."""
     from synth.json_schema import schema_name, schema_of
 
     if file_format is None and folder is None:
@@ -58,6 +59,7 @@ def _record_of(file_format: FileFormat) -> "type[FileRecord]":
     """Import the record of a format."""
     from synth.plan.memory_curve.curve_file import MemoryCurve
     from synth.profile import Profile
+    from synth.report.run_file import RunFile
     from synth.runtime.checkpoint.manifest import Manifest
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.measured.trace import Trace
@@ -68,5 +70,6 @@ def _record_of(file_format: FileFormat) -> "type[FileRecord]":
         FileFormat.TRACE: Trace,
         FileFormat.CURVE: MemoryCurve,
         FileFormat.CHECKPOINT: Manifest,
+        FileFormat.RUN: RunFile,
     }
     return records[file_format]

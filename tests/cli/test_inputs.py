@@ -9,7 +9,9 @@ from torch import Tensor
 
 from synth.costs import partition_costs
 from synth.families import generate
+from synth.json_schema import schema_of
 from synth.profile import Profile
+from synth.report.run_file import RunFile
 from synth.runtime.execution.stage.stage import LayerChain
 from synth.runtime.input_function import InputFunction
 from synth.runtime.models import ModelSpec, build_layers
@@ -18,6 +20,7 @@ from synth.runtime.profiling.profile_model import profile_layers
 from synth.runtime.profiling.sample import Sample
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import Synth
+from tests.synth.schema_check import mistakes
 
 # A dictionary enters, a tuple crosses, a dictionary of targets is for the last layer.
 MODEL = """
@@ -99,7 +102,11 @@ def test_a_run_trains_on_what_the_function_makes(
     options = ("--model", f"{file}:layers", "--inputs", f"{file}:batch", "--steps", "3")
     ended = synth("run", plan, *options, "--device", "cpu", "-o", tmp_path / "run.json")
     assert ended.code == 0, ended.stderr
-    losses = json.loads((tmp_path / "run.json").read_text())["losses"]
+    written = json.loads((tmp_path / "run.json").read_text())
+    assert mistakes(schema_of(RunFile), written) == []
+    assert RunFile.load(tmp_path / "run.json").to_data() == written
+    assert "samples per second" in ended.stdout
+    losses = written["losses"]
     assert len(losses) == 3
     assert losses[0] == pytest.approx(first_loss(file), rel=1e-5)
 

@@ -1,13 +1,12 @@
 """The answer of `synth run`: losses and the comparison with the plan, as text or JSON."""
 
-import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.cli.answer.html import write_page
-from synth.cli.answer.output import Format, answer, conditions_json, talk
+from synth.cli.answer.output import Format, answer, talk
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.record import write_atomically
 
@@ -108,7 +107,8 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     answer(_loss_curve(results[0].losses, results[0].first_step))
     per_second = tokens_per_second(results[0])
     if per_second is not None:
-        answer(f"{per_second:.0f} tokens per second, of all ranks together (the median step)\n")
+        unit = plan.workload.unit
+        answer(f"{per_second:.0f} {unit} per second, of all ranks together (the median step)\n")
     if overlaid is not None and overlaid.measured is not None:
         planned, measured = overlaid.planned.ops, overlaid.measured.ops
         answer(render(planned, measured=measured, width=outputs.width) + "\n")
@@ -166,22 +166,22 @@ def iterations_us(trace: "Trace", results: "list[RankResult]") -> list[float]:
 
 
 def _as_json(plan: "Plan", results: "list[RankResult]", found: "RunComparison") -> str:
-    body = {
-        "format": "synth-run",
-        "schema_version": 1,
-        "plan": plan.name,
-        "profile": plan.profile_name,
-        "conditions": conditions_json(plan.conditions),
-        "data_parallel": results[0].num_pipelines,
-        "devices": [r.device for r in results],
-        "first_step": results[0].first_step,
-        "losses": results[0].losses,
-        "step_seconds": results[0].step_seconds,
-        "tokens_per_second": tokens_per_second(results[0]),
-        "static_bytes": [r.static_bytes for r in results],
-        "comparison": found.model_dump(mode="json"),
-    }
-    return json.dumps(body, indent=1) + "\n"
+    from synth.report.run_file import RunFile
+
+    first = results[0]
+    return RunFile(
+        plan=plan.name,
+        profile=plan.profile_name,
+        conditions=plan.conditions,
+        data_parallel=first.num_pipelines,
+        devices=tuple(r.device for r in results),
+        first_step=first.first_step,
+        losses=tuple(first.losses),
+        step_seconds=tuple(first.step_seconds),
+        tokens_per_second=tokens_per_second(first),
+        static_bytes=tuple(r.static_bytes for r in results),
+        comparison=found,
+    ).to_json()
 
 
 def _loss_curve(losses: list[float], first_step: int, columns: int = 60) -> str:

@@ -94,9 +94,10 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
 
 
 def _throughput(request: Request, timeline: "Timeline") -> str:
-    """Return the tokens per second; empty if iterations take no time."""
+    """Return the tokens or samples per second; empty if iterations take no time."""
     per_s = request.tokens_per_s(timeline)
-    return "" if per_s is None else f", {per_s:,.0f} tokens/s"
+    unit = request.profile.workload.unit
+    return "" if per_s is None else f", {per_s:,.0f} {unit}/s"
 
 
 def _contenders(request: Request, result: "Result") -> list[Contender]:

@@ -1,0 +1,45 @@
+"""The file of `synth run -o`: losses and times of a run, and its comparison with the plan."""
+
+from typing import Any, ClassVar
+
+from pydantic import field_serializer
+
+from synth.measurement_conditions import Conditions
+from synth.record import FileRecord
+from synth.report.explain.comparison import RunComparison
+
+
+class RunFile(FileRecord):
+    """The figures of a run.
+
+    `conditions` are those of the profile. `losses` and `step_seconds` are by step, from
+    `first_step` on; of the first two steps no time counts. `tokens_per_second` is that of all ranks
+    in the median step, in samples if the model takes no token ids; None: no step was timed.
+    `devices` and `static_bytes` are by rank.
+    """
+
+    FORMAT: ClassVar[str] = "synth-run"
+    VERSION: ClassVar[int] = 1
+    MADE_BY: ClassVar[str] = "synth run -o"
+
+    plan: str
+    profile: str
+    conditions: Conditions | None
+    data_parallel: int
+    devices: tuple[str, ...]
+    first_step: int
+    losses: tuple[float, ...]
+    step_seconds: tuple[float, ...]
+    tokens_per_second: float | None
+    static_bytes: tuple[int, ...]
+    comparison: RunComparison
+
+    @field_serializer("conditions")
+    def _known(self, conditions: Conditions | None) -> dict[str, Any] | None:
+        """Only what was noted."""
+        return None if conditions is None else conditions.model_dump(exclude_none=True)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the file as parsed JSON; absent values are null."""
+        head = {"format": self.FORMAT, "schema_version": self.VERSION}
+        return {**head, **self.model_dump(mode="json")}
