@@ -27,7 +27,16 @@ HEAD = '<!doctype html>\n<html lang="en" data-made-by="synth">\n'
 
 # Parts of the page, as package data.
 _SKELETON, _STYLE = "page.html", "page.css"
-_SCRIPTS = ("data.js", "raster.js", "describe.js", "viewer.js", "menu.js")
+_SCRIPTS = (
+    "data.js",
+    "raster.js",
+    "describe.js",
+    "surroundings.js",
+    "overlays.js",
+    "viewer.js",
+    "controls.js",
+    "menu.js",
+)
 
 # The names of transferred values in sentences, and what numbers those of a stage.
 _VALUES = {

@@ -1,17 +1,15 @@
-// The view: layout of rows, drawing, mouse and keys.
+// The view: layout of rows, drawing, and what is pointed at and selected.
 
 const GUTTER = 116; // width of the names beside the rows, in CSS pixels
 const AXIS = 26; // height of the time axis
 const HEAD = 24; // height of a schedule's title
 const GAP = 5; // space below a rank
 const ROWS = [6, 9, 13, 18, 24, 32, 44]; // heights of a row of ops
-const MOST_MOVES = 2000; // transfers that are drawn at once
 const PRINTED_RATIO = 2; // device pixels per CSS pixel on paper
 const LEAST_US_PER_PIXEL = 0.01;
 const THEME = [
   "paper", "ink", "quiet", "line", "idle", "memory", "swing", "fixed", "limit", "moved",
 ];
-const byId = (id) => document.getElementById(id);
 
 class Viewer {
   constructor(page, charts) {
@@ -22,6 +20,7 @@ class Viewer {
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.scroller = byId("scroller");
     this.show = { memory: true, path: true, transfers: false, byRank: page.byRank };
+    this.overlays = new Overlays(this);
     this.setCharts(charts);
     this.row = this.firstRow();
     new Controls(this);
@@ -35,8 +34,8 @@ class Viewer {
     this.fullBytes = this.bytesOfRow();
     this.selected = this.hovered = null;
     this.moves = [];
-    this.makeLegend();
-    this.makeTables();
+    showLegend(this.kinds, charts);
+    showTables(charts);
     this.dress();
     this.fit();
   }
@@ -175,13 +174,14 @@ class Viewer {
       (row) => row.y + row.height + row.memory > this.top && row.y < this.top + size.height,
     );
     this.drawRows(ratio);
-    this.clipped(() => {
-      if (this.show.path) this.drawPath();
-      this.drawMoves();
-      this.drawMarks();
+    const { overlays } = this;
+    overlays.clipped(() => {
+      if (this.show.path) overlays.drawPath();
+      overlays.drawMoves();
+      overlays.drawMarks();
     });
-    this.drawNames();
-    this.drawAxis();
+    overlays.drawNames();
+    overlays.drawAxis();
     if (this.selected && !this.isPointing) this.tipOfSelected();
   }
 
@@ -203,191 +203,9 @@ class Viewer {
     this.context.putImageData(raster.image, left, 0);
   }
 
-  /** Draw on the rows only, not on names and axis. */
-  clipped(work) {
-    const { context, size } = this;
-    context.save();
-    context.beginPath();
-    context.rect(GUTTER, AXIS, size.width - GUTTER, size.height - AXIS);
-    context.clip();
-    work();
-    context.restore();
-  }
-
   middleOf(chart, rank) {
     const row = this.rowOf.get(`${chart.number}/${rank}`);
     return row.y - this.top + row.height / 2;
-  }
-
-  /** Join the ops of the critical path from rank to rank. */
-  drawPath() {
-    const { context } = this;
-    const toUs = this.usAt(this.size.width);
-    context.strokeStyle = this.theme.ink;
-    context.lineWidth = 1.25;
-    context.beginPath();
-    for (const chart of this.charts) {
-      const { path } = chart;
-      const first = firstWhere(0, path.length, (i) => chart.end(path[i]) >= this.fromUs);
-      let before = null;
-      for (let i = Math.max(0, first - 2); i < path.length; i++) {
-        const node = path[i];
-        if (!chart.isOp(node)) continue;
-        const rank = chart.rankOf(node);
-        if (before !== null && before.rank !== rank) {
-          context.moveTo(this.xOf(before.us), this.middleOf(chart, before.rank));
-          context.lineTo(this.xOf(chart.start[node]), this.middleOf(chart, rank));
-        }
-        if (before !== null && before.us > toUs) break;
-        before = { rank, us: chart.end(node) };
-      }
-    }
-    context.stroke();
-  }
-
-  /** Draw the transfers in sight, if they are asked for and not too many. */
-  drawMoves() {
-    this.moves = [];
-    let count = 0;
-    if (this.show.transfers) {
-      const shown = new Set(this.visible.map((row) => row.chart));
-      for (const chart of shown) {
-        const found = chart.movesWithin(this.fromUs, this.usAt(this.size.width), MOST_MOVES);
-        if (typeof found === "number") count += found;
-        else for (const node of found) this.moves.push(...this.linesOf(chart, node));
-      }
-    }
-    this.say(count ? `${count} transfers in this range; zoom in to see them` : "");
-    const { context } = this;
-    context.lineWidth = 1;
-    context.strokeStyle = context.fillStyle = this.theme.moved;
-    for (const { from, to } of this.moves) {
-      context.beginPath();
-      context.moveTo(...from);
-      context.lineTo(...to);
-      context.stroke();
-      context.beginPath();
-      context.arc(...to, 2, 0, 7);
-      context.fill();
-    }
-  }
-
-  /** The lines of a transfer, or of a collective: one along each of its ranks. */
-  linesOf(chart, node) {
-    const x = [this.xOf(chart.start[node]), this.xOf(chart.end(node))];
-    const ranks = chart.ranksOf(node);
-    if (!chart.isTransfer(node)) {
-      return ranks.map((rank) => {
-        const y = this.middleOf(chart, rank) + ROWS[this.row] / 2;
-        return { chart, node, from: [x[0], y], to: [x[1], y] };
-      });
-    }
-    const own = ranks.find((rank) => rank >= 0);
-    const beside = this.middleOf(chart, own) + ROWS[this.row] / 2 + 3;
-    const [a, b] = ranks.map((rank) => (rank < 0 ? beside : this.middleOf(chart, rank)));
-    return [{ chart, node, from: [x[0], a], to: [x[1], b] }];
-  }
-
-  /** Outline the ops that are selected and pointed at, and join them to what they waited for. */
-  drawMarks() {
-    const { context } = this;
-    for (const mark of [this.hovered, this.selected]) {
-      if (mark === null || !mark.chart.isOp(mark.node)) continue;
-      const { chart, node } = mark;
-      this.outline(chart, node, mark === this.selected ? 2.5 : 1.5);
-      const before = chart.awaited(node);
-      if (before < 0) continue;
-      const cause = chart.isOp(before) ? before : chart.awaited(before);
-      if (cause < 0 || !chart.isOp(cause)) continue;
-      context.setLineDash([4, 3]);
-      context.beginPath();
-      context.moveTo(this.xOf(chart.end(cause)), this.middleOf(chart, chart.rankOf(cause)));
-      context.lineTo(this.xOf(chart.start[node]), this.middleOf(chart, chart.rankOf(node)));
-      context.stroke();
-      context.setLineDash([]);
-    }
-  }
-
-  outline(chart, op, thickness) {
-    const { context } = this;
-    const row = this.rowOf.get(`${chart.number}/${chart.rankOf(op)}`);
-    const x = Math.max(GUTTER - 5, this.xOf(chart.start[op]));
-    const end = Math.min(this.size.width + 5, this.xOf(chart.end(op)));
-    context.strokeStyle = this.theme.ink;
-    context.lineWidth = thickness;
-    context.strokeRect(x, row.y - this.top, Math.max(2, end - x), row.height);
-  }
-
-  drawNames() {
-    const { context, size } = this;
-    context.fillStyle = this.theme.paper;
-    context.fillRect(0, AXIS, GUTTER, size.height);
-    context.textBaseline = "middle";
-    for (const { chart, y } of this.layout.heads) {
-      const middle = y - this.top + HEAD / 2;
-      if (middle < -HEAD || middle > size.height + HEAD) continue;
-      context.fillStyle = this.theme.ink;
-      context.font = "bold 13px system-ui, sans-serif";
-      context.fillText(chart.title, 10, middle);
-      const x = 22 + context.measureText(chart.title).width;
-      context.font = "12px system-ui, sans-serif";
-      context.fillStyle = this.theme.quiet;
-      context.fillText(chart.note, x, middle, size.width - x - 10);
-    }
-    for (const { chart, rank, y, height, memory } of this.visible) {
-      const top = y - this.top;
-      context.fillStyle = this.theme.ink;
-      context.font = `${Math.min(12, height + 2)}px system-ui, sans-serif`;
-      const name = this.show.byRank ? ` ${chart.title}` : "";
-      context.fillText(`rank ${rank}${name}`, 10, top + height / 2, GUTTER - 16);
-      if (memory < 13) continue;
-      context.fillStyle = this.theme.quiet;
-      context.font = "11px system-ui, sans-serif";
-      const peak = `peak ${formatBytes(chart.peakBytes[rank])}`;
-      context.fillText(peak, 10, top + height + memory / 2, GUTTER - 16);
-    }
-  }
-
-  drawAxis() {
-    const { context, size } = this;
-    context.fillStyle = this.theme.paper;
-    context.fillRect(0, 0, size.width, AXIS);
-    context.strokeStyle = this.theme.line;
-    context.lineWidth = 1;
-    context.fillStyle = this.theme.ink;
-    context.font = "12px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    const step = niceStep(90 * this.usPerPixel);
-    const [unit, unitUs] = unitOf(Math.max(this.endUs, step));
-    context.fillText(`time, ${unit}`, 10, AXIS / 2);
-    context.beginPath();
-    const last = this.usAt(size.width);
-    for (let us = Math.ceil(this.fromUs / step) * step; us <= last; us += step) {
-      const x = this.xOf(us);
-      context.moveTo(x, AXIS - 6);
-      context.lineTo(x, AXIS);
-      context.fillText(Number((us / unitUs).toPrecision(12)).toString(), x + 3, AXIS / 2);
-    }
-    context.moveTo(0, AXIS - 0.5);
-    context.lineTo(size.width, AXIS - 0.5);
-    context.stroke();
-    this.drawEnds();
-  }
-
-  /** A line at the end of each schedule. */
-  drawEnds() {
-    const { context } = this;
-    this.clipped(() => {
-      context.strokeStyle = this.theme.quiet;
-      context.setLineDash([2, 2]);
-      context.beginPath();
-      for (const { chart, y, height, memory } of this.visible) {
-        const x = Math.round(this.xOf(chart.endUs)) + 0.5;
-        context.moveTo(x, y - this.top - 2);
-        context.lineTo(x, y - this.top + height + memory);
-      }
-      context.stroke();
-    });
   }
 
   /** What is at a point: its chart and rank, and the op or transfer if there is one. */
@@ -534,51 +352,6 @@ class Viewer {
     this.draw();
   }
 
-  makeLegend() {
-    byId("legend").replaceChildren();
-    const present = new Set();
-    for (const { kind, duration } of this.charts) {
-      kind.forEach((code, op) => duration[op] && present.add(code));
-    }
-    this.kinds.forEach(({ name, meaning, colour }, code) => {
-      if (!present.has(code) || !colour) return;
-      const entry = document.createElement("span");
-      entry.textContent = `${name} ${meaning}`;
-      entry.style.setProperty("--swatch", colour);
-      byId("legend").append(entry);
-    });
-  }
-
-  /** Fill the table of ranks, which says in words what the picture shows. */
-  makeTables() {
-    const head = ["rank", "busy", "idle", "peak", "limit"];
-    byId("tables").replaceChildren();
-    for (const chart of this.charts) {
-      const table = document.createElement("table");
-      const add = (cells, tag) => {
-        const row = table.insertRow();
-        cells.forEach((text) => {
-          const cell = row.appendChild(document.createElement(tag));
-          cell.textContent = text;
-          cell.className = "number";
-        });
-      };
-      add(head, "th");
-      for (let rank = 0; rank < chart.numRanks; rank++) {
-        const [first, last] = chart.opsOf(rank);
-        let busyUs = 0;
-        for (let op = first; op < last; op++) busyUs += chart.duration[op];
-        const share = busyUs / Math.max(1, chart.endUs - chart.beginUs);
-        const cap = chart.capBytes ? formatBytes(chart.capBytes[rank]) : "none";
-        const idle = `${(100 - 100 * share).toFixed(1)} %`;
-        add([rank, formatUs(busyUs), idle, formatBytes(chart.peakBytes[rank]), cap], "td");
-      }
-      const title = document.createElement("h3");
-      title.textContent = `${chart.title}: ${chart.note}`;
-      byId("tables").append(title, table);
-    }
-  }
-
   /** Draw everything at once for the printer, in light colours, and return to the screen. */
   print() {
     this.shown = document.documentElement.dataset.theme;
@@ -603,157 +376,6 @@ class Viewer {
   scale(width, before = this.scroller.clientWidth) {
     this.usPerPixel *= (before - GUTTER) / Math.max(1, width - GUTTER);
   }
-}
-
-/** Mouse, keys and buttons of a view. */
-class Controls {
-  constructor(viewer) {
-    this.viewer = viewer;
-    const { canvas, scroller } = viewer;
-    scroller.addEventListener("scroll", () => viewer.draw());
-    new ResizeObserver(() => viewer.draw()).observe(scroller);
-    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-    canvas.addEventListener("pointerdown", (event) => this.press(event));
-    canvas.addEventListener("pointermove", (event) => this.move(event));
-    canvas.addEventListener("pointerup", (event) => this.release(event));
-    canvas.addEventListener("pointerleave", () => {
-      viewer.hovered = null;
-      viewer.hideTip();
-      viewer.draw();
-    });
-    canvas.addEventListener("dblclick", () => viewer.fit());
-    document.addEventListener("keydown", (event) => this.key(event));
-    for (const [id, act] of Object.entries(this.buttons())) byId(id).addEventListener("click", act);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) =>
-      viewer.setTheme(event.matches ? "dark" : "light"));
-    addEventListener("beforeprint", () => viewer.print());
-    addEventListener("afterprint", () => viewer.printedAll());
-  }
-
-  buttons() {
-    const { viewer } = this;
-    return {
-      "zoom-in": () => viewer.zoom(1 / 1.5),
-      "zoom-out": () => viewer.zoom(1.5),
-      fit: () => viewer.fit(),
-      left: () => viewer.pan(-viewer.width / 4),
-      right: () => viewer.pan(viewer.width / 4),
-      taller: () => viewer.resizeRows(1),
-      lower: () => viewer.resizeRows(-1),
-      memory: () => viewer.toggle("memory"),
-      path: () => viewer.toggle("path"),
-      transfers: () => viewer.toggle("transfers"),
-      "by-rank": () => viewer.toggle("byRank"),
-      theme: () => this.switchTheme(),
-      "show-help": () => byId("help").showModal(),
-      "show-table": () => byId("table").showModal(),
-    };
-  }
-
-  switchTheme() {
-    const isDark = document.documentElement.dataset.theme === "dark";
-    this.viewer.setTheme(isDark ? "light" : "dark");
-  }
-
-  keys() {
-    const { viewer } = this;
-    const buttons = this.buttons();
-    const scroll = (by) => viewer.scroller.scrollBy(0, by);
-    return {
-      "+": buttons["zoom-in"],
-      "=": buttons["zoom-in"],
-      "-": buttons["zoom-out"],
-      0: buttons.fit,
-      Home: buttons.fit,
-      ArrowLeft: buttons.left,
-      ArrowRight: buttons.right,
-      ArrowUp: () => scroll(-60),
-      ArrowDown: () => scroll(60),
-      PageUp: () => scroll(-viewer.size.height * 0.9),
-      PageDown: () => scroll(viewer.size.height * 0.9),
-      "]": buttons.taller,
-      "[": buttons.lower,
-      m: buttons.memory,
-      c: buttons.path,
-      t: buttons.transfers,
-      r: buttons["by-rank"],
-      d: buttons.theme,
-      s: () => byId("show-menu").click(),
-      "?": buttons["show-help"],
-      ".": () => viewer.step(1),
-      ",": () => viewer.step(-1),
-      w: () => viewer.follow(),
-      Escape: () => viewer.letGo(),
-    };
-  }
-
-  key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) {
-      return;
-    }
-    const act = this.keys()[event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
-  }
-
-  wheel(event) {
-    const { viewer } = this;
-    event.preventDefault();
-    const lines = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 16 : 1;
-    const [dx, dy] = [event.deltaX * lines, event.deltaY * lines];
-    if (event.altKey || event.offsetX < GUTTER) viewer.scroller.scrollBy(0, dy);
-    else if (event.shiftKey || Math.abs(dx) > Math.abs(dy)) viewer.pan(dx || dy);
-    else viewer.zoom(Math.exp(dy * (event.ctrlKey ? 0.01 : 0.002)), event.offsetX);
-    viewer.hover(event.offsetX, event.offsetY);
-  }
-
-  press(event) {
-    if (event.button !== 0) return;
-    this.viewer.canvas.setPointerCapture(event.pointerId);
-    this.held = { x: event.offsetX, y: event.offsetY, isDragged: false };
-  }
-
-  move(event) {
-    const { viewer, held } = this;
-    if (!held) return viewer.hover(event.offsetX, event.offsetY);
-    const [dx, dy] = [event.offsetX - held.x, event.offsetY - held.y];
-    if (!held.isDragged && Math.hypot(dx, dy) < 4) return;
-    viewer.canvas.classList.add("dragging");
-    Object.assign(held, { x: event.offsetX, y: event.offsetY, isDragged: true });
-    viewer.pan(-dx);
-    viewer.scroller.scrollBy(0, -dy);
-  }
-
-  release(event) {
-    const { viewer, held } = this;
-    this.held = null;
-    viewer.canvas.classList.remove("dragging");
-    if (!held || held.isDragged) return;
-    const found = viewer.at(event.offsetX, event.offsetY);
-    if (found && found.node >= 0 && found.chart.isOp(found.node)) {
-      viewer.select(found.chart, found.node);
-    } else viewer.letGo();
-  }
-}
-
-/** A line of details: a name and a text; the first line is the heading. */
-function asLine([name, text], place) {
-  const line = document.createElement(place ? "div" : "b");
-  line.textContent = name && `${name} `;
-  line.appendChild(document.createElement("span")).textContent = text;
-  return line;
-}
-
-/** The smallest of 1, 2, 5, 10, … that is at least some length. */
-function niceStep(least) {
-  const power = 10 ** Math.floor(Math.log10(least));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least * 0.999);
-}
-
-function unitOf(us) {
-  if (us < 2000) return ["µs", 1];
-  return us < 2e6 ? ["ms", 1e3] : ["s", 1e6];
 }
 
 /** The distance of a point from a line between two points. */

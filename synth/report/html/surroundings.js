@@ -1,0 +1,60 @@
+// What stands around the picture: the legend, the table of ranks, and the lines of details.
+
+const byId = (id) => document.getElementById(id);
+
+/** Fill the legend with the kinds of the ops that take time. */
+function showLegend(kinds, charts) {
+  const present = new Set();
+  for (const { kind, duration } of charts) {
+    kind.forEach((code, op) => duration[op] && present.add(code));
+  }
+  const entries = kinds
+    .filter(({ colour }, code) => present.has(code) && colour)
+    .map(({ name, meaning, colour }) => {
+      const entry = document.createElement("span");
+      entry.textContent = `${name} ${meaning}`;
+      entry.style.setProperty("--swatch", colour);
+      return entry;
+    });
+  byId("legend").replaceChildren(...entries);
+}
+
+/** Fill the tables of ranks, which say in words what the picture shows. */
+function showTables(charts) {
+  byId("tables").replaceChildren();
+  for (const chart of charts) {
+    const table = document.createElement("table");
+    addRow(table, "th", ["rank", "busy", "idle", "peak", "limit"]);
+    for (let rank = 0; rank < chart.numRanks; rank++) addRow(table, "td", figuresOf(chart, rank));
+    const title = document.createElement("h3");
+    title.textContent = `${chart.title}: ${chart.note}`;
+    byId("tables").append(title, table);
+  }
+}
+
+function figuresOf(chart, rank) {
+  const [first, last] = chart.opsOf(rank);
+  let busyUs = 0;
+  for (let op = first; op < last; op++) busyUs += chart.duration[op];
+  const share = busyUs / Math.max(1, chart.endUs - chart.beginUs);
+  const cap = chart.capBytes ? formatBytes(chart.capBytes[rank]) : "none";
+  const idle = `${(100 - 100 * share).toFixed(1)} %`;
+  return [rank, formatUs(busyUs), idle, formatBytes(chart.peakBytes[rank]), cap];
+}
+
+function addRow(table, tag, cells) {
+  const row = table.insertRow();
+  for (const text of cells) {
+    const cell = row.appendChild(document.createElement(tag));
+    cell.textContent = text;
+    cell.className = "number";
+  }
+}
+
+/** A line of details: a name and a text; the first line is the heading. */
+function asLine([name, text], place) {
+  const line = document.createElement(place ? "div" : "b");
+  line.textContent = name && `${name} `;
+  line.appendChild(document.createElement("span")).textContent = text;
+  return line;
+}
