@@ -214,6 +214,16 @@ def test_a_page_names_nothing_outside_of_it_and_no_text_ends_its_data() -> None:
     assert not re.search(r"https?:|\bsrc=|@import|url\(", text)
 
 
+def test_a_stage_has_the_names_of_its_layers_and_those_that_are_recomputed() -> None:
+    plan = make_plan("1f1b").replace(recomputed_layers=(0, 1, 7))
+    [(facts, _)] = shown(page("x", [Chart.planned("x", plan, plan.check()[1])]))
+    assert facts["stages"][0] == f"layers 0–5 ({plan.layers[0]} … {plan.layers[5]}; recomputed 0–1)"
+    assert facts["stages"][1].endswith("; recomputed 7)")
+    single = plan.replace(layers=plan.layers[:4], partition=(1, 1, 1, 1), recomputed_layers=None)
+    [(facts, _)] = shown(page("x", [Chart.planned("x", single, single.check()[1])]))
+    assert facts["stages"][2] == f"layer 2 ({plan.layers[2]})"
+
+
 def test_a_page_is_known_as_one_made_by_synth(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(page_of(make_plan("1f1b")))

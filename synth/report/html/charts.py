@@ -66,5 +66,6 @@ def _stage_names(plan: Plan) -> tuple[str, ...]:
         ends = list(dict.fromkeys((plan.layers[layers[0]], plan.layers[layers[-1]])))
         again = places(recomputed.intersection(layers))
         more = f"; recomputed {again}" if again else ""
-        names.append(f"layers {places(layers)} ({' … '.join(ends)}{more})")
+        word = "layer" if len(layers) == 1 else "layers"
+        names.append(f"{word} {places(layers)} ({' … '.join(ends)}{more})")
     return tuple(names)
