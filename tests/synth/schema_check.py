@@ -17,7 +17,7 @@ _SAID = {"$schema", "$id", "$defs", "title", "description", "default", "if", "it
 
 
 def mistakes(schema: dict[str, Any], data: Any) -> list[str]:
-    """What in the data does not fit the schema, by path."""
+    """List the parts of the data that do not fit the schema, by path."""
     return list(_mistakes(schema, data, schema, "$"))
 
 
