@@ -109,6 +109,25 @@ def test_a_trial_without_data_leaves_no_tensors_in_a_cache(known: bool) -> None:
     assert not module(x).is_meta
 
 
+class Hostile:
+    """An object whose missing attributes fail in their own way."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"{name} is not there yet")
+
+
+def test_a_trial_passes_over_odd_attributes_and_large_data() -> None:
+    module: Any = nn.Linear(D, D)
+    module.hostile, module.data = Hostile(), list(range(1 << 20))
+    module.own = [module.data, {"itself": module}]
+    module.own.append(module.own)
+    stage = Stage(module, is_first=False, is_last=False)
+    boundary = Boundary.of(torch.zeros(2, D), trained=True)
+    assert _run(stage, (), boundary, {}, torch.device("meta")).shape == (2, D)
+
+
 def normed() -> nn.Module:
     return nn.Sequential(parametrizations.weight_norm(nn.Linear(D, D)), Tied())
 

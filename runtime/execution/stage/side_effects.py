@@ -12,6 +12,10 @@ from torch import Tensor, nn
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 _DICTIONARIES = (dict, OrderedDict, defaultdict)
 _CONTAINERS = (*_DICTIONARIES, list, set, deque)
+
+# Larger containers hold data, such as a list of token ids, and no cached tensors.
+_MOST_ENTRIES = 1 << 16
+
 _WITHOUT_CACHE = (nn.Module, Tensor, type, ModuleType, FunctionType, MethodType)
 
 
@@ -38,7 +42,7 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     kept = [vars(part) for part in module.modules()]
     kept += [own[name] for own in kept for name in _REGISTRIES if type(own.get(name)) is dict]
     before = [dict(entries) for entries in kept]
-    caches = [(found, list(_items(found))) for found in _reachable(kept) if _is_container(found)]
+    caches = [(found, list(_items(found))) for found in _reachable(kept) if _may_be_cache(found)]
     try:
         yield
     finally:
@@ -63,17 +67,24 @@ def _reachable(values: Iterable[Any]) -> Iterator[Any]:
 
 def _inside(value: Any) -> Iterable[Any]:
     if type(value) in _DICTIONARIES:
-        return list(value.values())
+        return tuple(value.values()) if len(value) <= _MOST_ENTRIES else ()
     if _is_container(value) or isinstance(value, tuple):
-        return tuple(value)
+        return tuple(value) if len(value) <= _MOST_ENTRIES else ()
     if isinstance(value, _WITHOUT_CACHE):
         return ()
-    attributes = getattr(value, "__dict__", None)
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return ()
     return (attributes,) if type(attributes) is dict else ()
 
 
 def _is_container(value: Any) -> bool:
     return type(value) in _CONTAINERS
+
+
+def _may_be_cache(value: Any) -> bool:
+    return _is_container(value) and len(value) <= _MOST_ENTRIES
 
 
 def _items(container: Any) -> Any:
