@@ -1,10 +1,11 @@
 """Training data that a user's function makes, micro-batch by micro-batch."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 from synth.errors import SynthError
 
+from ..batch import Batch
 from ..input_function import InputFunction
 from .data import EndOfData
 
@@ -30,6 +31,7 @@ class FunctionData:
         """
         self._function = InputFunction(address, seed)
         self._size, self._epochs = micro_batch_size, epochs
+        self._signature: Hashable = None
         self._length = None if epochs is None else self._function.length()
         if epochs is not None and self._length is None:
             raise SynthError(
@@ -75,7 +77,7 @@ class FunctionData:
 
         Raises:
             EndOfData: the last epoch holds fewer.
-            SynthError: a micro-batch has another number of samples.
+            SynthError: a micro-batch has another number of samples, or other shapes, than before.
         """
         end = first + num_micro_batches * micro_batch_size
         if self.num_sequences is not None and end > self.num_sequences:
@@ -88,4 +90,11 @@ class FunctionData:
                     f"{number}, {micro_batch_size} were profiled; give as many (a DataLoader does "
                     f"with drop_last=True), or profile again"
                 )
+            signature = Batch([batch.inputs]).signature(0)
+            if self._signature not in (None, signature):
+                raise SynthError(
+                    f"{self._function.address} gave inputs of other shapes or dtypes as micro-batch "
+                    f"{number} than before; a plan is for one shape: pad or crop them to it"
+                )
+            self._signature = signature
             yield batch.inputs, batch.targets

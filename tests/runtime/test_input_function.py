@@ -33,6 +33,8 @@ def tree(number):
     return {"pixels": torch.zeros(4, 3, 2, 2), "flag": True}, {"label": torch.zeros(4)}
 def ids(number):
     return (torch.zeros(2, 7, dtype=torch.int64), torch.ones(2, 7)), torch.zeros(2)
+def growing(number):
+    return torch.zeros(2, 3 + number), torch.zeros(2)
 def two(a, b): ...
 def one(): return torch.zeros(3)
 def lone(number): return torch.zeros(3)
@@ -143,3 +145,6 @@ def test_epochs_of_unknown_length_and_other_sizes_are_refused(file: Path) -> Non
     data = FunctionData(f"{file}:tree", 2, seed=0, epochs=None)
     with pytest.raises(SynthError, match="gave 4 samples as micro-batch 0, 2 were profiled"):
         next(data.mini_batch(0, 1, 2))
+    data = FunctionData(f"{file}:growing", 2, seed=0, epochs=None)
+    with pytest.raises(SynthError, match="other shapes or dtypes as micro-batch 1 than before"):
+        list(data.mini_batch(0, 2, 2))
