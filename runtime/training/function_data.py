@@ -93,8 +93,9 @@ class FunctionData:
             signature = Batch([batch.inputs]).signature(0)
             if self._signature not in (None, signature):
                 raise SynthError(
-                    f"{self._function.address} gave inputs of other shapes or dtypes as micro-batch "
-                    f"{number} than before; a plan is for one shape: pad or crop them to it"
+                    f"{self._function.address} gave inputs of other shapes or dtypes as "
+                    f"micro-batch {number} than before; a plan is for one shape: pad or crop them "
+                    f"to it"
                 )
             self._signature = signature
             yield batch.inputs, batch.targets
