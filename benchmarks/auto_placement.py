@@ -5,7 +5,8 @@
 Profiles are generated: layers of one to three kinds, some with a heavy first or last layer; 2 to 8
 ranks; a memory limit between what the tightest partition needs and what 1F1B needs, or none.
 `auto` chooses placement, partition and recomputation. It must not be worse than any published
-schedule that fits, each on its own placement and cut evenly.
+pipeline schedule that fits, each on its own placement and cut evenly. Data parallelism is no
+pipeline and no choice of `auto`.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from synth.costs import partition_costs
-from synth.families import generate
+from synth.families import generate, is_pipeline, variants_for
 from synth.op_kinds import OpKind
 from synth.plan.compare import compare
 from synth.plan.comparison import Entry, Question, Search
@@ -118,7 +119,12 @@ def _caps(
 
 def judge(asked: Question, options: SolveOptions, names: Sequence[str] | None = None) -> Outcome:
     """Search, and compare with the published schedules, all of them or those named."""
-    entries = compare(asked, names, [AUTO], options).ranked()
+    pipelines = names or [
+        name
+        for name in variants_for(asked.num_ranks, len(asked.profile.layers))
+        if is_pipeline(name)
+    ]
+    entries = compare(asked, pipelines, [AUTO], options).ranked()
     auto = next((entry for entry in entries if entry.name == AUTO.title), None)
     others = (entry for entry in entries if entry is not auto and entry.fits is not False)
     return Outcome(asked, auto, next(others, None))

@@ -23,7 +23,7 @@ from ortools.sat.python import cp_model
 from benchmarks.solver.suites import table as problems
 from synth.processors import num_processors
 from synth.report.text.tables import table
-from synth.solve.cpsat import process
+from synth.solve.cpsat import worker_pool
 from synth.solve.cpsat.call import ask
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.parameters import mind_orders, quiet
@@ -91,7 +91,7 @@ def in_a_worker(models: Sequence[cp_model.CpModel]) -> list[float]:
 def processor_s() -> float:
     """The processor time of this process and its workers so far, in seconds."""
     # How Linux numbers the processor clock of another process, see clock_getcpuclockid(3).
-    clocks = ((~worker << 3) | 2 for worker in process.processes())
+    clocks = ((~worker << 3) | 2 for worker in worker_pool.processes())
     return time.process_time() + sum(map(time.clock_gettime, clocks))
 
 

@@ -20,7 +20,7 @@ _MODULES = {
     "synth.solve.cpsat.model": "models",
     "synth.solve.cpsat.run": "CP-SAT",
     "synth.solve.cpsat.call": "CP-SAT",
-    "synth.solve.cpsat.process": "CP-SAT",
+    "synth.solve.cpsat.worker_pool": "CP-SAT",
     "synth.solve.cpsat.worker_program": "CP-SAT",
     "synth.solve": "other search",
 }

@@ -25,6 +25,7 @@ __all__ = [
     "family_variants",
     "generate",
     "generate_for",
+    "is_pipeline",
     "placements_for",
     "variants_for",
 ]
@@ -94,6 +95,15 @@ def family_layout(name: str) -> str:
     return family.layout.format(**options)
 
 
+def is_pipeline(name: str) -> bool:
+    """True if a family's ranks hold different stages, not each a copy of all (data parallelism).
+
+    Raises:
+        SynthError: the family or an option is unknown.
+    """
+    return not family_layout(name).startswith("replicated")
+
+
 def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
     """Return the placements of `variants_for`, by name, that need no more stages than layers.
 
@@ -102,7 +112,7 @@ def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
     """
     found: dict[str, Placement] = {}
     for name in variants_for(num_ranks, num_layers):
-        if family_layout(name).startswith("replicated"):
+        if not is_pipeline(name):
             continue  # the search is for pipelines; data parallelism is named, or compared
         where = family_placement(name, num_ranks)
         if where.num_stages <= num_layers and where not in found.values():

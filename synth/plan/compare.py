@@ -12,7 +12,7 @@ from synth.costs import HOST, Costs, partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate, variants_for
 from synth.plan.choose.candidates import Candidate, placements_to_try
-from synth.plan.choose.trials import solve_best_of
+from synth.plan.choose.race_run import solve_best_of
 from synth.plan.claim import claim_of
 from synth.plan.comparison import Comparison, Entry, Question, Refusal, Search
 from synth.plan.partition.balance import balance, is_proven_best

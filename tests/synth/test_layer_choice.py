@@ -12,7 +12,7 @@ import pytest
 from synth.costs import StageCosts, partition_costs
 from synth.op_kinds import OpKind
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.trials import solve_best_of
+from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
 from synth.plan.recompute.choosing import solve_choosing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed

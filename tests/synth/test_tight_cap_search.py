@@ -10,7 +10,7 @@ import pytest
 from synth.costs import partition_costs
 from synth.objective import BoundScope, Objective
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.trials import solve_best_of
+from synth.plan.choose.race_run import solve_best_of
 from synth.plan.partition.balance import balance
 from synth.plan.partition.tight_cap_search import PartitionSearch, _moved
 from synth.profile import Layer, Profile, Timing

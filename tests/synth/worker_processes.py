@@ -6,12 +6,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from synth.solve.cpsat import process
+from synth.solve.cpsat import worker_pool
 
 
 def kill_workers(what: signal.Signals = signal.SIGKILL) -> list[int]:
     """Send a signal to all that this process has; which they were."""
-    workers = list(process.processes())
+    workers = list(worker_pool.processes())
     for worker in workers:
         with suppress(ProcessLookupError):
             os.kill(worker, what)

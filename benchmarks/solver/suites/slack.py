@@ -16,8 +16,8 @@ from synth.schedule import peak_bytes, verify
 from synth.schedule.simulate import Timeline
 from synth.solve import Part, Problem, Result
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
+from synth.solve.evaluate.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.improve.robustness.robustness import improve_robustness
-from synth.solve.scenarios import ScenarioFactors, ScenarioTimes
 
 _SEED, _SCENARIOS = 1, 201
 _BIAS = 0.05

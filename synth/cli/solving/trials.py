@@ -28,7 +28,7 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
         NoSchedule: nothing was found.
     """
     from synth.plan.choose.candidates import Partitioning
-    from synth.plan.choose.trials import solve_best_of
+    from synth.plan.choose.race_run import solve_best_of
 
     announce_sizes(request)
     names = {candidate.problem.placement: candidate.name for candidate in candidates.them}
@@ -140,7 +140,7 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     Raises:
         Infeasible: no schedule is within the memory limits on any of them.
     """
-    from synth.plan.choose.race import why_all_infeasible
+    from synth.plan.choose.standings import why_all_infeasible
     from synth.plan.recompute.choice import needs_bytes, why_infeasible
 
     shortages = [why_infeasible(each.problem, each.choice) for each in candidates.them]

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Trial
-from synth.plan.choose.race import Race
 from synth.plan.choose.race_clock import RaceClock
+from synth.plan.choose.standings import Race
 from synth.plan.recompute.choosing import Listeners
 from synth.plan.recompute.solve import OnImprovement
 from synth.solve.problem import Problem

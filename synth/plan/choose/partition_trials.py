@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Candidate, Trial
-from synth.plan.choose.race import Race
 from synth.plan.choose.race_clock import RaceClock
+from synth.plan.choose.standings import Race
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.partition.tight_cap_search import PartitionSearch
 from synth.plan.recompute.layer_choice import without_layers

@@ -14,7 +14,7 @@ from dataclasses import replace
 from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.trials import solve_best_of
+from synth.plan.choose.race_run import solve_best_of
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge, ConditionalStop, Found
 from synth.plan.memory_curve.curve_file import check_partitions_searchable

@@ -19,7 +19,7 @@ from types import TracebackType
 from synth.certificate import Certificate
 from synth.errors import RunFailure, SynthError
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.trials import solve_best_of
+from synth.plan.choose.race_run import solve_best_of
 from synth.plan.memory_curve.cap_knowledge import ConditionalStop, Found
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.profile import Profile

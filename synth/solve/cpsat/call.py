@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from synth.solve.cpsat import process
+from synth.solve.cpsat import worker_pool
 from synth.solve.cpsat.parameters import without_aborts
-from synth.solve.cpsat.process import Event, WorkerDied
+from synth.solve.cpsat.worker_pool import Event, WorkerDied
 from synth.solve.cpsat.worker_program import Answer, FoundSolution, no_values
 from synth.solve.tuning import CPSAT
 
@@ -53,7 +53,7 @@ def ask(
     telling = None if on_events is None else take
     began_s = time.monotonic()
     try:
-        return process.solve(model, parameters, telling, should_stop)
+        return worker_pool.solve(model, parameters, telling, should_stop)
     except WorkerDied as death:
         take([_said(death)])
         left = _what_is_left(parameters, time.monotonic() - began_s, told.deterministic_s)
@@ -61,7 +61,7 @@ def ask(
     if told.is_proven or left is None or should_stop():
         return told.answer(spent_s)
     try:
-        answer = process.solve(told.model_to_go_on_with(model), left, telling, should_stop)
+        answer = worker_pool.solve(told.model_to_go_on_with(model), left, telling, should_stop)
     except WorkerDied as death:
         take([_said(death)])
         # Their effort is not known, so all of a deterministic limit counts as spent.

@@ -14,7 +14,7 @@ from synth.certificate import Proven
 from synth.solve.cpsat.call import FOUND, ask
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.parameters import mind_orders, of_options, quiet, search_from_below
-from synth.solve.cpsat.process import Event
+from synth.solve.cpsat.worker_pool import Event
 from synth.solve.cpsat.worker_program import Answer, FoundSolution
 from synth.solve.instance.timing import TimedOrders
 from synth.solve.options import SolveOptions

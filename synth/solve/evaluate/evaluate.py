@@ -9,9 +9,9 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
+from synth.solve.evaluate.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.instance.instance import BW, B, W
 from synth.solve.problem import Problem
-from synth.solve.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.tuning import EVALUATION
 
 # The default first.

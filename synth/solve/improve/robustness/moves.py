@@ -15,7 +15,7 @@ import numpy as np
 from synth.costs import IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import Flags
-from synth.solve.scenarios import NOTHING_US, ScenarioTimes, SpanTimes, Times
+from synth.solve.evaluate.scenarios import NOTHING_US, ScenarioTimes, SpanTimes, Times
 from synth.solve.tuning import ROBUSTNESS
 
 # Which of F, B and W an op does; two of a stage copy that do the same keep their order.

@@ -14,11 +14,11 @@ import numpy as np
 
 from synth.schedule.ops import Op
 from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate, never
+from synth.solve.evaluate.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.improve.improver import SearchContext
 from synth.solve.improve.robustness.moves import weighed_moves
 from synth.solve.options import Part
 from synth.solve.problem import Problem
-from synth.solve.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.tuning import ROBUSTNESS
 
 

@@ -20,12 +20,12 @@ from synth.profile import Profile
 from synth.schedule import verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Part, Problem, SolveOptions, StoppedBy, solve
-from synth.solve.cpsat import process
+from synth.solve.cpsat import worker_pool
 from synth.solve.cpsat.call import ask
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.parameters import quiet
-from synth.solve.cpsat.process import Event, WorkerDied
 from synth.solve.cpsat.run import Values, decide, run
+from synth.solve.cpsat.worker_pool import Event, WorkerDied
 from synth.solve.cpsat.worker_program import (
     ANSWER,
     BOUND,
@@ -118,7 +118,7 @@ def test_an_idle_worker_that_was_killed_at_the_same_time_is_no_second_death(
         killed(event)
 
     # The death of the idle one is not known yet when it is taken.
-    monkeypatch.setattr(process._Worker, "is_alive", True)
+    monkeypatch.setattr(worker_pool._Worker, "is_alive", True)
     outcome = run(model, counted(1000), 1000, solve_beside)
     assert killed.left == 0
     assert (outcome.bound_us, outcome.optimal) == (BEST_US, True)
@@ -186,7 +186,7 @@ def test_a_worker_that_does_not_stop_is_ended() -> None:
 
     decided = decide(model.cp, HOURS_S, seed=0, should_stop=hold_then_stop)
     assert not decided.is_refuted
-    assert left_after(10, list(process.processes())) == []
+    assert left_after(10, list(worker_pool.processes())) == []
 
 
 def test_an_idle_worker_that_was_killed_is_replaced() -> None:
@@ -194,7 +194,7 @@ def test_an_idle_worker_that_was_killed_is_replaced() -> None:
     killed = kill_workers()
     assert left_after(10, killed) == []
     assert decide(model_of_eight().cp, HOURS_S, seed=0).spent_s == first.spent_s
-    assert not set(killed) & set(process.processes())
+    assert not set(killed) & set(worker_pool.processes())
 
 
 def test_workers_are_used_again_and_calls_beside_each_other_have_their_own() -> None:
@@ -208,11 +208,11 @@ def test_workers_are_used_again_and_calls_beside_each_other_have_their_own() -> 
         return decided.found is not None and decided.found.value(x) == 2
 
     assert all(is_solved() for _ in range(3))
-    assert len(process.processes()) == 1
+    assert len(worker_pool.processes()) == 1
     within = []
     outcome = run(model_of_eight(), counted(1000), 1000, lambda _: within.append(is_solved()))
     assert outcome.optimal and within and all(within)
-    assert len(process.processes()) == 2
+    assert len(worker_pool.processes()) == 2
 
 
 def test_the_second_worker_begins_from_the_first_ones_solution_and_bound(
@@ -223,7 +223,7 @@ def test_the_second_worker_begins_from_the_first_ones_solution_and_bound(
     model.add(x + y >= 7)
     model.minimize(3 * x + 2 * y + 5)  # 19, with y = 7
     asked: list[tuple[cp_model.CpModelProto, cp_model.SatParameters]] = []
-    genuine = process.solve
+    genuine = worker_pool.solve
 
     def die_first(
         proto: cp_model.CpModelProto,
@@ -238,7 +238,7 @@ def test_the_second_worker_begins_from_the_first_ones_solution_and_bound(
             raise WorkerDied("as if by an abort")
         return genuine(proto, parameters, on_events, should_stop)
 
-    monkeypatch.setattr(process, "solve", die_first)
+    monkeypatch.setattr(worker_pool, "solve", die_first)
     parameters = quiet(0, 1, repeatable=True)
     parameters.max_deterministic_time = 1.0
     parameters.use_dynamic_precedence_in_disjunctive = True
@@ -271,7 +271,7 @@ def test_what_the_first_worker_proved_is_not_asked_again(monkeypatch: pytest.Mon
         on_events([FoundSolution(2.0, 0.0, array("q", [2])), 2.0])
         raise WorkerDied("after the last proof")
 
-    monkeypatch.setattr(process, "solve", die)
+    monkeypatch.setattr(worker_pool, "solve", die)
     answer = ask(model.proto, quiet(0, 1, repeatable=True), lambda events: None)
     assert (answer.status, answer.bound, len(calls)) == (int(cp_model.OPTIMAL), 2.0, 1)
 
@@ -290,7 +290,7 @@ def test_what_the_second_worker_found_without_a_proof_counts(
             raise WorkerDied("before it told anything")
         return answer
 
-    monkeypatch.setattr(process, "solve", die_first)
+    monkeypatch.setattr(worker_pool, "solve", die_first)
     answer = ask(model.proto, quiet(0, 1, repeatable=True))
     feasible = int(cp_model.FEASIBLE)
     assert (answer.status, answer.objective, list(answer.values)) == (feasible, 5.0, [5])
@@ -303,7 +303,7 @@ def test_that_there_is_no_solution_does_not_rest_on_a_dead_workers_bound(
     model = cp_model.CpModel()
     model.minimize(model.new_int_var(2, 9, "x"))
     calls: list[None] = []
-    genuine = process.solve
+    genuine = worker_pool.solve
 
     def err_first(
         proto: cp_model.CpModelProto,
@@ -318,7 +318,7 @@ def test_that_there_is_no_solution_does_not_rest_on_a_dead_workers_bound(
             raise WorkerDied("as if by an abort")
         return genuine(proto, parameters, on_events, should_stop)
 
-    monkeypatch.setattr(process, "solve", err_first)
+    monkeypatch.setattr(worker_pool, "solve", err_first)
     answer = ask(model.proto, quiet(0, 1, repeatable=True), lambda events: None)
     assert (answer.status, answer.objective, len(calls)) == (int(cp_model.OPTIMAL), 2.0, 2)
 
@@ -349,7 +349,7 @@ def test_messages_that_come_in_pieces_are_put_together() -> None:
 LONG = """
 import os, sys, threading, time
 from synth.solve import Objective
-from synth.solve.cpsat import process
+from synth.solve.cpsat import worker_pool
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import decide
 from tests.synth.even_stages import even
@@ -358,9 +358,9 @@ def search(should_stop=lambda: False):
     return decide(ExactModel(even(8, 12, 32), Objective.MAKESPAN, 100_000).cp, 1e6, 0, should_stop)
 
 def tell_workers():
-    while not process.processes():
+    while not worker_pool.processes():
         time.sleep(0.01)
-    print(*process.processes(), flush=True)
+    print(*worker_pool.processes(), flush=True)
 
 threading.Thread(target=tell_workers, daemon=True).start()
 """
@@ -433,13 +433,13 @@ def test_a_forked_process_has_workers_of_its_own(tmp_path: Path) -> None:
         "small = ExactModel(even(4, 9, 8), Objective.MAKESPAN, 10_000)\n"
         "def value(): return decide(small.cp, 1e6, 0).found.value(small.value)\n"
         "assert value() == 1676\n"
-        "before = process.processes()\n"
+        "before = worker_pool.processes()\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    assert process.processes() == ()\n"
-        "    assert value() == 1676 and not set(before) & set(process.processes())\n"
+        "    assert worker_pool.processes() == ()\n"
+        "    assert value() == 1676 and not set(before) & set(worker_pool.processes())\n"
         "    os._exit(0)\n"
-        "assert value() == 1676 and process.processes() == before\n"
+        "assert value() == 1676 and worker_pool.processes() == before\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
     )
     with start(code, tmp_path) as parent:

@@ -25,8 +25,8 @@ from synth.plan.choose.judging import (
     repartitioned_trials,
 )
 from synth.plan.choose.partition_trials import PartitionTrials
-from synth.plan.choose.race import Race
 from synth.plan.choose.race_clock import RaceClock
+from synth.plan.choose.standings import Race
 from synth.plan.partition import bounds
 from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
 from synth.plan.recompute.choosing import Listeners

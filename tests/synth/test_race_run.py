@@ -8,9 +8,9 @@ import pytest
 
 from synth.costs import partition_costs
 from synth.errors import SynthError
-from synth.plan.choose import trials
+from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate
-from synth.plan.choose.trials import solve_best_of
+from synth.plan.choose.race_run import solve_best_of
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import RACE
@@ -179,8 +179,8 @@ def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) 
             "bidirectional-v": [(2600, 1500)],
         }
     )
-    monkeypatch.setattr(trials, "solve_repartitioning", answers)
-    monkeypatch.setattr(trials, "judge", lambda *judged: None)
+    monkeypatch.setattr(race_run, "solve_repartitioning", answers)
+    monkeypatch.setattr(race_run, "judge", lambda *judged: None)
     chosen = solve_best_of(candidates(), PROFILE, options=counted(100))
     assert answers.asked == [
         *((name, 5.0, False) for name in answers.left),
@@ -200,9 +200,9 @@ def test_those_that_found_no_time_at_first_share_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = Trials({name: [(2000, 1000)] * 9 for name in [c.name for c in candidates()]})
-    monkeypatch.setattr(trials, "solve_repartitioning", answers)
-    monkeypatch.setattr(trials, "judge", lambda *judged: None)
-    monkeypatch.setattr(trials, "RACE", replace(RACE, first_share=0.0, second_share=0.0))
+    monkeypatch.setattr(race_run, "solve_repartitioning", answers)
+    monkeypatch.setattr(race_run, "judge", lambda *judged: None)
+    monkeypatch.setattr(race_run, "RACE", replace(RACE, first_share=0.0, second_share=0.0))
     solve_best_of(candidates(), PROFILE, options=counted(100))
     first, *others = answers.asked
     assert first[0] == "linear"
