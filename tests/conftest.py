@@ -26,8 +26,8 @@ DURATIONS = Path(__file__).with_name("durations.json")
 
 # Processor time above which a test is slow: `make test` leaves it out. Of a test function whose
 # cases are all slow, the quickest one stays if it takes no longer than the second figure.
-LONGEST_S = 0.7
-LONGEST_ALONE_S = 1.5
+LONGEST_S = 0.5
+LONGEST_ALONE_S = 1.0
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -39,7 +39,8 @@ class Rendezvous:
         until, pause_s = time.monotonic() + self._timeout_s, _SHORTEST_S
         while not self._store.check(list(keys.values())):
             cause = self.failure()
-            if cause is not None:
+            # A rank that failed behind this place came here before: then all may have come now.
+            if cause is not None and self._missing(keys):
                 raise RunFailure(f"{self._noun} {self._rank} cannot go on: {cause}")
             missing = self._missing(keys) if time.monotonic() > until else []
             if missing:  # empty if the last ranks have just come
