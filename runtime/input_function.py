@@ -164,7 +164,13 @@ _ENDED = object()
 
 
 def _is_pair(found: Any) -> bool:
-    """True if a function returned one micro-batch, not an iterable of them."""
+    """True if a function returned one micro-batch, not an iterable of them.
+
+    A list of two is one too unless its elements are tuples, that is, micro-batches: a DataLoader
+    makes lists of what it collates.
+    """
+    if isinstance(found, list) and len(found) == 2:
+        return not any(isinstance(each, tuple) for each in found)
     return isinstance(found, tuple) and len(found) == 2
 
 

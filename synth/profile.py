@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -464,8 +465,12 @@ class Profile(FileRecord):
         Raises:
             SynthError: there are no layers, two have the same name, or a name is not plain text.
         """
-        names = Counter(layer.name for layer in layers)
-        twice = next((each for each, count in names.items() if count > 1), None)
+        numbered = [
+            [layer.name] if layer.count == 1 else _numbered(layer.name, layer.count)
+            for layer in layers
+        ]
+        counts = (Counter(layer.name for layer in layers), Counter(chain(*numbered)))
+        twice = next((each for one in counts for each, count in one.items() if count > 1), None)
         if twice is not None:
             raise SynthError(
                 f"two layers are called {twice!r}; layer names must differ, and `count` repeats "
@@ -481,7 +486,7 @@ class Profile(FileRecord):
         profiles: dict[str, LayerProfile] = {}
         entries: list[Layer] = []
         input_bytes = 0
-        for layer in layers:
+        for layer, own_names in zip(layers, numbered, strict=True):
             largest = max(input_bytes, layer.output_bytes if layer.count > 1 else 0)
             profiles[layer.name] = LayerProfile(
                 time_us={kind: Timing.exactly(us) for kind, us in layer.time_us.items()},
@@ -489,8 +494,7 @@ class Profile(FileRecord):
                 input_until=OpKind.F,
                 **layer.sizes,
             )
-            numbered = [layer.name] if layer.count == 1 else _numbered(layer.name, layer.count)
-            entries += [Layer(name=each, profile=layer.name) for each in numbered]
+            entries += [Layer(name=each, profile=layer.name) for each in own_names]
             input_bytes = layer.output_bytes
         return cls(
             name=name,

@@ -58,7 +58,6 @@ NUMBERS = {
     "_OPEN",
     "_ROUNDING_US",
     "_SEEDS",
-    "_SMALLEST_BUFFERING",
     "_TINY_US",
 }
 # The worker's program is run as a file of its own and imports nothing of synth.

@@ -4,6 +4,7 @@ import datetime
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from synth.optimizer import OptimizerSpec
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 from synth.units import format_bytes
 
+from ..execution.stage.side_effects import same_buffers
 from ..input_function import InputFunction, MicroBatch
 from ..optimize import commit_bytes
 from ..training.building import prepare_device
@@ -88,7 +90,8 @@ def profile_layers(
 ) -> Profile:
     """Measure layers of a program's own: the times (µs) and bytes of F, B, W, BW and STEP.
 
-    Each layer is moved to the device when it is its turn, and back to the CPU after it. The profile
+    Each layer is moved to the device when it is its turn, and back to the CPU after it. Parameters
+    and buffers, such as running statistics, stay as they are; gradients are cleared. The profile
     names no model that `synth run` could build; it serves for solving, and its plans for a
     `Pipeline`.
 
@@ -123,10 +126,11 @@ def profile_layers(
         runnable=False,
     )
     source, rounds = LayerSource.of_layers(workload, layers), _Rounds(warmup, iterations)
-    watch = MachineWatch(threads=workload.threads)
-    return _measure(
-        workload, source, batch, torch.device(device), rounds, links, lambda line: None, watch
-    )
+    watch, on = MachineWatch(threads=workload.threads), torch.device(device)
+    with ExitStack() as unchanged:
+        for layer in layers:
+            unchanged.enter_context(same_buffers(layer))
+        return _measure(workload, source, batch, on, rounds, links, lambda line: None, watch)
 
 
 class _Rounds(NamedTuple):

@@ -1,7 +1,6 @@
 """`synth profile`: measure a model's layers on this machine's device."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -89,15 +89,9 @@ def command(
 
     Under torchrun, rank 0 measures the layers, and all ranks the links between them.
     """
-    if model.endswith(".csv"):
-        given_too = {
-            "--inputs": inputs,
-            "--arg": arguments,
-            "--autocast": autocast,
-            "--recompute": recompute,
-            "--ranks": ranks,
-        }
-        _read_times(Path(model), output, force, micro_batch_size, seq_len, given_too)
+    if model.lower().endswith(".csv"):
+        _check_only_of_times(context, model)
+        _read_times(Path(model), output, force, micro_batch_size, seq_len)
         return
     named = [given.rpartition(":")[0] or None for given in (model, inputs) if given is not None]
     check_outputs(output, inputs=named)
@@ -134,29 +128,39 @@ def command(
     _measure(workload, chosen, warmup=warmup, iters=iters, links=links, output=output, watch=watch)
 
 
+# What a CSV of times takes; all other options are of a measurement.
+_OF_TIMES = ("model", "output", "force", "micro_batch_size", "seq_len")
+
+
+def _check_only_of_times(context: typer.Context, model: str) -> None:
+    """Refuse options of a measurement.
+
+    Raises:
+        SynthError: names the first one.
+    """
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in _OF_TIMES and source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0]
+            raise SynthError(
+                f"{option} is for measuring a model, and {model} has times that were measured; "
+                f"leave {option} out"
+            )
+
+
 def _read_times(
-    path: Path,
-    output: Path,
-    force: bool,
-    size: int | None,
-    length: int | None,
-    given: Mapping[str, object],
+    path: Path, output: Path, force: bool, size: int | None, length: int | None
 ) -> None:
     """Make a profile of a CSV file of times.
 
     Raises:
-        SynthError: the file cannot be read or used, or options of a measurement are given.
+        SynthError: the file cannot be read or used.
     """
     from synth.interop.times_csv import from_times_csv
     from synth.profile import Profile
     from synth.safe_read import read_text
 
-    for option, value in given.items():
-        if value:
-            raise SynthError(
-                f"{option} is for measuring a model, and {path} has times that were measured; "
-                f"leave {option} out"
-            )
     check_outputs(output, inputs=[path])
     check_replaceable(output, PROFILE, "-o", force)
     layers = from_times_csv(read_text(path, "a CSV file of layers"), str(path))

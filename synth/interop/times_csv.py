@@ -9,7 +9,6 @@ A row per layer, or per `count` equal layers. The header names each column and i
 """
 
 import csv
-import io
 import math
 import re
 from typing import Any
@@ -43,8 +42,11 @@ def from_times_csv(text: str, path: str = "the text") -> list[LayerTimes]:
         SynthError: a column is unknown or twice there, or name or forward is missing; a cell is no
             number; or a layer has no time of its backward.
     """
-    rows = list(csv.reader(io.StringIO(text), skipinitialspace=True))
-    rows = [row for row in rows if any(cell.strip() for cell in row)]
+    lines = text.removeprefix("\ufeff").splitlines(keepends=True)  # Excel begins with that mark
+    try:
+        rows = [row for row in csv.reader(lines, skipinitialspace=True) if any(map(str.strip, row))]
+    except csv.Error as error:
+        raise SynthError(f"{path} is no CSV: {error}; is a quote left open?") from None
     if len(rows) < 2:
         raise SynthError(f"{path} has no layers; needed: a row of column names, and one per layer")
     columns = [_column(cell.strip(), path) for cell in rows[0]]
@@ -94,5 +96,7 @@ def _value(cell: str, name: str, factor: float, place: str) -> float | int:
     if not math.isfinite(value):
         raise SynthError(f"{place}: {name} is {shown(cell.strip())}; needed: a number")
     if name.endswith("_bytes"):
+        if value < 0:  # which rounding could hide
+            raise SynthError(f"{place}: {name} is {shown(cell.strip())}; needed: 0 or more")
         return round(value)
-    return int(value) if name == "count" and value.is_integer() else round(value, 3)
+    return int(value) if name == "count" and value.is_integer() else round(value, 6)

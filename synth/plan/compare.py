@@ -19,7 +19,7 @@ from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.schedule.files.plan_file import Claim
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.memory import peak_bytes, static_bytes
+from synth.schedule.memory import exceeds_caps, peak_bytes, static_bytes
 from synth.schedule.model import Placement
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
@@ -262,9 +262,8 @@ def _entry(
         peak_bytes=peaks,
         static_bytes=tuple(static_bytes(lowered, rank) for rank in range(lowered.num_ranks)),
         sent_bytes=int(transfer_table.num_bytes[~of_host].sum()),
-        # A ring all-reduce sends 2 (n − 1) / n of the bytes from each of n ranks.
         reduced_bytes=sum(one.sent_bytes for one in lowered.collectives),
         host_bytes=int(transfer_table.num_bytes[of_host].sum()),
-        fits=None if caps is None else all(p <= c for p, c in zip(peaks, caps, strict=True)),
+        fits=None if caps is None else not exceeds_caps(peaks, caps),
         claim=claim,
     )

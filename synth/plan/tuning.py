@@ -179,9 +179,10 @@ class RepartitionTuning:
 class JudgingTuning:
     """Judging the published schedules of all candidates, before the first trial."""
 
-    # Shares of the remaining time: for schedules as published, and for all, which includes those.
+    # Shares of the remaining time after which no more schedules are judged: as published, and with
+    # recomputation.
     published_share: float = 0.6
-    share: float = 0.5
+    with_r_share: float = 0.5
     # Ops judged per second as a deterministic search counts them, and the seconds per op that must
     # remain by the clock.
     ops_per_s: int = 20_000

@@ -5,6 +5,7 @@ the level is the bytes alive then. Receive buffers count from their posting, and
 the send has been waited for.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -97,6 +98,13 @@ def slot_levels(lowered: Lowered) -> SlotLevels:
     base = np.array([static_bytes(lowered, r) for r in range(lowered.num_ranks)]) - base
     each = np.repeat(base, lengths)
     return SlotLevels(waiting + each, running + each)
+
+
+def exceeds_caps(peaks: Sequence[int], caps_bytes: Sequence[int] | None) -> bool:
+    """True if the peak of a rank, in bytes, is above its cap; None: there are no caps."""
+    if caps_bytes is None:
+        return False
+    return any(peak > cap for peak, cap in zip(peaks, caps_bytes, strict=True))
 
 
 def _gathered_bytes(lowered: Lowered, collective: Collective) -> int:

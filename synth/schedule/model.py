@@ -59,6 +59,11 @@ class Buffering:
     send_behind: int = 2
 
 
+# Receives are posted where they are read, and sends waited for where they are made: with it a
+# schedule needs the least memory, and ranks wait for each other the most.
+SMALLEST_BUFFERING = Buffering(0, 0)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """The order of ops: one program per rank. Times come from simulating it on costs.

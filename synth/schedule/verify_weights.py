@@ -38,6 +38,12 @@ def check_weight_flow(schedule: Schedule, costs: Costs) -> None:
                 f"the costs of stage {stage} do not say how many of its {known.static_bytes} "
                 f"static bytes are parameters; profile again"
             )
+        if known.static_bytes < known.parameter_bytes + known.gradient_bytes:
+            raise ScheduleError(
+                f"the costs of stage {stage} have {known.static_bytes} static bytes, fewer than "
+                f"its {known.parameter_bytes} of parameters and {known.gradient_bytes} of "
+                f"gradients, which are part of them"
+            )
 
 
 def _check_homes(schedule: Schedule, flow: WeightFlow, stage: int, homes: tuple[int, ...]) -> None:

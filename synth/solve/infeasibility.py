@@ -10,7 +10,7 @@ one.
 from dataclasses import dataclass
 
 from synth.schedule.memory import peak_bytes
-from synth.schedule.model import Buffering, Schedule
+from synth.schedule.model import SMALLEST_BUFFERING, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
 from synth.solve.instance.instance import STEP, F, Instance
@@ -162,5 +162,5 @@ def serial_schedule(problem: Problem) -> Schedule:
                     ops += [instance[copy].op(kind, k) for copy, kind in order]
         programs.append(tuple(ops))
     return Schedule(
-        problem.placement, problem.num_micro_batches, tuple(programs), "serial", Buffering(0, 0)
+        problem.placement, problem.num_micro_batches, tuple(programs), "serial", SMALLEST_BUFFERING
     )

@@ -126,7 +126,7 @@ _LAST = (
 
 
 def steps(setting: SearchSetting) -> Iterator[Step]:
-    """Yield the steps of a search in order, until it is proven or out of time."""
+    """Yield the steps of a search in order; the search ends them once it is proven or late."""
     return _steps_of((*_FIRST, *(_BY_MILP if setting.uses_milp else _BY_CPSAT)), setting)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from synth.schedule.model import Buffering
+from synth.schedule.model import SMALLEST_BUFFERING
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.options import Part, SolverName
@@ -38,7 +38,7 @@ class SearchSetting:
         cls, state: SearchState, fusion_relaxed: Instance, *, proves_in_background: bool
     ) -> Self:
         """Read the facts off a search that begins."""
-        unbuffered = safe_memory(state.problem, Buffering(0, 0))
+        unbuffered = safe_memory(state.problem, SMALLEST_BUFFERING)
         return cls(
             without=state.options.without,
             num_ops=fusion_relaxed.num_ops,

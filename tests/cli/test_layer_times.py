@@ -24,11 +24,18 @@ def test_the_command_makes_a_profile_of_a_csv(synth: Synth, tmp_path: Path) -> N
     assert (profile.name, profile.workload.tokens, len(profile.layers)) == ("times", 7, 5)
 
 
-def test_options_of_a_measurement_are_refused_for_a_csv(synth: Synth, tmp_path: Path) -> None:
-    (tmp_path / "times.csv").write_text(TIMES)
-    ended = synth("profile", tmp_path / "times.csv", "-o", tmp_path / "p.json", "--ranks", "2")
+@pytest.mark.parametrize(
+    "option",
+    ["--ranks 2", "--optimizer sgd", "--dtype bfloat16", "--master-weights", "--iters 20"],
+)
+def test_options_of_a_measurement_are_refused_for_a_csv(
+    option: str, synth: Synth, tmp_path: Path
+) -> None:
+    (tmp_path / "times.CSV").write_text(TIMES)
+    given = option.split()
+    ended = synth("profile", tmp_path / "times.CSV", "-o", tmp_path / "p.json", *given)
     assert (ended.code, ended.stdout) == (2, "")
-    assert "leave --ranks out" in ended.stderr and ended.stderr.count("\n") == 1
+    assert f"leave {given[0]} out" in ended.stderr and ended.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

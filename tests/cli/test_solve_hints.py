@@ -80,6 +80,13 @@ def test_a_hint_that_cannot_be_names_those_that_can(synth: Synth, hint: str, wor
     assert "bpipe" not in named
 
 
+def test_a_hint_whose_weights_travel_is_refused(synth: Synth) -> None:
+    asked = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--placement", "replicated")
+    ended = synth(*asked, "--hint", "zero:1")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "--hint zero:1 moves weights from rank to rank, and the search orders" in ended.stderr
+
+
 @pytest.mark.parametrize("name", ["1f1b:recompute", "gpipe:recompute", "zb-limit"])
 def test_every_schedule_that_is_named_as_a_hint_is_taken(synth: Synth, name: str) -> None:
     command = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--mem-limit", "33GB")

@@ -201,3 +201,15 @@ def test_a_plan_divides_the_layers_of_a_program() -> None:
     gradients = [gradient for stage in range(4) for gradient in found[stage]]
     for mine, theirs in zip(gradients, wanted, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+def test_profiling_layers_of_a_program_leaves_them_as_they_are() -> None:
+    class Last(nn.Module):
+        def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+            return nn.functional.mse_loss(x, targets)
+
+    layers = [nn.Linear(4, 4), nn.BatchNorm1d(4), Last()]
+    before = [{n: t.clone() for n, t in layer.state_dict().items()} for layer in layers]
+    profile_layers(layers, torch.randn(6, 4) + 3, torch.randn(6, 4), warmup=1, iterations=2)
+    for layer, kept in zip(layers, before, strict=True):
+        assert all(torch.equal(value, kept[name]) for name, value in layer.state_dict().items())

@@ -27,6 +27,12 @@ def pair():
 def loader():
     x = torch.arange(8.0)[:, None]
     return DataLoader(TensorDataset(x, x), batch_size=2, shuffle=True)
+def collated():
+    x = torch.arange(8.0)[:, None]
+    return next(iter(DataLoader(TensorDataset(x, -x), batch_size=2)))
+def collated_pairs():
+    x = torch.arange(4.0)[:, None]
+    return next(iter(DataLoader([((a, a + 10), (a + 20, a + 30)) for a in x], batch_size=2)))
 def listed():
     return [(torch.full((2, 3), float(number)), torch.zeros(2)) for number in range(3)]
 def tree(number):
@@ -148,3 +154,11 @@ def test_epochs_of_unknown_length_and_other_sizes_are_refused(file: Path) -> Non
     data = FunctionData(f"{file}:growing", 2, seed=0, epochs=None)
     with pytest.raises(SynthError, match="other shapes or dtypes as micro-batch 1 than before"):
         list(data.mini_batch(0, 2, 2))
+
+
+def test_what_a_data_loader_collates_to_a_list_of_two_is_one_micro_batch(file: Path) -> None:
+    batch = InputFunction(f"{file}:collated").of(0)
+    assert torch.equal(batch.inputs, -batch.targets)
+    batch = InputFunction(f"{file}:collated_pairs").of(0)
+    first, second = batch.inputs
+    assert torch.equal(second, first + 10) and torch.equal(batch.targets[0], first + 20)

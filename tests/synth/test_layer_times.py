@@ -95,6 +95,35 @@ def test_a_csv_without_layers_is_refused(text: str) -> None:
         from_times_csv(text)
 
 
+def test_a_csv_may_come_from_excel_and_have_any_line_ends() -> None:
+    plain = from_times_csv(TIMES)
+    assert from_times_csv("\ufeff" + TIMES.replace("\n", "\r\n")) == plain
+    assert from_times_csv(TIMES.replace("\n", "\r")) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f'{TIMES}"{"x" * 200_000}', "is no CSV: .*is a quote left open"),
+        (TIMES.replace("410", "-1e-9"), "layer 3: saved_bytes is '-1e-9'; needed: 0 or more"),
+    ],
+)
+def test_a_damaged_csv_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SynthError, match=message):
+        from_times_csv(text)
+
+
+def test_times_far_below_a_microsecond_are_kept() -> None:
+    layers = from_times_csv("name,forward_s,backward_s\na,1e-12,1e-12\n")
+    assert layers[0].forward_us == pytest.approx(1e-6)
+
+
+def test_a_counted_layer_and_a_layer_of_its_numbered_name_are_refused() -> None:
+    twice = LayerTimes(name="a", count=2, forward_us=1, backward_us=1)
+    with pytest.raises(SynthError, match=r"two layers are called 'a\.0'"):
+        Profile.from_times("mine", [twice, LayerTimes(name="a.0", forward_us=1, backward_us=1)])
+
+
 def test_names_that_repeat_and_no_layers_are_refused() -> None:
     block = LayerTimes(name="block", forward_us=1, backward_us=1)
     with pytest.raises(SynthError, match="two layers are called 'block'"):

@@ -406,6 +406,8 @@ def test_visits_need_a_flow_and_costs_that_know_the_parameters() -> None:
         "do not say how many of its 3800 static bytes are parameters",
         Costs(stages=unknown),
     )
+    small = tuple(stage.replace(static_bytes=PARAMETERS) for stage in costs(2).stages)
+    _refused(schedule, "700 static bytes, fewer than its 700 of parameters", Costs(stages=small))
 
 
 def _held_backwards(rank: int, turn: int, num_ranks: int) -> int:

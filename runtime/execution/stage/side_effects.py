@@ -21,14 +21,18 @@ _WITHOUT_CACHE = (nn.Module, Tensor, type, ModuleType, FunctionType, MethodType)
 
 @contextmanager
 def same_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore a module's buffers, such as running statistics, after the block."""
-    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    """Restore a module's buffers, such as running statistics, after the block.
+
+    They may have moved to another device and back meanwhile, which makes them other tensors.
+    """
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, kept in before:
-                buffer.copy_(kept)
+            for name, buffer in module.named_buffers():
+                if name in before and before[name].shape == buffer.shape:
+                    buffer.copy_(before[name])
 
 
 @contextmanager

@@ -40,9 +40,12 @@ def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
 
     ordered = without_recompute(given)
     if not ordered.keeps_saved:
+        moved = "what forwards save to the host or another rank"
+        if ordered.weights is not None:
+            moved = "weights from rank to rank"
         raise SynthError(
-            f"--hint {text} moves what forwards save to the host or another rank, and the search "
-            f"orders F, B and W alone; {_those_that_can_be(problem)}"
+            f"--hint {text} moves {moved}, and the search orders F, B and W alone; "
+            f"{_those_that_can_be(problem)}"
         )
     if recomputed(given):
         talk(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from synth.families._lib.family import Setting
 from synth.schedule.lowering.lower import lower
-from synth.schedule.memory import peak_bytes
+from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.simulate import DeadlockError, simulate
 
@@ -76,8 +76,5 @@ def outcome_of(
         line = simulate(lowered)
     except DeadlockError:
         return None
-    caps = setting.caps_bytes
-    exceeds = caps is not None and any(
-        peak > cap for peak, cap in zip(peak_bytes(lowered), caps, strict=True)
-    )
+    exceeds = exceeds_caps(peak_bytes(lowered), setting.caps_bytes)
     return BufferingOutcome(exceeds, line.period_us, line.makespan_us)

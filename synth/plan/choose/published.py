@@ -26,15 +26,13 @@ from synth.plan.recompute.choosing import counts_tried
 from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.stages import bounds, merged, without_recompute, written_out
 from synth.plan.tuning import JUDGED_SCHEDULES, LAYER_SEARCH
-from synth.schedule.model import Buffering, Schedule
+from synth.schedule.memory import exceeds_caps
+from synth.schedule.model import SMALLEST_BUFFERING, Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate, split_backward
 from synth.solve.improve.published import with_mean_times
 from synth.solve.infeasibility import find_shortage
 from synth.solve.problem import Problem
 from synth.solve.result import Baseline
-
-# The smallest buffering, with which schedules with R's fit most easily.
-_SMALLEST_BUFFERING = Buffering(0, 0)
 
 _Made = Iterator[tuple[str, Schedule]]
 
@@ -162,8 +160,7 @@ class JudgedSchedules:
         alone = evaluate(replace(self.problem, caps_bytes=None), schedule, name)
         if alone is None:
             return None
-        caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
-        fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
+        line, fits = alone.timeline, not exceeds_caps(alone.peak_bytes, self.problem.caps_bytes)
         keeps = bool(self.choice) or schedule.keeps_saved
         baseline = Baseline(
             name,
@@ -285,7 +282,7 @@ class JudgedSchedules:
             return None
         longer, name = written_out(schedule, stages), f"{name}+R"
         found = None
-        for buffering in (longer.buffering, BUFFERINGS[0], _SMALLEST_BUFFERING):
+        for buffering in (longer.buffering, BUFFERINGS[0], SMALLEST_BUFFERING):
             found = evaluate(self.problem, replace(longer, buffering=buffering), name)
             if found is not None:
                 break

@@ -94,7 +94,7 @@ class _RaceRun:
         """
         race = self.race
         race.trials = [race.new(candidate) for candidate in race.candidates]
-        until_s = self.clock.moment_s(JUDGING.share)
+        until_s = self.clock.moment_s(JUDGING.with_r_share)
         self._judge(race.trials, until_s, self.clock.moment_s(JUDGING.published_share))
         race.is_judged = race.best_us is not None
         for trial in race.trials:

@@ -9,6 +9,7 @@ from synth.plan.partition.several_stages_per_rank import rebalance
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.tuning import BALANCE
 from synth.profile import Profile
+from synth.schedule.memory import exceeds_caps
 from synth.schedule.model import Placement
 
 
@@ -35,7 +36,7 @@ def balance(
     partition keeps the caps, it is the one that fits under the smallest limit for all ranks alike.
 
     With stage k on rank k that is exact, by dynamic programming over all cuts. Where ranks hold
-    more, local search: see `local_search`.
+    more, local search: see `several_stages_per_rank`.
 
     Args:
         caps_bytes: one for each rank; None: memory does not matter.
@@ -101,5 +102,5 @@ def _never() -> bool:
 
 def _keeps(table: StageTable, sizes: Sequence[int], caps_bytes: Sequence[int]) -> bool:
     edges = [sum(sizes[:stage]) for stage in range(len(sizes) + 1)]
-    needs = (table.need_bytes(first, end) for first, end in pairwise(edges))
-    return all(need <= cap for need, cap in zip(needs, caps_bytes, strict=True))
+    needs = [table.need_bytes(first, end) for first, end in pairwise(edges)]
+    return not exceeds_caps(needs, caps_bytes)

@@ -26,7 +26,7 @@ from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.stages import merged
 from synth.plan.tuning import TIGHT_CAPS
 from synth.profile import Profile
-from synth.schedule.model import Buffering, Schedule
+from synth.schedule.model import SMALLEST_BUFFERING, Schedule
 from synth.solve.bounds import closed_form
 from synth.solve.improve import list_scheduling
 from synth.solve.infeasibility import needed_bytes
@@ -35,9 +35,6 @@ from synth.solve.instance.memory_models import relaxed_for_fusion, safe_memory
 from synth.solve.options import SolveOptions
 from synth.solve.order_pool import split_timing
 from synth.solve.problem import Problem
-
-# With it partitions are found that fit with no larger buffering.
-_SMALLEST_BUFFERING = Buffering(0, 0)
 
 
 class _Judged(NamedTuple):
@@ -221,7 +218,7 @@ class PartitionSearch:
         if _may_fit(problem):
             found = self._in_order(problem)
             if found is None or best is None or found.value_us >= best.value_us:
-                listed = self._scheduled(problem, safe_memory(problem, _SMALLEST_BUFFERING), best)
+                listed = self._scheduled(problem, safe_memory(problem, SMALLEST_BUFFERING), best)
                 found = min((one for one in (found, listed) if one is not None), default=None)
         self.judged[sizes] = found
         return found

@@ -19,7 +19,7 @@ from synth.costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.plan.recompute.layer_menu import Menu, Option, costs_with, menus
 from synth.plan.tuning import LAYER_SEARCH
-from synth.schedule.model import Buffering
+from synth.schedule.model import SMALLEST_BUFFERING
 from synth.solve.bounds import closed_form
 from synth.solve.improve import list_scheduling
 from synth.solve.infeasibility import needed_bytes
@@ -29,9 +29,6 @@ from synth.solve.problem import Problem
 
 # For each stage, the number of its choice.
 Picks = tuple[int, ...]
-
-# The smallest buffering, so that choices are found that fit with it only.
-_SMALLEST_BUFFERING = Buffering(0, 0)
 
 
 def applies(problem: Problem) -> bool:
@@ -209,7 +206,7 @@ class LayerSearch:
         self.judged[picks] = None
         if not self._may_fit(picks):
             return
-        instance = safe_memory(problem, _SMALLEST_BUFFERING)
+        instance = safe_memory(problem, SMALLEST_BUFFERING)
         builder = list_scheduling.Builder(instance, problem.objective)
         rules = list(islice(list_scheduling.variants(instance), LAYER_SEARCH.rules))
         order = [self.rule, *(rule for rule in range(len(rules)) if rule != self.rule)]

@@ -139,7 +139,7 @@ class _Reproving:
             return self._verdict(work_us, "schedules with the same ops")
         plain = without_recompute(self.schedule)
         if not plain.keeps_saved:
-            return self._verdict(0, "nothing: the schedule moves what forwards save")
+            return self._verdict(0, "nothing: the schedule moves activations or weights")
         stages = recomputed(self.schedule)
         is_auto = self.plan.arguments.get("recompute") == "auto"
         if stages or (is_auto and self.plan.caps_bytes is not None):

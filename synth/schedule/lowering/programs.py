@@ -140,13 +140,17 @@ def _started(collectives: Iterable[Collective]) -> Iterable[Instruction]:
 def _mark_deaths(program: list[Instruction], effects: Effects) -> None:
     """Free a value after its last reader and its last SENT; without readers, right away."""
     death: dict[Value, int] = {}
+    reduced: dict[tuple[int, int], Value] = {}  # what REDUCE_GRADs hand on, by stage and number
     for index, instruction in enumerate(program):
         if instruction.action == Action.COMPUTE:
             op = instruction.compute
             for value in (*effects.makes(op), *effects.reads(op)):
                 death[value] = index
+            if op.kind == OpKind.REDUCE_GRAD:
+                reduced[op.stage, op.microbatch] = Value(ValueKind.GRAD_ACC, *op[1:])
         elif instruction.action == Action.COLLECTED:
-            for value in death.keys() & _accumulated(instruction.collected, program[:index]):
+            value = reduced[instruction.collected.stage, instruction.collected.number]
+            if value in death:  # else it is part of what the rank keeps
                 death[value] = index
         elif instruction.action == Action.RECV:
             death[instruction.moved.value] = index
@@ -154,15 +158,3 @@ def _mark_deaths(program: list[Instruction], effects: Effects) -> None:
             death[instruction.held] = index
     for value, index in death.items():
         program[index].frees.append(value)
-
-
-def _accumulated(collective: Collective, before: Iterable[Instruction]) -> set[Value]:
-    """The gradients that a reduce-scatter takes from this rank."""
-    ops = (instruction.op for instruction in before if instruction.action == Action.COMPUTE)
-    return {
-        Value(ValueKind.GRAD_ACC, op.stage, op.microbatch, op.replica)
-        for op in ops
-        if op is not None
-        and op.kind == OpKind.REDUCE_GRAD
-        and (op.stage, op.microbatch) == (collective.stage, collective.number)
-    }

@@ -64,8 +64,8 @@ class WeightVisits:
         visits: all visits, those at homes included, in the order of chains: by stage, forwards
             before backwards, micro-batch.
         homeless: ops that read weights that are neither kept on their rank nor visiting.
-        unmatched: UNSHARDs within an open visit, RESHARDs without one, W's without a REDUCE_GRAD
-            behind them and REDUCE_GRADs without a W before them.
+        unmatched: UNSHARDs of visits that no op reads, RESHARDs without such a visit, W's without a
+            REDUCE_GRAD behind them and REDUCE_GRADs without a W before them.
     """
 
     flow: WeightFlow

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from synth.schedule.model import Buffering
+from synth.schedule.model import SMALLEST_BUFFERING, Buffering
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve import list_scheduling
 from synth.solve.improve.improver import SearchContext
@@ -34,7 +34,7 @@ class ListSchedulingStep:
 
     def _run_quick(self) -> None:
         """Schedule with little effort for every buffering, with no buffers at all first."""
-        _run(self.state, LIST_SCHEDULING.quick_ops, (Buffering(0, 0), *BUFFERINGS))
+        _run(self.state, LIST_SCHEDULING.quick_ops, (SMALLEST_BUFFERING, *BUFFERINGS))
 
     def _run_thorough(self) -> None:
         """Schedule with the incumbent's buffering and the usual one."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 from synth.costs import Costs
 from synth.families import families, generate_for
 from synth.op_kinds import OpKind
+from synth.schedule.memory import exceeds_caps
 from synth.schedule.model import Schedule
 from synth.solve.evaluate import evaluate
 from synth.solve.improve.improver import SearchContext
@@ -64,8 +65,7 @@ class PublishedIncumbents:
         if alone is None:
             return
         budget.evaluation_s = budget.elapsed_s() - began_s
-        caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
-        fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
+        line, fits = alone.timeline, not exceeds_caps(alone.peak_bytes, self.problem.caps_bytes)
         keeps = schedule.keeps_saved
         times_us = line.makespan_us, line.period_us, max(line.work_us)
         baseline = Baseline(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)

@@ -7,7 +7,7 @@ relaxed one from below, the safe one nearly always from above.
 from collections.abc import Iterable
 
 from synth.op_kinds import MEASURED, OpKind
-from synth.schedule.model import Buffering
+from synth.schedule.model import SMALLEST_BUFFERING, Buffering
 from synth.solve.instance.instance import (
     BW,
     SPLIT,
@@ -29,7 +29,7 @@ def relaxed_memory(problem: Problem) -> Instance:
     While F runs its received activation is on the rank, while B runs its received gradient.
     Receives posted for later ops and sends waited for later are left out.
     """
-    return _Builder(problem, Buffering(0, 0), is_safe=False).instance()
+    return _Builder(problem, SMALLEST_BUFFERING, is_safe=False).instance()
 
 
 def safe_memory(problem: Problem, buffering: Buffering) -> Instance:
