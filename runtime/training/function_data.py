@@ -17,7 +17,14 @@ class FunctionData:
     iterable that has ended begins anew.
     """
 
-    def __init__(self, address: str, micro_batch_size: int, seed: int, epochs: int | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        micro_batch_size: int,
+        seed: int,
+        epochs: int | None,
+        sequence_length: int | None = None,
+    ) -> None:
         """Import the function.
 
         Args:
@@ -25,12 +32,14 @@ class FunctionData:
             micro_batch_size: samples of each micro-batch, as profiled.
             seed: of torch's generator while the function runs.
             epochs: number of passes through what it returns; None: without end.
+            sequence_length: tokens of a sample, as profiled, where inputs are token ids; None: any.
 
         Raises:
             SynthError: there is no such function; or epochs are given, and its length is unknown.
         """
         self._function = InputFunction(address, seed)
         self._size, self._epochs = micro_batch_size, epochs
+        self._sequence_length = sequence_length
         self._signature: Hashable = None
         self._length = None if epochs is None else self._function.length()
         if epochs is not None and self._length is None:
@@ -89,6 +98,15 @@ class FunctionData:
                     f"{self._function.address} gave {batch.num_samples} samples as micro-batch "
                     f"{number}, {micro_batch_size} were profiled; give as many (a DataLoader does "
                     f"with drop_last=True), or profile again"
+                )
+            if batch.sequence_length > 1 and self._sequence_length not in (
+                None,
+                batch.sequence_length,
+            ):
+                raise SynthError(
+                    f"{self._function.address} gave samples of {batch.sequence_length} tokens as "
+                    f"micro-batch {number}, {self._sequence_length} were profiled, and times and "
+                    f"memory are planned for those; give as many, or profile again"
                 )
             signature = Batch([batch.inputs]).signature(0)
             if self._signature not in (None, signature):

@@ -311,7 +311,11 @@ class RankTrainer:
         options, workload = self._options, self._plan.workload
         if options.inputs is not None:
             return FunctionData(
-                options.inputs, workload.micro_batch_size, options.seed, options.epochs
+                options.inputs,
+                workload.micro_batch_size,
+                options.seed,
+                options.epochs,
+                workload.sequence_length,
             )
         assert options.data is not None
         tokens = load_tokens(options.data, workload.sequence_length)

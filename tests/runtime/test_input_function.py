@@ -39,6 +39,8 @@ def tree(number):
     return {"pixels": torch.zeros(4, 3, 2, 2), "flag": True}, {"label": torch.zeros(4)}
 def ids(number):
     return (torch.zeros(2, 7, dtype=torch.int64), torch.ones(2, 7)), torch.zeros(2)
+def tokens(number):
+    return torch.zeros(2, 7, dtype=torch.int64), torch.zeros(2, 7)
 def growing(number):
     return torch.zeros(2, 3 + number), torch.zeros(2)
 def two(a, b): ...
@@ -162,3 +164,11 @@ def test_what_a_data_loader_collates_to_a_list_of_two_is_one_micro_batch(file: P
     batch = InputFunction(f"{file}:collated_pairs").of(0)
     first, second = batch.inputs
     assert torch.equal(second, first + 10) and torch.equal(batch.targets[0], first + 20)
+
+
+def test_tokens_of_another_length_than_profiled_are_refused(file: Path) -> None:
+    data = FunctionData(f"{file}:tokens", 2, seed=0, epochs=None, sequence_length=7)
+    assert len(list(data.mini_batch(0, 2, 2))) == 2
+    data = FunctionData(f"{file}:tokens", 2, seed=0, epochs=None, sequence_length=16)
+    with pytest.raises(SynthError, match="samples of 7 tokens as micro-batch 0, 16 were profiled"):
+        list(data.mini_batch(0, 1, 2))

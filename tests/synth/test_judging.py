@@ -14,7 +14,7 @@ from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placeme
 from synth.plan.choose.judging import judge, offloading_trial
 from synth.plan.choose.published import JudgedSchedules, Pass
 from synth.plan.choose.race_run import solve_best_of
-from synth.plan.choose.standings import Race
+from synth.plan.choose.standings import Standings
 from synth.plan.compare import compare
 from synth.plan.comparison import Question
 from synth.plan.partition.balance import balance
@@ -51,7 +51,7 @@ def candidates(asked: Question, choice: Choice = None) -> list[Candidate]:
 
 def judged(those: list[Candidate]) -> list[Trial]:
     """All passes, and what moves as candidates of their own."""
-    race = Race(those, Partitioning.EVEN, 0.0)
+    race = Standings(those, Partitioning.EVEN, 0.0)
     found = [race.new(candidate) for candidate in those]
     judge(found, lambda ops, is_plain: False, lambda trial: None)
     return [*found, *(one for trial in found if (one := offloading_trial(trial)) is not None)]

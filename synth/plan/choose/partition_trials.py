@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from synth.plan.choose.candidates import Candidate, Trial
 from synth.plan.choose.race_clock import RaceClock
-from synth.plan.choose.standings import Race
+from synth.plan.choose.standings import Standings
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.partition.tight_cap_search import PartitionSearch
 from synth.plan.recompute.layer_choice import without_layers
@@ -19,7 +19,7 @@ class PartitionTrials:
     """Makes new trials of a race by searching for partitions."""
 
     def __init__(
-        self, profile: Profile, options: SolveOptions, race: Race, clock: RaceClock
+        self, profile: Profile, options: SolveOptions, race: Standings, clock: RaceClock
     ) -> None:
         self.profile, self.options, self.race, self.clock = profile, options, race, clock
 

@@ -26,7 +26,7 @@ from synth.plan.choose.judging import (
 )
 from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.race_clock import RaceClock
-from synth.plan.choose.standings import Race
+from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
 from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
 from synth.plan.recompute.choosing import Listeners
@@ -80,7 +80,7 @@ class _RaceRun:
     ) -> None:
         self.profile, self.options = profile, options
         self.stop, self.clock = stop, RaceClock(options, stop)
-        self.race = Race(list(map(_decided, candidates)), partitioning, options.gap)
+        self.race = Standings(list(map(_decided, candidates)), partitioning, options.gap)
         self.announcer = Announcer(self.race, self.clock, listeners)
         self.partitions = PartitionTrials(profile, options, self.race, self.clock)
         self.num_judged = 0

@@ -1,4 +1,4 @@
-"""A race between candidates: their trials, which of them can still win, and the result."""
+"""The standings of a race between candidates: their trials, who can still win, the result."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from synth.solve.problem import Problem
 from synth.solve.result import Baseline, Result, StoppedBy, rank_key, relative_gap
 
 
-class Race:
+class Standings:
     """The state of a race between candidates.
 
     Attributes:
