@@ -61,6 +61,14 @@ def least_us(found: list[Trial]) -> int | None:
     return min((one.value_us for one in found if one.value_us is not None), default=None)
 
 
+def test_with_more_memory_no_start_is_longer() -> None:
+    profile, found = load_profile("zb-1.5b-p8-m24"), []
+    for cap in (15, 18, 21, 24, 27, 30, 33, 37, 45):
+        found.append(least_us(judged(candidates(Question(profile, 4, 8, (cap * 10**9,) * 4)))))
+    values = [value_us for value_us in found if value_us is not None]
+    assert len(values) == len(found) and values == sorted(values, reverse=True)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_published_schedule_that_fits_is_among_the_starts(seed: int) -> None:
     asked = question(seed)
