@@ -42,6 +42,10 @@ def plan_of(command: str) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Run the cases; see the docstring of this module."""
+    unknown = {word for word in arguments if word.startswith("-")} - {"--record"}
+    if unknown:
+        print(f"{', '.join(sorted(unknown))}: no such option\n\n{__doc__}", file=sys.stderr)
+        return 2
     recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     wanted = [word for word in arguments if not word.startswith("--")]
     found, differing = dict(recorded), 0
@@ -52,7 +56,10 @@ def main(arguments: list[str]) -> int:
         found[name] = plan_of(command)
         same = found[name] == recorded.get(name)
         differing += not same
-        print(f"{'same' if same else 'DIFFERS':8}{time.monotonic() - began:6.1f} s  {name}")
+        print(
+            f"{'same' if same else 'DIFFERS':8}{time.monotonic() - began:6.1f} s  {name}",
+            flush=True,
+        )
         if not same:
             print(f"    recorded {recorded.get(name)}\n    found    {found[name]}", flush=True)
     if "--record" in arguments:

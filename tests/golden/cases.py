@@ -23,7 +23,7 @@ CASES: dict[str, str] = {
     "8x24, V, tight": f"{_8} -r 8 -m 24 --placement v --mem-limit 26GB --time-limit 4s",
     "8x24, V, period": f"{_8} -r 8 -m 24 --placement v --objective period --time-limit 4s",
     "8x24, looped": f"{_8} -r 8 -m 24 --placement looped:3 --mem-limit 36GB --time-limit 4s",
-    "4x8, wave": f"{_8} -r 4 -m 8 --placement wave:4 --time-limit 4s",
+    "4x8, wave": f"{_8} -r 4 -m 8 --placement wave:2 --time-limit 4s",
     # two copies of the stages
     "8x16, both ways": f"{_8} -r 8 -m 16 --placement bidirectional --time-limit 4s",
     "4x8, both ways, V": f"{_8} -r 4 -m 8 --placement bidirectional-v --time-limit 4s",

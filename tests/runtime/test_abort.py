@@ -127,6 +127,8 @@ def cut_in_a_collective(rank: int, size: int) -> str:
 
     own = Group.world().private
     pair: Any = own.among((0, 1)) if rank < 2 else None
+    if rank < 2:
+        own.rendezvous.meet("connected", (0, 1))
     if rank == 1:
         working = pair.allreduce([torch.ones(3)])  # which the others never begin
         own.abort()

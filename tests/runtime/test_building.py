@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
+from synth.errors import RunFailure
 from synth.families import generate
+from synth.runtime.execution.transport.gloo.private_groups import PrivateGroups
 from synth.runtime.execution.transport.rendezvous import Rendezvous
 
 SOON_S = 10.0  # ranks would wait for each other for 60
@@ -243,3 +245,12 @@ def test_sockets_are_closed_when_another_one_cannot_be_made(pool: Any) -> None:
     for said, closed in pool.run(run_out_of_files, 3):
         assert "too many open files" in said
         assert closed
+
+
+def test_a_rank_that_fails_after_it_connected_is_named_by_those_that_still_connect() -> None:
+    store = HashStore()
+    groups = [PrivateGroups(store, rank, 0.3) for rank in range(2)]
+    groups[1].rendezvous.meet("group-0-1-", [1])  # comes, but never connects
+    groups[1].rendezvous.fail("no room")
+    with pytest.raises(RunFailure, match=r"^rank 0 cannot connect: rank 1 failed: no room$"):
+        groups[0].among((0, 1))

@@ -17,7 +17,7 @@ from synth.objective import Objective, Spans
 from synth.solve.bounds.bound import BoundSetting
 from synth.solve.cpsat.run import TimedBounds
 from synth.solve.instance.instance import B, F, Instance, W
-from synth.solve.options import Part
+from synth.solve.options import Part, SolveOptions
 
 
 def work_bound_us(instance: Instance, objective: Objective) -> int:
@@ -28,6 +28,11 @@ def work_bound_us(instance: Instance, objective: Objective) -> int:
 def work_bounds(instance: Instance) -> Spans:
     """Closed-form bounds of the makespan and of the period."""
     return Spans.most(rank_bounds(instance))
+
+
+def work_bounds_of_search(instance: Instance, options: SolveOptions) -> Spans:
+    """Closed-form bounds of the makespan and of the period; 0 if the search leaves them out."""
+    return Spans(0, 0) if Part.CLOSED_FORMS in options.without else work_bounds(instance)
 
 
 def rank_bounds(instance: Instance, added_us: Sequence[int] | None = None) -> list[Spans]:

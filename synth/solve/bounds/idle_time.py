@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, Self
 from synth.certificate import Certificate, IdleTime, Proven, ProverName
 from synth.objective import Objective, Spans
 from synth.solve.bounds.bound import BoundSetting, Reference, rank_by_rank
-from synth.solve.bounds.closed_form import work_bounds
+from synth.solve.bounds.closed_form import work_bounds_of_search
 from synth.solve.bounds.idle_time_model import (
     End,
     IdleTimeModel,
@@ -121,7 +121,7 @@ class IdleBounds:
             setting.objective,
             # One worker searches from below; further ones would look for schedules.
             replace(setting.exact_options, workers=1),
-            work_bounds(setting.instance),
+            work_bounds_of_search(setting.instance, setting.options),
             setting.reference,
             setting.should_stop,
             setting.known.idle_us,

@@ -11,7 +11,7 @@ from synth.solve.bounds import forward_spacing
 from synth.solve.bounds.background import Background
 from synth.solve.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solve.bounds.bound_policy import BoundPolicy
-from synth.solve.bounds.closed_form import work_bounds
+from synth.solve.bounds.closed_form import work_bounds_of_search
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.instance.instance import Instance
 from synth.solve.options import Part
@@ -59,9 +59,7 @@ class Prover:
     @property
     def work(self) -> Spans:
         """Closed-form bounds of makespan and period; 0 if they are left out."""
-        if Part.CLOSED_FORMS in self._state.options.without:
-            return Spans(0, 0)
-        return work_bounds(self._fusion_relaxed)
+        return work_bounds_of_search(self._fusion_relaxed, self._state.options)
 
     def closed_forms(self) -> None:
         """Bound by closed forms, which takes no time."""
@@ -104,7 +102,8 @@ class Prover:
     @property
     def _limit_of_one_by_one_s(self) -> float:
         is_spaced = (
-            forward_spacing.is_worth(self._fusion_relaxed)
+            Part.FORWARD_SPACING not in self._state.options.without
+            and forward_spacing.is_worth(self._fusion_relaxed)
             and not self._fusion_relaxed.holds_several
         )
         share = (

@@ -160,6 +160,7 @@ class RankSubsets:
             ranks,
             self.spacings,
             passing_pairs=Part.PASSING_PAIRS not in self.options.without,
+            closed_forms=Part.CLOSED_FORMS not in self.options.without,
         )
         model.at_least(min(self.proven_us, value_us))
         if hint is not None:
@@ -191,18 +192,21 @@ def model_of(
     spacings: Spacings,
     *,
     passing_pairs: bool = True,
+    closed_forms: bool = True,
 ) -> ExactModel:
     """Make the exact model of some ranks, with the spacings that are known.
 
     Args:
         value_us: upper limit of the objective.
         passing_pairs: let ops pass each other on omitted ranks one at a time.
+        closed_forms: begin from the closed forms of all ranks.
     """
     part = _Counted if spacings.say_more and len(ranks) <= RANK_SUBSETS.few_ranks else _Part
     model = part(
         instance, objective, value_us, ranks, passing_pairs=passing_pairs and len(ranks) > 1
     )
-    model.both_at_least(work_bounds(instance))
+    if closed_forms:
+        model.both_at_least(work_bounds(instance))
     if (0, OpIndex(F, 0)) in model.start:
         spacings.kept_by(model)
     return model

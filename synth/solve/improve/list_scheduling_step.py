@@ -23,7 +23,7 @@ class ListSchedulingStep:
     def __init__(self, context: SearchContext) -> None:
         self.state = context.state
         # Modulo schedules of several micro-batches follow, which are better starts.
-        self.has_rounds = several_micro_batches.applies(context.fusion_relaxed)
+        self.has_rounds = several_micro_batches.follows(context.fusion_relaxed, self.state.options)
 
     def run(self, share: float, *, is_brief: bool) -> None:
         """Schedule with a number of ops that depends on the time limit, or a small one."""

@@ -21,6 +21,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import BroadcastOptions, ProcessGroupGloo
 
+from synth.errors import RunFailure
+
 from ..rendezvous import Rendezvous
 
 # Above the tags that channels use: nothing is ever sent under it.
@@ -50,7 +52,7 @@ class PrivateGroups:
         """
         self.rendezvous = Rendezvous(store, rank, timeout_s, noun)
         self._store = store
-        self._rank = rank
+        self._rank, self._noun = rank, noun
         self._timeout = timedelta(seconds=timeout_s)
         self._made: dict[tuple[tuple[int, ...], str], ProcessGroupGloo] = {}
         self._others: list[Callable[[], None]] = []
@@ -70,10 +72,15 @@ class PrivateGroups:
             name = f"{'-'.join(map(str, named))}-{purpose}"
             self.rendezvous.meet(f"group-{name}", named)
             store = PrefixStore(name, self._store)
-            self._made[named, purpose] = ProcessGroupGloo(
-                store, named.index(self._rank), len(named), self._timeout
-            )
+            self._made[named, purpose] = self._connected(store, named)
         return self._made[named, purpose]
+
+    def _connected(self, store: Store, ranks: tuple[int, ...]) -> ProcessGroupGloo:
+        try:
+            return ProcessGroupGloo(store, ranks.index(self._rank), len(ranks), self._timeout)
+        except RuntimeError as error:  # a rank that was connected already has failed since
+            cause = self.rendezvous.failure() or str(error)
+            raise RunFailure(f"{self._noun} {self._rank} cannot connect: {cause}") from error
 
     def on_abort(self, abort: Callable[[], None]) -> None:
         """Register a function that closes other connections before these groups."""

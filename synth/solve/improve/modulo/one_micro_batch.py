@@ -24,7 +24,7 @@ class OneMicroBatch:
     def run(self, share: float, *, is_brief: bool) -> None:
         """Search with a counted effort, which is less where several per period follow."""
         unrolling = Unrolling(self.state)
-        has_rounds = several_micro_batches.applies(unrolling.instance)
+        has_rounds = several_micro_batches.follows(unrolling.instance, self.options)
         effort = MODULO.one_share_with_several if has_rounds else MODULO.one_share
         for found in search(
             unrolling.instance,

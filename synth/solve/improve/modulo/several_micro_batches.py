@@ -15,7 +15,7 @@ from synth.solve.improve.modulo.period_search import PeriodSearch
 from synth.solve.improve.modulo.round_model import PeriodicSchedule, num_ops
 from synth.solve.improve.modulo.unrolling import Unrolling
 from synth.solve.instance.instance import Instance
-from synth.solve.options import Part
+from synth.solve.options import Part, SolveOptions
 from synth.solve.tuning import MODULO, SEVERAL_MICRO_BATCHES
 
 
@@ -85,6 +85,11 @@ class SeveralMicroBatches:
 def applies(instance: Instance) -> bool:
     """Return True if every rank holds one stage copy, of one replica."""
     return all(len(held) == 1 for held in instance.held) and len(instance) == instance.num_ranks
+
+
+def follows(instance: Instance, options: SolveOptions) -> bool:
+    """Return True if a search comes to these schedules: they apply, and are not left out."""
+    return Part.SEVERAL_PER_PERIOD not in options.without and applies(instance)
 
 
 def search(
