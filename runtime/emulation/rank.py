@@ -19,9 +19,10 @@ from ..execution.core.executor import Executor
 from ..execution.core.progress import RankProgress
 from ..execution.core.stepper import Stepper
 from ..execution.core.tracer import Tracer
-from ..execution.transport.channels import WithHost, open_channels
 from ..execution.transport.groups import Group
+from ..execution.transport.open_channels import open_channels
 from ..execution.transport.traced_channels import TracedChannels
+from ..execution.transport.with_host import WithHost
 from ..optimize import GradientNorm
 from ..profiling.meter import measure
 from ..training.rank_result import RankResult

@@ -12,7 +12,8 @@ from ..execution.gradients.layout import GradientLayout
 from ..execution.stage.saved_sizes import SizeFinder
 from ..execution.stage.shapes import ShapeFinder
 from ..execution.stage.warm_up import WarmUp
-from ..execution.transport.channels import Channels, open_channels
+from ..execution.transport.channels import Channels
+from ..execution.transport.open_channels import open_channels
 from ..execution.transport.rank_group import RankGroup
 from ..execution.transport.traced_channels import TracedChannels
 from .groups import PipelineGroups

@@ -30,8 +30,8 @@ from ..execution.core.forward_only import forward_only
 from ..execution.core.stepper import Stepper
 from ..execution.stage.loss_terms import LossTerms, Weights
 from ..execution.stage.stage import Stage
-from ..execution.transport.channels import WithHost
 from ..execution.transport.rank_group import RankGroup, Refused
+from ..execution.transport.with_host import WithHost
 from ..optimize.gradients import Gradients
 from ..optimize.norm import GradientNorm
 from .connections import connect

@@ -15,9 +15,10 @@ from synth.profile import Link, Links, PairLink
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
-from ..execution.transport.channels import Channels, open_channels
+from ..execution.transport.channels import Channels
 from ..execution.transport.gloo.eager_sockets import MOST_BYTES
 from ..execution.transport.groups import Group
+from ..execution.transport.open_channels import open_channels
 from ..world import World, join_world
 from .host_probe import probe_host
 

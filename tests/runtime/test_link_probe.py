@@ -53,7 +53,7 @@ def test_an_exchange_that_was_quicker_than_one_way_makes_no_latency_beyond_it() 
 
 def probe_and_exchange(rank: int, size: int) -> Any:
     """Return the links that are found, and the data from the other rank."""
-    from synth.runtime.execution.transport.channels import open_channels
+    from synth.runtime.execution.transport.open_channels import open_channels
     from synth.runtime.profiling import link_probe
     from synth.runtime.world import World
 

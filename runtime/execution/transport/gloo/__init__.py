@@ -1,1 +1,1 @@
-"""Connections that only gloo on one machine needs."""
+"""Gloo groups, the point-to-point channels on them, and sockets for small messages."""

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import HashStore
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.runtime.execution.transport.nccl_groups import (
+from synth.runtime.execution.transport.nccl.groups import (
     NcclGroups,
     limit_ctas,
     load_kernels_eagerly,
@@ -220,8 +220,8 @@ def test_a_rank_whose_aborts_fail_says_what_failed_first(pool: Any) -> None:
 
 
 def fail_while_others_connect(rank: int, size: int) -> str:
-    from synth.runtime.execution.transport.channels import NcclChannels
     from synth.runtime.execution.transport.groups import Group
+    from synth.runtime.execution.transport.nccl.channels import NcclChannels
 
     group = as_on_nccl(Group.world(60.0), make_gloo)
     links = [(0, 1), (1, 0), (1, 2), (2, 1)]

@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from synth.errors import RunFailure, SynthError
 
-from .rendezvous import Rendezvous
+from ..rendezvous import Rendezvous
 
 LINK = "link"
 """The purpose of a group of two ranks that is one directed link."""

@@ -1,0 +1,1 @@
+"""NCCL communicators, and the point-to-point channels on them."""

@@ -1,0 +1,50 @@
+"""Opens the channels for a schedule's transfers, on the transport of the group and the device."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import torch
+
+from synth.costs import HOST
+from synth.schedule.lowering.lower import Lowered, Transfer
+
+from ..stage.host_link import HostLink
+from .channels import Channels
+from .gloo.channels import GlooChannels
+from .gloo.eager_links import EagerLinks, most_posted
+from .groups import Group
+from .in_process.ranks import InProcessGroup
+from .nccl.channels import NcclChannels
+from .with_host import WithHost
+
+
+def open_channels(
+    device: torch.device,
+    transfers: Iterable[Transfer],
+    timeout_s: float = 300.0,
+    group: Group | InProcessGroup | None = None,
+    lowered: Lowered | None = None,
+) -> Channels:
+    """Open the channels for a schedule's transfers; every rank calls this at the same time.
+
+    Args:
+        device: the device of this rank's tensors.
+        transfers: all transfers of the lowered schedule, the same list on every rank.
+        timeout_s: the time limit of a transfer; gloo takes that of `group`, if given.
+        group: the pipeline's ranks; None: all processes.
+        lowered: the programs that will use the channels; None: unknown.
+    """
+    group = group or Group.world(timeout_s)
+    transfers = list(transfers)
+    ends = {(t.source, t.target) for t in transfers}
+    links = sorted(link for link in ends if HOST not in link)
+    between: Channels
+    if isinstance(group, InProcessGroup):
+        between = group.channels()
+    elif group.backend(device) == "nccl":
+        between = NcclChannels(group, links, device, timedelta(seconds=timeout_s))
+    else:
+        posted = most_posted(transfers, lowered, group.rank)
+        between = GlooChannels(group, device, EagerLinks(group, links, posted, timeout_s))
+    uses_host = any(HOST in link and group.rank in link for link in ends)
+    return WithHost(between, HostLink(device)) if uses_host else between
