@@ -14,9 +14,9 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synth.costs import partition_costs
 from synth.families import generate, is_pipeline, variants_for
 from synth.op_kinds import OpKind
+from synth.partition_costs import partition_costs
 from synth.plan.compare import compare
 from synth.plan.comparison import Entry, Question, Search
 from synth.plan.partition.balance import balance

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from synth.costs import Costs, partition_costs, uniform_costs
+from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.v_passes import averaged, costs_by_pass
 from synth.families.zb_v_greedy import released
 from synth.op_kinds import OpKind
+from synth.partition_costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.profile import Link, Links, Profile
 from synth.profiles import find, names

@@ -12,7 +12,7 @@ from synth.errors import Mismatch
 from ..optimize.multi_tensor import is_sharded
 from .manifest import Manifest
 from .optimizer_state import OptimizerState
-from .tensor_file import TensorFile
+from .rank_file import RankFile
 from .tensor_names import named_tensors, optimizer_prefixes
 
 
@@ -72,7 +72,7 @@ def load_tensors(path: Path, manifest: Manifest, targets: Mapping[str, Tensor]) 
         _check_fits(name, stored.shape, stored.dtype.startswith("complex"), target)
         by_file[stored.file].append(name)
     for file_name, names in by_file.items():
-        with TensorFile(path / file_name, manifest.files[file_name]) as file:
+        with RankFile(path / file_name, manifest.files[file_name]) as file:
             for name in names:
                 stored_name = manifest.stored_name(name)
                 _fill(targets[name], file.read(stored_name, manifest.tensors[stored_name]))

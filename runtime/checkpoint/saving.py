@@ -11,7 +11,7 @@ from torch import Tensor
 from ..optimize.multi_tensor import is_sharded
 from .folder import CheckpointFolder
 from .manifest import Manifest, StoredFile, StoredTensor
-from .tensor_file import host_copy, write_tensors
+from .rank_file import host_copy, write_tensors
 from .training_state import TrainingState
 from .writer_assignment import WriterAssignment
 

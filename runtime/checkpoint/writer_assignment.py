@@ -9,7 +9,7 @@ from torch import Tensor
 from synth.errors import SynthError
 
 from ..optimize.multi_tensor import is_sharded
-from .tensor_file import check_storable
+from .rank_file import check_storable
 
 
 @dataclass

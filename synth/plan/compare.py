@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from synth.costs import HOST, Costs, partition_costs
+from synth.costs import HOST, Costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate, variants_for
+from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.claim import claim_of

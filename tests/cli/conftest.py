@@ -10,8 +10,8 @@ import pytest
 
 from synth.cli import main
 from synth.cli.progress import interrupt
-from synth.costs import partition_costs
 from synth.families import generate
+from synth.partition_costs import partition_costs
 from synth.profile import Link, Links, Profile, Workload
 from synth.profiles import find
 from synth.schedule import lower, peak_bytes

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from synth.cli.read.options import load_profile
-from synth.costs import partition_costs
 from synth.families import generate
+from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from synth.costs import partition_costs
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
+from synth.partition_costs import partition_costs
 from synth.profile import Link, Links, Profile, Timing, Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.rank_result import RankResult

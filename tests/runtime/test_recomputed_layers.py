@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from synth.costs import partition_costs
 from synth.families import generate
 from synth.op_kinds import OpKind
+from synth.partition_costs import partition_costs
 from synth.plan.recompute.choice import needs_bytes, solve_with
 from synth.profile import Link, Links, Profile, Timing, Workload
 from synth.recomputed_layers import recomputing

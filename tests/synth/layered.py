@@ -3,8 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from synth.costs import partition_costs
 from synth.op_kinds import OpKind
+from synth.partition_costs import partition_costs
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule.placements import placement
 from synth.solve import Problem

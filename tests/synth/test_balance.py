@@ -5,9 +5,9 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.op_kinds import MEASURED, OpKind
+from synth.partition_costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.plan.partition.several_stages_per_rank import _Search, _State
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import synth.families
-from synth.costs import partition_costs, uniform_costs
+from synth.costs import uniform_costs
 from synth.errors import SynthError
 from synth.families import (
     families,
@@ -21,6 +21,7 @@ from synth.families import (
     generate,
     generate_for,
 )
+from synth.partition_costs import partition_costs
 from synth.profile import Link, Links, Profile
 from synth.profiles import find
 from synth.schedule import Buffering, peak_bytes, verify

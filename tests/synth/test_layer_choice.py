@@ -9,8 +9,9 @@ from operator import le
 
 import pytest
 
-from synth.costs import StageCosts, partition_costs
+from synth.costs import StageCosts
 from synth.op_kinds import OpKind
+from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from synth.costs import partition_costs, uniform_costs
+from synth.costs import uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.op_kinds import MEASURED, OpKind
+from synth.partition_costs import partition_costs
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, closed, knowledge_of, value_of
 from synth.plan.memory_curve.curve_search import Effort, trace

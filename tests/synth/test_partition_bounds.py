@@ -8,10 +8,10 @@ from itertools import combinations, pairwise
 import pytest
 
 from benchmarks.solver.suites import partition
-from synth.costs import partition_costs
 from synth.families import generate
 from synth.objective import Objective
 from synth.op_kinds import MEASURED, OpKind
+from synth.partition_costs import partition_costs
 from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.paths import NEVER, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_table import StageTable

@@ -6,7 +6,10 @@ import pytest
 
 from synth.solve.improve.modulo import period_search
 from synth.solve.improve.modulo.period_search import PeriodSearch
-from synth.solve.improve.modulo.round_model import ModuloModel, PeriodicSchedule
+from synth.solve.improve.modulo.several_micro_batches_model import (
+    PeriodicSchedule,
+    SeveralMicroBatchesModel,
+)
 from synth.solve.tuning import PERIOD_SEARCH
 from tests.synth.even_stages import even
 
@@ -142,7 +145,7 @@ def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
         asked.append((seconds, is_thorough))
         return None, 0.0, False
 
-    monkeypatch.setattr(ModuloModel, "solve", solve_none)
+    monkeypatch.setattr(SeveralMicroBatchesModel, "solve", solve_none)
     four = PeriodSearch(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_challenger=False)
     assert list(four.run(600, 900)) == []
     ops = 4 * 8 * 3
@@ -165,7 +168,7 @@ def test_a_size_whose_first_try_takes_most_of_its_effort_is_given_up_after_it(
         asked.append(seconds)
         return None, seconds, False
 
-    monkeypatch.setattr(ModuloModel, "solve", solve_none)
+    monkeypatch.setattr(SeveralMicroBatchesModel, "solve", solve_none)
     for try_s_of_all, tries in ((0.55, 1), (0.45, 2)):
         asked.clear()
         seconds = PERIOD_SEARCH.most_s_per_pair * (4 * 8 * 3) ** 2 / try_s_of_all

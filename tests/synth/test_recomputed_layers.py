@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.op_kinds import OpKind
+from synth.partition_costs import partition_costs
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.recomputed_layers import recomputed, recomputing
 from synth.schedule.files.plan_file import Plan

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs import partition_costs
 from synth.families import generate
 from synth.objective import BoundScope, Objective
+from synth.partition_costs import partition_costs
 from synth.plan.claim import claim_of
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.stage_table import StageTable

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
+from synth.partition_costs import partition_costs
 from synth.profile import Link, Links, NodeLink, PairLink, Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan

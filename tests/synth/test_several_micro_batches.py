@@ -13,7 +13,10 @@ from synth.solve import Problem, SolveOptions, solve
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve.modulo import one_micro_batch, several_micro_batches
 from synth.solve.improve.modulo.period_search import PeriodSearch
-from synth.solve.improve.modulo.round_model import ModuloModel, PeriodicSchedule
+from synth.solve.improve.modulo.several_micro_batches_model import (
+    PeriodicSchedule,
+    SeveralMicroBatchesModel,
+)
 from synth.solve.instance.instance import SPLIT, Instance, OpIndex
 from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import keeps_caps, number, timed
@@ -136,7 +139,8 @@ def test_what_is_refuted_is_survived(share: float, period_us: int, seed: int) ->
     The one with dynamic precedences, the other with an assumption besides.
     """
     instance = safe_memory(table.problem(8, 64, share), BUFFERINGS[0])
-    found, spent_s, is_refuted = ModuloModel(instance, 6, period_us).solve(4.0, seed, lambda: False)
+    model = SeveralMicroBatchesModel(instance, 6, period_us)
+    found, spent_s, is_refuted = model.solve(4.0, seed, lambda: False)
     assert found is None
     assert is_refuted or spent_s >= 4
 
@@ -156,7 +160,7 @@ def test_thorough_tries_say_what_brief_ones_say() -> None:
             2, 4_000
         )
         for period_us in range(best.period_us - 3, best.period_us + 3):
-            model = ModuloModel(instance, 2, period_us)
+            model = SeveralMicroBatchesModel(instance, 2, period_us)
             said = []
             for is_thorough in (False, True):
                 found, _, is_refuted = model.solve(30.0, 0, lambda: False, is_thorough=is_thorough)

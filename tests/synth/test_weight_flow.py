@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import Costs, StageCosts, partition_costs, uniform_costs
+from synth.costs import Costs, StageCosts, uniform_costs
 from synth.families import generate
 from synth.families.weipipe import home, turns
 from synth.op_kinds import OpKind
+from synth.partition_costs import partition_costs
 from synth.profile import Link, Links, Profile
 from synth.profiles import find
 from synth.schedule.error import ScheduleError

@@ -45,7 +45,7 @@ class ProblemArguments:
         Raises:
             SynthError: a partition for other stages or layers, or too few layers or micro-batches.
         """
-        from synth.costs import partition_costs
+        from synth.partition_costs import partition_costs
         from synth.plan.partition.balance import balance, is_proven_best
         from synth.solve.problem import Problem
 

@@ -16,7 +16,7 @@ from synth.plan.tuning import STEADY_CAP
 from synth.schedule.model import Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, evaluate_order
 from synth.solve.improve.modulo.one_micro_batch import LeastMemory, find, least_memory
-from synth.solve.improve.modulo.pattern_model import Pattern
+from synth.solve.improve.modulo.one_micro_batch_model import Pattern
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import number, timed

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from synth.costs import Costs, IntArray, StageCosts, partition_costs
+from synth.costs import Costs, IntArray, StageCosts
 from synth.op_kinds import OpKind
+from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.solve.infeasibility import needed_bytes
 from synth.solve.problem import Problem

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import Costs, StageCosts, added_up, partition_costs
+from synth.costs import Costs, StageCosts
 from synth.op_kinds import OpKind
+from synth.partition_costs import added_up, partition_costs
 from synth.plan.tuning import LAYER_MENU
 from synth.profile import LayerProfile, Profile
 from synth.recomputed_layers import is_recomputed_already, recomputed, recomputing

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
-from synth.costs import partition_costs
+from synth.partition_costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.plan.recompute.choosing import Listeners, solve_choosing_partition

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from synth.certificate import Certificate
-from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.objective import BoundScope
+from synth.partition_costs import partition_costs
 from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice

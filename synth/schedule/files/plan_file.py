@@ -9,10 +9,11 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from synth import __version__
 from synth.certificate import Certificate
-from synth.costs import Costs, partition_costs
+from synth.costs import Costs
 from synth.errors import SynthError
 from synth.measurement_conditions import Conditions
 from synth.objective import BoundScope, Objective
+from synth.partition_costs import partition_costs
 from synth.profile import PlainText, Profile, Workload
 from synth.recomputed_layers import recomputing
 from synth.record import FileRecord, Record, is_stream

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 
 from synth.solve.improve.improver import SearchContext
 from synth.solve.improve.modulo import several_micro_batches
-from synth.solve.improve.modulo.pattern_model import Pattern, PatternModel
+from synth.solve.improve.modulo.one_micro_batch_model import OneMicroBatchModel, Pattern
 from synth.solve.improve.modulo.unrolling import Unrolling
 from synth.solve.instance.instance import SPLIT, Instance
 from synth.solve.options import Part
@@ -77,7 +77,8 @@ def find(
         seconds: CP-SAT's deterministic seconds.
         ticks: of the largest work of a rank for one micro-batch.
     """
-    return PatternModel(instance, period_share, ticks).solve(seconds, seed, workers, should_stop)
+    model = OneMicroBatchModel(instance, period_share, ticks)
+    return model.solve(seconds, seed, workers, should_stop)
 
 
 class LeastMemory(NamedTuple):
@@ -110,7 +111,7 @@ def least_memory(
         should_stop: polled while solving; then the least limit so far is returned.
     """
     ticks, is_exact = _exact_ticks(instance)
-    model = PatternModel(instance, 1.0, ticks, static_bytes)
+    model = OneMicroBatchModel(instance, 1.0, ticks, static_bytes)
     found = model.least(seconds, seed, workers, should_stop)
     if found is None:
         return None

@@ -3,7 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from synth.solve.improve.modulo.round_model import ModuloModel, PeriodicSchedule, num_ops
+from synth.solve.improve.modulo.several_micro_batches_model import (
+    PeriodicSchedule,
+    SeveralMicroBatchesModel,
+    num_ops,
+)
 from synth.solve.instance.instance import Instance
 from synth.solve.tuning import PERIOD_SEARCH
 
@@ -122,7 +126,7 @@ class PeriodSearch:
 
     def _find(self, period_us: int) -> PeriodicSchedule | None:
         model, left_s = (
-            ModuloModel(self.instance, self.size, period_us),
+            SeveralMicroBatchesModel(self.instance, self.size, period_us),
             self.seconds - self.spent_s,
         )
         if self.is_thorough:

@@ -1,8 +1,8 @@
 """Modulo scheduling of several micro-batches per period, for several sizes.
 
 Under caps below the need of 1F1B, the best schedules repeat bursts and not single micro-batches
-(`one_micro_batch`). Models of a fixed period (`round_model`) are decided quickly, so the shortest
-period is found by trying (`period_search`).
+(`one_micro_batch`). Models of a fixed period (`several_micro_batches_model`) are decided quickly,
+so the shortest period is found by trying (`period_search`).
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from synth.solve.improve.improver import SearchContext
 from synth.solve.improve.modulo.period_search import PeriodSearch
-from synth.solve.improve.modulo.round_model import PeriodicSchedule, num_ops
+from synth.solve.improve.modulo.several_micro_batches_model import PeriodicSchedule, num_ops
 from synth.solve.improve.modulo.unrolling import Unrolling
 from synth.solve.instance.instance import Instance
 from synth.solve.options import Part, SolveOptions

@@ -93,7 +93,7 @@ def write_tensors(
     return StoredFile(bytes=size, header_sha256=hashlib.sha256(header).hexdigest()), stored
 
 
-class TensorFile:
+class RankFile:
     """A file to read from; every byte that it returns has been verified."""
 
     def __init__(self, path: Path, stored: StoredFile) -> None:

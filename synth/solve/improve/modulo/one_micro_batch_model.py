@@ -55,7 +55,7 @@ class Pattern:
                 yield at + k * self.period, copy, kind, k
 
 
-class PatternModel:
+class OneMicroBatchModel:
     """Starts of one micro-batch's ops, as whole periods and the rest, rank by rank."""
 
     def __init__(

@@ -68,7 +68,7 @@ def num_ops(instance: Instance, size: int) -> int:
     return size * len(instance) * len(SPLIT)
 
 
-class ModuloModel:
+class SeveralMicroBatchesModel:
     """Starts of one period's ops; those of other periods are whole periods apart."""
 
     def __init__(self, instance: Instance, size: int, period_us: int) -> None:

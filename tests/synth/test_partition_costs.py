@@ -1,0 +1,166 @@
+"""The sum of layers to stages, against a simulation of single values."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.errors import SynthError
+from synth.op_kinds import MEASURED, TIMELESS, OpKind
+from synth.partition_costs import partition_costs
+from synth.profile import (
+    Layer,
+    LayerProfile,
+    Profile,
+    Provenance,
+    Timing,
+    Workload,
+)
+
+F, B, W, BW, STEP, R, *_ = OpKind
+
+
+def random_layer(rng: random.Random) -> LayerProfile:
+    kinds = MEASURED if rng.random() < 0.5 else (*MEASURED, R)
+    return LayerProfile(
+        time_us={kind: Timing.exactly(rng.randint(0, 500) / 10) for kind in kinds},
+        parameter_bytes=rng.randint(0, 9),
+        gradient_bytes=rng.randint(0, 9),
+        optimizer_bytes=rng.randint(0, 9),
+        output_bytes=rng.randint(0, 20),
+        saved_bytes=rng.randint(0, 30),
+        saved_w_bytes=rng.randint(0, 30),
+        rise_bytes={kind: rng.randint(0, 40) for kind in kinds},
+        input_until=rng.choice((F, B, W)),
+        output_until=rng.choice((F, B, W)),
+        gradient_until=rng.choice((B, W)),
+    )
+
+
+def profile_of(layers: list[LayerProfile]) -> Profile:
+    return Profile(
+        name="random",
+        provenance=Provenance(source="made up", device="none", date="2024-01-01"),
+        workload=Workload(model="none", micro_batch_size=1, sequence_length=1),
+        layer_profiles={f"p{i}": layer for i, layer in enumerate(layers)},
+        layers=tuple(Layer(name=f"l{i}", profile=f"p{i}") for i in range(len(layers))),
+    )
+
+
+class Walk:
+    """Runs one stage's layers one by one, with a dictionary of the values that are alive.
+
+    The stage's own input, its output's gradient and, in the backward, its output belong to its
+    neighbours' accounts and are left out.
+    """
+
+    def __init__(self, layers: list[LayerProfile]) -> None:
+        self.layers = layers
+        self.alive: dict[tuple[str, int], int] = {}
+        self.after_f = self.after_b = 0
+
+    def level(self) -> int:
+        return sum(self.alive.values())
+
+    def until(self, i: int) -> str:
+        """F, B or W: the last op that needs the activation between layers i and i + 1."""
+        wanted = {self.layers[i].output_until, self.layers[i + 1].input_until}
+        return next(kind for kind in "WBF" if kind in wanted)
+
+    def forward(self, kind: OpKind = F) -> int:
+        peak = 0
+        for i, layer in enumerate(self.layers):
+            peak = max(peak, self.level() + layer.rise_bytes.get(kind, layer.rise_bytes[F]))
+            self.alive["saved", i] = layer.saved_bytes
+            self.alive["act", i] = layer.output_bytes
+            if i and self.until(i - 1) == "F":
+                del self.alive["act", i - 1]
+        del self.alive["act", len(self.layers) - 1]
+        self.after_f = self.level()
+        return peak
+
+    def light_forward(self) -> int:
+        """F that keeps nothing: of each layer its input, which is the output of the one before."""
+        outputs = [0, *(layer.output_bytes for layer in self.layers)]
+        return max(outputs[i] + layer.rise_bytes[F] for i, layer in enumerate(self.layers))
+
+    def backward(self, kind: OpKind) -> int:
+        start, peak = self.level(), 0
+        for i in reversed(range(len(self.layers))):
+            layer = self.layers[i]
+            peak = max(peak, self.level() - start + layer.rise_bytes[kind])
+            del self.alive["saved", i]
+            if kind == B:
+                self.alive["saved_w", i] = layer.saved_w_bytes
+            if i:
+                self.alive["grad", i - 1] = self.layers[i - 1].output_bytes
+            if i < len(self.layers) - 1:
+                if kind == BW or layer.gradient_until == B:
+                    del self.alive["grad", i]
+                if ("act", i) in self.alive and (kind == BW or self.until(i) == "B"):
+                    del self.alive["act", i]
+        self.after_b = self.level()
+        return peak
+
+    def weights(self) -> int:
+        start, peak = self.level(), 0
+        for i in reversed(range(len(self.layers))):
+            peak = max(peak, self.level() - start + self.layers[i].rise_bytes[W])
+            del self.alive["saved_w", i]
+        return peak
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 6))
+def test_a_stage_s_bytes_are_those_of_a_walk_over_its_layers(seed: int, num_layers: int) -> None:
+    rng = random.Random(seed)
+    layers = [random_layer(rng) for _ in range(num_layers)]
+    stage = partition_costs(profile_of(layers), [num_layers]).stages[0]
+    walk, fused = Walk(layers), Walk(layers)
+    assert stage.rise_bytes[F] == walk.forward()
+    assert stage.saved_bytes == walk.after_f
+    assert stage.rise_bytes[B] == walk.backward(B)
+    assert stage.saved_w_bytes == walk.after_b
+    assert stage.rise_bytes[W] == walk.weights()
+    assert stage.rise_bytes[R] == fused.forward(R)
+    assert stage.light_rise_bytes == fused.light_forward() <= stage.rise_bytes[F]
+    assert stage.rise_bytes[BW] == fused.backward(BW)
+    assert fused.after_b == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**9))
+def test_a_cut_loses_no_time_but_rounding_and_no_static_byte(seed: int) -> None:
+    rng = random.Random(seed)
+    layers = [random_layer(rng) for _ in range(6)]
+    costs = partition_costs(profile_of(layers), [1, 2, 3])
+    for kind in (*MEASURED, R):
+        total_us = sum(layer.time_us.get(kind, layer.time_us[F]).median_us for layer in layers)
+        assert abs(sum(s.duration_us[kind] for s in costs.stages) - total_us) <= 1.5
+    assert sum(s.static_bytes for s in costs.stages) == sum(x.static_bytes for x in layers)
+
+
+def test_a_stage_of_one_layer_is_that_layer() -> None:
+    layer = random_layer(random.Random(1))
+    stage = partition_costs(profile_of([layer, layer]), [1, 1]).stages[1]
+    as_f = {R: layer.rise_bytes[F], **dict.fromkeys(TIMELESS, 0)}
+    assert stage.rise_bytes == as_f | layer.rise_bytes
+    assert (stage.saved_bytes, stage.saved_w_bytes) == (layer.saved_bytes, layer.saved_w_bytes)
+    assert stage.input_until == layer.input_until
+    assert stage.output_until == layer.output_until
+    assert stage.gradient_until == layer.gradient_until
+
+
+@pytest.mark.parametrize("sizes", [[1, 1], [4], [3, 0], [2, 2], [-1, 4]])
+def test_a_partition_that_does_not_cover_the_layers_is_refused(sizes: list[int]) -> None:
+    layers = [random_layer(random.Random(i)) for i in range(3)]
+    with pytest.raises(SynthError, match="the profile has 3; every stage needs at least one layer"):
+        partition_costs(profile_of(layers), sizes)
+
+
+def test_a_stage_s_gradient_is_that_of_its_layers() -> None:
+    layers = [random_layer(random.Random(i)) for i in range(3)]
+    costs = partition_costs(profile_of(layers), [1, 2])
+    expected = [layers[0].gradient_bytes, layers[1].gradient_bytes + layers[2].gradient_bytes]
+    assert [stage.gradient_bytes for stage in costs.stages] == expected
