@@ -13,7 +13,8 @@ from synth.solve.instance.timing import Programs, ScoredPrograms, TimedOrders
 from synth.solve.options import SolveOptions
 from synth.solve.order_pool import OrderPool
 from synth.solve.problem import Problem
-from synth.solve.result import Baseline, Incumbent, Result, StoppedBy, relative_gap
+from synth.solve.result import Baseline, Incumbent, Result, StoppedBy
+from synth.solve.stop_rule import BestKnown, StopRule
 from synth.solve.tuning import SEARCH
 
 OnImprovement = Callable[[Incumbent], None]
@@ -50,6 +51,7 @@ class SearchState:
         """
         self.problem, self.options, self._within = problem, options, within
         self.budget = Budget(options, stop)
+        self._stop_rule = StopRule(self.budget, options.gap)
         self.best: EvaluatedSchedule | None = None
         self.proven = NOTHING_PROVEN
         self.proven_infeasible = False
@@ -71,33 +73,25 @@ class SearchState:
         """Return True if the search should end: proven, close enough, stopped, or out of time."""
         if self._within is not None and self._within.finished():
             return True
-        return self.budget.is_over() or self.proven_infeasible or self.is_close()
+        return self._stop_rule.is_met(self._known)
 
     def should_stop(self) -> bool:
         """Take in bounds proven in the background, then return `finished()`."""
         self.take_bounds()
         return self.finished()
 
-    def is_close(self) -> bool:
-        """Return True if the gap is as small as the options ask for."""
-        best = self.best
-        return best is not None and relative_gap(best.value_us, self.bound_us) <= self.options.gap
-
     def is_proven(self) -> bool:
         """Return True if the incumbent meets the bound."""
-        return self.best is not None and self.best.value_us <= self.bound_us
+        return self._known.is_optimal
 
     def reason(self) -> StoppedBy:
         """Return why the search ends now."""
-        if self.proven_infeasible:
-            return StoppedBy.INFEASIBLE
-        if self.is_proven():
-            return StoppedBy.OPTIMAL
-        if self.budget.stop.is_set():
-            return StoppedBy.INTERRUPT
-        if self.is_close():
-            return StoppedBy.GAP
-        return StoppedBy.TIME_LIMIT if self.budget.left_s() <= 0 else StoppedBy.EXHAUSTED
+        return self._stop_rule.reason(self._known)
+
+    @property
+    def _known(self) -> BestKnown:
+        value_us = None if self.best is None else self.best.value_us
+        return BestKnown(value_us, self.bound_us, self.proven_infeasible)
 
     def result(self, stopped_by: StoppedBy, message: str | None = None) -> Result:
         """Return the answer.
