@@ -32,6 +32,13 @@ def test_every_folder_with_python_files_is_a_package() -> None:
             assert (module.parent / "__init__.py").exists(), module.parent
 
 
+def test_type_checkers_find_every_package_by_its_path() -> None:
+    """They run no import hooks, so an editable install must be a path: no package is mapped."""
+    assert SETTINGS["tool"]["setuptools"]["package-dir"] == {"": "."}
+    for name in packages_in_the_tree():
+        assert (ROOT / name.replace(".", "/") / "__init__.py").exists(), name
+
+
 def module_level_imports(path: Path) -> set[str]:
     """The modules that importing a module imports; not those in functions or for type checkers."""
     found: set[str] = set()

@@ -145,7 +145,7 @@ def _train(
     pick_device(chosen.device)
     if chosen.data is not None:
         load_tokens(chosen.data, plan.workload.sequence_length)
-    else:
+    elif chosen.inputs is not None:
         FunctionData(chosen.inputs, plan.workload.micro_batch_size, chosen.seed, chosen.epochs)
     if is_first_process():
         warn_of(plan.conditions, f"profile {plan.profile_name} of this plan")

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,9 +153,9 @@ def test_wrong_inputs_of_a_profile_are_refused(
 class Whole(LayerChain):
     """All layers as if they were the last one."""
 
-    def forward(self, *given: object) -> Tensor:
-        *inputs, targets = given
-        loss: Tensor = super().forward(*inputs, targets=targets)
+    def forward(self, *inputs: Any, targets: Any = None) -> Any:
+        *given, targets = inputs
+        loss: Tensor = super().forward(*given, targets=targets)
         return loss
 
 

@@ -88,6 +88,7 @@ def fail_before_the_norm(rank: int, size: int, optimizer: str) -> str:
     x = torch.ones(2, 1)
     world: Any = dist.group.WORLD
     store = world.get_group_store()
+    patched: Any = steps
     ask = steps.synchronize
 
     def synchronize() -> None:
@@ -97,7 +98,7 @@ def fail_before_the_norm(rank: int, size: int, optimizer: str) -> str:
         store.set("asked", "")
         ask()
 
-    steps.synchronize = synchronize
+    patched.synchronize = synchronize
     with pytest.raises(RunFailure) as caught:
         for _ in range(2):
             pipeline.step(pipeline.split(x, targets=x))

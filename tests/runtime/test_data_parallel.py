@@ -218,7 +218,7 @@ def train_tied(rank: int, size: int) -> list[Tensor]:
         group=mesh["pp"],
         data_parallel=mesh["dp"],
         loss=nn.functional.mse_loss,
-        tied={"ends": stages[0 if 0 in mine else 3].weight},
+        tied={"ends": stages[0 if 0 in mine else 3].get_parameter("weight")},
     )
     x, y = draw(0, mesh["dp"].get_local_rank())
     pipeline.step(pipeline.split(x, targets=y))

@@ -83,7 +83,9 @@ def test_identical_layers_that_take_turns_with_others_are_run_but_not_measured_a
     steps = walked(layers)
     assert [visited.same_as for visited in steps] == ["0", "1", "2", "1", "2", "5"]
     assert [layer._runs for layer in layers] == [1] * 6
-    assert tuple(steps[-1].sample.x.shape) == (2, 4)
+    last = steps[-1].sample
+    assert last is not None
+    assert tuple(last.x.shape) == (2, 4)
 
 
 @pytest.mark.parametrize("wrong", ["no tensor", "no scalar"])

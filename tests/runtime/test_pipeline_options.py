@@ -37,4 +37,4 @@ def test_keywords_and_an_options_object_make_the_same_pipeline() -> None:
 
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(TypeError, match="losss"):
-        Pipeline(generate("gpipe", 1, 1), nn.Linear(2, 2), losss=None)
+        Pipeline(generate("gpipe", 1, 1), nn.Linear(2, 2), losss=None)  # type: ignore[call-arg]

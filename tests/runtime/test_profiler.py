@@ -40,7 +40,8 @@ def test_what_the_allocator_does_not_hold_is_advised_as_a_reserve() -> None:
 class Whole(LayerChain):
     """All layers as if they were the last one."""
 
-    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, *inputs: Any, targets: Any = None) -> Any:
+        x, targets = inputs
         loss: Tensor = super().forward(x, targets=targets)
         return loss
 

@@ -318,12 +318,12 @@ def test_only_the_module_with_calls_that_have_a_rule_is_intercepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import synth.runtime.split.interception as interception
+    from synth.runtime.split.rule import rule_for
 
     model = Attending()
     recorder = Recorder(model)
     run(recorder, model, draw(2, 3, 6))
     seen = []
-    rule_for = interception.rule_for
 
     def noting(function: Any) -> Any:
         seen.append(function)

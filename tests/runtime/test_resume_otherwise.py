@@ -62,8 +62,10 @@ def ignoring(options: TrainOptions, **which: bool) -> TrainOptions:
 def test_other_data_is_refused_unless_that_is_to_be_ignored(
     profile: Profile, saved: TrainOptions, pool: Any, change: str
 ) -> None:
-    text = saved.data.read_text()
-    saved.data.write_text(f"{text[:-1]}!" if change == "one letter" else f"{text}!")
+    path = saved.data
+    assert path is not None
+    text = path.read_text()
+    path.write_text(f"{text[:-1]}!" if change == "one letter" else f"{text}!")
     with pytest.raises(
         AssertionError, match=r"trained on other data \(1800 tokens, fing.*--ignore-data"
     ):
@@ -76,6 +78,7 @@ def test_other_data_is_refused_unless_that_is_to_be_ignored(
 def test_the_same_ids_in_another_file_are_the_same_data(
     profile: Profile, saved: TrainOptions, pool: Any, tmp_path: Path
 ) -> None:
+    assert saved.data is not None
     ids = np.frombuffer(saved.data.read_bytes(), dtype=np.uint8)
     np.save(tmp_path / "ids.npy", ids.astype(np.int64))
     assert len(run(pool, profile, saved.replace(data=tmp_path / "ids.npy"))) == 2

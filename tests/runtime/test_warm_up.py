@@ -1,7 +1,7 @@
 """Stages run ahead of the first step leave no trace; on CPU, where the switch has to be set."""
 
 import random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -231,7 +231,7 @@ def train_compiled(rank: int, size: int, hooks: bool) -> list[list[int]]:
         program = [Op.parse(token) for token in ("F0.0", "F0.1", "B0.0", "W0.0", "BW0.1")]
         pipeline = Pipeline(
             Schedule.linear("one rank", 2, [program]),
-            torch.compile(stage, backend=compiled),
+            cast(nn.Module, torch.compile(stage, backend=compiled)),
             loss=nn.functional.mse_loss,
             warm_up=warm,
         )
@@ -310,7 +310,8 @@ def move_reserved(rank: int, size: int) -> list[int]:
     torch.manual_seed(3)
     stage = Head() if rank else Noisy([])
     pipeline = Pipeline(by_hand("to the host"), stage, warm_up=True)
-    host: Any = pipeline._connections.channels._host
+    channels: Any = pipeline._connections.channels
+    host = channels._host
 
     made: list[int] = []
     make, reserve = host._pool._make, host.reserve
