@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.schedule_scale import stage_costs, v_schedule
-from synth.report.html.charts import Chart
+from synth.report.chart.chart import Chart
+from synth.report.chart.timed import TimedSchedule
 from synth.report.html.page import page
-from synth.report.html.timed import TimedSchedule
 from synth.schedule import peak_bytes, verify
 
 NUM_STEPS = 160

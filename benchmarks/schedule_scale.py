@@ -24,8 +24,9 @@ from synth.costs import Costs, uniform_costs
 from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.record import write_atomically
-from synth.report.svg.scale import Scale
-from synth.report.svg.writer import Svg
+from synth.report.picture.picture import Picture
+from synth.report.picture.scale import Scale
+from synth.report.picture.svg import svg_text
 from synth.schedule import Op, Schedule, lower, peak_bytes, simulate, verify
 from synth.schedule.placements import placement
 
@@ -156,7 +157,7 @@ def picture(curves: Mapping[str, Sequence[Row]]) -> str:
     points = [(row.num_ops, row.verify_s) for rows in curves.values() for row in rows]
     across = Scale.fitting(min(x for x, _ in points), max(x for x, _ in points), 70, 460)
     up = Scale.fitting(min(y for _, y in points), max(y for _, y in points), 250, 40)
-    svg = Svg(640, 310, STYLES)
+    svg = Picture(640, 310, STYLES)
     for x in across.ticks(6):
         svg.line([(across.at(x), up.start), (across.at(x), up.end)], "grid")
         svg.text((across.at(x), up.start + 20), f"{x:,.0f}", "tick", "middle")
@@ -174,7 +175,7 @@ def picture(curves: Mapping[str, Sequence[Row]]) -> str:
             svg.circle(point, 4, f"dot{place}", tip)
         svg.circle((485, 60 + 24 * place), 4, f"dot{place}")
         svg.text((495, 64 + 24 * place), name, "tick")
-    return str(svg)
+    return svg_text(svg)
 
 
 STYLES = {

@@ -27,8 +27,9 @@ from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.profile import Link, Links, NodeLink
 from synth.record import write_atomically
-from synth.report.svg.scale import Scale
-from synth.report.svg.writer import Svg
+from synth.report.picture.picture import Picture
+from synth.report.picture.scale import Scale
+from synth.report.picture.svg import svg_text
 from synth.report.text.tables import table
 from synth.schedule import peak_bytes, verify
 
@@ -195,7 +196,7 @@ def picture(
     rows: Sequence[tuple[str, int, Mapping[str, Outcome]]], limits: Mapping[str, float]
 ) -> str:
     """Tokens per second against the tokens of a micro-batch, a panel for each network, as SVG."""
-    svg = Svg(980, 330, _STYLES)
+    svg = Picture(980, 330, _STYLES)
     highest = max(one.tokens_per_s for *_, found in rows for one in found.values())
     for panel, name in enumerate(_NETWORKS):
         own = [(tokens, found) for of, tokens, found in rows if of == name]
@@ -223,7 +224,7 @@ def picture(
     for place, system in enumerate(_SYSTEMS):
         svg.line([(130 + 160 * place, 314), (155 + 160 * place, 314)], f"curve{place}")
         svg.text((162 + 160 * place, 318), system, "tick")
-    return str(svg)
+    return svg_text(svg)
 
 
 _COLOURS = ("#1f6fb4", "#7fb3dd", "#d1662b", "#8a3d10", "#3b8f5a")

@@ -58,6 +58,9 @@ PICTURE = FileKind(
     re.compile(
         r'<svg xmlns="http://www\.w3\.org/2000/svg" width="\d+" height="\d+" '
         r'viewBox="0 0 \d+ \d+">\n<style>text\{font-family:sans-serif\}'
+        r"|%PDF-[^\n]*\n%[^\n]*picture made by synth"
+        r"|\ufffdPNG\r\n\x1a\n.{,200}?tEXtSoftware\x00synth",
+        re.DOTALL,
     ),
 )
 PERFETTO = FileKind(

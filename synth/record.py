@@ -169,18 +169,19 @@ def is_stream(path: Path) -> bool:
     return path.exists() and (not path.is_file() or descriptor_of(path) is not None)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file through a temporary one beside it, so that it is never half-written.
+def write_atomically(path: Path, contents: str | bytes) -> None:
+    """Write a file through a temporary one beside it, so that it is never half-written.
 
-    What is written is on the disk before it takes its name, so that a power cut leaves the old file
-    or the new one, too. A link is followed; what is not a regular file (a pipe, /dev/stdout) is
-    written to, not replaced.
+    Text is written as UTF-8. What is written is on the disk before it takes its name, so that a
+    power cut leaves the old file or the new one, too. A link is followed; what is not a regular
+    file (a pipe, /dev/stdout) is written to, not replaced.
 
     Raises:
         SynthError: the folder is missing or not writable.
     """
+    data = contents.encode() if isinstance(contents, str) else contents
     if is_stream(path):
-        _write_plainly(path, text)
+        _write_plainly(path, data)
         return
     path = _place(path)
     try:
@@ -188,8 +189,8 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         raise SynthError(f"cannot write {path}: {error.strerror or error}") from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)
@@ -278,15 +279,15 @@ def _why_not_writable(path: Path) -> str | None:
     return None
 
 
-def _write_plainly(path: Path, text: str) -> None:
+def _write_plainly(path: Path, data: bytes) -> None:
     """Write at the end of the file's contents, if this process has the file open already."""
     descriptor = descriptor_of(path)
     try:
         if descriptor is None:
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(data)
             return
         sys.stdout.flush()
-        with os.fdopen(os.dup(descriptor), "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(data)
     except OSError as error:
         raise SynthError(f"cannot write {path}: {error.strerror or error}") from None

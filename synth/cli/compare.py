@@ -31,12 +31,13 @@ from synth.cli.read.options import (
     read_objective,
 )
 from synth.cli.read.partition import is_searched, read_sizes
+from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.cli.read.plans import save_plans
 from synth.cli.read.recompute import read_recompute
 from synth.errors import ExitCode, SynthError
-from synth.overwrite_guard import PAGE, PICTURE, check_replaceable
+from synth.overwrite_guard import PAGE, check_replaceable
 from synth.profile import Profile
-from synth.record import check_folder, check_outputs, write_atomically
+from synth.record import check_folder, check_outputs
 from synth.units import parse_fraction, parse_seconds, shown
 
 if TYPE_CHECKING:
@@ -98,9 +99,7 @@ def command(
     ] = "30s",
     gap: GapOption = "0.5%",
     seed: SeedOption = 0,
-    svg: Annotated[
-        Path | None, typer.Option(help="Write the time-memory plot here, as SVG.")
-    ] = None,
+    picture: PictureOption = None,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -129,7 +128,8 @@ def command(
     profile = load_profile(profile_name, link)
     limit = _limit(mem_limit, ranks, profile, mem_reserve)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
-    _check_outputs(svg, html, save, profile_name, force)
+    pictures = picture or []
+    _check_outputs(pictures, html, save, profile_name, force)
     if no_solve and word(recompute or "none") != "none":
         raise SynthError(
             f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
@@ -155,7 +155,7 @@ def command(
 
     comparison, is_cut_short = run_interruptibly(work, deadline.until(1 + len(searches)), so_far)
     if comparison.entries:
-        _answer(comparison, svg, format, width)
+        _answer(comparison, pictures, format, width)
         if html is not None:
             write_compare_page(html, comparison)
         if save is not None:
@@ -257,15 +257,15 @@ def _question(
 
 
 def _check_outputs(
-    svg: Path | None, html: Path | None, save: Path | None, profile_name: str, force: bool
+    pictures: list[Path], html: Path | None, save: Path | None, profile_name: str, force: bool
 ) -> None:
     """Check before the search that the outputs can be written.
 
     Raises:
-        SynthError: the plot, the page or the folder cannot be written.
+        SynthError: a picture, the page or the folder cannot be written.
     """
-    check_outputs(svg, html, inputs=[profile_name])
-    check_replaceable(svg, PICTURE, "--svg", force)
+    check_outputs(*pictures, html, inputs=[profile_name])
+    check_pictures(pictures, force)
     check_replaceable(html, PAGE, "--html", force)
     check_folder("--save", save)
 
@@ -289,17 +289,18 @@ class _Progress:
             self._told_at = time.monotonic()
 
 
-def _answer(comparison: "Comparison", svg: Path | None, format: Format, width: int) -> None:
-    from synth.report.svg.pareto import pareto_svg
+def _answer(comparison: "Comparison", pictures: list[Path], format: Format, width: int) -> None:
+    from synth.report.picture.formats import save_picture
+    from synth.report.picture.pareto import pareto_picture
 
-    if svg is not None:
-        write_atomically(svg, pareto_svg(drawn(comparison)))
+    for path in pictures:
+        save_picture(path, pareto_picture(drawn(comparison)))
     if format == Format.JSON:
         answer_json(as_json(comparison))
     else:
         answer(as_text(comparison, width))
-    if svg is not None:
-        talk(f"drawn in {svg}")
+    for path in pictures:
+        talk(f"drawn in {path}")
 
 
 def _by_file(comparison: "Comparison") -> "dict[str, Plan]":

@@ -28,15 +28,16 @@ from synth.cli.read.options import (
     load_profile,
 )
 from synth.cli.read.partition import EVEN, is_searched
+from synth.cli.read.pictures import CurvePictureOption, check_pictures
 from synth.cli.read.plans import save_plans
 from synth.cli.read.problem_arguments import ProblemArguments
 from synth.cli.read.recompute import read_recompute
 from synth.errors import SynthError
 from synth.file_lock import only_writer
-from synth.overwrite_guard import PAGE, PICTURE, check_replaceable
+from synth.overwrite_guard import PAGE, check_replaceable
 from synth.processors import num_processors
 from synth.profile import Profile
-from synth.record import check_folder, check_outputs, write_atomically
+from synth.record import check_folder, check_outputs
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -85,10 +86,7 @@ def command(
         ),
     ] = None,
     seed: SeedOption = 0,
-    svg: Annotated[
-        Path | None,
-        typer.Option(help="Write the plot here.", show_default="-o with the suffix .svg"),
-    ] = None,
+    picture: CurvePictureOption = None,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -119,8 +117,7 @@ def command(
     given = EVEN if search_partitions else partition
     should_stop = Deadline.of(time_limit).for_partitions()
     problem = ProblemArguments(profile, micro_batches, given, objective).on(where, should_stop)
-    picture = _picture(output, svg, profile_name, force)
-    check_outputs(html, inputs=[profile_name, output, picture])
+    pictures = _pictures(output, picture or [], html, profile_name, force)
     check_replaceable(html, PAGE, "--html", force)
     check_folder("--save", save)
     cores = num_processors()
@@ -141,7 +138,7 @@ def command(
         problem,
         effort=effort,
         output=output,
-        picture=picture,
+        pictures=pictures,
         placement=placement,
         recompute=choice,
         search_partitions=search_partitions,
@@ -164,22 +161,23 @@ def _by_file(curve: "MemoryCurve") -> "dict[str, Plan]":
     return {f"{cap_of(plan)}B.json": plan for plan in curve.points}
 
 
-def _picture(output: Path, svg: Path | None, profile_name: str, force: bool) -> Path:
-    """Return the path of the plot.
+def _pictures(
+    output: Path, given: list[Path], html: Path | None, profile_name: str, force: bool
+) -> list[Path]:
+    """Return the paths of the plot, of which there is one at least, and check all outputs.
 
     Raises:
-        SynthError: one of the two paths cannot be written, or both are the same.
+        SynthError: one of the paths cannot be written, or two are the same.
     """
-    check_outputs(output, inputs=[profile_name])
-    picture = svg or output.with_suffix(".svg")
-    if picture.resolve() == output.resolve():
+    pictures = given or [output.with_suffix(".svg")]
+    if output.resolve() in [path.resolve() for path in pictures]:
         raise SynthError(
             f"the curve and its picture would both be written to {output}; name the curve .json, "
-            f"or give another --svg"
+            f"or give another --picture"
         )
-    check_outputs(picture, inputs=[profile_name])
-    check_replaceable(picture, PICTURE, "--svg", force)
-    return picture
+    check_outputs(output, *pictures, html, inputs=[profile_name])
+    check_pictures(pictures, force)
+    return pictures
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,7 @@ class _Request:
     problem: "Problem"
     effort: "Effort"
     output: Path
-    picture: Path
+    pictures: list[Path]
     placement: str
     recompute: "Choice" = ()
     search_partitions: bool = False
@@ -204,11 +202,13 @@ class _Request:
         )
 
     def save(self, curve: "MemoryCurve") -> None:
-        """Write the curve file and the plot."""
-        from synth.report.svg.curve import curve_svg
+        """Write the curve file and the plots."""
+        from synth.report.picture.curve import curve_picture
+        from synth.report.picture.formats import save_picture
 
         curve.save(self.output)
-        write_atomically(self.picture, curve_svg(drawn(curve, self.title)))
+        for path in self.pictures:
+            save_picture(path, curve_picture(drawn(curve, self.title)))
 
 
 def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
@@ -306,7 +306,7 @@ def _answer(
     request: _Request, curve: "MemoryCurve", is_cut_short: bool, format: Format, width: int
 ) -> None:
     if format == Format.JSON:
-        files = {"curve": str(request.output), "picture": str(request.picture)}
+        files = {"curve": str(request.output), "picture": str(request.pictures[0])}
         answer_json(as_json(curve) | files)
     else:
         answer(as_text(curve, request.title, width))
@@ -315,4 +315,4 @@ def _answer(
         talk("interrupted: the same command again goes on from here")
     elif left > 0:
         talk(f"{left} points were not needed: the curve is complete between those found")
-    talk(f"saved as {request.output}, drawn in {request.picture}")
+    talk(f"saved as {request.output}, drawn in {', '.join(map(str, request.pictures))}")

@@ -43,8 +43,11 @@ def test_a_page_has_the_table_the_plot_and_the_chart_of_every_schedule(
 ) -> None:
     html = tmp_path / "page.html"
     only = ("--only", "1f1b", "--only", "zb-h1", "--only", "gpipe", "--mem-limit", "30GB")
-    ended = synth("compare", NAME, *SIZE, "--no-solve", *only, "--html", html)
+    plots = [tmp_path / name for name in ("plot.png", "plot.pdf", "plot.svg")]
+    asked = [word for path in plots for word in ("--picture", path)]
+    ended = synth("compare", NAME, *SIZE, "--no-solve", *only, "--html", html, *asked)
     assert ended.code == 0, ended.stderr
+    assert [path.read_bytes()[:4] for path in plots] == [b"\x89PNG", b"%PDF", b"<svg"]
     found = re.search(r'id="data">(.*?)</script>', html.read_text(), re.S)
     assert found is not None
     page = json.loads(found[1])
@@ -55,6 +58,8 @@ def test_a_page_has_the_table_the_plot_and_the_chart_of_every_schedule(
     assert all(f'data-name="{name}"' in page["menu"]["svg"] for name in names)
     html.write_text("mine")
     assert synth("compare", NAME, *SIZE, "--no-solve", *only, "--html", html).code == 2
+    ended = synth("compare", NAME, *SIZE, "--no-solve", "--picture", tmp_path / "plot.gif")
+    assert ended.code == 2 and "ends in .svg, .png, .pdf" in ended.stderr
     assert html.read_text() == "mine"
 
 

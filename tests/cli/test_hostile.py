@@ -349,7 +349,7 @@ def test_an_empty_value_is_refused_and_does_not_mean_the_current_folder(
     [
         (("run", "PLAN", "--data", "DATA", "-o", "FILE"), "-o"),
         (("run", "PLAN", "--data", "DATA", "--trace", "FILE"), "--trace"),
-        (("compare", NAME, "-r", "2", "-m", "2", "--no-solve", "--svg", "FILE"), "--svg"),
+        (("compare", NAME, "-r", "2", "-m", "2", "--no-solve", "--svg", "FILE"), "--picture"),
         (("show", "PLAN", "--trace", "FILE"), "--trace"),
         (("show", "PLAN", "--perfetto", "FILE"), "--perfetto"),
         (("export", "PLAN", "-o", "FILE"), "-o"),

@@ -6,8 +6,9 @@ from itertools import combinations
 
 import pytest
 
-from synth.report.svg.curve import curve_svg
-from synth.report.svg.scale import Scale
+from synth.report.picture.curve import curve_picture
+from synth.report.picture.scale import Scale
+from synth.report.picture.svg import svg_text
 from synth.report.text.curve import Curve, Dot, Point, plot
 
 # Nothing fits below 10. Found: 90 from 10 on, 50 from 18, 40 from 32. Proven: 80 up to 10, 45 up
@@ -66,7 +67,7 @@ def points_of(element: ET.Element) -> list[tuple[float, float]]:
 
 
 def test_the_svg_has_every_point_on_the_line_and_every_name_once() -> None:
-    picture = curve_svg(curve())
+    picture = svg_text(curve_picture(curve()))
     line = points_of(shapes(picture, "found")[0])
     for circle in shapes(picture, "point"):
         assert (float(circle.get("cx") or 0), float(circle.get("cy") or 0)) in line
@@ -75,7 +76,7 @@ def test_the_svg_has_every_point_on_the_line_and_every_name_once() -> None:
 
 
 def test_the_svgs_lines_only_go_right_and_down_and_the_bound_is_never_above() -> None:
-    picture = curve_svg(curve())
+    picture = svg_text(curve_picture(curve()))
     found, proven = (points_of(shapes(picture, style)[0]) for style in ("found", "proven"))
     for line in (found, proven):
         assert line == sorted(line, key=lambda at: at[0])
@@ -87,7 +88,7 @@ def test_the_svgs_lines_only_go_right_and_down_and_the_bound_is_never_above() ->
 
 def test_everything_is_inside_the_picture_and_names_do_not_cover_each_other() -> None:
     families = tuple(Dot(f"family-{i}", 40 + i, 32) for i in range(5))
-    picture = curve_svg(curve(families=families))
+    picture = svg_text(curve_picture(curve(families=families)))
     root = ET.fromstring(picture)
     width, height = float(root.get("width") or 0), float(root.get("height") or 0)
     for element in root.iter():
@@ -112,12 +113,12 @@ def test_everything_is_inside_the_picture_and_names_do_not_cover_each_other() ->
     ids=["no bound", "one point", "far apart"],
 )
 def test_any_curve_is_drawn(points: tuple[Point, ...]) -> None:
-    assert ET.fromstring(curve_svg(curve(points, ())))
+    assert ET.fromstring(svg_text(curve_picture(curve(points, ()))))
     assert plot(curve(points, ()), 60)
 
 
 def test_markup_in_a_title_is_escaped() -> None:
-    picture = curve_svg(Curve("<b> & co", "period", POINTS, (), 10))
+    picture = svg_text(curve_picture(Curve("<b> & co", "period", POINTS, (), 10)))
     assert [t.text for t in shapes(picture, "title")] == ["<b> & co"]
 
 

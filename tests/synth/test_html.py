@@ -17,12 +17,12 @@ from synth.op_kinds import OpKind
 from synth.overwrite_guard import PAGE
 from synth.profile import Link, Profile
 from synth.profiles import find
+from synth.report.chart.chart import Chart
+from synth.report.chart.palette import COLOURS, LIGHTEST
+from synth.report.chart.timed import TimedSchedule
 from synth.report.explain.overlay import Overlay, overlay, write_charts
-from synth.report.html.charts import Chart
 from synth.report.html.packing import pack
 from synth.report.html.page import page
-from synth.report.html.palette import COLOURS, LIGHTEST
-from synth.report.html.timed import TimedSchedule
 from synth.schedule import lower, peak_bytes
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Action, Lowered

@@ -8,11 +8,12 @@ import pytest
 
 from synth.costs import uniform_costs
 from synth.op_kinds import OpKind
-from synth.report.html.charts import Chart
+from synth.report.chart.chart import Chart
+from synth.report.chart.palette import COLOURS
+from synth.report.chart.timed import TimedSchedule
 from synth.report.html.page import ScheduleMenu, page
-from synth.report.html.palette import COLOURS
-from synth.report.html.timed import TimedSchedule
-from synth.report.svg.pareto import pareto_svg
+from synth.report.picture.pareto import pareto_picture
+from synth.report.picture.svg import svg_text
 from synth.report.text.pareto import Mark, Pareto
 from synth.schedule import Op, Placement, Schedule, verify
 from synth.schedule.files.plan_file import Plan
@@ -300,7 +301,7 @@ def choice(browser: Any, tmp_path: Path) -> Iterator[Any]:
         charts.append(Chart.planned(name, plan, plan.check()[1]))
         marks.append(Mark(name, plan.claim.makespan_us, max(plan.claim.peak_bytes)))
     rows = (*((name, str(mark.value_us)) for name, mark in zip(names, marks, strict=True)), ("x",))
-    svg = pareto_svg(Pareto("four", "makespan", tuple(marks)))
+    svg = svg_text(pareto_picture(Pareto("four", "makespan", tuple(marks))))
     menu = ScheduleMenu(("schedule", "µs"), rows, names, svg, (0,))
     (tmp_path / "page.html").write_text(page("four", charts, menu=menu), encoding="utf-8")
     with opened(browser, tmp_path / "page.html") as shown:

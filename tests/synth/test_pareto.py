@@ -3,7 +3,8 @@
 import xml.etree.ElementTree as ET
 from itertools import combinations
 
-from synth.report.svg.pareto import pareto_svg
+from synth.report.picture.pareto import pareto_picture
+from synth.report.picture.svg import svg_text
 from synth.report.text.pareto import Mark, Pareto, plot
 
 # d is as fast as b in more memory, e as large as c and slower; far takes 9 times as long.
@@ -51,12 +52,13 @@ def test_the_terminal_shows_every_schedule_at_its_letter() -> None:
 
 def test_without_a_limit_there_is_no_line_of_it() -> None:
     free = pareto(caps=())
-    assert "┊" not in plot(free) and not shapes(pareto_svg(free), "limit")
-    assert len(shapes(pareto_svg(pareto(caps=(400, 700))), "limit")) == 3  # two, and the legend's
+    assert "┊" not in plot(free) and not shapes(svg_text(pareto_picture(free)), "limit")
+    two = svg_text(pareto_picture(pareto(caps=(400, 700))))
+    assert len(shapes(two, "limit")) == 3  # two, and the legend's
 
 
 def test_the_svg_marks_the_front_and_names_all() -> None:
-    picture = pareto_svg(pareto())
+    picture = svg_text(pareto_picture(pareto()))
     names = [t.text for t in shapes(picture, "name-best")]
     assert set(names) == {"a", "b", "c", "far ↑ 900 µs"}
     assert {t.text for t in shapes(picture, "name-other")} == {"d", "e"}
@@ -70,7 +72,7 @@ def test_the_svg_marks_the_front_and_names_all() -> None:
 
 def test_names_of_a_crowd_do_not_cover_each_other() -> None:
     crowd = tuple(Mark(f"schedule-{i}", 100 + i % 7, 500 + 3 * i) for i in range(14))
-    picture = pareto_svg(pareto((*crowd, Mark("large", 180, 2000))))
+    picture = svg_text(pareto_picture(pareto((*crowd, Mark("large", 180, 2000)))))
     boxes = []
     for style in ("name-best", "name-other"):
         for text in shapes(picture, style):
@@ -87,5 +89,5 @@ def test_names_of_a_crowd_do_not_cover_each_other() -> None:
 
 
 def test_schedules_in_the_same_place_are_named_together() -> None:
-    picture = pareto_svg(pareto((Mark("x", 5, 5), Mark("y", 5, 5), Mark("z", 9, 2))))
+    picture = svg_text(pareto_picture(pareto((Mark("x", 5, 5), Mark("y", 5, 5), Mark("z", 9, 2)))))
     assert "x, y" in {t.text for t in shapes(picture, "name-best")}

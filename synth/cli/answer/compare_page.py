@@ -22,9 +22,10 @@ def write_compare_page(path: Path, comparison: "Comparison") -> None:
 
     Of very large comparisons the fastest schedules have charts, those of the Pareto front first.
     """
-    from synth.report.html.charts import Chart
+    from synth.report.chart.chart import Chart
     from synth.report.html.page import ScheduleMenu
-    from synth.report.svg.pareto import pareto_svg
+    from synth.report.picture.pareto import pareto_picture
+    from synth.report.picture.svg import svg_text
 
     pareto = drawn(comparison)
     head, rows = head_and_rows(comparison, pareto)
@@ -42,7 +43,7 @@ def write_compare_page(path: Path, comparison: "Comparison") -> None:
         tuple(head[i].replace("-\n", "").replace("\n", " ").strip() for i in columns),
         tuple((ranked[place].name, *(rows[place][i] for i in columns[1:])) for place in places),
         tuple(ranked[i].name for i in charted),
-        pareto_svg(pareto),
+        svg_text(pareto_picture(pareto)),
         _shown([ranked[i] for i in charted]),
     )
     write_choice(path, pareto.title, charts, menu)

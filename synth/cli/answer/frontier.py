@@ -81,9 +81,10 @@ def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...
 def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
     """Write table, plot and charts as a page; first are shown the smallest and largest limit."""
     from synth.plan.memory_curve.curve_file import cap_of
-    from synth.report.html.charts import Chart
+    from synth.report.chart.chart import Chart
     from synth.report.html.page import ScheduleMenu
-    from synth.report.svg.curve import curve_svg
+    from synth.report.picture.curve import curve_picture
+    from synth.report.picture.svg import svg_text
 
     head, rows = _head_and_rows(curve)
     charts = [
@@ -94,7 +95,7 @@ def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
         tuple(name.replace("\n", ", ") for name in head[:6]),
         tuple(row[:6] for row in rows),
         tuple(str(cap_of(plan)) for plan in curve.points),
-        curve_svg(drawn(curve, title)),
+        svg_text(curve_picture(drawn(curve, title))),
         tuple(sorted({0, len(charts) - 1})),
     )
     write_choice(path, title, charts, menu)

@@ -10,8 +10,8 @@ from synth.errors import SynthError
 from synth.record import write_atomically
 
 if TYPE_CHECKING:
+    from synth.report.chart.chart import Chart
     from synth.report.explain.overlay import Overlay
-    from synth.report.html.charts import Chart
     from synth.report.html.page import ScheduleMenu
     from synth.schedule.files.plan_file import Plan
 
@@ -20,7 +20,7 @@ def write_page(
     path: Path, plan: "Plan", overlaid: "Overlay", others: Sequence["Chart"] = ()
 ) -> None:
     """Write a page with other schedules, then the plan, then the run if the overlay has one."""
-    from synth.report.html.charts import Chart
+    from synth.report.chart.chart import Chart
     from synth.report.html.page import page
 
     has_run = overlaid.measured is not None
@@ -55,7 +55,7 @@ def chart_against(text: str, plan: "Plan") -> "Chart":
     Raises:
         SynthError: neither, or the published schedule has another number of stages.
     """
-    from synth.report.html.charts import Chart
+    from synth.report.chart.chart import Chart
 
     if is_file_name(text):
         other, _, timeline = load_checked(Path(text))
@@ -67,7 +67,7 @@ def chart_against(text: str, plan: "Plan") -> "Chart":
 
 def _published(name: str, plan: "Plan") -> "Chart":
     from synth.families import families, family_placement, generate
-    from synth.report.html.charts import Chart
+    from synth.report.chart.chart import Chart
     from synth.schedule.verify import verify
 
     if name.partition(":")[0] not in families():

@@ -12,10 +12,10 @@ import numpy as np
 
 from synth import __version__
 from synth.op_kinds import OpKind
-from synth.report.html.charts import Chart
+from synth.report.chart.chart import Chart
+from synth.report.chart.palette import COLOURS, LIGHTEST
+from synth.report.chart.timed import NOTHING, TimedSchedule
 from synth.report.html.packing import Numbers, pack
-from synth.report.html.palette import COLOURS, LIGHTEST
-from synth.report.html.timed import NOTHING, TimedSchedule
 from synth.report.text.drawing import LOOKS
 from synth.schedule.lowering.effects import VALUE_CODES
 from synth.schedule.lowering.lower import Lowered
@@ -61,7 +61,7 @@ class ScheduleMenu:
         columns: the heads of the table.
         rows: its cells, in the order of the charts; further rows have no chart.
         names: the names that the dots of the plot have for the charts.
-        svg: the plot; see `Svg.circle`.
+        svg: the plot; see `Picture.circle`.
         shown: the places of the charts that are shown first.
     """
 

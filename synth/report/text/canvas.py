@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from synth.report.svg.scale import Scale
+from synth.report.picture.scale import Scale
 from synth.report.text.tables import size_unit, time_unit
 
 _MARGIN = 10

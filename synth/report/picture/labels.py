@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from synth.report.svg.scale import Scale
-from synth.report.svg.writer import XY
+from synth.report.picture.picture import XY
+from synth.report.picture.scale import Scale
 
 _HEIGHT, _CHARACTER = 13.0, 7.1
 

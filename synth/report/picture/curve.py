@@ -1,9 +1,9 @@
 """SVG plot of a memory curve."""
 
-from synth.report.svg.frame import HEIGHT, STYLES, WIDTH, Frame, draw_legend
-from synth.report.svg.labels import Box, boxes_of, free_box
-from synth.report.svg.scale import Scale
-from synth.report.svg.writer import XY, Svg
+from synth.report.picture.frame import HEIGHT, STYLES, WIDTH, Frame, draw_legend
+from synth.report.picture.labels import Box, boxes_of, free_box
+from synth.report.picture.picture import XY, Picture
+from synth.report.picture.scale import Scale
 from synth.report.text.curve import Curve
 from synth.units import format_bytes, format_us
 
@@ -18,32 +18,32 @@ _STYLES = STYLES | {
 }
 
 
-def curve_svg(curve: Curve) -> str:
+def curve_picture(curve: Curve) -> Picture:
     """Draw values and bounds as two staircases, and published schedules as dots."""
-    svg = Svg(WIDTH, HEIGHT, _STYLES)
+    picture = Picture(WIDTH, HEIGHT, _STYLES)
     frame = Frame.of(curve.ends_bytes, curve.ends_us)
     x, y = frame.x, frame.y
     found, proven = _found_line(curve, x, y), _proven_line(curve, x, y)
-    _draw_ground(svg, curve, x, y)
-    svg.area([*found, *reversed(proven)], "between")
-    frame.draw(svg, curve.title, "memory limit of every rank", curve.objective)
-    svg.line(proven, "proven")
-    svg.line(found, "found")
+    _draw_ground(picture, curve, x, y)
+    picture.area([*found, *reversed(proven)], "between")
+    frame.draw(picture, curve.title, "memory limit of every rank", curve.objective)
+    picture.line(proven, "proven")
+    picture.line(found, "found")
     for point in curve.points:
         tip = (
             f"{format_bytes(point.cap_bytes)} cap, {format_bytes(point.peak_bytes)} peak: "
             f"{format_us(point.value_us)}, bound {format_us(point.lower_bound_us)}"
         )
-        svg.circle(
+        picture.circle(
             (x.at(point.peak_bytes), y.at(point.value_us)),
             4,
             "point",
             tip,
             str(point.cap_bytes),
         )
-    _draw_families(svg, curve, x, y, [*found, *proven])
+    _draw_families(picture, curve, x, y, [*found, *proven])
     draw_legend(
-        svg,
+        picture,
         [
             ("found", "line", f"best {curve.objective} known"),
             ("proven", "line", "proven lower bound"),
@@ -51,7 +51,7 @@ def curve_svg(curve: Curve) -> str:
             ("family", "dot", "published schedules"),
         ],
     )
-    return str(svg)
+    return picture
 
 
 def _found_line(curve: Curve, x: Scale, y: Scale) -> list[XY]:
@@ -73,13 +73,13 @@ def _proven_line(curve: Curve, x: Scale, y: Scale) -> list[XY]:
     return line
 
 
-def _draw_ground(svg: Svg, curve: Curve, x: Scale, y: Scale) -> None:
+def _draw_ground(picture: Picture, curve: Curve, x: Scale, y: Scale) -> None:
     edge = x.at(curve.never_below_bytes)
-    svg.area([(x.start, y.start), (x.start, y.end), (edge, y.end), (edge, y.start)], "never")
-    svg.text((edge - 6, y.start - 10), "infeasible", "label", "start", turn=-90)
+    picture.area([(x.start, y.start), (x.start, y.end), (edge, y.end), (edge, y.start)], "never")
+    picture.text((edge - 6, y.start - 10), "infeasible", "label", "start", turn=-90)
 
 
-def _draw_families(svg: Svg, curve: Curve, x: Scale, y: Scale, lines: list[XY]) -> None:
+def _draw_families(picture: Picture, curve: Curve, x: Scale, y: Scale, lines: list[XY]) -> None:
     """Draw dots first, then each name where it covers nothing, if possible."""
     dots = sorted(curve.dots, key=lambda dot: (dot.peak_bytes, dot.value_us))
     places = [(x.at(dot.peak_bytes), y.at(dot.value_us)) for dot in dots]
@@ -87,7 +87,7 @@ def _draw_families(svg: Svg, curve: Curve, x: Scale, y: Scale, lines: list[XY]) 
     taken += boxes_of(lines)
     for dot, place in zip(dots, places, strict=True):
         tip = f"{dot.name}: {format_us(dot.value_us)}, {format_bytes(dot.peak_bytes)}"
-        svg.circle(place, 4.5, "family", tip)
+        picture.circle(place, 4.5, "family", tip)
         box = free_box(place, dot.name, taken, x, y)
         taken.append(box)
-        svg.text((box.left, box.bottom - 3), dot.name, "name")
+        picture.text((box.left, box.bottom - 3), dot.name, "name")

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Self
 
+from synth.report.chart.timed import TimedSchedule
 from synth.report.explain.overlay import Overlay
-from synth.report.html.timed import TimedSchedule
 from synth.report.text.tables import places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.memory import peak_bytes

@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, field
 
-from synth.report.svg.frame import HEIGHT, STYLES, WIDTH, Frame, draw_legend
-from synth.report.svg.labels import Box, boxes_of, crossings, free_boxes, lead
-from synth.report.svg.writer import XY, Svg
+from synth.report.picture.frame import HEIGHT, STYLES, WIDTH, Frame, draw_legend
+from synth.report.picture.labels import Box, boxes_of, crossings, free_boxes, lead
+from synth.report.picture.picture import XY, Picture
 from synth.report.text.pareto import Mark, Pareto
 from synth.units import format_bytes, format_us
 
@@ -28,19 +28,19 @@ _STYLES = STYLES | {
 }
 
 
-def pareto_svg(pareto: Pareto) -> str:
+def pareto_picture(pareto: Pareto) -> Picture:
     """Draw every schedule as a dot with its name, the front as a staircase."""
-    svg = Svg(WIDTH, HEIGHT, _STYLES)
+    picture = Picture(WIDTH, HEIGHT, _STYLES)
     frame = Frame.of(pareto.ends_bytes, pareto.ends_us)
-    frame.draw(svg, pareto.title, "highest peak of a rank", pareto.objective)
+    frame.draw(picture, pareto.title, "highest peak of a rank", pareto.objective)
     stairs = _stairs(pareto, frame)
-    svg.line(stairs, "front")
-    limits = _draw_limits(svg, pareto, frame)
-    _draw_marks(svg, pareto, frame, [*limits, *boxes_of(stairs)])
+    picture.line(stairs, "front")
+    limits = _draw_limits(picture, pareto, frame)
+    _draw_marks(picture, pareto, frame, [*limits, *boxes_of(stairs)])
     entries = [("front", "line", "the front"), ("best", "dot", "on it")]
     entries += [("other", "dot", "published"), ("solved", "dot", "solved")]
-    draw_legend(svg, entries + ([("limit", "line", "memory limit")] if limits else []))
-    return str(svg)
+    draw_legend(picture, entries + ([("limit", "line", "memory limit")] if limits else []))
+    return picture
 
 
 def _stairs(pareto: Pareto, frame: Frame) -> list[XY]:
@@ -53,18 +53,18 @@ def _stairs(pareto: Pareto, frame: Frame) -> list[XY]:
     return [*line, (x.end, line[-1][1])]
 
 
-def _draw_limits(svg: Svg, pareto: Pareto, frame: Frame) -> list[Box]:
+def _draw_limits(picture: Picture, pareto: Pareto, frame: Frame) -> list[Box]:
     """Draw a line for each limit; return the boxes covered."""
     boxes = []
     for limit in pareto.limits_bytes:
         place = frame.x.at(limit)
-        svg.line([(place, frame.y.start), (place, frame.y.end)], "limit")
-        svg.text((place, frame.y.end - 4), format_bytes(limit), "name-limit", "middle")
+        picture.line([(place, frame.y.start), (place, frame.y.end)], "limit")
+        picture.text((place, frame.y.end - 4), format_bytes(limit), "name-limit", "middle")
         boxes.append(Box(place - 1, frame.y.end, place + 1, frame.y.start))
     return boxes
 
 
-def _draw_marks(svg: Svg, pareto: Pareto, frame: Frame, lines: list[Box]) -> None:
+def _draw_marks(picture: Picture, pareto: Pareto, frame: Frame, lines: list[Box]) -> None:
     """Draw dots first, then names where they cover nothing, those on the front first."""
     front = pareto.front
     marks = sorted(_together(pareto), key=lambda mark: not _is_among(mark, front))
@@ -73,18 +73,18 @@ def _draw_marks(svg: Svg, pareto: Pareto, frame: Frame, lines: list[Box]) -> Non
         is_best = _is_among(mark, front)
         tip = f"{mark.name}: {format_us(mark.value_us)}, {format_bytes(mark.peak_bytes)}"
         style = "solved" if mark.is_solved else "best" if is_best else "other"
-        svg.circle(place, 5, style, tip, mark.name)
+        picture.circle(place, 5, style, tip, mark.name)
     names = _Names(frame, lines, [Box.around(place, 5) for place in places])
     for mark, place in zip(marks, places, strict=True):
         name = mark.name + (f" ↑ {format_us(mark.value_us)}" if pareto.is_beyond(mark) else "")
         box = names.place(place, name)
         if math.dist(box.nearest(place), place) > _LEAD_FROM:
-            svg.line([place, box.nearest(place)], "lead")
+            picture.line([place, box.nearest(place)], "lead")
         style = "name-best" if _is_among(mark, front) else "name-other"
         if box.right < place[0]:
-            svg.text((box.right, box.bottom - 3), name, style, "end")
+            picture.text((box.right, box.bottom - 3), name, style, "end")
         else:
-            svg.text((box.left, box.bottom - 3), name, style)
+            picture.text((box.left, box.bottom - 3), name, style)
 
 
 @dataclass

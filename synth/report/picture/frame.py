@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from synth.report.svg.labels import text_width
-from synth.report.svg.scale import Scale
-from synth.report.svg.writer import Svg
+from synth.report.picture.labels import text_width
+from synth.report.picture.picture import Picture
+from synth.report.picture.scale import Scale
 from synth.report.text.tables import size_unit, time_unit
 
 WIDTH, HEIGHT = 860, 500
@@ -32,27 +32,27 @@ class Frame:
         x = Scale(*ends_bytes, LEFT, WIDTH - RIGHT)
         return cls(x, Scale.fitting(*ends_us, HEIGHT - BOTTOM, TOP))
 
-    def draw(self, svg: Svg, title: str, memory: str, time: str) -> None:
+    def draw(self, picture: Picture, title: str, memory: str, time: str) -> None:
         """Draw grid, ticks and axis titles with units."""
         x, y = self.x, self.y
         factor, unit = size_unit(x.high)
         for tick in Scale(x.low / factor, x.high / factor, 0, 1).ticks(10):
             place = x.at(tick * factor)
-            svg.line([(place, y.start), (place, y.end)], "grid")
-            svg.text((place, y.start + 18), f"{tick:g}", "label", "middle")
+            picture.line([(place, y.start), (place, y.end)], "grid")
+            picture.text((place, y.start + 18), f"{tick:g}", "label", "middle")
         unit_us, name = time_unit(y.high)
         for tick in y.ticks(8):
-            svg.line([(x.start, y.at(tick)), (x.end, y.at(tick))], "grid")
-            svg.text((x.start - 8, y.at(tick) + 4), f"{tick / unit_us:g}", "label", "end")
+            picture.line([(x.start, y.at(tick)), (x.end, y.at(tick))], "grid")
+            picture.text((x.start - 8, y.at(tick) + 4), f"{tick / unit_us:g}", "label", "end")
         corners = [(x.start, y.start), (x.start, y.end), (x.end, y.end), (x.end, y.start)]
-        svg.line([*corners, corners[0]], "frame")
-        svg.text(((x.start + x.end) / 2, HEIGHT - 16), f"{memory}, {unit}", "axis", "middle")
+        picture.line([*corners, corners[0]], "frame")
+        picture.text(((x.start + x.end) / 2, HEIGHT - 16), f"{memory}, {unit}", "axis", "middle")
         kind = f"{time}, {name}{', logarithmic' if y.log else ''}"
-        svg.text((18, (y.start + y.end) / 2), kind, "axis", "middle", turn=-90)
-        svg.text((LEFT, 28), title, "title")
+        picture.text((18, (y.start + y.end) / 2), kind, "axis", "middle", turn=-90)
+        picture.text((LEFT, 28), title, "title")
 
 
-def draw_legend(svg: Svg, entries: list[tuple[str, str, str]]) -> None:
+def draw_legend(picture: Picture, entries: list[tuple[str, str, str]]) -> None:
     """Draw the row between title and frame.
 
     Args:
@@ -61,10 +61,10 @@ def draw_legend(svg: Svg, entries: list[tuple[str, str, str]]) -> None:
     top, at = 50.0, float(LEFT)
     for style, shape, text in entries:
         if shape == "dot":
-            svg.circle((at + 12, top), 4.5, style)
+            picture.circle((at + 12, top), 4.5, style)
         elif shape == "area":
-            svg.area([(at, top - 6), (at + 24, top - 6), (at + 24, top + 6), (at, top + 6)], style)
+            picture.rectangle((at, top - 6), 24, 12, style)
         else:
-            svg.line([(at, top), (at + 24, top)], style)
-        svg.text((at + 30, top + 4), text, "label")
+            picture.line([(at, top), (at + 24, top)], style)
+        picture.text((at + 30, top + 4), text, "label")
         at += 30 + text_width(text) + 22

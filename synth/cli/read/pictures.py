@@ -1,0 +1,39 @@
+"""The option of pictures, which all commands that draw share: the file's suffix is its format."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synth.overwrite_guard import PICTURE, check_replaceable
+
+_NAMES = ("--picture", "--svg")
+_FORMATS = "SVG, PNG or PDF by the file's suffix. Can be repeated."
+
+PictureOption = Annotated[
+    list[Path] | None,
+    typer.Option(*_NAMES, metavar="FILE", help=f"Write the picture here, as {_FORMATS}"),
+]
+CurvePictureOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        *_NAMES,
+        metavar="FILE",
+        help=f"Write the plot here, as {_FORMATS}",
+        show_default="-o with the suffix .svg",
+    ),
+]
+
+
+def check_pictures(paths: Sequence[Path], force: bool) -> None:
+    """Refuse pictures that cannot be drawn, or would replace files of others.
+
+    Raises:
+        SynthError: an unknown suffix, a missing package, or a file that synth did not make.
+    """
+    from synth.report.picture.formats import check_drawable
+
+    for path in paths:
+        check_drawable(path)
+        check_replaceable(path, PICTURE, "--picture", force)

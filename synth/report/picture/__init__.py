@@ -1,0 +1,1 @@
+"""Pictures of shapes, and their files: SVG, PNG and PDF."""

@@ -1,0 +1,71 @@
+"""The formats of pictures: which one a file's name asks for, and writing it."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+
+from synth.errors import SynthError
+from synth.record import write_atomically
+from synth.report.picture.pdf import pdf_bytes
+from synth.report.picture.picture import Picture
+from synth.report.picture.png import png_bytes
+from synth.report.picture.svg import svg_text
+
+# The extra of the package that installs what PNG and PDF need, and these modules.
+EXTRA = "synth-pipeline[picture]"
+_NEEDED = ("reportlab", "pypdfium2")
+
+
+class PictureFormat(StrEnum):
+    """A format, by the suffix of its files."""
+
+    SVG = ".svg"
+    PNG = ".png"
+    PDF = ".pdf"
+
+
+_RENDERED: dict[PictureFormat, Callable[[Picture], str | bytes]] = {
+    PictureFormat.SVG: svg_text,
+    PictureFormat.PNG: png_bytes,
+    PictureFormat.PDF: pdf_bytes,
+}
+
+
+def format_of(path: Path) -> PictureFormat:
+    """Return the format that a file's suffix names; without a suffix it is SVG.
+
+    Raises:
+        SynthError: the suffix is another one.
+    """
+    suffix = path.suffix.lower()
+    if suffix and suffix not in list(PictureFormat):
+        raise SynthError(
+            f"no picture is written as {path.suffix}: {path}; give a name that ends in "
+            f"{', '.join(PictureFormat)}"
+        )
+    return PictureFormat(suffix or PictureFormat.SVG)
+
+
+def check_drawable(path: Path) -> None:
+    """Refuse a picture that cannot be written here, before work is spent on its contents.
+
+    Raises:
+        SynthError: its suffix is unknown, or a package that its format needs is missing.
+    """
+    needed = () if format_of(path) == PictureFormat.SVG else _NEEDED
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise SynthError(
+            f"{path}: PNG and PDF need the package {' and '.join(missing)}; "
+            f"pip install '{EXTRA}', or give a name that ends in .svg"
+        )
+
+
+def save_picture(path: Path, picture: Picture) -> None:
+    """Write a picture in the format of the file's suffix.
+
+    Raises:
+        SynthError: the suffix is unknown, or the file cannot be written.
+    """
+    write_atomically(path, _RENDERED[format_of(path)](picture))
