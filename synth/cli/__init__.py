@@ -9,18 +9,15 @@ import os
 import signal
 import sys
 import time
-from contextvars import ContextVar
 from types import FrameType
 from typing import NoReturn
 
 from synth.cli.read.arguments import refuse_empty
 from synth.errors import ExitCode, SynthError
+from synth.options.deadline import BEGAN
 from synth.terminal_text import as_message
 
-__all__ = ["BEGAN", "app", "main"]
-
-# Start of the running command line, as of `time.monotonic`.
-BEGAN: ContextVar[float] = ContextVar("BEGAN")
+__all__ = ["app", "main"]
 
 
 def app(prog_name: str) -> None:

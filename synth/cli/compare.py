@@ -10,11 +10,7 @@ import typer
 from synth.cli.answer.compare import as_json, as_text, drawn
 from synth.cli.answer.compare_page import write_compare_page
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
-from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
-from synth.cli.read.arguments import word
-from synth.cli.read.defaults import AUTO
-from synth.cli.read.memory_limit import MemoryLimit, is_least, read_limit
 from synth.cli.read.options import (
     MOST_COLUMNS,
     ChosenRecomputeOption,
@@ -27,14 +23,18 @@ from synth.cli.read.options import (
     ProfileArgument,
     RanksOption,
     SeedOption,
-    load_profile,
-    read_objective,
 )
-from synth.cli.read.partition import is_searched, read_sizes
 from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.cli.read.plans import save_plans
-from synth.cli.read.recompute import read_recompute
 from synth.errors import ExitCode, SynthError
+from synth.options.deadline import Deadline
+from synth.options.defaults import AUTO
+from synth.options.keywords import word
+from synth.options.memory_limit import MemoryLimit, is_least, read_limit
+from synth.options.objective import read_objective
+from synth.options.partition import is_searched, read_sizes
+from synth.options.profiles import load_profile
+from synth.options.recompute import read_recompute
 from synth.overwrite_guard import PAGE, check_replaceable
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs

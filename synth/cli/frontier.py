@@ -9,7 +9,6 @@ import typer
 
 from synth.cli.answer.frontier import as_json, as_text, drawn, write_frontier_page
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
-from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
 from synth.cli.read.options import (
     MOST_AT_ONCE,
@@ -25,15 +24,16 @@ from synth.cli.read.options import (
     RanksOption,
     RecomputeOption,
     SeedOption,
-    load_profile,
 )
-from synth.cli.read.partition import EVEN, is_searched
 from synth.cli.read.pictures import CurvePictureOption, check_pictures
 from synth.cli.read.plans import save_plans
-from synth.cli.read.problem_arguments import ProblemArguments
-from synth.cli.read.recompute import read_recompute
 from synth.errors import SynthError
 from synth.file_lock import only_writer
+from synth.options.deadline import Deadline
+from synth.options.partition import EVEN, is_searched
+from synth.options.problem_arguments import ProblemArguments
+from synth.options.profiles import load_profile
+from synth.options.recompute import read_recompute
 from synth.overwrite_guard import PAGE, check_replaceable
 from synth.processors import num_processors
 from synth.profile import Profile

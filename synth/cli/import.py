@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from synth.cli.answer.output import talk
-from synth.cli.read.options import LinkOption, PartitionOption, ProfileArgument, load_profile
-from synth.cli.read.partition import read_partition
+from synth.cli.read.options import LinkOption, PartitionOption, ProfileArgument
+from synth.options.partition import read_partition
+from synth.options.profiles import load_profile
 
 
 def command(

@@ -21,12 +21,12 @@ from synth.cli.read.options import (
     RanksOption,
     SeedOption,
 )
-from synth.cli.read.solve_arguments import SolveArguments, read_solve
-from synth.cli.read.target import is_steady
 from synth.cli.solving.least_cap import solve_least
 from synth.cli.solving.search import solve_within_limits
 from synth.cli.solving.steady_cap import solve_steady
 from synth.cli.solving.trials import preview_candidates, solve_candidates
+from synth.options.solve_arguments import SolveArguments, read_solve
+from synth.options.target import is_steady
 
 
 def command(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.progress.best_so_far import BestSoFar
-from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import OutOfTime, run_interruptibly
 from synth.costs import uniform_costs
+from synth.options.best_so_far import BestSoFar
+from synth.options.deadline import Deadline
 from synth.solve.problem import Problem
 from synth.solve.result import Incumbent, StoppedBy
 from tests.cli.conftest import NAME, Synth
@@ -126,7 +126,7 @@ def test_what_there_is_no_time_for_is_left_out_of_the_comparison_and_named(synth
 
 def test_reading_and_cutting_count_towards_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("synth.cli.progress.deadline.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("synth.options.deadline.time.monotonic", lambda: now[0])
     deadline = Deadline.of("10s")
     is_over = deadline.for_partitions()
     assert not is_over() and deadline.left_of(10.0) == 10.0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.read.options import load_profile
 from synth.families import generate
+from synth.options.profiles import load_profile
 from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find

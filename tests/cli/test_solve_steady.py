@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.read.request import Request
 from synth.cli.solving.search import search
 from synth.families import generate
+from synth.options.request import Request
 from synth.plan.memory_curve.steady_cap import SteadyCap
 from synth.schedule.files.plan_file import Plan
 from synth.solve.options import SolveOptions

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.read.defaults import choices
 from synth.cli.solving import trials
 from synth.families import generate
+from synth.options.defaults import choices
 from synth.plan.choose.candidates import placements_to_try
 from synth.profile import Profile
 from synth.profiles import find

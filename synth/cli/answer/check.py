@@ -118,7 +118,7 @@ def costs_of(
 
 def _profile(plan: "Plan", name: str, link: Sequence[str] | None) -> "Profile":
     """Return the profile with the given links, or with those that the plan was solved with."""
-    from synth.cli.read.links import read_links
+    from synth.options.links import read_links
     from synth.profile import Profile
     from synth.profiles import find
 

@@ -2,12 +2,13 @@
 
 import json
 import os
-import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from synth.messages import talk as talk
+from synth.messages import warn_of as warn_of
 from synth.terminal_text import escaped
 from synth.units import format_us
 
@@ -33,18 +34,6 @@ def answer(text: str) -> None:
 def answer_json(data: dict[str, Any]) -> None:
     """Write one JSON object to stdout."""
     typer.echo(json.dumps(data, indent=1))
-
-
-def talk(text: str) -> None:
-    """Write a message to stderr, unbuffered."""
-    print(escaped(text), file=sys.stderr, flush=True)
-
-
-def warn_of(conditions: "Conditions | None", profile: str) -> None:
-    """Warn if times were measured under doubtful conditions."""
-    warning = None if conditions is None else conditions.warning(profile)
-    if warning is not None:
-        talk(warning)
 
 
 def conditions_json(conditions: "Conditions | None") -> dict[str, Any] | None:

@@ -1,9 +1,9 @@
 """`synth solve --dry-run`: stages and costs of the problem, and feasibility of its memory limit."""
 
 from synth.cli.answer.output import Format, answer, answer_json
-from synth.cli.read.request import Request
 from synth.errors import ExitCode, SynthError
 from synth.op_kinds import MEASURED
+from synth.options.request import Request
 from synth.report.text.tables import milliseconds, size_unit, table
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from synth.cli.answer.output import conditions_json, percent, value_line
-from synth.cli.read.request import Request
 from synth.cli.show import plan_table
+from synth.options.request import Request
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.tables import places
 

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import percent, talk
-from synth.cli.read.request import Request
+from synth.options.request import Request
 from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:

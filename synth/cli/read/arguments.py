@@ -1,4 +1,4 @@
-"""Checks of option values for all commands, and the comparison with keywords."""
+"""Checks of option values for all commands."""
 
 import functools
 import math
@@ -53,8 +53,3 @@ def within_limits(command: Callable[..., None]) -> Callable[..., None]:
         command(**values)
 
     return checked
-
-
-def word(text: str) -> str:
-    """Normalize text for comparison with an option's keywords."""
-    return text.strip().lower()

@@ -1,17 +1,10 @@
 """Options that several commands share, and the profile that they read."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from synth.cli.answer.output import talk, warn_of
-from synth.cli.read.links import read_links
-from synth.errors import SynthError
-from synth.profile import MOST_RANKS, Profile
-
-if TYPE_CHECKING:
-    from synth.objective import Objective
+from synth.profile import MOST_RANKS
 
 ProfileArgument = Annotated[
     str, typer.Argument(metavar="PROFILE", help="Profile file, or the name of a shipped profile.")
@@ -95,36 +88,3 @@ MOST_COLUMNS = 10_000
 
 GapOption = Annotated[str, typer.Option(help="Stop at this proven gap to the lower bound.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Random seed of the search.")]
-
-
-def read_objective(text: str) -> "Objective":
-    """Read `makespan`, `period` or `iterations:8`.
-
-    Raises:
-        SynthError: none of these.
-    """
-    from synth.objective import Objective
-
-    try:
-        return Objective.parse(text)
-    except ValueError as error:
-        raise SynthError(f"--objective {error}") from None
-
-
-def load_profile(name_or_path: str, links: Sequence[str] | None = None) -> Profile:
-    """Read a profile file or a shipped profile, with other links between ranks if given.
-
-    Raises:
-        SynthError: no profile, or links that are not understood.
-    """
-    from synth.profiles import find
-
-    profile = Profile.load(find(name_or_path))
-    warn_of(profile.provenance.conditions, f"profile {profile.name}")
-    if links:
-        return profile.replace(links=read_links(links, profile.links))
-    if profile.links.are_free:
-        talk(
-            "transfers take no time in this profile; --link 10us,25GB/s sets latency and bandwidth"
-        )
-    return profile

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
-from synth.cli.read.memory_limit import MemoryLimit
-from synth.cli.read.partition import is_searched
-from synth.cli.read.request import Request, announce, announce_sizes, failure_code
 from synth.errors import SynthError
+from synth.options.memory_limit import MemoryLimit
+from synth.options.partition import is_searched
+from synth.options.request import Request, announce, announce_sizes, failure_code
 from synth.plan.memory_curve.target import TimeTarget
 from synth.units import format_bytes, format_bytes_both, format_us
 

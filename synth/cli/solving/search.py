@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.solve import as_json, as_text
-from synth.cli.progress.best_so_far import BestSoFar
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
-from synth.cli.read.request import Request, announce, failure_code
 from synth.errors import SynthError
+from synth.options.best_so_far import BestSoFar
+from synth.options.request import Request, announce, failure_code
 
 if TYPE_CHECKING:
     from synth.solve.problem import Problem

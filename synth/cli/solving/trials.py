@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.preview import Infeasible
-from synth.cli.progress.best_so_far import BestSoFar
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
-from synth.cli.read.candidates import Candidates
-from synth.cli.read.request import Request, announce_sizes
 from synth.cli.solving.search import finish
 from synth.objective import BoundScope
+from synth.options.best_so_far import BestSoFar
+from synth.options.candidates import Candidates
+from synth.options.request import Request, announce_sizes
 from synth.report.text.tables import milliseconds, size_unit, table
 from synth.units import format_bytes
 

@@ -2,8 +2,8 @@
 
 import re
 
-from synth.cli.read.arguments import word
 from synth.errors import SynthError
+from synth.options.keywords import word
 from synth.units import shown
 
 # Prefix of the layers that `--recompute` lists.

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from synth.cli.read.arguments import word
 from synth.errors import SynthError
+from synth.options.keywords import word
 
 if TYPE_CHECKING:
     from synth.schedule.model import Placement

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from synth.cli.answer.output import talk
-from synth.cli.progress.deadline import Deadline
-from synth.cli.read.arguments import word
-from synth.cli.read.defaults import AUTO, FOR_ALL, SolveChoices
-from synth.cli.read.options import read_objective
-from synth.cli.read.partition import EVEN, SEARCH, is_searched, read_sizes
-from synth.cli.read.problem_arguments import ProblemArguments
-from synth.cli.read.recompute import read_recompute
-from synth.cli.read.target import is_steady
 from synth.errors import SynthError
+from synth.messages import talk
+from synth.options.deadline import Deadline
+from synth.options.defaults import AUTO, FOR_ALL, SolveChoices
+from synth.options.keywords import word
+from synth.options.objective import read_objective
+from synth.options.partition import EVEN, SEARCH, is_searched, read_sizes
+from synth.options.problem_arguments import ProblemArguments
+from synth.options.recompute import read_recompute
+from synth.options.target import is_steady
 from synth.units import shown
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ cause an error:
 from dataclasses import dataclass
 from pathlib import Path
 
-from synth.cli.read.arguments import word
-from synth.cli.read.partition import EVEN, read_sizes
+from synth.options.keywords import word
+from synth.options.partition import EVEN, read_sizes
 from synth.profile import Profile
 
 AUTO, LINEAR, NONE = "auto", "linear", "none"

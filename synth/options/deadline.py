@@ -1,11 +1,14 @@
-"""The time limit of a command, counted from its start, including reading and partitioning."""
+"""The time limit of a request, counted from its start, including reading and partitioning."""
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from synth.cli import BEGAN
 from synth.units import parse_seconds
+
+# Start of the running command line, as of `time.monotonic`; unset in other programs.
+BEGAN: ContextVar[float] = ContextVar("BEGAN")
 
 # Share of the limit for a search for partitions; the rest is for schedules.
 _PARTITION_SHARE = 0.3

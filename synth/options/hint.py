@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from synth.cli.answer.output import talk
-from synth.cli.read.recompute import LAYERS
 from synth.errors import SynthError
+from synth.messages import talk
+from synth.options.recompute import LAYERS
 from synth.profile import Profile
 
 if TYPE_CHECKING:

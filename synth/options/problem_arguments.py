@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from synth.cli.read.options import read_objective
-from synth.cli.read.partition import read_partition
+from synth.options.objective import read_objective
+from synth.options.partition import read_partition
 from synth.profile import Profile
 
 if TYPE_CHECKING:

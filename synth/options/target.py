@@ -2,8 +2,8 @@
 
 import re
 
-from synth.cli.read.arguments import word
 from synth.errors import SynthError
+from synth.options.keywords import word
 from synth.plan.memory_curve.target import TimeTarget
 from synth.units import parse_seconds, shown
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from synth.cli.answer.output import talk
 from synth.errors import SynthError
+from synth.messages import talk
 from synth.profile import Link, Links, NodeLink
 from synth.record import describe
 from synth.units import parse_bandwidth, parse_seconds, shown

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from synth.cli.answer.output import talk
-from synth.cli.progress.deadline import Deadline
-from synth.cli.read.memory_limit import MemoryLimit
-from synth.cli.read.partition import is_searched, read_sizes
 from synth.errors import ExitCode
+from synth.messages import talk
+from synth.options.deadline import Deadline
+from synth.options.memory_limit import MemoryLimit
+from synth.options.partition import is_searched, read_sizes
 from synth.profile import Profile
 from synth.record import is_stream
 

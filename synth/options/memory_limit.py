@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from synth.cli.read.arguments import word
 from synth.errors import SynthError
+from synth.options.keywords import word
 from synth.profile import Profile
 from synth.units import format_bytes, format_bytes_both, parse_bytes
 

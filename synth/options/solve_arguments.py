@@ -4,23 +4,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from synth.cli.answer.output import talk
-from synth.cli.progress.deadline import Deadline
-from synth.cli.read.candidates import (
+from synth.errors import SynthError
+from synth.messages import talk
+from synth.options.candidates import (
     Candidates,
     check_goes_with_choice,
     is_choice,
     read_candidates,
 )
-from synth.cli.read.defaults import SolveChoices, choices, chooses_layers
-from synth.cli.read.hint import read_hint
-from synth.cli.read.memory_limit import LEAST, is_least, read_limit
-from synth.cli.read.options import load_profile
-from synth.cli.read.problem_arguments import ProblemArguments
-from synth.cli.read.recompute import read_layers, read_recompute
-from synth.cli.read.request import Request
-from synth.cli.read.target import STEADY, is_steady, read_target
-from synth.errors import SynthError
+from synth.options.deadline import Deadline
+from synth.options.defaults import SolveChoices, choices, chooses_layers
+from synth.options.hint import read_hint
+from synth.options.memory_limit import LEAST, is_least, read_limit
+from synth.options.problem_arguments import ProblemArguments
+from synth.options.profiles import load_profile
+from synth.options.recompute import read_layers, read_recompute
+from synth.options.request import Request
+from synth.options.target import STEADY, is_steady, read_target
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing

@@ -1,0 +1,26 @@
+"""Finding a profile, and replacing its links."""
+
+from collections.abc import Sequence
+
+from synth.messages import talk, warn_of
+from synth.options.links import read_links
+from synth.profile import Profile
+
+
+def load_profile(name_or_path: str, links: Sequence[str] | None = None) -> Profile:
+    """Read a profile file or a shipped profile, with other links between ranks if given.
+
+    Raises:
+        SynthError: no profile, or links that are not understood.
+    """
+    from synth.profiles import find
+
+    profile = Profile.load(find(name_or_path))
+    warn_of(profile.provenance.conditions, f"profile {profile.name}")
+    if links:
+        return profile.replace(links=read_links(links, profile.links))
+    if profile.links.are_free:
+        talk(
+            "transfers take no time in this profile; --link 10us,25GB/s sets latency and bandwidth"
+        )
+    return profile
