@@ -7,6 +7,27 @@ of a whole from 0 to 1, `_ops` F, B and W ops.
 
 from dataclasses import dataclass
 
+
+@dataclass(frozen=True)
+class ListJudgingTuning:
+    """Judging partitions and choices of layers by list scheduling."""
+
+    # Priority rules tried on each variant; twice as many on partitions if ranks hold several
+    # stages.
+    rules: int = 12
+    # The best rule so far comes first on a variant; the others are skipped if its value exceeds
+    # this multiple of the best value.
+    far: float = 1.15
+    # Multiple of the best value up to which a variant is worth a trial of the solver.
+    near: float = 1.05
+    # Approximate speed of list scheduling, in ops placed per second.
+    ops_per_s: int = 100_000
+    # Ops up to which a variant is judged with all micro-batches, and the micro-batches per rank
+    # with which it is judged otherwise.
+    few_ops: int = 2_000
+    micro_batches_per_rank: int = 3
+
+
 # Partition
 
 
@@ -39,19 +60,6 @@ class SeveralStagesTuning:
 class TightCapTuning:
     """Search for partitions under tight memory limits, judged by list scheduling."""
 
-    # Priority rules tried on each partition; twice as many if ranks hold several stages.
-    rules: int = 12
-    # The best rule so far comes first on a partition; the others are skipped if its value exceeds
-    # this multiple of the best value.
-    far: float = 1.15
-    # Multiple of the best value up to which a partition is worth a trial of the solver.
-    near: float = 1.05
-    # Approximate speed of list scheduling, in ops placed per second.
-    ops_per_s: int = 100_000
-    # Ops up to which a partition is judged with all micro-batches, and the micro-batches per rank
-    # with which it is judged otherwise.
-    few_ops: int = 2_000
-    micro_batches_per_rank: int = 3
     # Partitions of the least bounds that are tried before the neighbours.
     leaps: int = 4
     # Share of the remaining time for bounds, to find the next of those.
@@ -120,18 +128,6 @@ class LayerSearchTuning:
     in_flight_shares: tuple[float, ...] = (1.0, 0.75, 0.5, 1.5, 1.25, 2.0, 0.25, 0.0)
     # Attempts to correct a rank's estimated memory if it was too low.
     corrections: int = 8
-    # Priority rules tried on each choice; the rest is skipped if a value exceeds this multiple of
-    # the best value.
-    rules: int = 12
-    far: float = 1.15
-    # Multiple of the best value up to which a choice is worth a trial.
-    near: float = 1.05
-    # Approximate speed of list scheduling, in ops placed per second.
-    ops_per_s: int = 100_000
-    # Ops up to which a choice is judged with all micro-batches, and the micro-batches per rank with
-    # which it is judged otherwise.
-    few_ops: int = 2_000
-    micro_batches_per_rank: int = 3
     # Choices up to which all are tried.
     few_choices: int = 16
 
@@ -315,6 +311,7 @@ class ReproveTuning:
     own_partition_share: float = 0.5
 
 
+LIST_JUDGING = ListJudgingTuning()
 BALANCE = BalanceTuning()
 SEVERAL_STAGES = SeveralStagesTuning()
 TIGHT_CAPS = TightCapTuning()

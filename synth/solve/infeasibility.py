@@ -93,8 +93,14 @@ def _told_apart(first_bytes: int, second_bytes: int) -> tuple[str, str]:
     return first, second
 
 
+def may_fit(problem: Problem) -> bool:
+    """Return True if one micro-batch at a time may keep the caps; if not, nothing keeps them."""
+    caps = problem.caps_bytes
+    return caps is None or all(n <= c for n, c in zip(needed_bytes(problem), caps, strict=True))
+
+
 def find_shortage(problem: Problem) -> Shortage | None:
-    """Return why no schedule keeps the caps, or None if one micro-batch at a time may."""
+    """Return why no schedule keeps the caps; None if `may_fit`."""
     if problem.caps_bytes is None:
         return None
     needed = needed_bytes(problem)

@@ -25,12 +25,12 @@ from synth.plan.recompute.choice import Choice, why_infeasible
 from synth.plan.recompute.choosing import counts_tried
 from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.stages import bounds, merged, without_recompute, written_out
-from synth.plan.tuning import JUDGED_SCHEDULES, LAYER_SEARCH
+from synth.plan.tuning import JUDGED_SCHEDULES, LIST_JUDGING
 from synth.schedule.memory import exceeds_caps
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate, split_backward
 from synth.solve.improve.published import with_mean_times
-from synth.solve.infeasibility import find_shortage
+from synth.solve.infeasibility import may_fit
 from synth.solve.problem import Problem
 from synth.solve.result import Baseline
 
@@ -194,7 +194,7 @@ class JudgedSchedules:
         if not is_asked or self._is_over(is_late(JUDGED_SCHEDULES.layer_search_counts_as)):
             return
         effort_ops = JUDGED_SCHEDULES.layer_search_schedules * problem.num_ops
-        effort_s = effort_ops / LAYER_SEARCH.ops_per_s
+        effort_s = effort_ops / LIST_JUDGING.ops_per_s
         search = LayerSearch(problem, effort_s, lambda: is_late(0))
         search.run()
         for chosen in search.best(JUDGED_SCHEDULES.layer_choices):
@@ -268,7 +268,7 @@ class JudgedSchedules:
     def _bound_us(self, stages: tuple[int, ...]) -> int | None:
         """Return a lower bound with these stages recomputing; None if nothing can fit."""
         problem = self.problem
-        if find_shortage(replace(problem, costs=merged(problem.costs, stages))) is not None:
+        if not may_fit(replace(problem, costs=merged(problem.costs, stages))):
             return None
         return problem.objective.value_us(bounds(problem, stages))
 

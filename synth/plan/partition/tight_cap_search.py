@@ -17,31 +17,23 @@ import random
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import islice, repeat
-from typing import NamedTuple
 
+from synth.plan.list_schedule_judge import ListScheduleJudge, RuleValue
 from synth.plan.partition import bounds
 from synth.plan.partition.bounds import PartitionBounds, with_partition
 from synth.plan.partition.paths import Sizes
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.stages import merged
-from synth.plan.tuning import TIGHT_CAPS
+from synth.plan.tuning import LIST_JUDGING, TIGHT_CAPS
 from synth.profile import Profile
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule
 from synth.solve.bounds import closed_form
-from synth.solve.improve import list_scheduling
-from synth.solve.infeasibility import needed_bytes
+from synth.solve.infeasibility import may_fit
 from synth.solve.instance.instance import SPLIT, Instance
 from synth.solve.instance.memory_models import relaxed_for_fusion, safe_memory
 from synth.solve.options import SolveOptions
 from synth.solve.order_pool import split_timing
 from synth.solve.problem import Problem
-
-
-class _Judged(NamedTuple):
-    """List schedule of a partition: its value, and the number of its priority rule."""
-
-    value_us: int
-    rule: int
 
 
 class PartitionSearch:
@@ -68,11 +60,11 @@ class PartitionSearch:
             order: a good schedule of any partition; partitions are judged in this order, too.
         """
         self.problem, self.should_stop = problem, should_stop
-        self.effort_ops = round(TIGHT_CAPS.ops_per_s * effort_s)
+        self.judge = ListScheduleJudge(problem, effort_s)
         self.recompute, self.options = recompute, options or SolveOptions(0)
         self.table, self.rng = StageTable(profile), random.Random(0)
-        self.num_micro_batches = min(problem.num_micro_batches, _most_micro_batches(problem))
-        self.judged: dict[Sizes, _Judged | None] = {}
+        self.num_micro_batches = self.judge.num_micro_batches
+        self.judged: dict[Sizes, RuleValue | None] = {}
         self.bounds_us: dict[Sizes, int | None] = {}
         assert problem.partition is not None
         self.start = problem.partition
@@ -98,7 +90,7 @@ class PartitionSearch:
             at, best = better, self.judged[better]
         return self.judged[self.start] is not None
 
-    def _leap(self, best: _Judged, most: int | None = None) -> Sizes | None:
+    def _leap(self, best: RuleValue, most: int | None = None) -> Sizes | None:
         """Return the first improvement among the partitions of the least bounds."""
         for _ in islice(repeat(None), most):
             if (sizes := self._farther(best)) is None:
@@ -108,7 +100,7 @@ class PartitionSearch:
                 return sizes
         return None
 
-    def _farther(self, best: _Judged) -> Sizes | None:
+    def _farther(self, best: RuleValue) -> Sizes | None:
         """Return the unjudged partition of the least bound; None if none can win."""
         if self.bounds is None or self._is_over():
             return None
@@ -116,7 +108,7 @@ class PartitionSearch:
         options = replace(self.options, time_limit_s=TIGHT_CAPS.leap_share * left_s)
         raised = self.bounds.raise_least(best.value_us, self.judged, options, self.should_stop)
         self.options = replace(options, time_limit_s=max(0.0, left_s - raised.spent_s))
-        self.effort_ops -= TIGHT_CAPS.bound_ops * self.problem.num_ranks
+        self.judge.effort_ops -= TIGHT_CAPS.bound_ops * self.problem.num_ranks
         return raised.least.sizes if raised.least.bound_us < best.value_us else None
 
     def best(self, most: int) -> list[Problem]:
@@ -128,7 +120,7 @@ class PartitionSearch:
             most: the largest number to return, at least 1.
         """
         ranked = self._ranked()
-        near_us = TIGHT_CAPS.near * ranked[0][0] if ranked else 0
+        near_us = LIST_JUDGING.near * ranked[0][0] if ranked else 0
         chosen = [sizes for value_us, sizes in ranked[:most] if value_us <= near_us]
         if not chosen or (self.start not in chosen and most > 1):
             chosen[most - 1 :] = [self.start]
@@ -145,7 +137,7 @@ class PartitionSearch:
         judged = self.judged[sizes] if sizes in self.judged else self._judge(sizes, best)
         if judged is None or best is None:
             return judged is not None
-        return judged.value_us <= TIGHT_CAPS.near * best.value_us
+        return judged.value_us <= LIST_JUDGING.near * best.value_us
 
     @property
     def best_us(self) -> int | None:
@@ -156,13 +148,13 @@ class PartitionSearch:
     def judging_s(self) -> float:
         """Approximate seconds to judge one partition."""
         num_ops = len(SPLIT) * self.num_micro_batches * self.problem.costs.num_stages
-        return TIGHT_CAPS.rules * num_ops / TIGHT_CAPS.ops_per_s
+        return LIST_JUDGING.rules * num_ops / LIST_JUDGING.ops_per_s
 
     def _ranked(self) -> list[tuple[int, Sizes]]:
         judged = ((found, sizes) for sizes, found in self.judged.items())
         return sorted((found.value_us, sizes) for found, sizes in judged if found is not None)
 
-    def _step(self, at: Sizes, best: _Judged) -> Sizes | None:
+    def _step(self, at: Sizes, best: RuleValue) -> Sizes | None:
         """Return the first neighbour that is better; None if there is none, or no time."""
         ahead = []
         for sizes in self._neighbours(at):
@@ -180,7 +172,7 @@ class PartitionSearch:
         return None
 
     def _is_over(self) -> bool:
-        return self.effort_ops <= 0 or self.should_stop()
+        return self.judge.effort_ops <= 0 or self.should_stop()
 
     def _neighbours(self, at: Sizes) -> list[Sizes]:
         """Return the neighbours of a partition; a random sample if there are too many."""
@@ -204,18 +196,18 @@ class PartitionSearch:
             return self.bounds.bound_us(sizes)
         if sizes not in self.bounds_us:
             problem = self._sample(sizes)
-            self.effort_ops -= TIGHT_CAPS.bound_ops * problem.num_ranks
+            self.judge.effort_ops -= TIGHT_CAPS.bound_ops * problem.num_ranks
             self.bounds_us[sizes] = (
                 closed_form.work_bound_us(relaxed_for_fusion(problem), problem.objective)
-                if _may_fit(problem)
+                if may_fit(problem)
                 else None
             )
         return self.bounds_us[sizes]
 
-    def _judge(self, sizes: Sizes, best: _Judged | None = None) -> _Judged | None:
+    def _judge(self, sizes: Sizes, best: RuleValue | None = None) -> RuleValue | None:
         """Judge a partition by the given order, or by the best list schedule if better."""
         problem, found = self._sample(sizes), None
-        if _may_fit(problem):
+        if may_fit(problem):
             found = self._in_order(problem)
             if found is None or best is None or found.value_us >= best.value_us:
                 listed = self._scheduled(problem, safe_memory(problem, SMALLEST_BUFFERING), best)
@@ -223,49 +215,30 @@ class PartitionSearch:
         self.judged[sizes] = found
         return found
 
-    def _in_order(self, problem: Problem) -> _Judged | None:
+    def _in_order(self, problem: Problem) -> RuleValue | None:
         """Judge a partition in the given order, if that fits; it counts as the first rule."""
         if self.order is None:
             return None
         instance = safe_memory(problem, self.order.buffering)
-        self.effort_ops -= instance.num_ops
+        self.judge.effort_ops -= instance.num_ops
         timing = split_timing(self.order.programs, instance)
         if timing is None:
             return None
-        return _Judged(timing.value_us(instance, problem.objective), 0)
+        return RuleValue(timing.value_us(instance, problem.objective), 0)
 
     def _scheduled(
-        self, problem: Problem, instance: Instance, best: _Judged | None
-    ) -> _Judged | None:
-        builder = list_scheduling.Builder(instance, problem.objective)
-        count = TIGHT_CAPS.rules if len(instance) == instance.num_ranks else 2 * TIGHT_CAPS.rules
-        rules = list(islice(list_scheduling.variants(instance), count))
-        order = list(range(len(rules)))
-        if best is not None:
-            order.insert(0, order.pop(best.rule))
-        found: _Judged | None = None
-        for rule in order:
-            self.effort_ops -= instance.num_ops
-            draft = builder.build(rules[rule])
-            if draft is not None and (found is None or draft.value_us < found.value_us):
-                found = _Judged(draft.value_us, rule)
-            is_far = found and best and found.value_us > TIGHT_CAPS.far * best.value_us
-            if is_far or (found and self.should_stop()):
-                break
-        return found
-
-
-def _most_micro_batches(problem: Problem) -> int:
-    """Return the most micro-batches with which partitions are judged."""
-    copies = problem.num_replicas
-    few = copies * TIGHT_CAPS.few_ops // (len(SPLIT) * problem.costs.num_stages)
-    return max(copies, few, TIGHT_CAPS.micro_batches_per_rank * problem.num_ranks)
-
-
-def _may_fit(problem: Problem) -> bool:
-    """Return True if every rank can hold one micro-batch."""
-    caps = problem.caps_bytes
-    return caps is None or all(n <= c for n, c in zip(needed_bytes(problem), caps, strict=True))
+        self, problem: Problem, instance: Instance, best: RuleValue | None
+    ) -> RuleValue | None:
+        holds_several = len(instance) > instance.num_ranks
+        found = self.judge.values(
+            instance,
+            problem.objective,
+            2 * LIST_JUDGING.rules if holds_several else LIST_JUDGING.rules,
+            0 if best is None else best.rule,
+            None if best is None else best.value_us,
+            self.should_stop,
+        )
+        return min(found, key=lambda one: one.value_us, default=None)
 
 
 def _moved(sizes: Sizes) -> Iterator[Sizes]:

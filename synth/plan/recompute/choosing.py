@@ -12,7 +12,7 @@ from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.solve import OnImprovement, solve_recomputing, without_schedule
 from synth.plan.recompute.stages import bounds, merged
 from synth.plan.tuning import RECOMPUTE_TRIALS
-from synth.solve.infeasibility import find_shortage
+from synth.solve.infeasibility import may_fit
 from synth.solve.options import Part, SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import Baseline, Incumbent, Result, StoppedBy, rank_key, relative_gap
@@ -265,7 +265,7 @@ def counts_tried(num_stages: int, most: int = RECOMPUTE_TRIALS.most_counts) -> l
 
 
 def _can_win(problem: Problem, stages: tuple[int, ...], best: Result, gap: float) -> bool:
-    if find_shortage(replace(problem, costs=merged(problem.costs, stages))) is not None:
+    if not may_fit(replace(problem, costs=merged(problem.costs, stages))):
         return False
     if best.value_us is None:
         return True

@@ -11,18 +11,18 @@ number is best, and then if a stage should recompute a little more or less.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, product
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
 from synth.costs import StageCosts
 from synth.op_kinds import OpKind
+from synth.plan.list_schedule_judge import ListScheduleJudge
 from synth.plan.recompute.layer_menu import Menu, Option, costs_with, menus
-from synth.plan.tuning import LAYER_SEARCH
+from synth.plan.tuning import LAYER_SEARCH, LIST_JUDGING
 from synth.schedule.model import SMALLEST_BUFFERING
 from synth.solve.bounds import closed_form
-from synth.solve.improve import list_scheduling
-from synth.solve.infeasibility import needed_bytes
+from synth.solve.infeasibility import may_fit, needed_bytes
 from synth.solve.instance.instance import SPLIT
 from synth.solve.instance.memory_models import relaxed_for_fusion, safe_memory
 from synth.solve.problem import Problem
@@ -72,8 +72,7 @@ class LayerSearch:
         assert problem.profile is not None and problem.partition is not None
         self.problem, self.should_stop = without_layers(problem), should_stop
         self.menus = menus(problem.profile, problem.partition)
-        self.effort_ops = round(LAYER_SEARCH.ops_per_s * effort_s)
-        self.num_micro_batches = _num_judged_by(problem)
+        self.judge = ListScheduleJudge(problem, effort_s)
         self.judged: dict[Picks, int | None] = {}
         self.rule = 0
 
@@ -94,10 +93,10 @@ class LayerSearch:
         """
         ranked = [one for one in self._ranked() if any(one.picks)]
         near = [
-            one.picks for one in ranked if one.value_us <= LAYER_SEARCH.near * ranked[0].value_us
+            one.picks for one in ranked if one.value_us <= LIST_JUDGING.near * ranked[0].value_us
         ]
         if self.are_few or not ranked:
-            others = [p for p in self.judged if any(p) and p not in near and self._may_fit(p)]
+            others = [p for p in self.judged if any(p) and p not in near and may_fit(self._with(p))]
             near += sorted(others, key=lambda picks: (self._backward_us(picks), picks))
         count = LAYER_SEARCH.few_choices if self.are_few else most
         return [with_layers(self.problem, self._layers(picks)) for picks in near[:count]]
@@ -179,7 +178,7 @@ class LayerSearch:
         return None
 
     def _is_over(self) -> bool:
-        return self.effort_ops <= 0 or self.should_stop()
+        return self.judge.effort_ops <= 0 or self.should_stop()
 
     def _with(self, picks: Picks) -> Problem:
         stages = tuple(
@@ -188,51 +187,35 @@ class LayerSearch:
         return replace(self.problem, costs=self.problem.costs.replace(stages=stages))
 
     def _sample(self, picks: Picks) -> Problem:
-        return replace(self._with(picks), num_micro_batches=self.num_micro_batches)
-
-    def _may_fit(self, picks: Picks) -> bool:
-        """True if one micro-batch at a time fits on every rank."""
-        needed, caps = needed_bytes(self._with(picks)), self.problem.caps_bytes or ()
-        return all(need <= cap for need, cap in zip(needed, caps, strict=False))
+        return replace(self._with(picks), num_micro_batches=self.judge.num_micro_batches)
 
     def _bound_us(self, picks: Picks) -> int:
         problem = self._sample(picks)
-        self.effort_ops -= len(SPLIT) * problem.num_ranks
+        self.judge.effort_ops -= len(SPLIT) * problem.num_ranks
         return closed_form.work_bound_us(relaxed_for_fusion(problem), problem.objective)
 
     def _judge(self, picks: Picks) -> None:
         """Judge a choice by its best list schedule."""
         problem = self._sample(picks)
         self.judged[picks] = None
-        if not self._may_fit(picks):
+        if not may_fit(self._with(picks)):
             return
         instance = safe_memory(problem, SMALLEST_BUFFERING)
-        builder = list_scheduling.Builder(instance, problem.objective)
-        rules = list(islice(list_scheduling.variants(instance), LAYER_SEARCH.rules))
-        order = [self.rule, *(rule for rule in range(len(rules)) if rule != self.rule)]
         ranked = self._ranked()
         best_us = ranked[0].value_us if ranked else None
-        found: tuple[int, int] | None = None
-        for rule in order:
-            self.effort_ops -= instance.num_ops
-            draft = builder.build(rules[rule])
-            if draft is not None:
-                found = min(found or (draft.value_us, rule), (draft.value_us, rule))
-            if found and (
-                self.should_stop() or (best_us and found[0] > LAYER_SEARCH.far * best_us)
-            ):
-                break
-        if found is not None:
-            self.judged[picks] = found[0]
-            if best_us is None or found[0] < best_us:
-                self.rule = found[1]
-
-
-def _num_judged_by(problem: Problem) -> int:
-    copies = problem.num_replicas
-    few = copies * LAYER_SEARCH.few_ops // (len(SPLIT) * problem.costs.num_stages)
-    most = max(copies, few, LAYER_SEARCH.micro_batches_per_rank * problem.num_ranks)
-    return min(problem.num_micro_batches, most)
+        values = self.judge.values(
+            instance,
+            problem.objective,
+            LIST_JUDGING.rules,
+            self.rule,
+            best_us,
+            self.should_stop,
+        )
+        if values:
+            found = min(values)
+            self.judged[picks] = found.value_us
+            if best_us is None or found.value_us < best_us:
+                self.rule = found.rule
 
 
 def _near(at: Picks, menus: Sequence[Menu]) -> Iterator[Picks]:
