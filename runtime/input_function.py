@@ -12,10 +12,8 @@ Every rank calls the function by itself. torch's default generator is seeded by 
 the micro-batch's number, so that all of them draw the same.
 """
 
-import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +22,8 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
-from .models.loading import last_of_the_user
-from .models.user_function import import_function
+from .models.user_function import import_function, run_user_code
+from .seeds import derive_seed, seeded
 
 
 class MicroBatch(NamedTuple):
@@ -77,6 +75,7 @@ class InputFunction:
         self._source: Any = None
         self._iterator: Iterator[Any] | None = None
         self._next = 0
+        self._has_given_first = False
 
     def length(self) -> int | None:
         """The number of micro-batches before they repeat; None: unknown or unlimited."""
@@ -94,12 +93,19 @@ class InputFunction:
         if self._takes_number:
             return self._checked(self._call(number, lambda: self._function(number)))
         if _is_pair(self._opened()):
-            return self._checked(self._call(number, self._function))
+            return self._checked(self._pair(number))
         if number < self._next:
             self._rewind()
         while self._next <= number:
             found = self._advance()
         return self._checked(found)
+
+    def _pair(self, number: int) -> Any:
+        """Return the pair of one call; that of the first call is micro-batch 0."""
+        if number > 0 or self._has_given_first:
+            return self._call(number, self._function)
+        self._has_given_first = True
+        return self._source
 
     def _opened(self) -> Any:
         if self._source is None:
@@ -117,6 +123,7 @@ class InputFunction:
     def _advance(self) -> Any:
         """Return what the iterable yields next, from its beginning again if it has ended."""
         for _ in range(2):
+            self._opened()
             found = self._call(self._next, self._step)
             if found is not _ENDED:
                 self._next += 1
@@ -126,21 +133,12 @@ class InputFunction:
 
     def _step(self) -> Any:
         if self._iterator is None:
-            self._iterator = iter(self._opened())
+            self._iterator = iter(self._source)
         return next(self._iterator, _ENDED)
 
     def _call(self, number: int, action: Callable[[], Any]) -> Any:
-        try:
-            with _seeded(self._seed, number):
-                return action()
-        except SynthError:
-            raise
-        except Exception as error:
-            frame = last_of_the_user(error)
-            raise SynthError(
-                f"{self.address} failed: {type(error).__name__}: {error} "
-                f"(in {frame.filename}, line {frame.lineno}, {frame.name})"
-            ) from error
+        with seeded(derive_seed("inputs", self._seed, number)):
+            return run_user_code(self.address, action)
 
     def _checked(self, found: Any) -> MicroBatch:
         if not (isinstance(found, tuple | list) and len(found) == 2):
@@ -188,12 +186,3 @@ def _takes_number(address: str, function: Callable[..., Any]) -> bool:
             f"at most, the number of the micro-batch"
         )
     return bool(needed)
-
-
-@contextmanager
-def _seeded(seed: int, number: int) -> Iterator[None]:
-    """Within it torch's default generator draws numbers of this micro-batch."""
-    digest = hashlib.sha256(f"inputs/{seed}/{number}".encode()).digest()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-        yield

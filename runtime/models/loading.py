@@ -1,24 +1,21 @@
 """Makes layers from a spec: all as the factory makes them, or a rank's own, initialised."""
 
-import hashlib
 import inspect
-import traceback
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from synth.errors import Mismatch, SynthError
 
+from ..seeds import derive_seed, seeded
 from .layers import base_name, unique_names
 from .sizes import SIZES
 from .spec import ModelSpec
 from .ties import Tie, TieFinder, keep_tied
-from .user_function import import_function
+from .user_function import import_function, run_user_code
 
 Factory = Callable[..., Iterable[nn.Module]]
 
@@ -42,7 +39,7 @@ def each_layer(spec: ModelSpec) -> Iterator[nn.Module]:
         return
     factory = _own_factory(spec)
     _bind(spec, factory)
-    made = _running(spec, lambda: factory(**spec.arguments))
+    made = run_user_code(spec.factory, lambda: factory(**spec.arguments))
     if not isinstance(made, list | Generator):
         raise SynthError(
             f"{spec.factory} returned a {type(made).__name__}; return a list of nn.Module, the "
@@ -50,7 +47,7 @@ def each_layer(spec: ModelSpec) -> Iterator[nn.Module]:
             "them one by one"
         )
     layers, index = iter(made), 0
-    while (layer := _running(spec, lambda: next(layers, _ENDED))) is not _ENDED:
+    while (layer := run_user_code(spec.factory, lambda: next(layers, _ENDED))) is not _ENDED:
         if not isinstance(layer, nn.Module):
             raise SynthError(
                 f"{spec.factory} returned a {type(layer).__name__} as layer {index}; "
@@ -136,7 +133,7 @@ def build_model(
     if built_in:
         picked = _pick(outline_of(spec), wanted)
     else:
-        with _seeded(seed):
+        with seeded(seed):
             picked = _pick(each_layer(spec), wanted)
     if names is not None:
         _check_names(spec, names, picked.names)
@@ -184,18 +181,9 @@ def _pick(layers: Iterable[nn.Module], indices: Collection[int] | None) -> _Pick
 def materialise(layer: nn.Module, seed: int, index: int) -> nn.Module:
     """Allocate and initialise a built-in layer, whose `reset_parameters` sets all its values."""
     layer.to_empty(device="cpu")
-    digest = hashlib.sha256(f"{seed}/{index}".encode()).digest()
-    with _seeded(int.from_bytes(digest[:8], "big") >> 1):
+    with seeded(derive_seed(seed, index)):
         layer.reset_parameters()  # type: ignore[operator]
     return layer
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    # Layers are initialised on the CPU, so no device's generator is touched.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
 
 
 def _check_names(spec: ModelSpec, needed: Sequence[str], found: Sequence[str]) -> None:
@@ -250,22 +238,3 @@ def _bind(spec: ModelSpec, factory: Factory) -> None:
             f"{spec.factory} could not be called with {dict(spec.arguments)}: {error}; "
             f"it is declared {signature}"
         ) from None
-
-
-def _running(spec: ModelSpec, action: Callable[[], Any]) -> Any:
-    """Run a user's code; an error of it names the line."""
-    try:
-        return action()
-    except Exception as error:
-        frame = last_of_the_user(error)
-        raise SynthError(
-            f"{spec.factory} failed: {type(error).__name__}: {error} "
-            f"(in {frame.filename}, line {frame.lineno}, {frame.name})"
-        ) from error
-
-
-def last_of_the_user(error: Exception) -> traceback.FrameSummary:
-    """The last place in the user's code before a failure in torch."""
-    frames = traceback.extract_tb(error.__traceback__)
-    of_torch = str(Path(torch.__file__).parent)
-    return next((f for f in reversed(frames) if not f.filename.startswith(of_torch)), frames[-1])

@@ -5,12 +5,42 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from synth.errors import SynthError
+
+
+class UserCodeFailed(SynthError):
+    """The user's own code raised an error."""
+
+
+def run_user_code(address: str, action: Callable[[], Any]) -> Any:
+    """Return the result of an action that runs a user's code.
+
+    Raises:
+        UserCodeFailed: the action failed; names the address and the line.
+    """
+    try:
+        return action()
+    except Exception as error:
+        frame = _last_of_the_user(error)
+        raise UserCodeFailed(
+            f"{address} failed: {type(error).__name__}: {error} "
+            f"(in {frame.filename}, line {frame.lineno}, {frame.name})"
+        ) from error
+
+
+def _last_of_the_user(error: Exception) -> traceback.FrameSummary:
+    """Return the last place in the user's code before a failure in torch."""
+    frames = traceback.extract_tb(error.__traceback__)
+    of_torch = str(Path(torch.__file__).parent)
+    return next((f for f in reversed(frames) if not f.filename.startswith(of_torch)), frames[-1])
 
 
 def import_function(address: str) -> Callable[..., Any]:

@@ -2,14 +2,12 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import nn
 
-from synth.errors import SynthError
 from synth.profile import Workload
 
 from ..dtypes import dtype_of
@@ -23,6 +21,8 @@ from ..models import (
     materialise,
     outline_of,
 )
+from ..models.user_function import UserCodeFailed
+from ..seeds import seeded
 from ..training.building import calls_of
 from ..training.layered_stage import LayerCall
 
@@ -47,8 +47,9 @@ class LayerSource:
         if is_built_in(spec.factory):
             return cls.of_layers(workload, outline_of(spec), _fill_built_in(seed, dtype))
         if makes_one_at_a_time(spec):
-            with suppress(SynthError):  # a function may need data while it makes layers
-                return cls.of_layers(workload, outline_of(spec), _FillYielded(spec, seed, dtype))
+            outline = _outline(spec)
+            if outline is not None:
+                return cls.of_layers(workload, outline, _FillYielded(spec, seed, dtype))
         layers = build_layers(spec, seed=seed, dtype=dtype)
         return cls.of_layers(workload, list(layers.values()))
 
@@ -61,6 +62,14 @@ class LayerSource:
         return cls(calls_of(workload, dict(enumerate(layers)), names), names, fill)
 
 
+def _outline(spec: ModelSpec) -> list[nn.Module] | None:
+    """Make all layers without data; None if the user's function needs data while it makes them."""
+    try:
+        return outline_of(spec)
+    except UserCodeFailed:
+        return None
+
+
 def _fill_built_in(seed: int, dtype: torch.dtype) -> Fill:
     def fill(call: LayerCall) -> LayerCall:
         layer = materialise(copy.deepcopy(call.module), seed, call.index)
@@ -70,14 +79,13 @@ def _fill_built_in(seed: int, dtype: torch.dtype) -> Fill:
 
 
 class _FillYielded:
-    """Goes on in a user's function until it yields the layer that is to be run."""
+    """Advances a user's function until it yields the layer that is to be run."""
 
     def __init__(self, spec: ModelSpec, seed: int, dtype: torch.dtype) -> None:
         self._layers: Iterator[tuple[int, nn.Module]] = enumerate(each_layer(spec))
         self._seed, self._dtype = seed, dtype
 
     def __call__(self, call: LayerCall) -> LayerCall:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self._seed + call.index)
+        with seeded(self._seed + call.index):
             layer = next(layer for index, layer in self._layers if index == call.index)
         return replace(call, module=layer.to(dtype=self._dtype))

@@ -38,6 +38,7 @@ def profile_model(
     workload: Workload,
     device: torch.device,
     *,
+    batch: MicroBatch | None = None,
     warmup: int = 3,
     iterations: int = 20,
     links: Links | None = None,
@@ -54,6 +55,7 @@ def profile_model(
         workload: the model and the micro-batch: token ids of the given shape, or the first
             micro-batch of the function `workload.inputs`.
         device: the device to measure.
+        batch: that micro-batch, if it has been made before; None: it is made here.
         warmup: warm-up iterations per layer.
         iterations: measured iterations per layer.
         links: measured before, by `probe_links`; None: transfers take no time.
@@ -67,10 +69,9 @@ def profile_model(
     prepare_device(workload, device)
     watch = watch or MachineWatch(threads=workload.threads)
     source = LayerSource.of(workload, _SEED)
-    if workload.inputs is None:
-        batch = random_tokens(source.calls[0].module, workload, _SEED)
-    else:
+    if batch is None and workload.inputs is not None:
         batch = InputFunction(workload.inputs).of(0)
+    batch = batch or random_tokens(source.calls[0].module, workload, _SEED)
     rounds = _Rounds(warmup, iterations)
     return _measure(workload, source, batch, device, rounds, links, tell, watch)
 

@@ -1,6 +1,5 @@
 """Training data: token ids from text or a file of ids, cut into random windows."""
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from synth.errors import SynthError
 
 from ..checkpoint import DataFingerprint
 from ..checkpoint.fingerprint import fingerprint
+from ..seeds import derive_seed
 
 TEXT_SUFFIXES = (".py", ".txt", ".md", ".rst")
 _SKIPPED_FOLDERS = {"site-packages", "__pycache__", "test", "tests"}
@@ -97,18 +97,12 @@ class TokenData:
     def _place(self, number: int) -> int:
         """The start of a sequence in the tokens."""
         if self._epochs is None:
-            return _draw(self._seed, number) % (len(self._tokens) - self._length)
+            return derive_seed(self._seed, number) % (len(self._tokens) - self._length)
         epoch, place = divmod(number, self.sequences_per_epoch)
         if self._order is None or self._order[0] != epoch:
             generator = np.random.default_rng([self._seed, epoch])
             self._order = epoch, generator.permutation(self.sequences_per_epoch)
         return int(self._order[1][place]) * self._length
-
-
-def _draw(seed: int, number: int) -> int:
-    """A number below 2^63 for each (seed, number), the same on every machine."""
-    digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def load_tokens(path: Path, sequence_length: int) -> Tensor:

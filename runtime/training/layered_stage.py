@@ -1,7 +1,6 @@
 """Stages of a workload's layers: each called in its precision, recomputed or not, seeded."""
 
 import fnmatch
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from ..execution.core.stage_protocol import ForwardInput
 from ..execution.stage.boundary import Tensors
 from ..execution.stage.running_statistics import RunningStatistics
 from ..execution.stage.stage import LayerChain, Stage
+from ..seeds import derive_seed
 
 
 @dataclass
@@ -36,8 +36,7 @@ class Randomness:
     def of(self, layer: int, microbatch: int) -> int:
         """The seed of a layer's F of a micro-batch."""
         sequence = self.first_sequence + microbatch * self.sequences_per_microbatch
-        digest = hashlib.sha256(f"{self.seed}/{layer}/{sequence}".encode()).digest()
-        return int.from_bytes(digest[:8], "big") >> 1
+        return derive_seed(self.seed, layer, sequence)
 
 
 @dataclass

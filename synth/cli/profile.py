@@ -1,6 +1,8 @@
 """`synth profile`: measure a model's layers on this machine's device."""
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from synth.profile import Link, Links, ModelArguments, Profile, Workload
+    from synth.runtime.input_function import MicroBatch
     from synth.runtime.profiling.machine_watch import MachineWatch
 
 
@@ -104,12 +107,12 @@ def command(
 
     spec = ModelSpec(model, _parse_arguments(arguments or []))
     check_spec(spec)
-    size, length = _shape(inputs, micro_batch_size, seq_len)
+    batch = None if inputs is None else _first_of(inputs, micro_batch_size, seq_len)
     workload = Workload(
         model=model,
         arguments=dict(spec.arguments),
-        micro_batch_size=size,
-        sequence_length=length,
+        micro_batch_size=batch.num_samples if batch else micro_batch_size or 1,
+        sequence_length=batch.sequence_length if batch else seq_len or 1024,
         inputs=inputs,
         dtype=dtype,
         autocast=autocast,
@@ -119,13 +122,13 @@ def command(
     )
     for name in filter(None, (dtype, autocast)):
         dtype_of(name)
+    measure = partial(_measure, workload, batch, warmup=warmup, iters=iters, output=output)
     if under_torchrun():
-        _profile_inside_torchrun(workload, device, warmup, iters, output)
+        _measure_inside_torchrun(device, threads, measure)
         return
     chosen = pick_device(device)
     watch = MachineWatch(processes=ranks or 1, threads=threads)
-    links = _links_of_this_machine(ranks, chosen)
-    _measure(workload, chosen, warmup=warmup, iters=iters, links=links, output=output, watch=watch)
+    measure(chosen, links=_links_of_this_machine(ranks, chosen), watch=watch)
 
 
 # What a CSV of times takes; all other options are of a measurement.
@@ -172,14 +175,12 @@ def _read_times(
     talk(f"written: {output}; `synth solve {output} --link LATENCY,BANDWIDTH` sets the links")
 
 
-def _shape(inputs: str | None, size: int | None, length: int | None) -> tuple[int, int]:
-    """Return samples per micro-batch and tokens per sample, as given or of the first micro-batch.
+def _first_of(inputs: str, size: int | None, length: int | None) -> "MicroBatch":
+    """Return the first micro-batch that the function makes.
 
     Raises:
-        SynthError: they are given although a function makes the inputs, or the function fails.
+        SynthError: its size or length is given too, or the function fails.
     """
-    if inputs is None:
-        return size or 1, length or 1024
     if size is not None or length is not None:
         option = "--seq-len" if size is None else "--micro-batch-size"
         raise SynthError(
@@ -188,8 +189,7 @@ def _shape(inputs: str | None, size: int | None, length: int | None) -> tuple[in
         )
     from synth.runtime.input_function import InputFunction
 
-    batch = InputFunction(inputs).of(0)
-    return batch.num_samples, batch.sequence_length
+    return InputFunction(inputs).of(0)
 
 
 def _parse_arguments(given: list[str]) -> "ModelArguments":
@@ -234,9 +234,8 @@ def _link_to_host(device: "torch.device") -> "Links":
     return Links(host=probe_host(device))
 
 
-def _profile_inside_torchrun(
-    workload: "Workload", device: str, warmup: int, iters: int, output: Path
-) -> None:
+def _measure_inside_torchrun(device: str, threads: int, measure: Callable[..., None]) -> None:
+    """Measure the links between all ranks, and the layers on rank 0."""
     import torch.distributed as dist
 
     from synth.runtime.profiling.link_probe import probe_links
@@ -244,36 +243,38 @@ def _profile_inside_torchrun(
     from synth.runtime.world import join_world
 
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-    watch = MachineWatch(processes=processes, threads=workload.threads)
+    watch = MachineWatch(processes=processes, threads=threads)
     # The other ranks wait while rank 0 measures, which may take long.
     with join_world(device, timeout_s=24 * 3600) as world:
         links = probe_links(world) if world.size > 1 else _link_to_host(world.device)
         if world.rank == 0:
-            _measure(
-                workload,
-                world.device,
-                warmup=warmup,
-                iters=iters,
-                links=links,
-                output=output,
-                watch=watch,
-            )
+            measure(world.device, links=links, watch=watch)
         dist.barrier()
 
 
 def _measure(
     workload: "Workload",
+    batch: "MicroBatch | None",
     device: "torch.device",
+    *,
     warmup: int,
     iters: int,
     links: "Links | None",
     output: Path,
     watch: "MachineWatch",
 ) -> None:
+    """Measure the layers, and write and show the profile."""
     from synth.runtime.profiling.profile_model import profile_model
 
     profile = profile_model(
-        workload, device, warmup=warmup, iterations=iters, links=links, tell=talk, watch=watch
+        workload,
+        device,
+        batch=batch,
+        warmup=warmup,
+        iterations=iters,
+        links=links,
+        tell=talk,
+        watch=watch,
     )
     profile.save(output)
     answer(_summary(profile))

@@ -52,6 +52,10 @@ def yielded():
 def batch(number):
     pixels, mask = torch.randn(4, 3, 8, 8), torch.ones(4, 4)
     return {"pixels": pixels, "mask": mask}, {"label": torch.randint(10, (4,))}
+def once(made=[]):
+    made.append(1)
+    assert len(made) == 1
+    return batch(0)
 def lists(number):
     return torch.zeros(2), [1]
 """
@@ -86,6 +90,12 @@ def test_a_profile_has_the_shape_and_the_source_of_its_inputs(profile: Path, fil
     workload = Profile.load(profile).workload
     assert (workload.micro_batch_size, workload.sequence_length) == (4, 1)
     assert workload.inputs == f"{file}:batch"
+
+
+def test_profiling_makes_one_micro_batch(file: Path, synth: Synth, tmp_path: Path) -> None:
+    made = ("--inputs", f"{file}:once", "--iters", "1", "--warmup", "0", "--device", "cpu")
+    ended = synth("profile", f"{file}:layers", *made, "-o", tmp_path / "profile.json")
+    assert ended.code == 0, ended.stderr
 
 
 def first_loss(file: Path) -> float:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from synth.errors import SynthError
 from synth.runtime.input_function import InputFunction, MicroBatch
+from synth.runtime.models.user_function import import_function
 from synth.runtime.training.data import EndOfData
 from synth.runtime.training.function_data import FunctionData
 
@@ -23,7 +24,9 @@ def yielding():
     for number in range(3):
         yield torch.full((2, 3), float(number)), torch.randn(2)
 def pair():
+    calls.append(1)
     return torch.randn(2, 3), torch.zeros(2)
+calls = []
 def loader():
     x = torch.arange(8.0)[:, None]
     return DataLoader(TensorDataset(x, x), batch_size=2, shuffle=True)
@@ -71,6 +74,14 @@ def test_every_rank_gets_the_same_micro_batches_in_any_order_of_asking(
     for number in (6, 2, 3):
         for ours, theirs in zip(again.of(number), in_order[number], strict=True):
             assert torch.equal(ours, theirs)
+
+
+def test_a_pair_is_made_once_for_each_micro_batch(file: Path) -> None:
+    function = InputFunction(f"{file}:pair", seed=5)
+    drawn = [function.of(number).inputs[0, 0].item() for number in (0, 1, 0)]
+    calls = import_function(f"{file}:pair").__globals__["calls"]
+    assert len(calls) == 3
+    assert drawn[0] == drawn[2] != drawn[1]
 
 
 def test_what_is_drawn_depends_on_seed_and_number_and_leaves_torchs_generator(file: Path) -> None:

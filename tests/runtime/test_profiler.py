@@ -16,6 +16,7 @@ from synth.runtime.models import ModelSpec, build_layers, build_model, materiali
 from synth.runtime.models.user_function import import_function
 from synth.runtime.profiling import layer_source
 from synth.runtime.profiling.held_bytes import held_bytes
+from synth.runtime.profiling.layer_source import LayerSource
 from synth.runtime.profiling.profile_model import profile_model, reserve_advice
 from synth.runtime.profiling.sample import Sample
 
@@ -168,6 +169,14 @@ def tied():
     last.linear.weight = first.linear.weight
     yield last
     yield Head(64)
+def wrong():
+    yield Counted(64)
+    yield "Counted"
+def reading():
+    layer = Counted(64)
+    if layer.linear.weight.detach()[0, 0].item() < 2:  # fails without data, and is true with it
+        raise ValueError("a bad weight")
+    yield layer
 """
 
 
@@ -190,6 +199,28 @@ def test_layers_that_a_function_yields_are_made_one_at_a_time(yielded: Path) -> 
     ]  # fmt: skip
     counts = globals_of(yielded)
     assert counts["MADE"] == 7 and counts["MOST"] <= 2  # the next one while one is dropped
+
+
+@pytest.mark.parametrize(
+    ("function", "recomputed", "message", "made"),
+    [
+        ("layers", "nothing", "no layer fits 'nothing'", 0),  # told from the layers without data
+        ("wrong", None, "returned a str as layer 1", 0),
+        ("reading", None, "failed: ValueError: a bad weight .*line 39", 1),
+    ],
+)
+def test_a_mistake_in_yielded_layers_is_told_at_once(
+    yielded: Path, function: str, recomputed: str | None, message: str, made: int
+) -> None:
+    workload = Workload(
+        model=f"{yielded}:{function}",
+        micro_batch_size=2,
+        sequence_length=4,
+        recomputed_layers=None if recomputed is None else (recomputed,),
+    )
+    with pytest.raises(SynthError, match=message):
+        LayerSource.of(workload, seed=0)
+    assert globals_of(yielded)["MADE"] == made
 
 
 def test_a_rank_keeps_its_own_of_yielded_layers_and_their_ties(yielded: Path) -> None:
