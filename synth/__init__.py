@@ -1,11 +1,85 @@
-"""Measure a model's pipeline stages, synthesize the best schedule that fits, replay exactly it."""
+"""Measure a model's pipeline stages, synthesize the best schedule that fits, replay exactly it.
 
+`solve` finds a plan for a profile, `simulate` makes the plan of a published schedule, `compare`
+shows all published schedules beside the solver's, and `frontier` traces time against memory. A
+`Pipeline` runs a plan in a training loop of your own; it needs torch, which nothing else here does.
+"""
+
+import importlib
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from synth.version import __version__
+
+if TYPE_CHECKING:
+    from synth.api.comparing import compare
+    from synth.api.curves import frontier
+    from synth.api.simulating import simulate
+    from synth.api.solving import solve
+    from synth.errors import SynthError
+    from synth.profile import Profile
+    from synth.runtime.pipeline import Pipeline
+    from synth.schedule.files.plan_file import Plan
+    from synth.schedule.model import Schedule
+
+__all__ = [
+    "Pipeline",
+    "Plan",
+    "Profile",
+    "Schedule",
+    "SynthError",
+    "__version__",
+    "compare",
+    "frontier",
+    "simulate",
+    "solve",
+]
 
 # In a checkout `runtime` and `profiles` in this folder are symbolic links to its siblings. Without
 # such links (Windows) the siblings are found through this path.
 _root = Path(__file__).resolve().parent.parent
 if (_root / "pyproject.toml").exists() and (_root / "runtime").is_dir():
     __path__.append(str(_root))
+
+# The module of each name, imported at its first use: `import synth` loads neither torch nor the
+# solver.
+_MODULES = {
+    "Pipeline": "synth.runtime.pipeline",
+    "Plan": "synth.schedule.files.plan_file",
+    "Profile": "synth.profile",
+    "Schedule": "synth.schedule.model",
+    "SynthError": "synth.errors",
+    "compare": "synth.api.comparing",
+    "frontier": "synth.api.curves",
+    "simulate": "synth.api.simulating",
+    "solve": "synth.api.solving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'synth' has no attribute {name!r}")
+    importlib.import_module("synth.api")  # how notebooks show plans and profiles
+    found = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps `synth.solve` the function: importing a part of the solver would replace it.
+
+    The folder of that name is imported as before, by `from synth.solve.problem import Problem`.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "solve" or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

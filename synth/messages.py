@@ -1,6 +1,8 @@
 """Messages of commands and of the library, on stderr."""
 
 import sys
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from synth.terminal_text import escaped
@@ -9,9 +11,13 @@ if TYPE_CHECKING:
     from synth.measurement_conditions import Conditions
 
 
+# Rewords messages that name options of the command line, where they are called otherwise.
+REWORDED: ContextVar[Callable[[str], str]] = ContextVar("REWORDED", default=str)
+
+
 def talk(text: str) -> None:
     """Write a message to stderr, unbuffered."""
-    print(escaped(text), file=sys.stderr, flush=True)
+    print(escaped(REWORDED.get()(text)), file=sys.stderr, flush=True)
 
 
 def warn_of(conditions: "Conditions | None", profile: str) -> None:

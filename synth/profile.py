@@ -23,13 +23,14 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from synth.display import Displayed
 from synth.errors import SynthError
 from synth.layer_times import MOST_US, LayerTimes
 from synth.measurement_conditions import Conditions
 from synth.op_kinds import MEASURED, OpKind
 from synth.optimizer import OptimizerSpec
 from synth.record import FileRecord, Record
-from synth.units import MOST_SUMMABLE, shown
+from synth.units import MOST_SUMMABLE, format_us, shown
 
 ModelArguments = dict[str, int | float | str | bool]
 
@@ -398,7 +399,7 @@ def _numbered(name: str, count: int) -> list[str]:
     return [f"{name}.{number}" for number in range(count)]
 
 
-class Profile(FileRecord):
+class Profile(Displayed, FileRecord):
     """A whole profile file.
 
     Version 2 added the function that makes the inputs, and times that are plain numbers.
@@ -512,6 +513,17 @@ class Profile(FileRecord):
             layer_profiles=profiles,
             layers=tuple(entries),
         )
+
+    def __repr__(self) -> str:
+        """Name the profile, its layers and its origin, on two lines."""
+        work_us = sum(self.layer_profile(i).work_us() for i in range(len(self.layers)))
+        return (
+            f"Profile {self.name}: {len(self.layers)} layers of {len(self.layer_profiles)} kinds, "
+            f"F + B + W {format_us(work_us)} per micro-batch\n"
+            f"  {self.provenance.source} on {self.provenance.device}, {self.provenance.date}"
+        )
+
+    __str__ = __repr__
 
     def layer_profile(self, index: int) -> LayerProfile:
         """The profile of the layer at a place of the model's list."""

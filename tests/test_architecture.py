@@ -136,6 +136,8 @@ def _wing(module: str) -> str:
     """The folder below `synth`; `base` for the files beside the folders."""
     if module == "synth.__main__":
         return "cli"
+    if module == "synth":
+        return "api"
     part = module.split(".")[1] if "." in module else ""
     is_folder = part in FOLDERS or (part != "" and (ROOT / "synth" / part).is_dir())
     return part if is_folder else "base"

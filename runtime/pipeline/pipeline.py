@@ -76,6 +76,14 @@ class Pipeline:
             self.clock = self._options.clock or OpClock(self.device, recording=False)
             self._connections = connect(self._parts, self._groups, self._options, self.clock)
 
+    def __repr__(self) -> str:
+        """Name the rank, its stages and the schedule."""
+        stages = ", ".join(map(str, self.stages))
+        return (
+            f"Pipeline of {self.lowered.schedule!r}; rank {self._group.rank} holds stage {stages} "
+            f"on {self.device}"
+        )
+
     def _join_groups(self) -> PipelineGroups:
         options = self._options
         return PipelineGroups.of(options.group, options.data_parallel, options.timeout_s)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-import synth
+from synth import version
 from synth.errors import SynthError
 from synth.measurement_conditions import Conditions, spread_of
 from synth.op_kinds import OpKind
@@ -243,9 +243,9 @@ def _driver() -> str | None:
 
 def _commit() -> str | None:
     """The commit of a checkout of synth; an installed one has its version."""
-    root = Path(synth.__file__).resolve().parent.parent
+    root = Path(version.__file__).resolve().parent.parent
     if not (root / ".git").exists():
-        return f"synth {synth.__version__}"
+        return f"synth {version.__version__}"
     return _output_of(["git", "rev-parse", "--short=12", "HEAD"], root)
 
 

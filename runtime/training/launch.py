@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, Sign
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-import synth
+from synth import version
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.profile import Links
 from synth.schedule.files.plan_file import Plan
@@ -171,7 +171,7 @@ def _silence(name: str) -> None:
 
 def _let_workers_find_a_checkout() -> None:
     """Put the checkout on PYTHONPATH, because workers start in the user's folder."""
-    root = Path(synth.__file__).resolve().parent.parent
+    root = Path(version.__file__).resolve().parent.parent
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if (root / "pyproject.toml").exists() and str(root) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), *paths]))

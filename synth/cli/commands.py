@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 import synth.cli
-from synth import __version__
 from synth.cli.read.arguments import within_limits
+from synth.version import __version__
 
 __all__ = ["app"]
 

@@ -31,18 +31,15 @@ from synth.options.deadline import Deadline
 from synth.options.defaults import AUTO
 from synth.options.keywords import word
 from synth.options.memory_limit import MemoryLimit, is_least, read_limit
-from synth.options.objective import read_objective
-from synth.options.partition import is_searched, read_sizes
 from synth.options.profiles import load_profile
-from synth.options.recompute import read_recompute
+from synth.options.question import read_question, read_searches
 from synth.overwrite_guard import PAGE, check_replaceable
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs
-from synth.units import parse_fraction, parse_seconds, shown
+from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
-    from synth.plan.comparison import Comparison, Question, Search
-    from synth.plan.recompute.choice import Choice
+    from synth.plan.comparison import Comparison
     from synth.schedule.files.plan_file import Plan
 
 # Least seconds between two messages about published schedules.
@@ -127,7 +124,7 @@ def command(
     deadline = Deadline.of(time_limit)
     profile = load_profile(profile_name, link)
     limit = _limit(mem_limit, ranks, profile, mem_reserve)
-    question = _question(profile, ranks, micro_batches, limit, objective, partition)
+    question = read_question(profile, ranks, micro_batches, limit, objective, partition)
     pictures = picture or []
     _check_outputs(pictures, html, save, profile_name, force)
     if no_solve and word(recompute or "none") != "none":
@@ -135,7 +132,7 @@ def command(
             f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
             "give one of them"
         )
-    searches = _searches(placement or [AUTO], ranks, recompute)
+    searches = read_searches(placement or [AUTO], ranks, recompute)
     searches = [] if no_solve else searches
     found = Comparison(question)
     options = SolveOptions(
@@ -177,45 +174,6 @@ def _reasons(comparison: "Comparison") -> str:
     return "\n  ".join(lines if len(lines) < 2 else ["none of these schedules applies:", *lines])
 
 
-def _searches(names: list[str], ranks: int, recompute: str | None) -> "list[Search]":
-    """Return the searches: one per placement, and one more with recomputation if asked for.
-
-    `auto` is one search, which also chooses recomputation. On named placements nothing recomputes
-    by default.
-
-    Raises:
-        SynthError: an unknown placement, or a stage that does not exist on one of them.
-    """
-    from synth.plan.comparison import Search
-    from synth.schedule.placements import placement as named_placement
-
-    searches = []
-    for name in names:
-        if word(name) == AUTO:
-            searches.append(Search(AUTO, None, _on_any(recompute or AUTO)))
-            continue
-        where = named_placement(name, ranks)
-        choice = read_recompute(recompute or "none", where.num_stages)
-        searches.append(Search(name, where))
-        if choice != ():
-            searches.append(Search(name, where, choice))
-    return searches
-
-
-def _on_any(recompute: str) -> "Choice":
-    """Read --recompute for any placement.
-
-    Raises:
-        SynthError: stages by number, or all of them.
-    """
-    if word(recompute) not in (AUTO, "none"):
-        raise SynthError(
-            f"--recompute {shown(recompute)} is for one placement; with --placement {AUTO} give "
-            f"{AUTO} or none"
-        )
-    return None if word(recompute) == AUTO else ()
-
-
 class NothingToCompare(SynthError):
     """No schedule applies."""
 
@@ -231,29 +189,6 @@ def _limit(
             "give a size here, or none"
         )
     return read_limit(mem_limit, ranks, profile, mem_reserve)
-
-
-def _question(
-    profile: Profile,
-    ranks: int,
-    micro_batches: int,
-    limit: MemoryLimit,
-    objective: str,
-    partition: str,
-) -> "Question":
-    from synth.plan.comparison import Question
-
-    kind, sizes = read_objective(objective), read_sizes(partition)
-    search_partitions = is_searched(partition)
-    return Question(
-        profile,
-        ranks,
-        num_micro_batches=micro_batches,
-        caps_bytes=limit.caps_bytes,
-        objective=kind,
-        partition=sizes,
-        partition_is_sought=search_partitions,
-    )
 
 
 def _check_outputs(

@@ -7,15 +7,17 @@ from synth.options.links import read_links
 from synth.profile import Profile
 
 
-def load_profile(name_or_path: str, links: Sequence[str] | None = None) -> Profile:
+def load_profile(given: Profile | str, links: Sequence[str] | None = None) -> Profile:
     """Read a profile file or a shipped profile, with other links between ranks if given.
+
+    A profile that is there already only gets the other links.
 
     Raises:
         SynthError: no profile, or links that are not understood.
     """
     from synth.profiles import find
 
-    profile = Profile.load(find(name_or_path))
+    profile = given if isinstance(given, Profile) else Profile.load(find(given))
     warn_of(profile.provenance.conditions, f"profile {profile.name}")
     if links:
         return profile.replace(links=read_links(links, profile.links))

@@ -1,10 +1,12 @@
 """The request of `synth solve`: the problem, and all that a plan file records besides."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from synth.errors import ExitCode
+from synth.errors import ExitCode, SynthError
 from synth.messages import talk
 from synth.options.deadline import Deadline
 from synth.options.memory_limit import MemoryLimit
@@ -62,6 +64,23 @@ class Request:
         if iterations is None:
             return None
         return iterations * problem.num_micro_batches * self.profile.workload.tokens
+
+    def search(
+        self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
+    ) -> "Result":
+        """Find the best schedule on the given partition, or else on a balanced one.
+
+        Args:
+            listener: returns the function that is told of improvements on a problem.
+            stop: set it to end the search.
+        """
+        from synth.plan.choose.candidates import Partitioning
+        from synth.plan.recompute.repartition import solve_repartitioning
+
+        profile = self.as_run if self.partitioning == Partitioning.EVEN else None
+        return solve_repartitioning(
+            profile, self.problem, self.recompute, self.options, listener, stop
+        )
 
     def on(self, problem: "Problem") -> "Request":
         """Return the request for another partition or placement."""
@@ -122,3 +141,11 @@ def failure_code(stopped_by: "StoppedBy") -> ExitCode:
         StoppedBy.INTERRUPT: ExitCode.INTERRUPTED,
     }
     return codes.get(stopped_by, ExitCode.NOTHING_FOUND)
+
+
+class NoSchedule(SynthError):
+    """No schedule was found; the exit code shows if that is proven."""
+
+    def __init__(self, result: "Result") -> None:
+        super().__init__(result.message or "no schedule was found")
+        self.exit_code = failure_code(result.stopped_by)

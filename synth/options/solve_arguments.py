@@ -1,5 +1,7 @@
 """The options of `synth solve` as one value, and the request that they make."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,13 +32,14 @@ from synth.units import parse_fraction, parse_seconds
 if TYPE_CHECKING:
     from synth.solve.options import SolveOptions
     from synth.solve.problem import Problem
+    from synth.solve.result import Incumbent, Result
 
 
 @dataclass(frozen=True)
 class SolveArguments:
-    """The options of `synth solve` as given on the command line."""
+    """The options of `synth solve` as texts; the profile may be there already."""
 
-    profile_name: str
+    profile_name: str | Profile
     ranks: int
     micro_batches: int
     mem_limit: str | None
@@ -70,6 +73,24 @@ class AskedSolve(NamedTuple):
     candidates: Candidates | None
     target: TimeTarget | None
 
+    def search(
+        self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
+    ) -> "Result":
+        """Find the best schedule of all candidates, or of the request; see `Request.search`."""
+        from synth.plan.choose.race_run import solve_best_of
+
+        if self.candidates is None:
+            return self.request.search(listener, stop)
+        request = self.request
+        return solve_best_of(
+            self.candidates.them,
+            request.as_run,
+            request.partitioning,
+            request.options,
+            listener,
+            stop,
+        ).result
+
 
 def read_solve(given: SolveArguments) -> AskedSolve:
     """Read and check all options.
@@ -80,7 +101,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     from synth.schedule.files.plan_file import check_replaceable
 
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
-    check_outputs(given.output, inputs=[given.profile_name])
+    check_outputs(given.output, inputs=_read_files(given))
     check_replaceable(given.output)
     target = _target(given.mem_limit, given.target)
     if target is not None and given.deterministic:
@@ -120,6 +141,10 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     if is_steady(given.target):
         _check_keeps_saved(request)
     return AskedSolve(request, candidates, target)
+
+
+def _read_files(given: SolveArguments) -> list[str]:
+    return [] if isinstance(given.profile_name, Profile) else [given.profile_name]
 
 
 def _choices(given: SolveArguments, profile: Profile, layers: tuple[int, ...]) -> SolveChoices:

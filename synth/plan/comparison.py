@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from synth.display import MOST_ROWS, Displayed
 from synth.objective import Objective
 from synth.plan.choose.candidates import Partitioning
 from synth.plan.recompute.choice import Choice
@@ -10,6 +11,7 @@ from synth.profile import Profile
 from synth.schedule.files.plan_file import Claim, Plan
 from synth.schedule.model import Placement, Schedule
 from synth.solve.result import relative_gap
+from synth.units import format_bytes, format_us
 
 # Prefix of the solver's rows before the placement, and suffix if stages recompute.
 SOLVED = "solved "
@@ -116,12 +118,30 @@ class Refusal:
 
 
 @dataclass
-class Comparison:
+class Comparison(Displayed):
     """Results of a comparison so far: simulated schedules and refusals."""
 
     question: Question
     entries: list[Entry] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """List the best entries, one per line, and count the rest."""
+        asked, ranked = self.question, self.ranked()
+        longest = max((len(entry.name) for entry in ranked[:MOST_ROWS]), default=0)
+        lines = [
+            f"Comparison on {asked.profile.name}: {asked.num_ranks} ranks, "
+            f"{asked.num_micro_batches} micro-batches, by {asked.objective.words}"
+        ]
+        for entry in ranked[:MOST_ROWS]:
+            fits = {None: "", True: "  fits", False: "  exceeds the limit"}[entry.fits]
+            lines.append(
+                f"  {entry.name:<{longest}}  {format_us(asked.objective.value_us(entry)):>8}  "
+                f"peak {format_bytes(max(entry.peak_bytes)):>8}{fits}"
+            )
+        if len(ranked) > MOST_ROWS:
+            lines.append(f"  … and {len(ranked) - MOST_ROWS} more")
+        return "\n".join(lines)
 
     def ranked(self) -> list[Entry]:
         """Return the entries, best objective first; of equals, the least peak."""

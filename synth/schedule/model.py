@@ -90,6 +90,13 @@ class Schedule:
         listed = tuple(tuple(program) for program in programs)
         return cls(Placement.linear(len(listed)), num_micro_batches, listed, name)
 
+    def __repr__(self) -> str:
+        """Name the schedule and its sizes; `programs` has the ops."""
+        return (
+            f"Schedule {self.name}: {self.num_ranks} ranks, {self.placement.num_stages} stages, "
+            f"{self.num_micro_batches} micro-batches, {sum(map(len, self.programs))} ops"
+        )
+
     @property
     def num_ranks(self) -> int:
         """Number of ranks."""

@@ -14,6 +14,7 @@ from synth.solve import Objective, Problem
 from synth.solve.bounds.bound import Reference
 from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
 from synth.solve.bounds.rank_subsets import RankSubsets
+from synth.solve.cpsat import model as exact_model
 from synth.solve.cpsat import passing_pairs as module
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import run
@@ -141,7 +142,7 @@ class _Plain(SpacingModel):
 
     def __init__(self, *args: object) -> None:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("synth.solve.cpsat.model.add_passing_pairs", lambda *_: None)
+            patched.setattr(exact_model, "add_passing_pairs", lambda *_: None)
             super().__init__(*args)  # type: ignore[arg-type]
 
 

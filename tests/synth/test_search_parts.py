@@ -11,6 +11,7 @@ from synth.solve import bounds as solve_bounds
 from synth.solve.bounds import bounds
 from synth.solve.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solve.bounds.bound_policy import BoundPolicy
+from synth.solve.cpsat import model
 from synth.solve.improve import improvers
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.options import GROUPS, with_groups
@@ -79,7 +80,7 @@ def test_passing_pairs_are_left_out_of_every_bound(
 ) -> None:
     """Of four ranks, two leave two out, on which ops pass each other."""
     added: list[object] = []
-    monkeypatch.setattr("synth.solve.cpsat.model.add_passing_pairs", lambda *a: added.append(a))
+    monkeypatch.setattr(model, "add_passing_pairs", lambda *a: added.append(a))
     problem = Problem(table_costs(4), placement("linear", 4), 24, (9,) * 4)
     for without in ((), (Part.PASSING_PAIRS,)):
         added.clear()

@@ -8,9 +8,8 @@ from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
-from synth.errors import SynthError
 from synth.options.best_so_far import BestSoFar
-from synth.options.request import Request, announce, failure_code
+from synth.options.request import NoSchedule, Request, announce
 
 if TYPE_CHECKING:
     from synth.solve.problem import Problem
@@ -35,9 +34,6 @@ def solve_within_limits(request: Request, format: Format) -> None:
 
 def search(request: Request, stop: threading.Event, found: BestSoFar | None = None) -> "Result":
     """Find the best schedule on the given partition, or else on a balanced one."""
-    from synth.plan.choose.candidates import Partitioning
-    from synth.plan.recompute.repartition import solve_repartitioning
-
     so_far = found or BestSoFar()
 
     def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
@@ -46,10 +42,7 @@ def search(request: Request, stop: threading.Event, found: BestSoFar | None = No
             talk(f"new partition, with recomputation counted: {sizes}")
         return so_far.listening(problem, ProgressReporter(request.on(problem)))
 
-    profile = request.as_run if request.partitioning == Partitioning.EVEN else None
-    return solve_repartitioning(
-        profile, request.problem, request.recompute, request.options, listener, stop
-    )
+    return request.search(listener, stop)
 
 
 def finish(
@@ -74,11 +67,3 @@ def finish(
     if format == Format.TEXT:
         answer(as_text(request, result, more_text))
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
-
-
-class NoSchedule(SynthError):
-    """No schedule was found; the exit code shows if that is proven."""
-
-    def __init__(self, result: "Result") -> None:
-        super().__init__(result.message or "no schedule was found")
-        self.exit_code = failure_code(result.stopped_by)

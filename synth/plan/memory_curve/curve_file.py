@@ -12,8 +12,8 @@ from typing import ClassVar, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from synth import __version__
 from synth.certificate import Certificate
+from synth.display import Displayed
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge, Found
@@ -25,6 +25,8 @@ from synth.record import FileRecord, Record
 from synth.schedule.files.plan_file import Claim, Plan
 from synth.solve.problem import Problem
 from synth.solve.result import StoppedBy, relative_gap
+from synth.units import format_bytes, format_us
+from synth.version import __version__
 
 # Word for a curve whose points have partitions of their own.
 _SEARCHED = "searched"
@@ -55,7 +57,7 @@ class Searched:
     certificate: Certificate | None = None
 
 
-class MemoryCurve(FileRecord):
+class MemoryCurve(Displayed, FileRecord):
     """A file of plans for one problem under rising limits, and of published schedules.
 
     `least_cap_bytes` is a cap that the serial schedule keeps, and `never_below_bytes` one that
@@ -82,6 +84,22 @@ class MemoryCurve(FileRecord):
     has_end: bool = False
     families: tuple[FamilyPoint, ...] = ()
     points: tuple[Plan, ...] = ()
+
+    def __repr__(self) -> str:
+        """List the points, one per line."""
+        lines = [
+            f"MemoryCurve of {self.profile_name}: {self.num_micro_batches} micro-batches, "
+            f"{self.judged_by.words} by memory limit"
+        ]
+        for plan in self.points:
+            claim = plan.claim
+            lines.append(
+                f"  {format_bytes(cap_of(plan)):>9}  {format_us(claim.value_us):>8}  lower bound "
+                f"{format_us(claim.lower_bound_us):>8}  gap {claim.gap:.2%}"
+            )
+        return "\n".join(lines)
+
+    __str__ = __repr__
 
     @property
     def judged_by(self) -> Objective:

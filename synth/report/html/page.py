@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from synth import __version__
 from synth.op_kinds import OpKind
 from synth.report.chart.chart import Chart
 from synth.report.chart.palette import COLOURS, LIGHTEST
@@ -21,6 +20,7 @@ from synth.schedule.lowering.effects import VALUE_CODES
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import peak_bytes, slot_levels, static_bytes
 from synth.schedule.ops import ValueKind
+from synth.version import __version__
 
 # The beginning of each page; `synth.overwrite_guard` knows a page by it.
 HEAD = '<!doctype html>\n<html lang="en" data-made-by="synth">\n'

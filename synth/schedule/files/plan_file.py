@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from synth import __version__
 from synth.certificate import Certificate
 from synth.costs import Costs
+from synth.display import Displayed
 from synth.errors import SynthError
 from synth.measurement_conditions import Conditions
 from synth.objective import BoundScope, Objective
@@ -27,7 +27,8 @@ from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
-from synth.units import shown
+from synth.units import format_bytes, format_us, shown
+from synth.version import __version__
 
 _Layer = TypeVar("_Layer")
 
@@ -141,7 +142,7 @@ class Weights(Record):
         return WeightFlow(self.homes, self.sharded, self.route, self.gradients)
 
 
-class Plan(FileRecord):
+class Plan(Displayed, FileRecord):
     """A plan file. It needs no other file to be shown, checked or run.
 
     Version 2 added the ops R, O, L, K and G, and the cost of an F that R follows. Version 3 added a
@@ -258,6 +259,23 @@ class Plan(FileRecord):
         """Return the file as parsed JSON, with the fingerprint of the rest of it."""
         data = super().to_data()
         return {**data, FINGERPRINT: Fingerprint.of(data).model_dump()}
+
+    def __repr__(self) -> str:
+        """Give the figures of the claim, on four lines."""
+        claim, asked = self.claim, self.claim.judged_by
+        peak = max(claim.peak_bytes)
+        limit = "" if self.caps_bytes is None else f" of {format_bytes(max(self.caps_bytes))}"
+        proven = "proven optimal" if claim.gap == 0 else f"gap {claim.gap:.2%}"
+        return (
+            f"Plan {self.name} of {self.profile_name}: {self.num_ranks} ranks, "
+            f"{len(self.partition)} stages, {self.num_micro_batches} micro-batches\n"
+            f"  {asked.words} {format_us(claim.value_us)}, lower bound "
+            f"{format_us(claim.lower_bound_us)}, {proven}\n"
+            f"  highest peak {format_bytes(peak)}{limit}, on rank {claim.peak_bytes.index(peak)}\n"
+            f"  status: {claim.stopped_by} ({claim.found_by})"
+        )
+
+    __str__ = __repr__
 
     @property
     def num_ranks(self) -> int:

@@ -1,0 +1,5 @@
+"""The library in four functions; `import synth` gives them, and the classes that they use."""
+
+from synth.api import notebook
+
+notebook.register()

@@ -1,0 +1,85 @@
+"""`synth.compare`: all published schedules and the solver's, on one profile."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from synth.api.notebook import comparison_html
+from synth.api.words import (
+    AnyProfile,
+    links_texts,
+    named_as_arguments,
+    numbers_text,
+    profile_or_name,
+    seconds_text,
+    share_text,
+    sizes_text,
+)
+from synth.display import draw_with
+from synth.options.memory_limit import read_limit
+from synth.options.profiles import load_profile
+from synth.options.question import read_question, read_searches
+from synth.units import parse_fraction, parse_seconds
+
+if TYPE_CHECKING:
+    from synth.plan.comparison import Comparison
+
+
+@named_as_arguments
+def compare(
+    profile: AnyProfile,
+    *,
+    ranks: int,
+    micro_batches: int,
+    mem_limit: str | int | Sequence[int] | None = None,
+    objective: str = "makespan",
+    only: Sequence[str] | None = None,
+    placement: str | Sequence[str] | None = "auto",
+    partition: str | Sequence[int] = "auto",
+    recompute: str | None = None,
+    link: str | Sequence[str] | None = None,
+    time_limit: str | float = 30,
+    gap: str | float = 0.005,
+    seed: int = 0,
+) -> "Comparison":
+    """Compare all published schedules, each on its own placement, with what the solver finds.
+
+    Args:
+        profile: a `Profile`, the path of a profile file, or the name of a shipped profile.
+        ranks: number of ranks of the pipeline.
+        micro_batches: number of micro-batches per iteration.
+        mem_limit: memory limit of each rank, as of `synth.solve`.
+        objective: the time to sort by and to minimize, as of `synth.solve`.
+        only: published schedules, with their options, such as `"interleaved:3"`; None: all.
+        placement: where the solver searches, one or several; `"auto"`: one search over all
+            placements; None: no search.
+        partition: layers per stage, `"even"`, or `"auto"`: even for published schedules, searched
+            by the solver.
+        recompute: as of `synth.solve`; None: auto with `placement="auto"`, else none.
+        link: latency and bandwidth instead of the profile's, as of `synth.solve`.
+        time_limit: of each search, and of all published schedules together, in seconds.
+        gap: the relative gap at which a search may stop.
+        seed: of the searches.
+
+    Returns:
+        The entries and the schedules that do not apply. `ranked()` sorts the entries, and
+        `plan(entry)` makes the plan of one.
+
+    Raises:
+        SynthError: an argument is wrong.
+    """
+    from synth.plan.compare import compare as compared
+    from synth.plan.comparison import Comparison
+    from synth.solve.options import SolveOptions
+
+    draw_with(Comparison, comparison_html)
+    measured = load_profile(profile_or_name(profile), links_texts(link))
+    limit = read_limit(sizes_text(mem_limit), ranks, measured)
+    sizes = numbers_text(partition) or "auto"
+    question = read_question(measured, ranks, micro_batches, limit, objective, sizes)
+    names = [placement] if isinstance(placement, str) else placement or []
+    options = SolveOptions(
+        time_limit_s=parse_seconds(seconds_text(time_limit)),
+        gap=parse_fraction(share_text(gap)),
+        seed=seed,
+    )
+    return compared(question, only, read_searches(names, ranks, recompute), options)

@@ -1,0 +1,104 @@
+"""`synth.frontier`: the Pareto front of time and memory limit."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from synth.api.notebook import curve_html
+from synth.api.words import (
+    AnyProfile,
+    links_texts,
+    named_as_arguments,
+    numbers_text,
+    profile_or_name,
+    seconds_text,
+    share_text,
+)
+from synth.display import draw_with
+from synth.options.deadline import Deadline
+from synth.options.partition import EVEN, is_searched
+from synth.options.problem_arguments import ProblemArguments
+from synth.options.profiles import load_profile
+from synth.options.recompute import read_recompute
+from synth.units import parse_fraction, parse_seconds
+
+if TYPE_CHECKING:
+    from synth.plan.memory_curve.curve_file import MemoryCurve
+
+
+@named_as_arguments
+def frontier(
+    profile: AnyProfile,
+    *,
+    ranks: int,
+    micro_batches: int,
+    placement: str = "linear",
+    objective: str = "makespan",
+    partition: str | Sequence[int] = EVEN,
+    recompute: str = "none",
+    link: str | Sequence[str] | None = None,
+    points: int = 8,
+    time_limit: str | float = 30,
+    gap: str | float = 0.005,
+    jobs: int = 1,
+    workers: int | None = None,
+    seed: int = 0,
+    begun: "MemoryCurve | None" = None,
+    on_point: "Callable[[MemoryCurve], None] | None" = None,
+) -> "MemoryCurve":
+    """Trace the Pareto front of time and memory limit, from the smallest feasible limit on.
+
+    The searches run in processes of their own, which import the calling script again: call this
+    below `if __name__ == "__main__":`, unless in a notebook.
+
+    Args:
+        profile: a `Profile`, the path of a profile file, or the name of a shipped profile.
+        ranks: number of ranks of the pipeline.
+        micro_batches: number of micro-batches per iteration.
+        placement: mapping of stages to ranks, as of `synth.solve`, but not `"auto"`.
+        objective: the time to minimize, as of `synth.solve`.
+        partition: layers per stage, `"even"`, or `"auto"`: search it for each point.
+        recompute: as of `synth.solve`, but no single layers.
+        link: latency and bandwidth instead of the profile's, as of `synth.solve`.
+        points: number of memory limits to solve for, 2 or more.
+        time_limit: of each point, in seconds.
+        gap: the relative gap at which a search may stop.
+        jobs: points solved in parallel.
+        workers: solver threads per point; None: one per core.
+        seed: of the searches.
+        begun: a curve of the same problem, to continue.
+        on_point: called with the curve so far after every point.
+
+    Returns:
+        The curve; `curve.points` are plans, under rising limits.
+
+    Raises:
+        SynthError: an argument is wrong.
+    """
+    from synth.plan.memory_curve.curve_file import MemoryCurve, check_partitions_searchable
+    from synth.plan.memory_curve.curve_search import Effort, trace
+    from synth.schedule.placements import placement as named_placement
+
+    draw_with(MemoryCurve, curve_html)
+    limit = seconds_text(time_limit)
+    measured = load_profile(profile_or_name(profile), links_texts(link))
+    sizes = numbers_text(partition) or EVEN
+    search_partitions = is_searched(sizes)
+    arguments = ProblemArguments(
+        measured, micro_batches, EVEN if search_partitions else sizes, objective
+    )
+    problem = arguments.on(named_placement(placement, ranks), Deadline.of(limit).for_partitions())
+    choice = read_recompute(recompute, problem.costs.num_stages)
+    if search_partitions:
+        check_partitions_searchable(problem, choice)
+    effort = Effort(
+        points, parse_seconds(limit), jobs, workers, parse_fraction(share_text(gap)), seed
+    )
+    return trace(
+        measured,
+        problem,
+        effort=effort,
+        begun=begun,
+        on_point=on_point,
+        recompute=choice,
+        search_partitions=search_partitions,
+    )

@@ -1,0 +1,113 @@
+"""Drawings of plans, profiles, comparisons and memory curves in notebooks."""
+
+from collections.abc import Sequence
+from html import escape
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from synth.display import draw_with
+from synth.profile import Profile
+from synth.schedule.files.plan_file import Plan
+
+if TYPE_CHECKING:
+    from synth.plan.comparison import Comparison
+    from synth.plan.memory_curve.curve_file import MemoryCurve
+    from synth.schedule.measured.execution_trace import OpSpans
+
+# Columns of a chart that fits a notebook's page.
+_COLUMNS = 110
+
+_PRE = "<pre style='line-height:1.2;font-size:12px;overflow-x:auto'>{}</pre>"
+
+
+def register() -> None:
+    """Tell notebooks how plans and profiles are drawn."""
+    draw_with(Plan, plan_html)
+    draw_with(Profile, profile_html)
+
+
+def plan_html(plan: Plan) -> str:
+    """Return a plan as HTML: its figures, a Gantt chart and the table of its ranks."""
+    from synth.report.text.tables import rank_table
+    from synth.schedule.measured.execution_trace import planned_spans
+
+    lowered, timeline = plan.check()
+    ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
+    ranks = rank_table(
+        lowered,
+        timeline,
+        ranges,
+        plan.caps_bytes,
+        plan.claim.peak_bytes,
+        plan.recomputed_layers or (),
+    )
+    chart = _chart(planned_spans(timeline))
+    return f"{_text(repr(plan))}{chart}{_text(ranks)}"
+
+
+def _chart(spans: "OpSpans") -> str:
+    """Return the terminal's Gantt chart in colour, as HTML."""
+    from rich.console import Console
+
+    from synth.op_kinds import MOVES
+    from synth.report.text.gantt import gantt
+
+    timed = [[span for span in rank if span.op.kind not in MOVES] for rank in spans]
+    console = Console(record=True, width=2 * _COLUMNS, file=StringIO(), force_terminal=True)
+    console.print(gantt(timed, _COLUMNS, colour=True), soft_wrap=True)
+    return console.export_html(inline_styles=True, code_format=_PRE.format("{code}"))
+
+
+def profile_html(profile: Profile) -> str:
+    """Return a profile as HTML: its origin, and a table of its distinct layers."""
+    from synth.op_kinds import OpKind
+    from synth.report.text.tables import milliseconds
+
+    kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
+    head = ["layer", "count", *(f"{kind} (ms)" for kind in kinds), "saved (MB)", "parameters (MB)"]
+    rows = []
+    for name, layer in profile.layer_profiles.items():
+        count = sum(entry.profile == name for entry in profile.layers)
+        times = [milliseconds(layer.time_us[kind].median_us) for kind in kinds]
+        sizes = [f"{size / 1e6:,.3f}" for size in (layer.saved_bytes, layer.parameter_bytes)]
+        rows.append([name, str(count), *times, *sizes])
+    return _text(repr(profile)) + table_html(head, rows)
+
+
+def comparison_html(comparison: "Comparison") -> str:
+    """Return a comparison as HTML: a row per schedule, best first."""
+    objective = comparison.question.objective
+    head = ["schedule", f"{objective.words} (ms)", "bubble rate", "peak (GB)", "fits"]
+    rows = []
+    for entry in comparison.ranked():
+        value_us = objective.value_us(entry)
+        rate = objective.bubble_rate(entry, entry.work_us)
+        peak, fits = max(entry.peak_bytes), {None: "", True: "yes", False: "no"}[entry.fits]
+        times = [f"{value_us / 1000:,.3f}", f"{100 * rate:.2f} %"]
+        rows.append([entry.name, *times, f"{peak / 1e9:,.3f}", fits])
+    return table_html(head, rows)
+
+
+def curve_html(curve: "MemoryCurve") -> str:
+    """Return a memory curve as HTML: a row per point."""
+    head = ["memory limit (GB)", f"{curve.judged_by.words} (ms)", "lower bound (ms)", "gap"]
+    rows = []
+    for plan in curve.points:
+        times = [f"{us / 1000:,.3f}" for us in (plan.claim.value_us, plan.claim.lower_bound_us)]
+        cap = max(plan.caps_bytes or (0,))
+        rows.append([f"{cap / 1e9:,.3f}", *times, f"{100 * plan.claim.gap:.2f} %"])
+    return table_html(head, rows)
+
+
+def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as HTML."""
+    lines = [_row("th", head), *(_row("td", row) for row in rows)]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _text(text: str) -> str:
+    return _PRE.format(escape(text))

@@ -1,0 +1,86 @@
+"""`synth.simulate`: the plan of any schedule, with its times and memory on measured costs."""
+
+from collections.abc import Sequence
+
+from synth.api.words import (
+    AnyProfile,
+    links_texts,
+    named_as_arguments,
+    numbers_text,
+    profile_or_name,
+    sizes_text,
+)
+from synth.errors import SynthError
+from synth.options.memory_limit import read_limit
+from synth.options.partition import read_partition
+from synth.options.profiles import load_profile
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.model import Schedule
+
+
+@named_as_arguments
+def simulate(
+    schedule: str | Schedule,
+    profile: AnyProfile,
+    *,
+    ranks: int | None = None,
+    micro_batches: int | None = None,
+    mem_limit: str | int | Sequence[int] | None = None,
+    partition: str | Sequence[int] = "even",
+    link: str | Sequence[str] | None = None,
+) -> Plan:
+    """Verify a schedule and simulate it on a profile's costs, without any search.
+
+    Args:
+        schedule: the name of a published schedule, such as `"1f1b"` or `"interleaved:2"`; or a
+            `Schedule`.
+        profile: a `Profile`, the path of a profile file, or the name of a shipped profile.
+        ranks: number of ranks; None: of the `Schedule`.
+        micro_batches: number of micro-batches; None: of the `Schedule`.
+        mem_limit: the memory limit to meet, as of `synth.solve`; schedules that are made to a
+            limit use it. None: no limit.
+        partition: layers per stage, or `"even"`: balance the work of the ranks.
+        link: latency and bandwidth instead of the profile's, as of `synth.solve`.
+
+    Returns:
+        The plan; `plan.claim` has makespan, period and peaks. Its bound is the largest work of a
+        rank.
+
+    Raises:
+        SynthError: the name is unknown or does not admit the numbers, the schedule cannot run, or
+            it exceeds the memory limit.
+    """
+    from synth.families import family_placement, generate
+    from synth.partition_costs import partition_costs
+    from synth.plan.partition.balance import balance
+
+    if isinstance(schedule, Schedule):
+        _check_sizes(schedule, ranks, micro_batches)
+        num_ranks, num_micro_batches = schedule.num_ranks, schedule.num_micro_batches
+        where = schedule.placement
+    elif ranks is None or micro_batches is None:
+        raise SynthError(
+            f"a published schedule such as {schedule} needs the number of ranks and of "
+            f"micro-batches; give both"
+        )
+    else:
+        num_ranks, num_micro_batches = ranks, micro_batches
+        where = family_placement(schedule, ranks)
+    measured = load_profile(profile_or_name(profile), links_texts(link))
+    caps = read_limit(sizes_text(mem_limit), num_ranks, measured).caps_bytes
+    given = read_partition(numbers_text(partition) or "even", where)
+    sizes = given or balance(measured, where, caps, num_micro_batches)
+    if not isinstance(schedule, Schedule):
+        costs = partition_costs(measured, sizes)
+        schedule = generate(schedule, num_ranks, num_micro_batches, costs=costs, caps_bytes=caps)
+    return Plan.of(measured, sizes, schedule, caps_bytes=caps)
+
+
+def _check_sizes(schedule: Schedule, ranks: int | None, micro_batches: int | None) -> None:
+    sizes = ((ranks, schedule.num_ranks), (micro_batches, schedule.num_micro_batches))
+    for (given, there), name in zip(sizes, ("ranks", "micro-batches"), strict=True):
+        if given is not None and given != there:
+            raise SynthError(
+                f"{given} {name} are asked for, and the schedule {schedule.name!r} has {there}; "
+                f"leave the number out"
+            )

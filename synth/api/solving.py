@@ -1,0 +1,131 @@
+"""`synth.solve`: the best plan that fits in memory, as the command of the same name finds it."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from synth.api.words import (
+    AnyProfile,
+    links_texts,
+    named_as_arguments,
+    numbers_text,
+    profile_or_name,
+    seconds_text,
+    share_text,
+    sizes_text,
+)
+from synth.options.best_so_far import BestSoFar
+from synth.options.request import NoSchedule
+from synth.options.solve_arguments import AskedSolve, SolveArguments, read_solve
+from synth.schedule.files.plan_file import Plan
+
+if TYPE_CHECKING:
+    from synth.solve.problem import Problem
+    from synth.solve.result import Incumbent, Result
+
+
+@named_as_arguments
+def solve(
+    profile: AnyProfile,
+    *,
+    ranks: int,
+    micro_batches: int,
+    mem_limit: str | int | Sequence[int] | None = None,
+    mem_reserve: str | int | None = None,
+    objective: str = "makespan",
+    placement: str | None = None,
+    partition: str | Sequence[int] | None = None,
+    recompute: str | None = None,
+    link: str | Sequence[str] | None = None,
+    time_limit: str | float = 60,
+    gap: str | float = 0.005,
+    seed: int = 0,
+    deterministic: bool = False,
+    workers: int | None = None,
+    hint: str | Path | None = None,
+    on_improvement: Callable[[Plan], None] | None = None,
+) -> Plan:
+    """Find the best pipeline schedule that fits in memory, with a proven lower bound.
+
+    Ctrl-C ends the search; the best plan so far is returned if there is one.
+
+    Args:
+        profile: a `Profile`, the path of a profile file, or the name of a shipped profile.
+        ranks: number of ranks of the pipeline.
+        micro_batches: number of micro-batches per iteration.
+        mem_limit: memory limit of each rank: `"40GB"`, `"auto"` (the device's capacity less
+            10 %), bytes, or a number of bytes for each rank; None: no limit.
+        mem_reserve: subtracted from the limit for memory that profiles do not contain.
+        objective: the time to minimize: `"makespan"`, `"period"` or `"iterations:8"`.
+        placement: `"linear"`, `"looped:2"`, `"v"`, `"wave:2"`, `"bidirectional"`, …, or `"auto"`:
+            search over all of them. None: auto, or that of the hint.
+        partition: layers per stage, `"even"`, or `"auto"`: search; None: auto.
+        recompute: `"none"`, `"all"`, stages such as `"0,1"`, layers such as `"layers:3-8"`, or
+            `"auto"`: search; None: auto.
+        link: latency and bandwidth instead of the profile's: `"10us,25GB/s"` between all ranks,
+            `"8:20us,200Gb/s"` between nodes of 8 ranks; or several of these.
+        time_limit: of the search, in seconds.
+        gap: the relative gap to the lower bound at which the search may stop.
+        seed: of the search, 0 or more.
+        deterministic: the same input gives the same plan; the limit then counts solver steps.
+        workers: number of solver threads; None: one per core.
+        hint: the initial schedule: a plan file, or a published schedule such as `"zb-h1"`.
+        on_improvement: called in this or another thread with each better plan, and with the same
+            plan for each better bound.
+
+    Returns:
+        The plan; `plan.claim` has its times, peaks, bound and gap.
+
+    Raises:
+        SynthError: an argument is wrong, no schedule fits, or none was found in time.
+    """
+    asked = read_solve(
+        SolveArguments(
+            profile_name=profile_or_name(profile),
+            ranks=ranks,
+            micro_batches=micro_batches,
+            mem_limit=sizes_text(mem_limit),
+            mem_reserve=sizes_text(mem_reserve),
+            target=None,
+            output=None,
+            objective=objective,
+            placement=placement,
+            partition=numbers_text(partition),
+            recompute=recompute,
+            link=links_texts(link),
+            time_limit=seconds_text(time_limit),
+            gap=share_text(gap),
+            seed=seed,
+            deterministic=deterministic,
+            workers=workers,
+            hint=None if hint is None else str(hint),
+            solver="cpsat",
+            verbose=False,
+        )
+    )
+    result = _search(asked, on_improvement)
+    if result.schedule is None:
+        raise NoSchedule(result)
+    return asked.request.on(result.problem).plan(result)
+
+
+def _search(asked: AskedSolve, on_improvement: Callable[[Plan], None] | None) -> "Result":
+    """Run the search; Ctrl-C returns the best result so far."""
+    request, so_far, stop = asked.request, BestSoFar(), threading.Event()
+
+    def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
+        if on_improvement is None:
+            return so_far.listening(problem, None)
+        trial = request.on(problem)
+        return so_far.listening(problem, lambda found: on_improvement(trial.plan(found)))
+
+    try:
+        return asked.search(listener, stop)
+    except KeyboardInterrupt:
+        found = so_far.result(request.deadline.elapsed_s, is_interrupted=True)
+        if found is None:
+            raise
+        return found
+    finally:
+        stop.set()

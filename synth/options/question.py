@@ -1,0 +1,85 @@
+"""The question of a comparison: which schedules, on which costs, within which limits."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from synth.errors import SynthError
+from synth.options.defaults import AUTO
+from synth.options.keywords import word
+from synth.options.memory_limit import MemoryLimit
+from synth.options.objective import read_objective
+from synth.options.partition import is_searched, read_sizes
+from synth.options.recompute import read_recompute
+from synth.profile import Profile
+from synth.units import shown
+
+if TYPE_CHECKING:
+    from synth.plan.comparison import Question, Search
+    from synth.plan.recompute.choice import Choice
+
+
+def read_question(
+    profile: Profile,
+    ranks: int,
+    micro_batches: int,
+    limit: MemoryLimit,
+    objective: str,
+    partition: str,
+) -> "Question":
+    """Return the question of a comparison, without a search.
+
+    Raises:
+        SynthError: an unknown objective, or a partition that is not understood.
+    """
+    from synth.plan.comparison import Question
+
+    kind, sizes = read_objective(objective), read_sizes(partition)
+    search_partitions = is_searched(partition)
+    return Question(
+        profile,
+        ranks,
+        num_micro_batches=micro_batches,
+        caps_bytes=limit.caps_bytes,
+        objective=kind,
+        partition=sizes,
+        partition_is_sought=search_partitions,
+    )
+
+
+def read_searches(names: Sequence[str], ranks: int, recompute: str | None) -> "list[Search]":
+    """Return the searches: one per placement, and one more with recomputation if asked for.
+
+    `auto` is one search, which also chooses recomputation. On named placements nothing recomputes
+    by default.
+
+    Raises:
+        SynthError: an unknown placement, or a stage that does not exist on one of them.
+    """
+    from synth.plan.comparison import Search
+    from synth.schedule.placements import placement as named_placement
+
+    searches = []
+    for name in names:
+        if word(name) == AUTO:
+            searches.append(Search(AUTO, None, _on_any(recompute or AUTO)))
+            continue
+        where = named_placement(name, ranks)
+        choice = read_recompute(recompute or "none", where.num_stages)
+        searches.append(Search(name, where))
+        if choice != ():
+            searches.append(Search(name, where, choice))
+    return searches
+
+
+def _on_any(recompute: str) -> "Choice":
+    """Read --recompute for any placement.
+
+    Raises:
+        SynthError: stages by number, or all of them.
+    """
+    if word(recompute) not in (AUTO, "none"):
+        raise SynthError(
+            f"--recompute {shown(recompute)} is for one placement; with --placement {AUTO} give "
+            f"{AUTO} or none"
+        )
+    return None if word(recompute) == AUTO else ()

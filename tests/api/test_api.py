@@ -1,0 +1,145 @@
+"""`import synth`: the functions and classes for users, without the command line."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import synth
+from synth.op_kinds import OpKind
+from synth.profiles import find
+from synth.schedule.model import Placement
+
+NAME = "zb-1.5b-p8-m24"
+SIZE: dict[str, Any] = {"ranks": 4, "micro_batches": 8}
+SHORT: dict[str, Any] = {"time_limit": 5, "workers": 1, "placement": "linear", "partition": "even"}
+
+
+def test_importing_synth_loads_neither_torch_nor_the_solver() -> None:
+    code = "import sys, synth; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "ortools", "numpy", "pydantic"} & set(run.stdout.split())
+
+
+def test_every_name_of_the_package_is_there() -> None:
+    assert set(synth.__all__) <= set(dir(synth))
+    for name in synth.__all__:
+        assert getattr(synth, name).__doc__ or name == "__version__"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'solved'"):
+        synth.solved  # noqa: B018
+
+
+def test_solve_is_the_function_after_parts_of_the_solver_are_imported() -> None:
+    code = "import synth.solve.problem, synth; from synth import solve; solve.__call__"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_solve_returns_a_plan_that_is_true_within_the_limit() -> None:
+    found: list[synth.Plan] = []
+    plan = synth.solve(
+        NAME, **SIZE, **SHORT, mem_limit="20GB", recompute="none", on_improvement=found.append
+    )
+    _, timeline = plan.check()
+    assert plan.claim.makespan_us == timeline.makespan_us
+    assert max(plan.claim.peak_bytes) <= 20 * 10**9
+    assert found[-1].claim.makespan_us == plan.claim.makespan_us
+
+
+def test_solve_takes_bytes_numbers_and_profiles_as_well_as_texts() -> None:
+    profile = synth.Profile.load(find(NAME))
+    plan = synth.solve(
+        profile,
+        ranks=2,
+        micro_batches=2,
+        mem_limit=[60 * 10**9, 50 * 10**9],
+        partition=(13, 11),
+        placement="linear",
+        recompute="none",
+        link="10us,25GB/s",
+        gap=0.5,
+        time_limit=5,
+    )
+    assert plan.partition == (13, 11)
+    assert plan.caps_bytes == (60 * 10**9, 50 * 10**9)
+    assert plan.costs.links.default.latency_us == 10
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: synth.solve(NAME, **SIZE, mem_limit="40G"), "no clear unit"),
+        (lambda: synth.solve(NAME, **SIZE, mem_limit=[1, 2]), "^mem_limit gives 2 sizes for 4"),
+        (lambda: synth.solve(NAME, **SIZE, **SHORT, mem_limit=10**9), "no schedule fits"),
+        (lambda: synth.solve("nothing", **SIZE), "neither a file nor shipped"),
+        (lambda: synth.simulate("1f1b", NAME), "needs the number of ranks"),
+        (lambda: synth.simulate("1f2b", NAME, **SIZE), "family '1f2b' is unknown"),
+        (lambda: synth.simulate("1f1b", NAME, **SIZE, mem_limit="20GB"), "rank 0"),
+        (lambda: synth.compare(NAME, **SIZE, recompute="all"), "^recompute 'all' is for one"),
+        (lambda: synth.frontier(NAME, **SIZE, points=1), "two points at least"),
+    ],
+)
+def test_mistakes_are_told_in_the_words_of_python(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(synth.SynthError, match=message) as caught:
+        call()
+    assert "--" not in str(caught.value)
+
+
+def test_simulate_adds_up_the_work_of_one_rank() -> None:
+    profile = synth.Profile.load(find(NAME))
+    plan = synth.simulate("1f1b", profile, ranks=1, micro_batches=3)
+    layers = [profile.layer_profile(i).time_us for i in range(len(profile.layers))]
+    per_layer = ((3, OpKind.F), (3, OpKind.BW), (1, OpKind.STEP))
+    work_us = sum(n * us[kind].median_us for us in layers for n, kind in per_layer)
+    assert plan.claim.makespan_us == pytest.approx(work_us, abs=7)  # each op is rounded
+
+
+def test_simulate_takes_a_schedule_of_ones_own() -> None:
+    made = synth.simulate("zb-h1", NAME, **SIZE)
+    again = synth.simulate(made.schedule(), NAME)
+    assert again.claim.makespan_us == made.claim.makespan_us
+    assert Placement(again.placement) == Placement.linear(4)
+    with pytest.raises(synth.SynthError, match="9 micro-batches are asked for"):
+        synth.simulate(made.schedule(), NAME, micro_batches=9)
+
+
+def test_compare_ranks_schedules_and_makes_their_plans() -> None:
+    found = synth.compare(NAME, **SIZE, only=["1f1b", "zb-h1", "gpipe"], placement=None)
+    assert found.ranked()[0].name == "zb-h1"
+    plan = found.plan(found.ranked()[0])
+    assert plan.claim.makespan_us == synth.simulate("zb-h1", NAME, **SIZE).claim.makespan_us
+
+
+def test_objects_fit_a_screen_and_are_drawn_in_notebooks() -> None:
+    plan = synth.simulate("1f1b", NAME, ranks=8, micro_batches=24)
+    compared = synth.compare(NAME, **SIZE, placement=None)
+    objects = (plan, plan.schedule(), compared, synth.Profile.load(find(NAME)))
+    for one in objects:
+        lines = repr(one).splitlines()
+        assert len(lines) <= 20 and max(map(len, lines)) <= 130
+    for drawn in (plan, compared, objects[-1]):
+        html = drawn._repr_html_()
+        assert html is not None and html.startswith("<")
+    html = plan._repr_html_()
+    assert html is not None
+    assert "rank 7" in html and "background-color: #2f6db5" in html  # the rows and colour of F
+
+
+@pytest.mark.slow
+def test_frontier_traces_plans_under_rising_limits(tmp_path: Path) -> None:
+    (tmp_path / "trace.py").write_text(
+        "import synth\n"
+        "if __name__ == '__main__':\n"
+        f"    curve = synth.frontier({NAME!r}, ranks=4, micro_batches=4, points=3, time_limit=3)\n"
+        "    assert '<table>' in curve._repr_html_()\n"
+        "    print(curve)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "trace.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert len(run.stdout.splitlines()) == 4
