@@ -48,7 +48,8 @@ class FileRecord(Record):
     """A record that is the whole of a JSON file, with a format name and a schema version.
 
     Files are written in `VERSION`; those from `OLDEST` on are read. The keys of `OF_FILE` describe
-    the file and are not fields.
+    the file and are not fields. Absent values are left out of the file, or null in it if
+    `WRITES_NULL`.
     """
 
     FORMAT: ClassVar[str]
@@ -57,6 +58,7 @@ class FileRecord(Record):
     MADE_BY: ClassVar[str]
     MOST_BYTES: ClassVar[int] = MOST_BYTES
     OF_FILE: ClassVar[tuple[str, ...]] = ("format", "schema_version")
+    WRITES_NULL: ClassVar[bool] = False
 
     def to_json(self) -> str:
         """Render the file's text; two equal records give the same text."""
@@ -65,7 +67,7 @@ class FileRecord(Record):
     def to_data(self) -> dict[str, Any]:
         """Return the file as parsed JSON."""
         head = {"format": self.FORMAT, "schema_version": self.VERSION}
-        return {**head, **self.model_dump(mode="json", exclude_none=True)}
+        return {**head, **self.model_dump(mode="json", exclude_none=not self.WRITES_NULL)}
 
     def save(self, path: Path) -> None:
         """Write the file atomically: a reader sees the old one or the new one, never a part."""

@@ -4,14 +4,12 @@ The heavy imports of a command (torch, ortools, pulp, networkx) stand inside its
 `synth --help` is instant.
 """
 
-import importlib
-import pkgutil
 from typing import Annotated
 
 import typer
 
-import synth.cli
 from synth.cli.read.arguments import within_limits
+from synth.discovery import discover
 from synth.version import __version__
 
 __all__ = ["app"]
@@ -44,13 +42,8 @@ def _options(
 
 
 def _add_commands() -> None:
-    for found in pkgutil.iter_modules(synth.cli.__path__):
-        if found.ispkg:
-            continue
-        module = importlib.import_module(f"synth.cli.{found.name}")
-        command = getattr(module, "command", None)
-        if command is not None:
-            app.command(found.name)(within_limits(command))
+    for name, command in discover("synth.cli", "command"):
+        app.command(name)(within_limits(command))
 
 
 _add_commands()

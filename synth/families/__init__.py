@@ -4,13 +4,12 @@ A family's module defines `FAMILY`; nothing else needs to know of it. A family i
 kind of placement; `generate` asks for it by name, `generate_for` for all that a placement admits.
 """
 
-import importlib
-import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
 from synth.costs import Costs
+from synth.discovery import discover
 from synth.errors import SynthError
 from synth.families._lib.family import Family, Setting
 from synth.families._lib.options import ROUNDS, Options, parse, spelled, variants
@@ -34,12 +33,7 @@ __all__ = [
 @cache
 def families() -> dict[str, Family]:
     """All families by name."""
-    found = {}
-    for module in pkgutil.iter_modules(__path__):
-        family = getattr(importlib.import_module(f"{__name__}.{module.name}"), "FAMILY", None)
-        if family is not None:
-            found[family.name] = family
-    return found
+    return {family.name: family for _, family in discover(__name__, "FAMILY")}
 
 
 def generate(

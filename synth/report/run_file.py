@@ -21,6 +21,7 @@ class RunFile(FileRecord):
     FORMAT: ClassVar[str] = "synth-run"
     VERSION: ClassVar[int] = 1
     MADE_BY: ClassVar[str] = "synth run -o"
+    WRITES_NULL: ClassVar[bool] = True
 
     plan: str
     profile: str
@@ -38,8 +39,3 @@ class RunFile(FileRecord):
     def _known(self, conditions: Conditions | None) -> dict[str, Any] | None:
         """Only what was noted."""
         return None if conditions is None else conditions.model_dump(exclude_none=True)
-
-    def to_data(self) -> dict[str, Any]:
-        """Return the file as parsed JSON; absent values are null."""
-        head = {"format": self.FORMAT, "schema_version": self.VERSION}
-        return {**head, **self.model_dump(mode="json")}

@@ -3,10 +3,9 @@
 An improver's module defines `IMPROVER`. Only the table of steps (`synth.solve.policy`) names them.
 """
 
-import importlib
-import pkgutil
 from functools import cache
 
+from synth.discovery import discover
 from synth.solve.improve.improver import Improver
 from synth.solve.options import Part
 
@@ -14,9 +13,4 @@ from synth.solve.options import Part
 @cache
 def improvers() -> dict[Part, type[Improver]]:
     """All improvers, by the part of the search that they are."""
-    found: dict[Part, type[Improver]] = {}
-    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
-        improver = getattr(importlib.import_module(module.name), "IMPROVER", None)
-        if improver is not None:
-            found[improver.part] = improver
-    return found
+    return {improver.part: improver for _, improver in discover(__name__, "IMPROVER", below=True)}
