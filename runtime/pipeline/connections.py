@@ -1,7 +1,9 @@
 """Connecting one rank of a pipeline to the others: process groups, channels, and the executor."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from synth.errors import SynthError
 from synth.schedule.files.plan_file import schedule_fingerprint
 
 from ..execution.core.clock import OpClock
@@ -16,6 +18,8 @@ from ..execution.transport.channels import Channels
 from ..execution.transport.open_channels import open_channels
 from ..execution.transport.rank_group import RankGroup
 from ..execution.transport.traced_channels import TracedChannels
+from ..execution.weights.keeping import keep_stages
+from ..execution.weights.kept_stage import KeptStage
 from .groups import PipelineGroups
 from .options import PipelineOptions
 from .rank_parts import RankParts, check_same
@@ -25,6 +29,7 @@ from .rank_parts import RankParts, check_same
 class Connections:
     """The parts of a rank that exchange messages with other ranks."""
 
+    kept: dict[int, KeptStage] | None
     reducer: GradientReducer
     shapes: ShapeFinder
     saved_sizes: SizeFinder
@@ -45,14 +50,19 @@ def connect(
     """
     group = groups.pipeline
     check_same(parts.lowered.schedule, group)
-    layout = GradientLayout([stage.module for stage in parts.stages.values()], options.tied or {})
-    reducer = GradientReducer(
-        parts.lowered, group, parts.stages, options.tied or {}, layout=layout, clock=clock
-    )
+    tied = options.tied or {}
+    layout = GradientLayout([stage.module for stage in parts.stages.values()], tied)
+    kept = keep_stages(parts.lowered, group, parts.stages, layout, tied)
+    if kept is not None and groups.peers is not None:
+        raise SynthError(
+            "weights travel in this schedule, which runs in one pipeline only; leave "
+            "data_parallel out, or run a schedule whose weights stay"
+        )
+    reducer = GradientReducer(parts.lowered, group, parts.stages, tied, layout=layout, clock=clock)
     placement = parts.lowered.schedule.placement
     shapes = ShapeFinder(group, placement, parts.stages, changing=options.changing_shapes)
     saved_sizes = SizeFinder(group, parts.lowered, parts.stages)
-    warm_up = _warm_up(parts, group, options)
+    warm_up = _warm_up(parts, group, options, kept or {})
     channels = open_channels(
         parts.device, parts.lowered.transfers, options.timeout_s, group, parts.lowered
     )
@@ -63,17 +73,21 @@ def connect(
         TracedChannels(channels, clock),
         device=parts.device,
         clock=clock,
+        kept=kept,
         reducer=reducer,
         data_parallel=_join_peers(parts, groups, layout, reducer),
         on_gradients=options.on_gradients,
         progress=options.progress,
         on_failure=groups.announce,
     )
-    return Connections(reducer, shapes, saved_sizes, warm_up, channels, executor)
+    return Connections(kept, reducer, shapes, saved_sizes, warm_up, channels, executor)
 
 
-def _warm_up(parts: RankParts, group: RankGroup, options: PipelineOptions) -> WarmUp:
-    warm_up = WarmUp(parts.lowered, parts.rank, parts.stages, parts.device)
+def _warm_up(
+    parts: RankParts, group: RankGroup, options: PipelineOptions, kept: Mapping[int, KeptStage]
+) -> WarmUp:
+    present = {number: each.weights.present_for_trial for number, each in kept.items()}
+    warm_up = WarmUp(parts.lowered, parts.rank, parts.stages, parts.device, present)
     on_nccl = group.backend(parts.device) == "nccl"
     warm_up.active = on_nccl if options.warm_up is None else options.warm_up
     return warm_up

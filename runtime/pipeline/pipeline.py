@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed import ReduceOp
 
@@ -101,6 +101,19 @@ class Pipeline:
     def stages(self) -> Mapping[int, Stage]:
         """This rank's stages, by number."""
         return self._parts.stages
+
+    @property
+    def updated(self) -> Mapping[int, nn.Module]:
+        """By stage the module whose parameters this rank's optimizer updates.
+
+        These are the stages' modules. If weights travel, they are those of the stages that have
+        their home here; of a stage that several ranks share, it is a module of flat parameters, an
+        equal share of the stage's on each of them.
+        """
+        kept = self._connections.kept
+        if kept is None:
+            return {number: stage.module for number, stage in self.stages.items()}
+        return {n: each.updated for n, each in kept.items() if each.updated is not None}
 
     @property
     def device(self) -> torch.device:
@@ -275,8 +288,7 @@ class Pipeline:
         with self._together():
             if self.stepper is not None:
                 raise SynthError("the pipeline's stepper clips: give build_steps its clip_norm")
-            modules = {number: stage.module for number, stage in self.stages.items()}
-            gradients = Gradients(modules, self.owns)
+            gradients = Gradients(self.updated, self.owns)
             norm = GradientNorm(max_norm, self.device, self._among_all())
             norm.start(gradients.counted())
             verdict = norm.verdict()
@@ -317,6 +329,7 @@ class Pipeline:
                 self._connections.channels,
                 device=self.device,
                 clock=OpClock(self.device, recording=False),
+                kept=self._connections.kept,
                 reducer=self._connections.reducer,
                 on_failure=self._groups.announce,
             )

@@ -13,8 +13,9 @@ import numpy as np
 
 from synth.costs import IntArray, StageCosts
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
-from synth.schedule.lowering.effects import GRAD_ACC, VALUE_CODES
+from synth.schedule.lowering.effects import GRAD_ACC, VALUE_CODES, Effects
 from synth.schedule.lowering.lower import Action, Lowered
+from synth.schedule.ops import Op, ValueKind
 from synth.schedule.weight_flow import Sharded
 
 
@@ -66,7 +67,7 @@ def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
         top = level
         if instruction.action == Action.COMPUTE:
             op = instruction.compute
-            top = level + effects.rise_bytes(op)
+            top = level + effects.rise_bytes(op) + _begun_bytes(effects, op)
             level += sum(effects.bytes_of(value) for value in effects.makes(op))
         elif instruction.action == Action.RECV:
             level += instruction.moved.num_bytes
@@ -77,6 +78,16 @@ def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
         highest.append(max(top, level))
         after.append(level)
     return MemoryUsage(base, highest, after)
+
+
+def _begun_bytes(effects: Effects, op: Op) -> int:
+    """The bytes of a sum of gradients that an op begins: zeros, to which it adds."""
+    if any(value.kind in _SUMS for value in effects.reads(op)):
+        return 0
+    return sum(effects.bytes_of(value) for value in effects.makes(op) if value.kind in _SUMS)
+
+
+_SUMS = (ValueKind.GRAD_SUM, ValueKind.GRAD_ACC)
 
 
 class SlotLevels(NamedTuple):
@@ -140,7 +151,10 @@ def _relative_levels(lowered: Lowered) -> tuple[IntArray, IntArray, IntArray, In
     if lowered.visits is not None:
         sums = lowered.visits.makes
         of_value = sums.value // lowered.schedule.num_micro_batches
-        np.add.at(made, slot[sums.node], lowered.table.value_bytes[of_value])
+        num_bytes = lowered.table.value_bytes[of_value]
+        np.add.at(made, slot[sums.node], num_bytes)
+        begun = ~np.isin(sums.node, lowered.visits.reads_of_sums(lowered.table.num_cells))
+        np.add.at(rise, slot[sums.node[begun]], num_bytes[begun])
     change = received - waited + made - ended
     before = change.cumsum() - change
     posted = before + received

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from synth.errors import RunFailure, SynthError
-from synth.op_kinds import OpKind
+from synth.op_kinds import VISITS, OpKind
 from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Op, ValueKind
 from synth.schedule.validation_point import HalfOpenTransfers, find_validation_points
@@ -24,6 +24,8 @@ from ..stage.loss_terms import LossTerms
 from ..stage.saved_moves import Moves
 from ..stage.stage_ops import StageOps
 from ..transport.channels import Channels
+from ..weights.kept_stage import KeptStage
+from ..weights.travel import WeightTravel
 from .clock import OpClock
 from .failure import describe_failure
 from .progress import RankProgress
@@ -31,7 +33,7 @@ from .stage_protocol import StageProtocol
 from .step_table import SavedSizes, Shapes, Slots, StepTable
 from .stepper import Stepper
 
-# The values that cross between ranks, or to the host and back.
+# The values that cross between ranks, or to the host and back, besides weights and sums.
 _TRANSFERRED = (ValueKind.ACT, ValueKind.GRAD, ValueKind.MOVED_OUT, ValueKind.MOVED_BACK)
 _NONE_KEPT: SavedSizes = {}
 
@@ -48,6 +50,7 @@ class Executor:
         *,
         device: torch.device,
         clock: OpClock,
+        kept: Mapping[int, KeptStage] | None = None,
         reducer: Reducer | None = None,
         data_parallel: DataParallel | None = None,
         on_gradients: Callable[[int], None] | None = None,
@@ -64,6 +67,7 @@ class Executor:
             channels: opened for the lowered schedule's transfers.
             device: the device of all tensors.
             clock: records the times of ops.
+            kept: what this rank keeps of its stages, by number, if weights travel.
             reducer: adds up the gradients that several ranks hold; None: no stage has copies.
             data_parallel: averages gradients over pipelines side by side; None: there is one.
             on_gradients: called with a stage's number after its last backward of a step that
@@ -72,12 +76,12 @@ class Executor:
             on_failure: called with the error that ends a step, before other ranks can notice.
 
         Raises:
-            SynthError: weights travel in the schedule, which this executor does not run.
+            SynthError: weights travel in the schedule, and `kept` is missing.
         """
-        if lowered.visits is not None:
+        if lowered.visits is not None and kept is None:
             raise SynthError(
-                "weights travel in this schedule, which can be compared, shown and checked but not "
-                "run yet; run one whose weights stay"
+                "weights travel in this schedule, which can be run on real stages only; run one "
+                "whose weights stay"
             )
         self._lowered = lowered
         self._rank = rank
@@ -101,12 +105,28 @@ class Executor:
         ops = lowered.ops[rank]
         self._moves = Moves(ops, stages, self._slots, self._table)
         self._ops = StageOps(ops, stages, self._moves, self._slots, self._table, device)
+        self._travel: WeightTravel | None = None
+        if lowered.visits is not None and kept is not None:
+            self._travel = WeightTravel(
+                lowered,
+                rank,
+                kept,
+                channels,
+                self._slots,
+                self._table,
+                device=device,
+                clock=clock,
+            )
         self._last_backwards = _last_backwards(ops)
+        self._updates_at = _updating_steps(ops, at_last=self._travel is not None)
         self._updates = False
         self._actions = [self._compile(lowered, i) for i in self._program]
         self._frees = [self._freed(i) for i in self._program]
         self._all = range(len(self._program))
-        self._without_update = [i for i in self._all if not _updates(self._program[i])]
+        # Sums that travel reach their home by the program of each step, updating or not.
+        self._without_update = [
+            i for i in self._all if self._travel is not None or not _updates(self._program[i])
+        ]
 
     def step(
         self,
@@ -177,10 +197,14 @@ class Executor:
             self._run(before)
         places = self._all if update else self._without_update
         self._run(place for place in places if place >= self._point)
+        if self._travel is not None:
+            self._travel.end()
 
     def _forget(self) -> None:
         """Drop everything of a step that failed."""
         self._table.clear()
+        if self._travel is not None:
+            self._travel.forget()
         for stage in self._stages.values():
             stage.forget()
 
@@ -191,6 +215,11 @@ class Executor:
 
     @stepper.setter
     def stepper(self, stepper: Stepper | None) -> None:
+        if stepper is not None and stepper.late and self._travel is not None:
+            raise SynthError(
+                "weights travel in this schedule, whose steps cannot be validated afterwards; "
+                "leave post-validation out of the optimizer"
+            )
         self._stepper = stepper
         self._point, self._half_open = 0, HalfOpenTransfers((), ())
         if stepper is not None and stepper.late:
@@ -211,6 +240,8 @@ class Executor:
         terms.begin(holds_last=self._holds_last)
         self._ops.loss.zero_()
         self._clock.begin()
+        if self._travel is not None:
+            self._travel.begin()
 
     def _undo_iteration(self) -> None:
         """Undo the ops that ran before the validation point, as all other ranks do.
@@ -253,13 +284,20 @@ class Executor:
         """Return a function that runs an instruction; slots and stages are looked up now."""
         if instruction.action == Action.COMPUTE:
             return self._compile_op(lowered, instruction.compute)
-        if instruction.action == Action.COLLECT:
-            if self._reducer is None:
-                raise SynthError("this schedule has copies of stages; it needs a GradientReducer")
-            return partial(self._reducer.start, instruction.collected)
+        if instruction.action in (Action.COLLECT, Action.COLLECTED):
+            return self._compile_collective(instruction)
         transfer = instruction.moved
         run = {Action.RECV: self._receive, Action.SEND: self._send, Action.SENT: self._sent}
         return partial(run[instruction.action], self._slots.number(transfer.value), transfer)
+
+    def _compile_collective(self, instruction: Instruction) -> Callable[[], None]:
+        collective, starts = instruction.collected, instruction.action == Action.COLLECT
+        if self._travel is not None:
+            run = self._travel.collect if starts else self._travel.collected
+            return partial(run, collective)
+        if self._reducer is None:
+            raise SynthError("this schedule has copies of stages; it needs a GradientReducer")
+        return partial(self._reducer.start, collective)
 
     def _compile_op(self, lowered: Lowered, op: Op) -> Callable[[], None]:
         arrivals = [
@@ -279,7 +317,13 @@ class Executor:
             OpKind.HOST_FOR: self._moves.expect,
             OpKind.RETURN: self._moves.give,
         }
-        run = partial(self._compute, op, arrivals, handlers[op.kind](op))
+        if op.kind in VISITS:
+            return lambda: None  # what they begin and end are transfers, collectives and frees
+        work = handlers[op.kind](op)
+        if self._travel is not None:
+            arrivals += self._travel.arrivals(op)
+            work = self._travel.running(op, work)
+        run = partial(self._compute, op, arrivals, work)
         return partial(self._complete, op.stage, run) if op in self._last_backwards else run
 
     def _freed(self, instruction: Instruction) -> list[int]:
@@ -289,6 +333,8 @@ class Executor:
     def _buffers(self, transfer: Transfer) -> Tensors:
         """Empty tensors of a transfer's shapes."""
         kind, stage, microbatch, _ = transfer.value
+        if kind in (ValueKind.WEIGHTS, ValueKind.GRAD_SUM) and self._travel is not None:
+            return self._travel.buffers(transfer.value)
         if kind in (ValueKind.MOVED_OUT, ValueKind.MOVED_BACK):
             return self._moves.buffers(stage, microbatch, self._device)
         boundary = self._table.shapes[microbatch][stage]
@@ -298,10 +344,14 @@ class Executor:
 
     def _receive(self, slot: int, transfer: Transfer) -> None:
         buffers = self._buffers(transfer)
-        self._table.arriving[slot] = self._channels.receive(buffers, transfer)
+        receiver = self._channels if self._travel is None else self._travel
+        self._table.arriving[slot] = receiver.receive(buffers, transfer)
 
     def _send(self, slot: int, transfer: Transfer) -> None:
         tensors = self._table.values[slot]
+        if self._travel is not None and self._travel.carries(transfer):
+            self._table.leaving[slot] = self._travel.send(tensors, transfer)
+            return
         if tensors is None:
             raise RuntimeError(f"{transfer} is to be sent before it was made")
         self._table.leaving[slot] = self._channels.send(tensors, transfer)
@@ -318,8 +368,8 @@ class Executor:
         for slot in arrivals:
             if step.arriving[slot] is not None:
                 step.take_in(slot)
-        if op.kind == OpKind.STEP and not step.updating:
-            self._before_first_step()
+        if op.kind == OpKind.STEP:
+            self._before_step(op)
         if self._clock.recording:
             with self._clock.measure(op):
                 work()
@@ -337,7 +387,14 @@ class Executor:
         if self._data_parallel is not None:
             self._data_parallel.start(stage)
 
-    def _before_first_step(self) -> None:
+    def _before_step(self, op: Op) -> None:
+        if self._travel is not None:
+            self._travel.deliver(op)
+        if self._updates and op in self._updates_at and not self._table.updating:
+            self._before_update()
+
+    def _before_update(self) -> None:
+        """Complete all gradients of the rank, and let the stepper compute their norm."""
         self._table.updating = True
         if self._reducer is not None:
             self._reducer.finish()
@@ -348,13 +405,12 @@ class Executor:
 
     def _compile_step(self, op: Op) -> Callable[[], None]:
         """Return the STEP of a stage; copies on one rank share it, so only the first acts."""
-        ops = self._lowered.ops[self._rank]
-        first = next(o for o in ops if o.kind == OpKind.STEP and o.stage == op.stage)
-        return partial(self._optimizer_step, op.stage) if op == first else lambda: None
+        return partial(self._optimizer_steps, self._updates_at.get(op, ()))
 
-    def _optimizer_step(self, stage: int) -> None:
-        if self._stepper is not None:
-            self._stepper.step(stage)
+    def _optimizer_steps(self, stages: Iterable[int]) -> None:
+        if self._stepper is not None and self._updates:
+            for stage in stages:
+                self._stepper.step(stage)
 
     def _describe(self, instruction: Instruction, error: Exception) -> str:
         numbers, arriving = self._slots.numbers, self._table.arriving
@@ -367,6 +423,21 @@ def _last_backwards(ops: Sequence[Op]) -> set[Op]:
     """The op of each stage of a rank after which its gradients are complete."""
     kinds = (OpKind.B, OpKind.W, OpKind.BW)
     return set({op.stage: op for op in ops if op.kind in kinds}.values())
+
+
+def _updating_steps(ops: Sequence[Op], *, at_last: bool) -> dict[Op, tuple[int, ...]]:
+    """By STEP the stages that it updates: its own, if it is the first STEP of that stage.
+
+    Args:
+        ops: of a rank.
+        at_last: True if sums arrive until the last STEP, which then updates all stages, as the
+            global norm needs all of them.
+    """
+    steps = [op for op in ops if op.kind == OpKind.STEP]
+    first = {op.stage: op for op in reversed(steps)}
+    if at_last and steps:
+        return {steps[-1]: tuple(sorted(first))}
+    return {op: (stage,) for stage, op in first.items()}
 
 
 def _updates(instruction: Instruction) -> bool:

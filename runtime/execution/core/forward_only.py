@@ -1,5 +1,6 @@
 """The forwards of a schedule alone, for evaluation."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from synth.op_kinds import OpKind
@@ -11,19 +12,37 @@ from synth.schedule.simulate import DeadlockError, simulate
 def forward_only(lowered: Lowered) -> Lowered:
     """Return the schedule without its backwards, in the same order unless that deadlocks.
 
+    Visits of weights stay if an F reads them; they end with the last F that does.
+
     Without the backwards between them, forwards may wait for each other's sends. Ordered by
     micro-batch, then stage, they cannot: each op and each wait depends on earlier ones only.
     """
     schedule = lowered.schedule
-    programs = [[op for op in ops if op.kind == OpKind.F] for ops in schedule.programs]
+    programs = [_forwards(ops) for ops in schedule.programs]
     kept = replace(schedule, programs=tuple(map(tuple, programs)))
     try:
         found = lower(kept, lowered.costs)
         simulate(found)
     except DeadlockError:
+        if schedule.weights is not None:
+            raise
         ordered = [tuple(sorted(ops, key=_by_micro_batch)) for ops in programs]
         found = lower(replace(schedule, programs=tuple(ordered)), lowered.costs)
     return found
+
+
+def _forwards(ops: Sequence[Op]) -> list[Op]:
+    """The F's of a rank, and where weights travel, the beginnings and ends of their visits."""
+    reads: dict[tuple[int, int], bool] = {}
+    found: list[Op] = []
+    for op in reversed(ops):
+        copy = op.stage, op.replica
+        if op.kind == OpKind.F:
+            reads[copy] = True
+            found.append(op)
+        elif op.kind == OpKind.UNSHARD and reads.pop(copy, False):
+            found.append(op)
+    return found[::-1]
 
 
 def _by_micro_batch(op: Op) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from synth.errors import SynthError
-from synth.schedule.lowering.collectives import Collective
+from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.lower import Lowered
 
 from ..core.clock import OpClock
@@ -78,11 +78,15 @@ class GradientReducer:
         tied_ranks = _tied_ranks(group, tied)
         self._tied = [_Tied(tied[n], r) for n, r in tied_ranks.items() if group.rank in r]
         self._tied_ids = {id(parameter) for parameter, _ in self._tied}
-        ranks_of = {reduction.stage: reduction.ranks for reduction in lowered.collectives}
+        ranks_of = {
+            reduction.stage: reduction.ranks
+            for reduction in lowered.collectives
+            if reduction.kind == CollectiveKind.ALL_REDUCE
+        }
         self._copied = {n: stage for n, stage in stages.items() if n in ranks_of}
         _check_told_apart(self._copied, self._tied_ids)
         if ranks_of:
-            _check_alike(group, self._copied, layout)
+            check_alike(group, self._copied, layout)
         for stage in self._copied.values():
             layout.check_same_after_forward(stage.parameters())
         layout.check_same_after_forward(parameter for parameter, _ in self._tied)
@@ -158,10 +162,14 @@ def _check_told_apart(copied: Mapping[int, StageProtocol], tied_ids: set[int]) -
                 )
 
 
-def _check_alike(
+def check_alike(
     group: RankGroup, copied: Mapping[int, StageProtocol], layout: GradientLayout
 ) -> None:
-    """Refuse copies that differ, because they would wait for each other forever."""
+    """Refuse copies of stages that differ; all ranks call this, with the copies that they hold.
+
+    Raises:
+        SynthError: names two ranks and their tensors.
+    """
     seen: dict[int, tuple[int, list[str]]] = {}
     mine = {n: layout.kinds_of(s.state()) for n, s in copied.items()}
     for rank, theirs in enumerate(group.gather(mine)):

@@ -12,8 +12,8 @@ gradients of parameters with hooks, so that no hook runs.
 
 import random
 import warnings
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,11 +52,25 @@ class WarmUp:
     """Runs each kind of op once, ahead of the first step and of the first evaluation."""
 
     def __init__(
-        self, lowered: Lowered, rank: int, stages: Mapping[int, Stage], device: torch.device
+        self,
+        lowered: Lowered,
+        rank: int,
+        stages: Mapping[int, Stage],
+        device: torch.device,
+        present: Mapping[int, Callable[[], AbstractContextManager[None]]] | None = None,
     ) -> None:
-        """Find the kinds of op in the rank's program; `active` is False until it is set."""
+        """Find the kinds of op in the rank's program; `active` is False until it is set.
+
+        Args:
+            lowered: the schedule.
+            rank: this one.
+            stages: its stages, by number.
+            device: the device of all tensors.
+            present: by stage a context in which its parameters have memory, if they travel.
+        """
         self.active = False
         self._stages = stages
+        self._present = present or {}
         self._device = device
         self._paths = _paths(lowered, rank)
         self._host_moves = _host_moves(lowered, rank)
@@ -128,7 +142,7 @@ class WarmUp:
         if stage.is_sharded:  # FSDP2's own gradients could not be put back
             return 0
         try:
-            with _untouched(stage, self._device):
+            with self._present.get(path.stage, nullcontext)(), _untouched(stage, self._device):
                 trial = stage.twin()
                 trial.begin()
                 passes = _Passes(trial, path, microbatch, batch, shapes, self._device)

@@ -24,6 +24,16 @@ class TracedChannels:
         self._clock.ready(transfer)
         return self._traced(self._channels.receive(buffers, transfer), transfer)
 
+    @property
+    def untraced(self) -> Channels:
+        """The channels without records."""
+        return self._channels
+
+    def traced(self, pending: Pending, transfer: Transfer) -> Pending:
+        """Record that a transfer of the untraced channels is ready, and the wait for it."""
+        self._clock.ready(transfer)
+        return self._traced(pending, transfer)
+
     def abort(self) -> None:
         """Disconnect from all other ranks."""
         self._channels.abort()

@@ -377,7 +377,14 @@ def program_text(program: tuple[Op, ...]) -> str:
 def schedule_fingerprint(schedule: Schedule) -> str:
     """Hash everything in a schedule except its name, as 16 hexadecimal digits."""
 
-    rules = (schedule.placement, schedule.num_micro_batches, schedule.buffering, schedule.eager)
+    rules: tuple[object, ...] = (
+        schedule.placement,
+        schedule.num_micro_batches,
+        schedule.buffering,
+        schedule.eager,
+    )
+    if schedule.weights is not None:
+        rules = (*rules, schedule.weights)
     lines = [repr(rules), *map(program_text, schedule.programs)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 

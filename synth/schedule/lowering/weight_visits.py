@@ -75,6 +75,10 @@ class WeightVisits:
     homeless: list[int] = field(default_factory=list)
     unmatched: list[int] = field(default_factory=list)
 
+    def reads_of_sums(self, num_cells: int) -> IntArray:
+        """The nodes that read a sum of gradients, some of them repeatedly."""
+        return self.reads.node[np.isin(self.reads.value // num_cells, (_SUM, _ACC))]
+
 
 _READING = (OpKind.F, OpKind.B, OpKind.BW, OpKind.R)
 _FORWARD = (OpKind.F, OpKind.R)

@@ -172,6 +172,7 @@ class EagerReceiver:
         self._link = link
         self._source = link[0]
         self._posted: deque[_Receiving] = deque()
+        self._filling = threading.Lock()
 
     def receive(self, buffers: Tensors) -> "_Receiving":
         """Post a receive; messages fill buffers in the order of posting."""
@@ -182,24 +183,32 @@ class EagerReceiver:
     def finish(self, wanted: "_Receiving") -> None:
         """Fill the buffers of a receive, and of those posted before it.
 
+        Several threads may wait for messages of one link. Each fills one message at a time, so
+        none waits for a later message than its own.
+
         Raises:
             RuntimeError: the other end is closed, sends nothing for too long, or sent a message of
                 another size.
         """
-        while wanted.unfilled:
-            first = self._posted[0]
+        while True:
+            with self._filling:
+                if not wanted.unfilled:
+                    return
+                self._fill(self._posted[0])
+                self._posted.popleft()
+
+    def _fill(self, message: "_Receiving") -> None:
+        while message.unfilled:
             try:
-                came = self._end.recvmsg_into(_memories(first.unfilled))[0]
+                came = self._end.recvmsg_into(_memories(message.unfilled))[0]
             except BlockingIOError as error:
                 raise RuntimeError(f"Timed out waiting for rank {self._source}") from error
             except ConnectionError as error:
                 raise _closed(self._source) from error
             if not came:
                 raise _closed(self._source)
-            _advance(first.unfilled, came)
-            self._check_length(first)
-            if not first.unfilled:
-                self._posted.popleft()
+            _advance(message.unfilled, came)
+            self._check_length(message)
 
     def abort(self) -> None:
         """Stop receiving; the other end is notified."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed import BroadcastOptions, ReduceOp
+from torch.distributed import BroadcastOptions, ReduceOp, ReduceOptions
 
 from .exchange import Exchange, Exchanges, Parts
 
@@ -40,7 +40,8 @@ class _Work:
         """
         if self._outputs is not None:
             results = self._exchange.wait(self._rank, self._timeout_s)
-            for output, result in zip(self._outputs, results, strict=True):
+            wanted = results if self._outputs else ()
+            for output, result in zip(self._outputs, wanted, strict=True):
                 output.copy_(result)
             self._outputs = None
         return True
@@ -83,6 +84,12 @@ class InProcessCollectives:
         root = self._ranks[options.rootRank]
         return self._start("broadcast", root, tensors, tensors)
 
+    def reduce(self, tensors: list[Tensor], options: ReduceOptions) -> _Work:
+        """Add up tensors in place on the root rank; the others' keep their values."""
+        root = self._ranks[options.rootRank]
+        outputs = tensors if self._rank == root else []
+        return self._start("reduce", root, tensors, outputs)
+
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor]) -> _Work:
         """Copy the tensors of all ranks to all, in rank order."""
         return self._start("allgather", None, inputs, outputs[0])
@@ -110,7 +117,8 @@ def _results(calls: Sequence[_Call], ranks: tuple[int, ...]) -> list[Tensor]:
         root = calls[[*ranks].index(first.detail)]  # type: ignore[arg-type]
         return [tensor.clone() for tensor in root.tensors]
     each = zip(*(call.tensors for call in calls), strict=True)
-    return [_reduced(tensors, largest=bool(first.detail)) for tensors in each]
+    largest = first.name == "allreduce" and bool(first.detail)
+    return [_reduced(tensors, largest=largest) for tensors in each]
 
 
 def _reduced(tensors: Sequence[Tensor], *, largest: bool) -> Tensor:

@@ -1,0 +1,1 @@
+"""Weights that travel: parameters that are on a rank during visits only, and sums of gradients."""

@@ -1,0 +1,131 @@
+"""The places of a stage's parameters in flat buffers, which travel as one message each."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from ...split import gradient_dtype
+from ..stage.boundary import Tensors
+
+# Kernels may add up in another order if data is not aligned as the allocator aligns it.
+_ALIGNMENT_BYTES = 64
+
+
+class _Place(NamedTuple):
+    """A parameter's place: the buffer, and its elements there, in row-major order."""
+
+    buffer: int
+    offset: int
+    shape: torch.Size
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last element."""
+        return self.offset + self.shape.numel()
+
+
+@dataclass(frozen=True)
+class FlatLayout:
+    """Places of tensors in flat buffers, one buffer for each dtype.
+
+    Each tensor begins at a multiple of 64 bytes, and each buffer divides into equal shares. The
+    padding is counted by no plan; there is none if all sizes are multiples of 64 bytes.
+
+    Attributes:
+        dtypes: of the buffers.
+        lengths: of the buffers, in elements.
+        places: of the tensors, in their order.
+    """
+
+    dtypes: tuple[torch.dtype, ...]
+    lengths: tuple[int, ...]
+    places: tuple[_Place, ...]
+
+    def empty(self, device: torch.device) -> Tensors:
+        """Buffers without contents."""
+        return tuple(
+            torch.empty(length, dtype=dtype, device=device)
+            for dtype, length in zip(self.dtypes, self.lengths, strict=True)
+        )
+
+    def zeros(self, device: torch.device) -> Tensors:
+        """Buffers of zeros."""
+        return tuple(
+            torch.zeros(length, dtype=dtype, device=device)
+            for dtype, length in zip(self.dtypes, self.lengths, strict=True)
+        )
+
+    def views(self, buffers: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors, as views of their buffers."""
+        return [
+            buffers[place.buffer][place.offset : place.end].view(place.shape)
+            for place in self.places
+        ]
+
+
+class ParameterLayout(NamedTuple):
+    """The layouts of a stage's parameters and of the gradients of those that are trained.
+
+    The buffers of gradients match the first buffers of parameters, element for element; the
+    buffers of frozen parameters come last.
+    """
+
+    weights: FlatLayout
+    gradients: FlatLayout
+
+    @classmethod
+    def of(cls, parameters: Iterable[nn.Parameter], num_shares: int = 1) -> Self:
+        """Lay out parameters in buffers that can be divided into `num_shares` equal shares."""
+        listed = list(parameters)
+        kinds = list(dict.fromkeys(_kind(p) for p in sorted(listed, key=_is_frozen)))
+        lengths = [0] * len(kinds)
+        places = []
+        for parameter in listed:
+            buffer = kinds.index(kind := _kind(parameter))
+            step = _aligned_elements(kind)
+            places.append(_Place(buffer, lengths[buffer], parameter.shape))
+            lengths[buffer] += -(-parameter.numel() // step) * step
+        for buffer, kind in enumerate(kinds):
+            step = _aligned_elements(kind) * num_shares
+            lengths[buffer] = -(-lengths[buffer] // step) * step
+        trained = [place for place, p in zip(places, listed, strict=True) if p.requires_grad]
+        num_trained = sum(kind.trained for kind in kinds)
+        weights = FlatLayout(tuple(k.dtype for k in kinds), tuple(lengths), tuple(places))
+        gradients = FlatLayout(
+            tuple(kind.gradient_dtype for kind in kinds[:num_trained]),
+            tuple(lengths[:num_trained]),
+            tuple(trained),
+        )
+        return cls(weights, gradients)
+
+
+class _Kind(NamedTuple):
+    """The properties by which parameters share a buffer."""
+
+    trained: bool
+    dtype: torch.dtype
+    gradient_dtype: torch.dtype
+
+
+def _kind(parameter: nn.Parameter) -> _Kind:
+    return _Kind(parameter.requires_grad, parameter.dtype, gradient_dtype(parameter))
+
+
+def _is_frozen(parameter: nn.Parameter) -> bool:
+    return not parameter.requires_grad
+
+
+def _aligned_elements(kind: _Kind) -> int:
+    return max(1, _ALIGNMENT_BYTES // min(kind.dtype.itemsize, kind.gradient_dtype.itemsize))
+
+
+def share(buffers: Sequence[Tensor], index: int, num_shares: int) -> Tensors:
+    """One of the equal shares of each buffer, as views."""
+    parts = []
+    for buffer in buffers:
+        length = len(buffer) // num_shares
+        parts.append(buffer[index * length : (index + 1) * length])
+    return tuple(parts)

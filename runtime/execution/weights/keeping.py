@@ -1,0 +1,84 @@
+"""Prepares what a rank keeps of each of its stages, where weights travel."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from synth.errors import SynthError
+from synth.op_kinds import MOVES
+from synth.schedule.lowering.lower import Lowered
+
+from ..gradients.copies_and_ties import check_alike
+from ..gradients.layout import GradientLayout
+from ..stage.stage import Stage
+from ..transport.rank_group import RankGroup
+from .kept_stage import KeptStage
+
+
+def keep_stages(
+    lowered: Lowered,
+    group: RankGroup,
+    stages: Mapping[int, Stage],
+    layout: GradientLayout,
+    tied: Collection[str],
+) -> dict[int, KeptStage] | None:
+    """Take over the parameters of a rank's stages; all ranks of the pipeline call this.
+
+    Returns:
+        What the rank keeps, by stage; None: all weights stay where they are.
+
+    Raises:
+        SynthError: stages differ between ranks, share parameters, are wrapped for data parallelism,
+            or change their weights in a forward.
+    """
+    flow = lowered.schedule.weights
+    if flow is None:
+        return None
+    _check(lowered, stages, layout, tied)
+    check_alike(group, stages, layout)
+    groups: dict[tuple[int, ...], Any] = {
+        homes: group.subgroup(homes, purpose="weights")
+        for homes in sorted(set(flow.homes))
+        if len(homes) > 1
+    }
+    return {
+        number: KeptStage(
+            stages[number].module, flow, number, group.rank, groups.get(flow.homes[number])
+        )
+        for number in sorted(stages)
+    }
+
+
+def _check(
+    lowered: Lowered,
+    stages: Mapping[int, Stage],
+    layout: GradientLayout,
+    tied: Collection[str],
+) -> None:
+    if tied:
+        raise SynthError(
+            f"weights travel in this schedule, and layers share a parameter ({', '.join(tied)}); "
+            f"each needs its own: untie them, or run a schedule whose weights stay"
+        )
+    if any(op.kind in MOVES for program in lowered.schedule.programs for op in program):
+        raise SynthError(
+            "both weights and saved activations move in this schedule, which cannot be run; leave "
+            "out the ops O, L, K and G"
+        )
+    seen: dict[int, int] = {}
+    for number, stage in stages.items():
+        if stage.is_wrapped:
+            raise SynthError(
+                f"stage {number} is wrapped in DistributedDataParallel or FSDP2, and weights "
+                f"travel in this schedule; give the plain module"
+            )
+        parameters: list[Tensor] = list(stage.module.parameters())
+        layout.check_same_after_forward(parameters)
+        for parameter in parameters:
+            other = seen.setdefault(id(parameter), number)
+            if other != number:
+                raise SynthError(
+                    f"stages {other} and {number} share a parameter, and weights travel in this "
+                    f"schedule; each stage needs its own"
+                )

@@ -1,0 +1,150 @@
+"""What a rank keeps of a stage whose weights travel: all of it, a share, or nothing.
+
+    homes      rank          parameters between visits   gradients        its STEP updates
+    one        home          kept                        kept             all of them
+    one        another       –                           –                nothing
+    n          home, ZeRO-3  a share                     a share          that share
+    n          home, ZeRO-2  kept                        a share          its share of them
+    n          home, ZeRO-1  kept                        kept             its share of them
+
+A share is the same n-th part of each flat buffer of the stage. Updates work element by element, so
+that the shares together are updated as the whole would be.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from synth.schedule.weight_flow import Sharded, WeightFlow
+
+from ..stage.boundary import Tensors
+from .flat_layout import share
+from .share_collectives import spread_from_first
+from .stage_weights import StageWeights
+
+
+class Share(nn.Module):
+    """A rank's share of a stage: one flat parameter for each buffer of the stage."""
+
+    def __init__(self, weights: StageWeights, parts: Tensors) -> None:
+        """Make parameters of parts of buffers; those of frozen parameters stay frozen."""
+        super().__init__()
+        gradient_dtypes = weights.layout.gradients.dtypes
+        self.parts = nn.ParameterList(
+            nn.Parameter(part, requires_grad=number < len(gradient_dtypes))
+            for number, part in enumerate(parts)
+        )
+        for parameter, dtype in zip(self.parts, gradient_dtypes, strict=False):
+            if dtype != parameter.dtype:
+                parameter.grad_dtype = dtype
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that are not frozen."""
+        return [part for part in self.parts if part.requires_grad]
+
+
+class KeptStage:
+    """A stage's weights, and what this rank keeps of its state.
+
+    Attributes:
+        weights: the module's parameters.
+        updated: the module whose parameters this rank's STEP updates; None: it is no home.
+        group: the homes that share the stage; None: there is only one.
+        index: of this rank among them.
+    """
+
+    def __init__(
+        self, module: nn.Module, flow: WeightFlow, stage: int, rank: int, group: Any = None
+    ) -> None:
+        """Take over a module; if several ranks share the stage, all of them call this together.
+
+        Args:
+            module: of the stage, with its values on each home. Homes that share it start from the
+                values of the first of them.
+            flow: the homes.
+            stage: its number.
+            rank: this one.
+            group: of the stage's homes, if there are several.
+        """
+        homes = flow.homes[stage]
+        self._flow, self._num_shares = flow, len(homes)
+        self.weights = StageWeights(module, len(homes))
+        self.group, self.index = group, homes.index(rank) if rank in homes else 0
+        self.updated: nn.Module | None = None
+        self._share: Share | None = None
+        self._totals: Tensors | None = None
+        if rank not in homes:
+            self.weights.release()
+        elif len(homes) == 1:
+            self.weights.keep(self.weights.gather())
+            self.updated = module
+        else:
+            self._keep_share()
+
+    @property
+    def is_shared(self) -> bool:
+        """True if several ranks keep a share each."""
+        return self._num_shares > 1
+
+    @property
+    def own_part(self) -> Tensors:
+        """The share of the weights that is kept here."""
+        assert self._share is not None
+        return tuple(part.detach() for part in self._share.parts)
+
+    @property
+    def totals(self) -> Tensors | None:
+        """The whole gradients, if they are kept here (ZeRO-1)."""
+        return self._totals
+
+    def share_of(self, buffers: Tensors) -> Tensors:
+        """This rank's share of whole buffers, as views."""
+        return share(buffers, self.index, self._num_shares)
+
+    def _keep_share(self) -> None:
+        whole = self.weights.gather()
+        spread_from_first(self.group, whole)
+        parts = self.share_of(whole)
+        if self._flow.sharded == Sharded.WEIGHTS:
+            parts = tuple(part.clone() for part in parts)
+            self.weights.release()
+        else:
+            self.weights.keep(whole)
+        self._share = self.updated = Share(self.weights, parts)
+        if self._flow.sharded == Sharded.OPTIMIZER:
+            self._totals = self.weights.layout.gradients.zeros(self.weights.device)
+            views = self.weights.layout.gradients.views(self._totals)
+            for parameter, view in zip(self.weights.trained, views, strict=True):
+                parameter.grad = view
+            own = self.share_of(self._totals)
+            for parameter, part in zip(self._share.trained, own, strict=True):
+                parameter.grad = part
+
+    @torch.no_grad()
+    def add(self, sums: Tensors) -> None:
+        """Add the gradient of a step to the one that STEP uses.
+
+        Args:
+            sums: buffers of the whole gradient, of which only this rank's share is complete if
+                several ranks share the stage.
+        """
+        if self._share is not None:
+            into, parts = self._share.trained, self.share_of(sums)
+        else:
+            into = self.weights.trained
+            parts = tuple(self.weights.layout.gradients.views(sums))
+        for parameter, part in zip(into, parts, strict=True):
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(part)
+            parameter.grad.add_(part)
+
+    @torch.no_grad()
+    def clear_other_shares(self) -> None:
+        """Zero the part of the kept gradients that other homes have taken over."""
+        for total in self._totals or ():
+            for index in range(self._num_shares):
+                if index != self.index:
+                    part: Tensor = share([total], index, self._num_shares)[0]
+                    part.zero_()

@@ -1,0 +1,211 @@
+"""The parameters of one stage on a rank: kept there, or there only while a visit lasts.
+
+The parameters stay the same objects for the whole run, as hooks, optimizers and the tape of the
+split backward know them. Between visits they have their shape and a single element, which is not a
+number; during an op they are views of the buffers that arrived. Of what autograd saves in F, parts
+of the weights are saved as places in these buffers. The backward's own visit fills the places, so
+that no graph keeps a visit's buffers alive.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from ..stage.boundary import Tensors
+from .flat_layout import ParameterLayout
+
+
+class _Saved(NamedTuple):
+    """A tensor that was saved of the weights: its elements in one of their buffers."""
+
+    buffer: int
+    offset: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class StageWeights:
+    """A stage's parameters and the buffers that hold them now."""
+
+    def __init__(self, module: nn.Module, num_shares: int = 1) -> None:
+        """Take over a module's parameters, which have their values still.
+
+        Args:
+            module: of the stage; its parameters may be on the meta device where it is not at home.
+            num_shares: the number of ranks that keep a share of each buffer.
+        """
+        self.module = module
+        _materialise(module)
+        self.parameters: list[nn.Parameter] = list(module.parameters())
+        self.trained = [p for p in self.parameters if p.requires_grad]
+        self.layout = ParameterLayout.of(self.parameters, num_shares)
+        self.device = next((p.device for p in self.parameters), torch.device("cpu"))
+        self.kept: Tensors | None = None
+        """The buffers that stay on this rank; None: there are none between visits."""
+        self._resting: list[Tensor] = []
+        self._current: Tensors | None = None
+
+    def gather(self) -> Tensors:
+        """New buffers with the values of the parameters."""
+        buffers = self.layout.weights.empty(self.device)
+        for view, parameter in zip(self._views(buffers), self.parameters, strict=True):
+            view.copy_(parameter.detach())
+        return buffers
+
+    def keep(self, buffers: Tensors) -> None:
+        """Let the parameters be views of buffers that stay."""
+        self.kept = self._current = buffers
+        self._rest(self._views(buffers))
+
+    def release(self) -> None:
+        """Free the memory of the parameters, until a visit brings weights."""
+        self.kept = self._current = None
+        self._rest([absent(parameter, self.device) for parameter in self.parameters])
+
+    @contextmanager
+    def attached(self, buffers: Tensors, *, saving: bool) -> Iterator[None]:
+        """Within it the parameters are views of the buffers of a visit.
+
+        Args:
+            buffers: as `layout.weights` describes them.
+            saving: True in a forward, whose graph must not keep them.
+        """
+        self._current = buffers
+        self._set(self._views(buffers))
+        try:
+            with self._saving_places() if saving else nullcontext():
+                yield
+        finally:
+            self._current = self.kept
+            self._set(self._resting)
+
+    def present_for_trial(self) -> AbstractContextManager[None]:
+        """Within it there are parameters of some values, for a run that only warms up."""
+        if self.kept is not None:
+            return nullcontext()
+        return self.attached(self.layout.weights.zeros(self.device), saving=False)
+
+    @contextmanager
+    def accumulating(self, buffers: Tensors) -> Iterator[None]:
+        """Within it backwards add to gradients that are views of these buffers."""
+        totals = self.layout.gradients.views(buffers)
+        before = [parameter.grad for parameter in self.trained]
+        if self._current is None:
+            self._set([_shell(tensor) for tensor in self._resting])
+        _set_gradients(self.trained, totals)
+        try:
+            yield
+            for parameter, total in zip(self.trained, totals, strict=True):
+                if parameter.grad is not None and parameter.grad is not total:
+                    total.copy_(parameter.grad)
+        finally:
+            _set_gradients(self.trained, before)
+            if self._current is None:
+                self._set(self._resting)
+
+    @contextmanager
+    def set_aside(self, found: dict[int, Tensor]) -> Iterator[None]:
+        """Within it backwards make gradients of their own, which are put into `found` by index."""
+        before = [parameter.grad for parameter in self.trained]
+        _set_gradients(self.trained, [None] * len(before))
+        try:
+            yield
+            for index, parameter in enumerate(self.trained):
+                if parameter.grad is not None:
+                    found[index] = parameter.grad
+        finally:
+            _set_gradients(self.trained, before)
+
+    def _views(self, buffers: Tensors) -> list[Tensor]:
+        return self.layout.weights.views(buffers)
+
+    def _rest(self, tensors: list[Tensor]) -> None:
+        self._resting = tensors
+        self._set(tensors)
+
+    def _set(self, tensors: Sequence[Tensor]) -> None:
+        for parameter, tensor in zip(self.parameters, tensors, strict=True):
+            parameter.data = tensor
+
+    def _saving_places(self) -> AbstractContextManager[object]:
+        """Let autograd save places in the buffers in the place of views of them."""
+        current = self._current or ()
+        numbers = {buffer.untyped_storage().data_ptr(): n for n, buffer in enumerate(current)}
+        return saved_tensors_hooks(_pack(numbers), self._unpack)
+
+    def _unpack(self, saved: Any) -> Tensor:
+        if not isinstance(saved, _Saved):
+            tensor: Tensor = saved
+            return tensor
+        if self._current is None:
+            raise RuntimeError("a backward needs weights that are not on this rank")
+        buffer, offset, shape, stride, dtype = saved
+        flat = self._current[buffer]
+        if dtype != flat.dtype:
+            flat = flat.view(dtype)
+        return flat.as_strided(shape, stride, offset)
+
+
+def _pack(numbers: dict[int, int]) -> Callable[[Tensor], Any]:
+    def pack(tensor: Tensor) -> Any:
+        if tensor.layout != torch.strided or tensor.is_meta or type(tensor) not in _PLAIN:
+            return tensor
+        number = numbers.get(tensor.untyped_storage().data_ptr())
+        if number is None or not tensor.numel():
+            return tensor
+        return _Saved(
+            number, int(tensor.storage_offset()), tensor.shape, tensor.stride(), tensor.dtype
+        )
+
+    return pack
+
+
+_PLAIN = (Tensor, nn.Parameter)
+
+
+def _set_gradients(parameters: Sequence[nn.Parameter], found: Sequence[Tensor | None]) -> None:
+    for parameter, gradient in zip(parameters, found, strict=True):
+        parameter.grad = gradient
+
+
+def absent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A stand-in of a tensor's shape and dtype with one element of memory, which is not a number.
+
+    The meta device would say more, but a parameter cannot change to it and back.
+    """
+    number = math.nan if tensor.is_floating_point() or tensor.is_complex() else 0
+    one = torch.full((), number, dtype=tensor.dtype, device=device)
+    return one.expand(tensor.shape)
+
+
+def _shell(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape that is laid out as usual, and has no memory at all.
+
+    W needs the layout of parameters, but does not read them; reading would end the process.
+    """
+    empty = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    empty.untyped_storage().resize_(0)
+    return empty
+
+
+def _materialise(module: nn.Module) -> None:
+    """Replace parameters on the meta device by stand-ins on the others' device, else the CPU."""
+    found = {id(p): p for p in module.parameters() if p.is_meta}
+    if not found:
+        return
+    others = (*module.parameters(), *module.buffers())
+    device = next((t.device for t in others if not t.is_meta), torch.device("cpu"))
+    made = {
+        key: nn.Parameter(absent(p, device), requires_grad=p.requires_grad)
+        for key, p in found.items()
+    }
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and id(parameter) in made:
+                part._parameters[name] = made[id(parameter)]

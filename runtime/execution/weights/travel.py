@@ -1,0 +1,295 @@
+"""One rank's weights and sums in a step: where they are, what brings them, and what they become.
+
+Does for the executor what a program with UNSHARD, RESHARD and REDUCE_GRAD needs beside that of a
+schedule whose weights stay:
+
+    RECV of weights    hands them on, once they have arrived, over the links that the plan says
+    F, R, B, BW        run with the weights of their visit as the module's parameters
+    W, BW              add to the sum that has come, or to a new one
+    B                  sets aside the gradients that it computes itself; its W adds them
+    COLLECT            gathers weights into a buffer, or reduces the sum since the last one
+    STEP               takes the sum into the gradient that the optimizer uses
+
+Sums are values of the plan's, so the first backward of a sum allocates it, and each buffer is freed
+where the program says.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from synth.op_kinds import OpKind
+from synth.schedule.lowering.collectives import Collective, CollectiveKind
+from synth.schedule.lowering.lower import Action, Lowered, Transfer
+from synth.schedule.ops import Op, Value, ValueKind
+from synth.schedule.weight_flow import Sharded
+
+from ..core.clock import OpClock
+from ..core.step_table import Slots, StepTable
+from ..stage.boundary import Tensors
+from ..transport.channels import Channels, Pending
+from ..transport.ordered_sends import OrderedSend, OrderedSends, receive_shared
+from .kept_stage import KeptStage
+from .share_collectives import Collecting, start_all_gather, start_reduce_scatter
+
+Work = Callable[[], None]
+
+_ON_LINKS = (ValueKind.WEIGHTS, ValueKind.GRAD_SUM)
+_SUMS = (ValueKind.GRAD_SUM, ValueKind.GRAD_ACC)
+
+
+class WeightTravel:
+    """The weights and sums of one rank's program."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        rank: int,
+        kept: Mapping[int, KeptStage],
+        channels: Channels,
+        slots: Slots,
+        table: StepTable,
+        *,
+        device: torch.device,
+        clock: OpClock,
+    ) -> None:
+        """Prepare a rank.
+
+        Args:
+            lowered: a verified schedule with a `WeightFlow`, lowered.
+            rank: the rank whose program is run.
+            kept: what it keeps of its stages, by number.
+            channels: opened for the schedule's transfers.
+            slots: the slots of the table's values.
+            table: shared by all steps.
+            device: the device of all tensors.
+            clock: records when collectives start, and the waits for them.
+        """
+        assert lowered.schedule.weights is not None
+        self._lowered, self._flow = lowered, lowered.schedule.weights
+        self._kept, self._channels, self._device, self._clock = kept, channels, device, clock
+        self._slots, self._table = slots, table
+        ops = lowered.ops[rank]
+        self._replica = {
+            (_KIND_OF_CALL[op.kind], op.stage, op.microbatch): op.replica
+            for op in ops
+            if op.kind in _KIND_OF_CALL
+        }
+        self._gathered_in_place = self._first_readers(rank)
+        self._from_home: list[Transfer] = []
+        self._relayed: dict[Value, list[Transfer]] = {}
+        for instruction in lowered.programs[rank]:
+            if instruction.action == Action.SEND:
+                transfer, held = instruction.moved, instruction.held
+                if held is None:
+                    self._from_home.append(transfer)
+                elif held != transfer.value:
+                    self._relayed.setdefault(held, []).append(transfer)
+        self._sends = OrderedSends(channels, _on_weight_links(lowered, rank), device)
+        self._aside: dict[Op, dict[int, Tensor]] = {}
+        self._scattering: dict[Collective, Collecting] = {}
+
+    def _first_readers(self, rank: int) -> dict[Op, Value]:
+        """The first op of each visit whose weights are gathered into buffers that stay."""
+        visits, first = self._lowered.visits, self._lowered.first_node[rank]
+        if visits is None or self._flow.sharded == Sharded.WEIGHTS:
+            return {}
+        ops = self._lowered.ops[rank]
+        return {
+            ops[visit.first_read - first]: self._value(
+                CollectiveKind.GATHER, ops[visit.node - first]
+            )
+            for visit in visits.visits
+            if visit.rank == rank and visit.node >= 0
+        }
+
+    def _value(self, kind: CollectiveKind, call: Op) -> Value:
+        made = ValueKind.WEIGHTS if kind == CollectiveKind.GATHER else ValueKind.GRAD_ACC
+        return Value(made, *call[1:])
+
+    def begin(self) -> None:
+        """Begin a step: let the weights that are kept here be sent, each when its turn has come."""
+        self._sends.begin()
+        for transfer in self._from_home:
+            weights = self._kept[transfer.value.stage].weights.kept
+            assert weights is not None
+            self._sends.release(transfer, self._sends.made(weights))
+
+    def end(self) -> None:
+        """End a step that has run to its end."""
+        self._sends.end()
+
+    def forget(self) -> None:
+        """Drop everything of a step that failed."""
+        self._sends.abort()
+        self._aside.clear()
+        self._scattering.clear()
+
+    # Transfers
+
+    def buffers(self, value: Value) -> Tensors:
+        """Empty buffers for weights or a sum."""
+        layout = self._kept[value.stage].weights.layout
+        chosen = layout.weights if value.kind == ValueKind.WEIGHTS else layout.gradients
+        return chosen.empty(self._device)
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """Post a receive, and let its value be handed on once it has arrived."""
+        relayed = self._relayed.get(transfer.value)
+        if relayed is None:
+            return self._channels.receive(buffers, transfer)
+        arrival, pending = receive_shared(self._channels, buffers, transfer, self._device)
+        for onward in relayed:
+            self._sends.release(onward, arrival.wait)
+        return pending
+
+    def carries(self, transfer: Transfer) -> bool:
+        """True if a transfer shares its link with weights, so that `send` is to send it."""
+        return self._sends.carries(transfer)
+
+    def send(self, tensors: Tensors | None, transfer: Transfer) -> OrderedSend:
+        """Let a transfer be sent when its turn has come; weights have been let already."""
+        if transfer.value.kind != ValueKind.WEIGHTS:
+            if tensors is None:
+                raise RuntimeError(f"{transfer} is to be sent before it was made")
+            self._sends.release(transfer, self._sends.made(tensors))
+        return self._sends.sent(transfer)
+
+    # Ops
+
+    def arrivals(self, op: Op) -> list[int]:
+        """The slots of weights and sums for which an op waits."""
+        values = [v for v in self._lowered.effects.reads(op) if v.kind in _ON_LINKS]
+        if op in self._gathered_in_place:
+            values.append(self._gathered_in_place[op])
+        return [self._slots.number(value) for value in values]
+
+    def running(self, op: Op, work: Work) -> Work:
+        """Return an op's work with the weights of its visit, and with the sum that it adds to."""
+        effects, kept = self._lowered.effects, self._kept[op.stage]
+        read = {v.kind: self._slots.number(v) for v in effects.reads(op) if v.kind in _KINDS}
+        made = {v.kind: self._slots.number(v) for v in effects.makes(op) if v.kind in _SUMS}
+        visit = read.pop(ValueKind.WEIGHTS, None)
+        if op.kind in (OpKind.W, OpKind.BW) and (read or made):
+            of_sum = next(iter(read.values()), None), next(iter(made.values()), None)
+            work = self._adding(kept, op, *of_sum, work)
+        elif op.kind == OpKind.B and kept.totals is None:
+            work = self._setting_aside(kept, op, work)
+        if visit is None or op.kind in (OpKind.RESHARD, OpKind.STEP):
+            return work
+        return self._visiting(kept, visit, work, saving=op.kind in (OpKind.F, OpKind.R))
+
+    def _visiting(self, kept: KeptStage, slot: int, work: Work, *, saving: bool) -> Work:
+        def run() -> None:
+            weights = self._table.values[slot]
+            if weights is None:
+                raise RuntimeError("the weights of this op have not come")
+            with kept.weights.attached(weights, saving=saving):
+                work()
+
+        return run
+
+    def _adding(
+        self, kept: KeptStage, op: Op, read: int | None, made: int | None, work: Work
+    ) -> Work:
+        weights, key = kept.weights, op._replace(kind=OpKind.B)
+
+        def run() -> None:
+            values = self._table.values
+            sums = weights.layout.gradients.zeros(self._device) if read is None else values[read]
+            if sums is None:
+                raise RuntimeError("the sum that this op adds to has not come")
+            with weights.accumulating(sums):
+                for index, gradient in self._aside.pop(key, {}).items():
+                    total = weights.trained[index].grad
+                    assert total is not None
+                    total.add_(gradient)
+                work()
+            if made is not None:
+                values[made] = sums
+
+        return run
+
+    def _setting_aside(self, kept: KeptStage, op: Op, work: Work) -> Work:
+        def run() -> None:
+            found: dict[int, Tensor] = {}
+            with kept.weights.set_aside(found):
+                work()
+            if found:
+                self._aside[op] = found
+
+        return run
+
+    @torch.no_grad()
+    def deliver(self, step: Op) -> None:
+        """STEP: take the sum over all micro-batches into the gradient of what is kept here."""
+        for value in self._lowered.effects.reads(step):
+            if value.kind == ValueKind.GRAD_SUM:
+                sums = self._table.values[self._slots.number(value)]
+                if sums is None:
+                    raise RuntimeError(f"{value} has not come")
+                self._kept[step.stage].add(sums)
+        for collective in [c for c in self._scattering if c.stage == step.stage]:
+            self.collected(collective)
+
+    # Collectives
+
+    def collect(self, collective: Collective) -> None:
+        """Start an all-gather of weights, or a reduce-scatter of the sum since the last one."""
+        kept = self._kept[collective.stage]
+        self._clock.ready(collective)
+        slot = self._slots.number(self._value(collective.kind, self._call_of(collective)))
+        if collective.kind == CollectiveKind.GATHER:
+            buffers = self._to_gather(kept)
+            works = start_all_gather(kept.group, buffers) if kept.is_shared else []
+            self._table.arriving[slot] = Collecting(works, buffers, self._waiting(collective))
+            return
+        sums = kept.totals if kept.totals is not None else self._table.values[slot]
+        works = start_reduce_scatter(kept.group, sums) if kept.is_shared and sums else []
+        self._scattering[collective] = Collecting(works, sums or (), self._waiting(collective))
+
+    def collected(self, collective: Collective) -> None:
+        """Wait for a reduce-scatter, and keep this rank's share of its result."""
+        collecting = self._scattering.pop(collective, None)
+        if collecting is None:
+            return  # a STEP has waited for it
+        sums, kept = collecting.wait(), self._kept[collective.stage]
+        if kept.totals is not None:
+            kept.clear_other_shares()
+        elif sums:
+            kept.add(sums)
+
+    @torch.no_grad()
+    def _to_gather(self, kept: KeptStage) -> Tensors:
+        """The buffers of an all-gather, with this rank's own share in place."""
+        if kept.weights.kept is not None:
+            return kept.weights.kept
+        buffers = kept.weights.layout.weights.empty(self._device)
+        for own, part in zip(kept.share_of(buffers), kept.own_part, strict=True):
+            own.copy_(part)
+        return buffers
+
+    def _call_of(self, collective: Collective) -> Op:
+        kind, stage, number = collective.kind, collective.stage, collective.number
+        return Op(_CALLS[kind], stage, number, self._replica[kind, stage, number])
+
+    def _waiting(self, collective: Collective) -> Callable[[], AbstractContextManager[object]]:
+        clock = self._clock
+        return lambda: clock.wait(collective) if clock.recording else nullcontext()
+
+
+_KINDS = (ValueKind.WEIGHTS, *_SUMS)
+_KIND_OF_CALL = {
+    OpKind.UNSHARD: CollectiveKind.GATHER,
+    OpKind.REDUCE_GRAD: CollectiveKind.SCATTER,
+}
+_CALLS = {kind: call for call, kind in _KIND_OF_CALL.items()}
+
+
+def _on_weight_links(lowered: Lowered, rank: int) -> list[Transfer]:
+    """The transfers of all links from a rank that carry weights, each link's in its order."""
+    own = [transfer for transfer in lowered.transfers if transfer.source == rank]
+    targets = {t.target for t in own if t.value.kind == ValueKind.WEIGHTS}
+    return [transfer for transfer in own if transfer.target in targets]

@@ -1,0 +1,233 @@
+"""Schedules whose weights travel, on real stages: gradients, memory, order, failures."""
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from synth.errors import RunFailure, SynthError
+from synth.families import generate
+from synth.schedule.model import Schedule
+from synth.schedule.weight_flow import Route
+from tests.runtime.gradients import gradient_of
+from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
+from tests.runtime.replaying import build_batch, build_stages, plain_autograd
+
+WEIPIPE = [
+    "weipipe",
+    "weipipe:naive",
+    "weipipe:wzb2",
+    "weipipe:interleaved,ahead=0",
+    "weipipe:wzb2,ahead=3",
+]
+ZERO = ["zero:1", "zero:2", "zero:1,zero-2", "zero:1,zero-1"]
+
+
+def replayed(rank: int, size: int, schedules: list[Schedule]) -> list[list[int]]:
+    """Run two steps of each schedule, and return the stages whose gradients at home differ.
+
+    Sums on a chain are compared bit for bit, those of a reduce-scatter to rounding. Nothing may be
+    left in flight, and what is not at home must have no memory.
+    """
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    answers = []
+    for schedule in schedules:
+        stages = build_stages(schedule.placement.num_stages)
+        pipeline = Pipeline(
+            schedule, {n: [stage] for n, stage in enumerate(stages)}, group=group_here()
+        )
+        wrong = []
+        for _ in range(2):
+            for module in pipeline.updated.values():
+                for parameter in module.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.zero_()
+            pipeline.step(Batch(*build_batch(schedule.num_micro_batches)))
+            wanted = plain_autograd(len(stages), schedule.num_micro_batches)
+            wrong += [n for n in pipeline.updated if not _is_right(pipeline, n, wanted[n])]
+            assert pipeline.held_values == 0
+        answers.append(wrong)
+        _check_absent(schedule, stages, rank)
+    return answers
+
+
+def _is_right(pipeline: Any, stage: int, wanted: list[Tensor]) -> bool:
+    kept = pipeline._connections.kept[stage]
+    if not kept.is_shared:
+        found = [gradient_of(p) for p in kept.weights.trained]
+        return all(map(torch.equal, found, wanted))
+    layout = kept.weights.layout.gradients
+    whole = layout.zeros(torch.device("cpu"))
+    for view, gradient in zip(layout.views(whole), wanted, strict=True):
+        view.copy_(gradient)
+    found = [gradient_of(p) for p in pipeline.updated[stage].parameters()]
+    pairs = zip(found, kept.share_of(whole), strict=True)
+    return all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in pairs)
+
+
+def _check_absent(schedule: Schedule, stages: list[nn.Module], rank: int) -> None:
+    flow = schedule.weights
+    assert flow is not None
+    for number, stage in enumerate(stages):
+        if flow.sharded == "weights" and not flow.keeps_all(number, rank):
+            for parameter in stage.parameters():
+                assert parameter.untyped_storage().nbytes() == parameter.element_size()
+                assert parameter.isnan().all()
+                assert parameter.grad is None
+
+
+def made(names: list[str], num_ranks: int) -> list[Schedule]:
+    return [generate(name, num_ranks, 3 * num_ranks) for name in names]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_gradients_that_travel_are_autograds_bit_for_bit(num_ranks: int) -> None:
+    names = WEIPIPE + ["weipipe:wzb1"] * (num_ranks % 2 == 0)
+    by_rank = RankThreads().run(replayed, num_ranks, made(names, num_ranks))
+    assert by_rank == [[[]] * len(names)] * num_ranks
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+def test_shares_of_reduced_gradients_are_autograds(num_ranks: int) -> None:
+    names = ZERO if num_ranks > 1 else ZERO[:2]
+    by_rank = RankThreads().run(replayed, num_ranks, made(names, num_ranks))
+    assert by_rank == [[[]] * len(names)] * num_ranks
+
+
+def test_weights_may_be_sent_from_their_home_to_each_visit() -> None:
+    schedule = generate("weipipe", 3, 6)
+    assert schedule.weights is not None
+    star = replace(schedule, weights=replace(schedule.weights, weights=Route.STAR))
+    assert RankThreads().run(replayed, 3, [star]) == [[[]]] * 3
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "names"), [(2, ["weipipe", "zero:1,zero-1"]), (4, ["weipipe:wzb1", "zero:1"])]
+)
+def test_gloo_does_the_same(pool: Any, num_ranks: int, names: list[str]) -> None:
+    by_rank = pool.run(replayed, num_ranks, made(names, num_ranks))
+    assert by_rank == [[[]] * len(names)] * num_ranks
+
+
+class _Meeting(nn.Module):
+    """A layer whose forward waits for an event, or sets it."""
+
+    def __init__(self, event: threading.Event, waits: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.event, self.waits = event, waits
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            if self.waits:
+                assert self.event.wait(20), "nobody was handed the weights"
+            else:
+                self.event.set()
+        out: Tensor = self.layer(x)
+        return out
+
+
+def relay_while_computing(rank: int, size: int) -> None:
+    """Rank 0 cannot end its first op before rank 1 has run stage 1, which comes through rank 0."""
+    from synth.runtime.pipeline import Pipeline
+
+    if rank == 0:
+        _EVENT.clear()
+    stages: list[nn.Module] = [nn.Linear(4, 4) for _ in range(size)]
+    if rank == 0:
+        stages[0] = _Meeting(_EVENT, waits=True)
+    else:
+        stages[0] = _Meeting(threading.Event(), waits=False)
+    stages[1] = _Meeting(_EVENT if rank == 1 else threading.Event(), waits=False)
+    draw_weights(stages, seed=1)
+    schedule = generate("weipipe:naive", size, size)
+    pipeline = Pipeline(
+        schedule, dict(enumerate(stages)), group=group_here(), loss=nn.functional.mse_loss
+    )
+    x = torch.ones(size, 4)
+    pipeline.step(pipeline.split(x, targets=x))
+
+
+_EVENT = threading.Event()
+
+
+def test_weights_are_handed_on_while_the_rank_computes() -> None:
+    programs = generate("weipipe:naive", 3, 3).programs
+    assert [str(op) for op in programs[0][:2]] == ["U1.0", "F0.0"]
+    RankThreads(timeout_s=30).run(relay_while_computing, 3)
+
+
+class _Failing(nn.Module):
+    """A layer that fails at one of its forwards."""
+
+    def __init__(self, at: int | None) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.left = at
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.left is not None and torch.is_grad_enabled():
+            self.left -= 1
+            if self.left < 0:
+                raise ValueError("the rank that fails")
+        out: Tensor = self.layer(x)
+        return out
+
+
+def fail_in_the_second_step(rank: int, size: int, name: str, failing: int) -> str:
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate(name, size, 2 * size)
+    num_stages = schedule.placement.num_stages
+    at = schedule.num_micro_batches // size + 1 if rank == failing else None
+    stages = {n: _Failing(at if n == 1 else None) for n in range(num_stages)}
+    pipeline = Pipeline(schedule, stages, loss=nn.functional.mse_loss, group=group_here())
+    x = torch.ones(2 * size, 64)
+    with pytest.raises(RunFailure) as caught:
+        for _ in range(2):
+            pipeline.step(pipeline.split(x, targets=x))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "failing"),
+    [("weipipe", 2, 0), ("weipipe", 4, 2), ("zero:1", 2, 1)],
+)
+def test_ranks_that_wait_for_weights_of_one_that_failed_fail_too(
+    pool: Any, name: str, size: int, failing: int
+) -> None:
+    said = pool.run(fail_in_the_second_step, size, name, failing)
+    assert f"rank {failing} failed in F1" in said[failing]
+    for rank in set(range(size)) - {failing}:
+        assert said[rank].startswith(f"rank {rank} failed ")
+        assert "imed out" not in said[rank]
+
+
+# What is refused
+
+
+def build(rank: int, size: int, stages: dict[int, nn.Module], tied: bool) -> str:
+    from synth.runtime.pipeline import Pipeline
+
+    parameter = next(stages[0].parameters())
+    with pytest.raises(SynthError) as caught:
+        Pipeline(
+            generate("weipipe", size, size),
+            stages,
+            group=group_here(),
+            tied={"table": parameter} if tied else None,
+        )
+    return str(caught.value)
+
+
+def test_parameters_of_two_stages_are_refused() -> None:
+    one = nn.Linear(3, 3)
+    said = RankThreads().run(build, 2, {0: one, 1: nn.Sequential(one)}, False)
+    assert all("stages 0 and 1 share a parameter" in text for text in said)
+    said = RankThreads().run(build, 2, {0: one, 1: nn.Linear(3, 3)}, True)
+    assert all("layers share a parameter (table)" in text for text in said)
