@@ -126,7 +126,11 @@ def judge(asked: Question, options: SolveOptions, names: Sequence[str] | None = 
     ]
     entries = compare(asked, pipelines, [AUTO], options).ranked()
     auto = next((entry for entry in entries if entry.name == AUTO.title), None)
-    others = (entry for entry in entries if entry is not auto and entry.fits is not False)
+    others = (
+        entry
+        for entry in entries
+        if entry is not auto and not entry.delay and entry.fits is not False
+    )
     return Outcome(asked, auto, next(others, None))
 
 

@@ -96,7 +96,8 @@ def command(
     if format == Format.JSON:
         answer_json(as_json(plan, lowered, timeline) | overlaid.as_json())
         return
-    answer(headline(plan, timeline) + "\n")
+    answer(headline(plan, timeline))
+    answer("".join(f"{line}\n" for line in version_lines(lowered)))
     ran = overlaid.measured.ops if overlaid.measured else None
     moves = moved_spans(overlaid.planned)
     answer(render(overlaid.planned.ops, measured=ran, moves=moves, width=width) + "\n")
@@ -117,6 +118,25 @@ def headline(plan: "Plan", timeline: "Timeline") -> str:
             f"bubble rate {', '.join(_bubble_rates(asked, timeline))}",
             f"status: {claim.stopped_by} ({claim.found_by}); all times predicted from the profile",
         )
+    )
+
+
+def version_lines(lowered: "Lowered") -> "Iterator[str]":
+    """Yield the rule of weights with versions, and delay, drift and versions of the stages."""
+    from synth.schedule.version_facts import version_facts
+
+    rule = lowered.schedule.versions
+    if rule is None:
+        return
+    facts = version_facts(lowered)
+    yield f"weights: an update every {rule.every}, F reads {rule.forward}, B {rule.backward}"
+    figures = {
+        "delay": [one.delay for one in facts],
+        "drift from F to B": [one.drift for one in facts],
+        "versions": [one.alive for one in facts],
+    }
+    yield "by stage: " + "; ".join(
+        f"{name} {' '.join(map(str, numbers))}" for name, numbers in figures.items()
     )
 
 
@@ -172,11 +192,26 @@ def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str,
         "bubble_rate_of_period": timeline.bubble_rate(timeline.period_us),
         "mean_idle_of_makespan": timeline.mean_idle(timeline.makespan_us),
         "mean_idle_of_period": timeline.mean_idle(timeline.period_us),
+        "versions": _versions_json(lowered),
         "conditions": conditions_json(plan.conditions),
         "found_by": claim.found_by,
         "stopped_by": claim.stopped_by,
         "recomputed_layers": plan.recomputed_layers or (),
         "ranks": _ranks_json(plan, lowered, timeline),
+    }
+
+
+def _versions_json(lowered: "Lowered") -> dict[str, Any] | None:
+    from synth.schedule.version_facts import version_facts
+
+    rule = lowered.schedule.versions
+    if rule is None:
+        return None
+    return {
+        "update_every": rule.every,
+        "forward": rule.forward,
+        "backward": rule.backward,
+        "stages": [facts._asdict() for facts in version_facts(lowered)],
     }
 
 

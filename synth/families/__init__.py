@@ -167,8 +167,8 @@ def generate_for(
 ) -> Iterator[tuple[str, Schedule]]:
     """Yield each published schedule that is defined on exactly this placement and numbers.
 
-    They are made on demand, those that need no costs first. Families whose weights travel are left
-    out: no search begins with them.
+    They are made on demand, those that need no costs first. Families whose weights travel or have
+    versions are left out: no search begins with them.
 
     Args:
         placement: the placement.
@@ -182,7 +182,9 @@ def generate_for(
     """
     setting = Setting.of(placement, num_micro_batches, costs, caps_bytes)
     for family in sorted(families().values(), key=lambda family: (family.timed, family.name)):
-        if (timed is not None and family.timed != timed) or family.weights is not None:
+        if timed is not None and family.timed != timed:
+            continue
+        if family.weights is not None or family.versions is not None:
             continue
         for options in _options_on(family, placement):
             try:

@@ -29,12 +29,18 @@ def to_torch_csv(schedule: Schedule) -> str:
     its runtime has none.
 
     Raises:
-        SynthError: the schedule holds replicas, or kinds of op that PyTorch does not know.
+        SynthError: the schedule holds replicas, updates between ops, or kinds of op that PyTorch
+            does not know.
     """
     if len(schedule.placement.ranks) > 1:
         raise SynthError(
             f"the schedule {schedule.name!r} holds {len(schedule.placement.ranks)} copies of each "
             "stage, PyTorch's runtime one; solve for a placement without replicas"
+        )
+    if schedule.versions is not None:
+        raise SynthError(
+            f"the schedule {schedule.name!r} updates weights between its ops, PyTorch's runtime "
+            "only behind them; export one that flushes the pipeline"
         )
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(

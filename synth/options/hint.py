@@ -34,10 +34,15 @@ def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
     """Return the part of a schedule that the search can start from: its order of F, B and W.
 
     Raises:
-        SynthError: it offloads activations.
+        SynthError: it offloads activations, moves weights, or updates them between its ops.
     """
     from synth.plan.recompute.stages import recomputed, without_recompute
 
+    if given.versions is not None:
+        raise SynthError(
+            f"--hint {text} updates weights between its ops, and the search orders those of one "
+            f"update; {_those_that_can_be(problem)}"
+        )
     ordered = without_recompute(given)
     if not ordered.keeps_saved:
         moved = "what forwards save to the host or another rank"

@@ -24,6 +24,7 @@ from synth.schedule.memory import exceeds_caps, peak_bytes, static_bytes
 from synth.schedule.model import Placement
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
+from synth.schedule.version_facts import version_facts
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import Result
@@ -267,4 +268,5 @@ def _entry(
         host_bytes=int(transfer_table.num_bytes[of_host].sum()),
         fits=None if caps is None else not exceeds_caps(peaks, caps),
         claim=claim,
+        delay=max(facts.delay for facts in version_facts(lowered)),
     )

@@ -67,7 +67,8 @@ class Entry:
     Traffic is in one iteration over all links: `sent_bytes` between stages and for activations
     offloaded to other ranks, `reduced_bytes` for all-reduces of copies' gradients, `host_bytes` to
     the hosts' memory and back. `claim` is the solver's, for its placement and partition; None for a
-    published schedule.
+    published schedule. `delay` is the most updates between the weights that a gradient was computed
+    with and those that it updates, over all stages.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Entry:
     host_bytes: int
     fits: bool | None
     claim: Claim | None = None
+    delay: int = 0
 
     @property
     def lower_bound_us(self) -> int | None:

@@ -92,8 +92,10 @@ class OpArrays:
 
     @cached_property
     def is_plain(self) -> bool:
-        """True if there are no ops but F, B, W, BW and STEP, and weights stay where they are."""
-        return self.schedule.weights is None and int(self.kind.max(initial=0)) < len(MEASURED)
+        """True if all ops are F, B, W, BW or STEP, and weights neither move nor have versions."""
+        schedule = self.schedule
+        stays = schedule.weights is None and schedule.versions is None
+        return stays and int(self.kind.max(initial=0)) < len(MEASURED)
 
     @property
     def num_kinds(self) -> int:
@@ -130,9 +132,9 @@ class OpArrays:
 
     @cached_property
     def cells(self) -> IntArray:
-        """The cell of every op; a STEP has the cell of micro-batch 0."""
+        """The cell of every op; a STEP's number is that of its update."""
         first = (self.replica * self.num_stages + self.stage) * self.schedule.num_micro_batches
-        cells: IntArray = first + self.microbatch * ~self.of_step
+        cells: IntArray = first + self.microbatch
         return cells
 
     @cached_property
@@ -153,8 +155,10 @@ class OpArrays:
 
 
 def with_steps(schedule: Schedule, rank: int) -> tuple[Op, ...]:
-    """A rank's ops; STEPs that its program does not list are appended."""
+    """A rank's ops; STEPs that its program does not list are appended, if there is one update."""
     program = schedule.programs[rank]
+    if schedule.versions is not None:
+        return program
     expected = _steps_of(schedule, rank)
     if OpKind.STEP in map(_kind_of, program):
         listed = {(op.stage, op.replica) for op in program if op.kind == OpKind.STEP}

@@ -81,13 +81,17 @@ def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
 
 
 def _begun_bytes(effects: Effects, op: Op) -> int:
-    """The bytes of a sum of gradients that an op begins: zeros, to which it adds."""
+    """The bytes of what an op makes before it runs.
+
+    That is a sum of gradients that it begins, zeros to which it adds; or a version that it stashes.
+    """
     if any(value.kind in _SUMS for value in effects.reads(op)):
         return 0
-    return sum(effects.bytes_of(value) for value in effects.makes(op) if value.kind in _SUMS)
+    return sum(effects.bytes_of(value) for value in effects.makes(op) if value.kind in _BEGUN)
 
 
 _SUMS = (ValueKind.GRAD_SUM, ValueKind.GRAD_ACC)
+_BEGUN = (*_SUMS, ValueKind.WEIGHTS)
 
 
 class SlotLevels(NamedTuple):
@@ -148,13 +152,15 @@ def _relative_levels(lowered: Lowered) -> tuple[IntArray, IntArray, IntArray, In
     rise[slot] = lowered.table.rise_bytes[classes]
     made = np.zeros_like(received)
     made[slot] = lowered.table.made_bytes[classes]
-    if lowered.visits is not None:
-        sums = lowered.visits.makes
-        of_value = sums.value // lowered.schedule.num_micro_batches
-        num_bytes = lowered.table.value_bytes[of_value]
-        np.add.at(made, slot[sums.node], num_bytes)
-        begun = ~np.isin(sums.node, lowered.visits.reads_of_sums(lowered.table.num_cells))
-        np.add.at(rise, slot[sums.node[begun]], num_bytes[begun])
+    if lowered.stored is not None:
+        node, value = lowered.stored
+        num_bytes = lowered.table.value_bytes[value // lowered.schedule.num_micro_batches]
+        np.add.at(made, slot[node], num_bytes)
+        # A version is stashed before its update; a sum of gradients is there once it is begun.
+        begun = np.ones(len(node), dtype=np.bool_)
+        if lowered.visits is not None:
+            begun = ~np.isin(node, lowered.visits.reads_of_sums(lowered.table.num_cells))
+        np.add.at(rise, slot[node[begun]], num_bytes[begun])
     change = received - waited + made - ended
     before = change.cumsum() - change
     posted = before + received

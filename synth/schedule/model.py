@@ -7,6 +7,7 @@ from functools import cached_property
 from synth.op_kinds import MEASURED
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import WeightFlow
+from synth.schedule.weight_versions import WeightVersions
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class Schedule:
     Lowering inserts the transfers that follow from the placement, and the reductions of gradients
     between copies. `eager` reductions begin when their stage's gradients are complete, others when
     their ranks have run all their ops. `weights` says how weights travel; None: they stay with
-    their stage copies.
+    their stage copies. `versions` says how often weights are updated and which versions ops read;
+    None: once, at the end of the programs.
     """
 
     placement: Placement
@@ -81,6 +83,7 @@ class Schedule:
     buffering: Buffering = Buffering()
     eager: bool = True
     weights: WeightFlow | None = None
+    versions: WeightVersions | None = None
 
     @classmethod
     def linear(

@@ -10,8 +10,8 @@ from synth.op_kinds import OpKind
 class Op(NamedTuple):
     """One op of a rank's program.
 
-    STEP belongs to no micro-batch and carries 0. UNSHARD, RESHARD and REDUCE_GRAD carry the number
-    of the visit, counted by stage copy from 0.
+    STEP belongs to no micro-batch and carries the number of the update, 0 for the first. UNSHARD,
+    RESHARD and REDUCE_GRAD carry the number of the visit, counted by stage copy from 0.
     """
 
     kind: OpKind
@@ -22,7 +22,7 @@ class Op(NamedTuple):
     def __str__(self) -> str:
         """The token of the schedule file: `F1.3` is F of stage 1, micro-batch 3."""
         body = f"{self.kind}{self.stage}"
-        if self.kind != OpKind.STEP:
+        if self.kind != OpKind.STEP or self.microbatch:
             body += f".{self.microbatch}"
         return body + (f"@{self.replica}" if self.replica else "")
 
@@ -34,11 +34,11 @@ class Op(NamedTuple):
             ValueError: the token is malformed; the message shows what tokens look like.
         """
         match = _TOKEN.fullmatch(token)
-        if match is None or (match[1] == "STEP") != (match[3] is None):
+        if match is None or (match[1] != "STEP" and match[3] is None):
             raise ValueError(
                 f"op {token!r} is not understood; ops look like F0.3, B0.3, W0.3, BW0.3, R0.3, "
                 f"O0.3, L0.3, K0.3, G0.3 (kind, stage, micro-batch), U0.1, D0.1, A0.1 (kind, "
-                f"stage, visit) or STEP0"
+                f"stage, visit), STEP0 or STEP0.1 (stage, update)"
             )
         return cls(OpKind(match[1]), int(match[2]), int(match[3] or 0), int(match[4] or 0))
 
@@ -75,7 +75,8 @@ class Value(NamedTuple):
     holds its output, again(s, j). If saved(s, j) moves, it leaves as out(s, j) and returns as
     back(s, j); stored(s, j) is the copy elsewhere, which takes no memory of its rank.
 
-    weights(s, v) are a stage's weights on a rank that does not keep them, during visit v. sum(s, j)
+    weights(s, v) are a stage's weights on a rank that does not keep them, during visit v; or, where
+    weights have versions, version v after STEP(s, v) has replaced it. sum(s, j)
     is the gradient accumulated over micro-batches 0 to j, which goes from rank to rank; acc(s, v)
     the gradient accumulated on a rank until the v-th REDUCE_GRAD.
     """

@@ -15,6 +15,7 @@ from synth.schedule.memory import memory_usage, peak_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, Value
 from synth.schedule.simulate import DeadlockError, Timeline, simulate
+from synth.schedule.verify_versions import check_version_rule, check_versions
 from synth.schedule.verify_weights import check_visits, check_weight_flow
 from synth.units import format_bytes_both
 
@@ -68,12 +69,15 @@ def lower_checked(schedule: Schedule, costs: Costs) -> Lowered:
     """
     _check_shape(schedule, costs)
     check_weight_flow(schedule, costs)
+    check_version_rule(schedule, costs)
     arrays = OpArrays.of(schedule)
     _check_ops_exist(arrays)
     _check_complete(arrays)
     lowered = lower_arrays(arrays, costs)
     if lowered.visits is not None:
         check_visits(arrays, lowered.visits)
+    if lowered.versions is not None:
+        check_versions(arrays, lowered.versions)
     _check_local_order(lowered)
     return lowered
 
@@ -110,8 +114,10 @@ def _all_exist(arrays: OpArrays) -> bool:
     holder = np.array(schedule.placement.ranks)
     guest = np.isin(arrays.kind, [KIND_CODES[kind] for kind in _GUESTS])
     ends = (len(OpKind), arrays.num_stages, schedule.num_micro_batches, len(holder))
+    is_one_update = schedule.versions is None
     return bool(
         _may_be_complete(arrays)
+        and not (is_one_update and arrays.microbatch[arrays.of_step].any())
         and ((arrays.fields >= 0) & (arrays.fields < np.array(ends)[:, None])).all()
         and ((holder[arrays.replica, arrays.stage] != arrays.rank) == guest).all()
         and arrays.counts.max() < 2
@@ -133,11 +139,13 @@ def _find_bad_op(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
         elif (op.stage, op.replica) not in held:
             stages = ", ".join(str(stage) for stage, _ in sorted(held))
             raise ScheduleError(f"{where}: this rank holds stage {stages}, not {op.stage}")
-        if not 0 <= op.microbatch < schedule.num_micro_batches:
+        most = schedule.num_micro_batches - 1
+        if op.kind == OpKind.STEP and schedule.versions is None:
+            most = 0
+        if not 0 <= op.microbatch <= most:
             numbers = "visits" if op.kind in VISITS else "micro-batches"
-            raise ScheduleError(
-                f"{where}: {numbers} run from 0 to {schedule.num_micro_batches - 1}"
-            )
+            numbers = "updates" if op.kind == OpKind.STEP else numbers
+            raise ScheduleError(f"{where}: {numbers} run from 0 to {most}")
         if op in seen:
             raise ScheduleError(f"{where}: {op} stands here for the second time")
         seen.add(op)
@@ -248,12 +256,15 @@ def _check_local_order(lowered: Lowered) -> None:
     arrays = lowered.arrays
     of_step = arrays.of_step
     follows_step = of_step[:-1] & ~of_step[1:] & (arrays.rank[:-1] == arrays.rank[1:])
-    if follows_step.any() or len(lowered.def_use.late_reader):
+    is_one_update = lowered.versions is None
+    if (is_one_update and follows_step.any()) or len(lowered.def_use.late_reader):
         for rank, program in enumerate(lowered.ops):
+            if is_one_update:
+                _find_op_behind_step(rank, program)
             _find_bad_order(lowered.effects, rank, program)
 
 
-def _find_bad_order(effects: Effects, rank: int, program: Sequence[Op]) -> None:
+def _find_op_behind_step(rank: int, program: Sequence[Op]) -> None:
     first_step = next((i for i, op in enumerate(program) if op.kind == OpKind.STEP), len(program))
     for place in range(first_step, len(program)):
         if program[place].kind != OpKind.STEP:
@@ -261,6 +272,9 @@ def _find_bad_order(effects: Effects, rank: int, program: Sequence[Op]) -> None:
                 f"rank {rank}, op {place} ({program[place]}): stands behind "
                 f"{program[first_step]}; STEP waits for all ranks, so it comes last"
             )
+
+
+def _find_bad_order(effects: Effects, rank: int, program: Sequence[Op]) -> None:
     places = {value: i for i, op in enumerate(program) for value in effects.makes(op)}
     for place, op in enumerate(program):
         late: list[Value] = [v for v in effects.reads(op) if places.get(v, -1) >= place]

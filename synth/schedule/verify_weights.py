@@ -32,7 +32,16 @@ def check_weight_flow(schedule: Schedule, costs: Costs) -> None:
         raise ScheduleError(f"there are homes of {len(flow.homes)} stages, needed {num_stages}")
     for stage, homes in enumerate(flow.homes):
         _check_homes(schedule, flow, stage, homes)
-        known = costs.stages[stage]
+    check_parameters_known(costs)
+
+
+def check_parameters_known(costs: Costs) -> None:
+    """Check that the costs tell a stage's parameters from the rest of its static bytes.
+
+    Raises:
+        ScheduleError: they do not.
+    """
+    for stage, known in enumerate(costs.stages):
         if known.static_bytes and not known.parameter_bytes:
             raise ScheduleError(
                 f"the costs of stage {stage} do not say how many of its {known.static_bytes} "

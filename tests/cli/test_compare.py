@@ -27,10 +27,13 @@ def test_it_answers_with_all_families_the_solver_and_a_picture(
     )  # fmt: skip
     assert ended.code == 0, ended.stderr
     table = ended.stdout.split("\n\n")[0]
-    assert [line for line in ended.stdout.split("\n") if len(line) > 80] == []
+    rest = ended.stdout.removeprefix(table)
+    assert [line for line in rest.split("\n") if len(line) > 80] == []
+    assert all(len(line) <= 88 for line in table.split("\n"))
+    assert re.search(r" pipedream:vertical .* 3  (yes|no)$", table, re.MULTILINE)
     for name in ("1f1b", "interleaved:2", "chimera", "bitpipe:1", "gems", "solved linear", "zb-v"):
         assert f" {name} " in table
-    spans = [float(line[20:].split()[0].replace(",", "")) for line in table.split("\n")[4:]]
+    spans = [float(span.replace(",", "")) for span in re.findall(r"  ([\d,]+\.\d)  .*\n?", table)]
     assert spans == sorted(spans) and len(spans) > 15
     assert "lower bound" in ended.stdout and "┊ memory limit" in ended.stdout
     assert "not applicable:\n  dualpipe-v  " not in ended.stdout

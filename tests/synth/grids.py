@@ -400,6 +400,27 @@ PROGRAMS = {
         U1.0 F0.0 F1.0 U1.1 BW1.0 F0.2 U1.2 BW0.0 F1.2 U1.3 BW1.2 BW0.2
         U0.0@1 F0.1@1 U0.1@1 F1.1@1 BW1.1@1 F0.3@1 U0.2@1 BW0.1@1 F1.3@1 U0.3@1 BW1.3@1 BW0.3@1
     """,
+    # 1F1B without a flush, by hand from the papers' rules: an update after each backward, or after
+    # two of them. Narayanan et al. 2019, figure 8, has the order of the first.
+    ("pipedream", 3, 4): """
+        F0.0 F0.1 F0.2 BW0.0 STEP0 F0.3 BW0.1 STEP0.1 BW0.2 STEP0.2 BW0.3 STEP0.3
+        F1.0 F1.1 BW1.0 STEP1 F1.2 BW1.1 STEP1.1 F1.3 BW1.2 STEP1.2 BW1.3 STEP1.3
+        F2.0 BW2.0 STEP2 F2.1 BW2.1 STEP2.1 F2.2 BW2.2 STEP2.2 F2.3 BW2.3 STEP2.3
+    """,
+    ("2bw", 2, 4): """
+        F0.0 F0.1 BW0.0 F0.2 BW0.1 STEP0 F0.3 BW0.2 BW0.3 STEP0.1
+        F1.0 BW1.0 F1.1 BW1.1 STEP1 F1.2 BW1.2 F1.3 BW1.3 STEP1.1
+    """,
+    ("paci", 3, 4): """
+        F0.0 F0.1 F0.2 BW0.0 F0.3 BW0.1 STEP0 BW0.2 BW0.3 STEP0.1
+        F1.0 F1.1 BW1.0 F1.2 BW1.1 STEP1 F1.3 BW1.2 BW1.3 STEP1.1
+        F2.0 BW2.0 F2.1 BW2.1 STEP2 F2.2 BW2.2 F2.3 BW2.3 STEP2.1
+    """,
+    # Chen et al. 2012: in a tick one forward and one backward; stage 0 of 2 has three in flight.
+    ("delayed-update", 2, 4): """
+        F0.0 F0.1 F0.2 BW0.0 STEP0 F0.3 BW0.1 STEP0.1 BW0.2 STEP0.2 BW0.3 STEP0.3
+        F1.0 BW1.0 STEP1 F1.1 BW1.1 STEP1.1 F1.2 BW1.2 STEP1.2 F1.3 BW1.3 STEP1.3
+    """,
     # Li et al. 2020: one micro-batch after the other.
     ("data-parallel", 2, 3): """
         F0.0 F1.0 BW1.0 BW0.0 F0.2 F1.2 BW1.2 BW0.2

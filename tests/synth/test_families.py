@@ -124,6 +124,8 @@ ADMITS: dict[str, Callable[[int, int], bool]] = {
     "weipipe": lambda p, m: m % p == 0,
     "weipipe:wzb1": lambda p, m: p % 2 == 0,
     "zero": lambda p, m: m % p == 0,
+    "2bw": lambda p, m: m >= p,
+    "paci": lambda p, m: m >= p - 1,
     "chimera": lambda p, m: p % 2 == 0,
     "bitpipe": lambda p, m: p % 2 == 0,
     "bitpipe-loop": lambda p, m: p % 2 == 0,
@@ -244,12 +246,13 @@ def test_costs_and_caps_must_be_of_the_placement() -> None:
 
 @pytest.mark.parametrize("name", sorted(families()))
 def test_every_family_names_its_paper(name: str) -> None:
-    assert re.search(r"arXiv \d{4}\.\d{5}|PPoPP \d{4}", families()[name].source)
+    assert re.search(r"arXiv \d{4}\.\d{5}|(PPoPP|Interspeech) \d{4}", families()[name].source)
 
 
 def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        SynthError, match=r"family '2f2b' is unknown; known: 1f1b, bitpipe, bitpipe-loop, bpipe, "
+        SynthError,
+        match=r"family '2f2b' is unknown; known: 1f1b, 2bw, bitpipe, bitpipe-loop, bpipe, ",
     ):
         generate("2f2b", 4, 8)
 

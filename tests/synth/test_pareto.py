@@ -40,6 +40,12 @@ def test_of_equals_the_first_is_on_the_front() -> None:
     assert [mark.name for mark in pareto(marks).front] == ["x"]
 
 
+def test_the_front_is_of_the_schedules_with_the_least_delay() -> None:
+    late = (Mark("late", 1, 1, delay=3), Mark("later", 1, 1, delay=4))
+    assert pareto((*MARKS, *late)).front == pareto().front
+    assert [mark.name for mark in pareto(late).front] == ["late"]
+
+
 def test_the_terminal_shows_every_schedule_at_its_letter() -> None:
     drawn = plot(pareto(), 80, 14)
     body, legend = drawn.split("\n")[:14], drawn.split("\n")[-2:]

@@ -218,7 +218,7 @@ def misspell_op(rng: random.Random, data: dict[str, Any]) -> list[str]:
     tokens[place] = rng.choice(
         [
             *(f"H{body}", f"f{body}", f"FB{body}", f"F{stage}", f"F{stage}.", f"F.{stage}"),
-            *(f"F{stage}.x", f"F-{stage}.1", f"F{body}.0", f"STEP{stage}.1", f"{tokens[place]},"),
+            *(f"F{stage}.x", f"F-{stage}.1", f"F{body}.0", f"STEP{stage}.", f"{tokens[place]},"),
             *(f"{tokens[place]}@", f"F{stage},1", "F", "0.1", "…", f"WB{body}"),
         ]
     )

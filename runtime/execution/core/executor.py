@@ -76,8 +76,13 @@ class Executor:
             on_failure: called with the error that ends a step, before other ranks can notice.
 
         Raises:
-            SynthError: weights travel in the schedule, and `kept` is missing.
+            SynthError: weights travel, and `kept` is missing; or they have versions.
         """
+        if lowered.versions is not None:
+            raise SynthError(
+                "this schedule updates weights between its ops; it can be compared, shown and "
+                "checked but not run yet: run one that flushes the pipeline, such as 1f1b"
+            )
         if lowered.visits is not None and kept is None:
             raise SynthError(
                 "weights travel in this schedule, which can be run on real stages only; run one "

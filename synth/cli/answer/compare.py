@@ -24,6 +24,7 @@ def drawn(comparison: "Comparison") -> Pareto:
             asked.objective.value_us(entry),
             max(entry.peak_bytes),
             entry.lower_bound_us is not None,
+            entry.delay,
         )
         for entry in comparison.ranked()
     )
@@ -81,6 +82,7 @@ def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], 
     header = ["   schedule", "make-\nspan\nms", "\nperiod\nms", "bub-\nble\n%", "mean\nidle\n%"]
     header += [f"\npeak\n{held}", f"stat-\nic\n{held}", f"\nsent\n{moved}", f"sum-\nmed\n{moved}"]
     has_cap = comparison.question.caps_bytes is not None
+    has_delay = any(entry.delay for entry in entries)
     columns = [
         _sizes([max(entry.peak_bytes) for entry in entries], memory, 2),
         _sizes([max(entry.static_bytes) for entry in entries], memory, 2),
@@ -91,8 +93,10 @@ def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], 
     for number, entry in enumerate(entries):
         sign = letter(number) + ("*" if entry.name in front else " ")
         sizes = [column[number] for column in columns]
+        delay = [str(entry.delay)] if has_delay else []
         fits = ["yes" if entry.fits else "no"] if has_cap else []
-        rows.append([f"{sign} {entry.name}", *_figures(entry, comparison), *sizes, *fits])
+        rows.append([f"{sign} {entry.name}", *_figures(entry, comparison), *sizes, *delay, *fits])
+    header += ["\nde-\nlay"] if has_delay else []
     return [*header, *(["\nfit"] if has_cap else [])], rows
 
 
@@ -112,12 +116,18 @@ def _sizes(sizes: list[int], unit: float, decimals: int) -> list[str]:
 
 
 def _legend(comparison: "Comparison") -> str:
+    delay = ""
+    if any(entry.delay for entry in comparison.entries):
+        delay = (
+            " delay: updates between the weights that a gradient was computed with and those that "
+            "it updates, at most; the front is of the least delay."
+        )
     return fill(
         f"sorted by the {comparison.question.objective.words}; * Pareto front. bubble, mean idle: "
         f"of that time; the bubble counts the rank with the most work, mean idle all ranks. "
         f"static: parameters, gradients, optimizer state, of both copies where there are two. "
         f"sent: between ranks, and to the hosts' memory and back; summed: by collectives; both "
-        f"over all links.",
+        f"over all links.{delay}",
         _COLUMNS,
     )
 
@@ -183,6 +193,7 @@ def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> 
         "sent_bytes": entry.sent_bytes,
         "reduced_bytes": entry.reduced_bytes,
         "host_bytes": entry.host_bytes,
+        "delay": entry.delay,
         "fits": entry.fits,
         "on_front": is_on_front,
         "lower_bound_us": entry.lower_bound_us,

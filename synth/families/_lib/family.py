@@ -12,6 +12,7 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 from synth.schedule.weight_flow import WeightFlow
+from synth.schedule.weight_versions import WeightVersions
 
 Programs = Sequence[Iterable[Op]]
 
@@ -87,7 +88,8 @@ class Family:
     definition does not admit the setting. `timed` families read costs, so they take longer.
     `averages` marks those that themselves also try, or only read, the means over all stages.
     `buffering` returns the buffering of a schedule; None: the default. `weights` returns the way of
-    weights; None: they stay with their stages.
+    weights; None: they stay with their stages. `versions` returns how often weights are updated and
+    which versions are read; None: once, at the end.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Family:
     averages: bool = False
     buffering: Callable[[Setting, Schedule], Buffering] | None = None
     weights: Callable[[Setting], WeightFlow] | None = None
+    versions: Callable[[Setting], WeightVersions] | None = None
 
     def place(self, num_ranks: int, options: Options) -> Placement:
         """The placement on which the family is defined.
@@ -119,7 +122,10 @@ class Family:
         eager = setting.options.get(SYNC.name, SYNC.default) == SYNC.default
         flow = self.weights(setting) if self.weights else None
         count = setting.num_micro_batches
-        made = Schedule(setting.placement, count, programs, name, eager=eager, weights=flow)
+        rule = self.versions(setting) if self.versions else None
+        made = Schedule(
+            setting.placement, count, programs, name, eager=eager, weights=flow, versions=rule
+        )
         return replace(made, buffering=self.buffering(setting, made)) if self.buffering else made
 
 

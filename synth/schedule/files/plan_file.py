@@ -27,6 +27,7 @@ from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
+from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
 from synth.units import format_bytes, format_us, shown
 from synth.version import __version__
 
@@ -142,13 +143,32 @@ class Weights(Record):
         return WeightFlow(self.homes, self.sharded, self.route, self.gradients)
 
 
+class Versions(Record):
+    """How often weights are updated, and the versions that ops read: a `WeightVersions`."""
+
+    update_every: PositiveInt = Field(description="micro-batches of an update")
+    forward: ForwardReads
+    backward: BackwardReads
+
+    @classmethod
+    def of(cls, rule: WeightVersions | None) -> "Versions | None":
+        """The record of a rule."""
+        if rule is None:
+            return None
+        return cls(update_every=rule.every, forward=rule.forward, backward=rule.backward)
+
+    def rule(self) -> WeightVersions:
+        """The rule of the record."""
+        return WeightVersions(self.update_every, self.forward, self.backward)
+
+
 class Plan(Displayed, FileRecord):
     """A plan file. It needs no other file to be shown, checked or run.
 
     Version 2 added the ops R, O, L, K and G, and the cost of an F that R follows. Version 3 added a
     fingerprint, version 4 a certificate of the bound, version 5 layers that B recomputes, version 6
-    weights that travel (the ops U, D and A), the parameters' share of the static bytes, and the
-    function that makes the inputs.
+    weights that travel (the ops U, D and A), weights with versions (STEPs with numbers), the
+    parameters' share of the static bytes, and the function that makes the inputs.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
@@ -173,6 +193,9 @@ class Plan(Displayed, FileRecord):
     send_behind: _Number = 2
     eager: bool = Field(default=True, description="copies are reduced as soon as possible")
     weights: Weights | None = Field(default=None, description="how weights travel; None: they stay")
+    versions: Versions | None = Field(
+        default=None, description="updates within the plan; None: one, at its end"
+    )
     num_micro_batches: _Number = Field(gt=0)
     caps_bytes: tuple[_Cap, ...] | None = None
     costs: Costs
@@ -248,6 +271,7 @@ class Plan(Displayed, FileRecord):
             send_behind=schedule.buffering.send_behind,
             eager=schedule.eager,
             weights=Weights.of(schedule.weights),
+            versions=Versions.of(schedule.versions),
             num_micro_batches=schedule.num_micro_batches,
             caps_bytes=caps_bytes,
             costs=costs,
@@ -324,6 +348,7 @@ class Plan(Displayed, FileRecord):
             Buffering(self.receive_ahead, self.send_behind),
             self.eager,
             None if self.weights is None else self.weights.flow(),
+            None if self.versions is None else self.versions.rule(),
         )
 
     def check(self) -> tuple[Lowered, Timeline]:
@@ -386,6 +411,8 @@ def schedule_fingerprint(schedule: Schedule) -> str:
     if schedule.weights is not None:
         rules = (*rules, schedule.weights)
     lines = [repr(rules), *map(program_text, schedule.programs)]
+    if schedule.versions is not None:
+        lines.append(repr(schedule.versions))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

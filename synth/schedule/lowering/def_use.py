@@ -8,6 +8,7 @@ import numpy as np
 from synth.costs import IntArray
 from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.lowering.effects import EffectTable, Pairs
+from synth.schedule.lowering.version_accesses import VersionAccesses
 from synth.schedule.lowering.weight_visits import WeightVisits
 
 
@@ -43,16 +44,16 @@ class DefUse:
 
 
 def find_def_use(
-    arrays: OpArrays, table: EffectTable, visits: WeightVisits | None = None
+    arrays: OpArrays, table: EffectTable, accesses: WeightVisits | VersionAccesses | None = None
 ) -> DefUse:
     """Match the reads of all ops with their makers; of several makers the last one counts."""
     cells, classes = arrays.cells, arrays.classes
     makes = table.makes.pairs(classes, cells)
     node, value = table.reads.pairs(classes, cells)
-    if visits is not None:
-        # Their values are of kinds of their own, so both parts may follow each other.
-        makes = makes.joined(visits.makes)
-        node, value = Pairs(node, value).joined(visits.reads)
+    if accesses is not None:
+        # Their values are read by no op of the table, so both parts may follow each other.
+        makes = makes.joined(accesses.makes)
+        node, value = Pairs(node, value).joined(accesses.reads)
     maker = np.full(table.num_values, -1)
     maker[makes.value] = makes.node
     made = maker[value]

@@ -44,7 +44,7 @@ _Rule = Callable[[tuple[StageCosts, ...], OpKind, int, SavedMode], list[_Relativ
 
 
 class VisitAccesses(NamedTuple):
-    """The values that ops read and make besides, where weights travel."""
+    """The values that ops read and make besides, where weights travel or have versions."""
 
     reads: Mapping[Op, list[Value]]
     makes: Mapping[Op, list[Value]]
@@ -55,7 +55,8 @@ class Effects:
 
     An activation is also *read* by the later ops of a layer that holds it (autograd saved it); the
     costs say which ops these are. Weights are read by every F, B, BW and R. Where they stay with
-    their stage they neither order nor free anything; `visits` has the accesses where they travel.
+    their stage they neither order nor free anything; `visits` has the accesses where they travel or
+    have versions. If there is not `one_update`, it also has the gradients that STEPs read.
     """
 
     def __init__(
@@ -64,9 +65,12 @@ class Effects:
         num_micro_batches: int,
         saved_modes: Mapping[Cell, SavedMode] | None = None,
         visits: VisitAccesses | None = None,
+        *,
+        one_update: bool = True,
     ) -> None:
         self._stages = costs.stages
         self._visits = visits or VisitAccesses({}, {})
+        self._one_update = one_update
         self._num_micro_batches = num_micro_batches
         self._saved_modes = saved_modes or {}
 
@@ -75,7 +79,8 @@ class Effects:
         kind, s, j, r = op
         visits = self._visits.reads.get(op, [])
         if kind == OpKind.STEP:
-            return [*(Value(WGRAD, s, k, r) for k in range(self._num_micro_batches)), *visits]
+            batch = range(self._num_micro_batches if self._one_update else 0)
+            return [*(Value(WGRAD, s, k, r) for k in batch), *visits]
         found = _reads(self._stages, kind, s, self.saved_mode(op))
         return [*(Value(k, s + offset, j, r) for k, offset in found), *visits]
 
@@ -232,14 +237,21 @@ class EffectTable:
 
     @staticmethod
     def of(
-        costs: Costs, num_replicas: int, num_micro_batches: int, *, is_plain: bool
+        costs: Costs,
+        num_replicas: int,
+        num_micro_batches: int,
+        *,
+        is_plain: bool,
+        one_update: bool = True,
     ) -> "EffectTable":
         """Make the table for stages with `num_replicas` copies.
+
+        If there is not `one_update`, it lacks the reads of STEPs.
 
         Raises:
             SynthError: a cost is too large to be added up exactly.
         """
-        return _effect_table(costs.table(), num_replicas, num_micro_batches, is_plain)
+        return _effect_table(costs.table(), num_replicas, num_micro_batches, is_plain, one_update)
 
 
 class _Class(NamedTuple):
@@ -261,7 +273,7 @@ def _classes(num_stages: int, is_plain: bool) -> list[_Class]:
 
 @lru_cache(maxsize=32)  # a search evaluates thousands of orders on the same costs
 def _effect_table(
-    table: CostTable, num_replicas: int, num_micro_batches: int, is_plain: bool
+    table: CostTable, num_replicas: int, num_micro_batches: int, is_plain: bool, one_update: bool
 ) -> EffectTable:
     stages, num_stages = table.stages, len(table.stages)
     num_cells = num_replicas * num_stages * num_micro_batches
@@ -269,7 +281,8 @@ def _effect_table(
     sizes = np.array([[_bytes_of(stage, kind) for stage in stages] for kind in value_kinds])
     classes = _classes(num_stages, is_plain)
     reads = _access_lists(table, classes, _reads, num_cells, num_micro_batches)
-    _add_reads_of_step(reads, classes, num_cells, num_micro_batches)
+    if one_update:
+        _add_reads_of_step(reads, classes, num_cells, num_micro_batches)
     makes = _access_lists(table, classes, _makes, num_cells, num_micro_batches)
     return EffectTable(
         num_cells,

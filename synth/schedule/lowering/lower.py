@@ -30,7 +30,13 @@ from synth.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import OpArrays
 from synth.schedule.lowering.collectives import Collective, PlacedCollective, find_reductions
 from synth.schedule.lowering.def_use import DefUse, find_def_use
-from synth.schedule.lowering.effects import VALUE_KINDS, Effects, EffectTable, VisitAccesses
+from synth.schedule.lowering.effects import (
+    VALUE_KINDS,
+    Effects,
+    EffectTable,
+    Pairs,
+    VisitAccesses,
+)
 from synth.schedule.lowering.programs import (
     Action,
     CommunicationSlots,
@@ -39,6 +45,7 @@ from synth.schedule.lowering.programs import (
     insert_communication,
 )
 from synth.schedule.lowering.transfers import TransferTable, find_transfers
+from synth.schedule.lowering.version_accesses import VersionAccesses, find_versions
 from synth.schedule.lowering.weight_visits import WeightVisits, find_collectives, find_visits
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
@@ -77,6 +84,7 @@ class Lowered:
     durations: IntArray
     edges: Edges
     visits: WeightVisits | None = None
+    versions: VersionAccesses | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -96,11 +104,23 @@ class Lowered:
     @cached_property
     def effects(self) -> Effects:
         """The reads and writes of the ops."""
-        visits = None if self.visits is None else self._accesses(self.visits)
-        return Effects(self.costs, self.schedule.num_micro_batches, self.arrays.saved_modes, visits)
+        found = self.visits or self.versions
+        return Effects(
+            self.costs,
+            self.schedule.num_micro_batches,
+            self.arrays.saved_modes,
+            None if found is None else self._accesses(found),
+            one_update=self.versions is None,
+        )
 
-    def _accesses(self, visits: WeightVisits) -> VisitAccesses:
-        """The accesses of visits and sums by op."""
+    @property
+    def stored(self) -> Pairs | None:
+        """The values that ops make besides those of the effect table; None: there are none."""
+        found = self.visits or self.versions
+        return None if found is None else found.makes
+
+    def _accesses(self, visits: WeightVisits | VersionAccesses) -> VisitAccesses:
+        """The accesses of visits and sums, or of versions, by op."""
         ops = [op for program in self.ops for op in program]
         found: list[defaultdict[Op, list[Value]]] = []
         for pairs in (visits.reads, visits.makes):
@@ -236,7 +256,7 @@ def lower(schedule: Schedule, costs: Costs, *, synchronous_step: bool = False) -
         schedule: a schedule whose ops exist; `verify` checks the rest.
         costs: of as many stages as the placement has.
         synchronous_step: every STEP waits for all ranks (a global gradient norm), as training
-            without optimizer post-validation does.
+            without optimizer post-validation does; without effect where weights have versions.
 
     Raises:
         SynthError: a cost is too large to be added up exactly.
@@ -249,10 +269,15 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     schedule = arrays.schedule
     num_replicas = len(schedule.placement.ranks)
     table = EffectTable.of(
-        costs, num_replicas, schedule.num_micro_batches, is_plain=arrays.is_plain
+        costs,
+        num_replicas,
+        schedule.num_micro_batches,
+        is_plain=arrays.is_plain,
+        one_update=schedule.versions is None,
     )
     visits = None if schedule.weights is None else find_visits(arrays, schedule.weights)
-    def_use = find_def_use(arrays, table, visits)
+    versions = None if schedule.versions is None else find_versions(arrays, schedule.versions)
+    def_use = find_def_use(arrays, table, visits or versions)
     transfer_table = find_transfers(arrays, def_use, table, costs, visits)
     groups = (
         find_reductions(arrays, costs)
@@ -269,12 +294,12 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     edges = [_op_edges(arrays, def_use), _transfer_edges(arrays, transfer_table)]
     if groups:
         edges.append(_collective_edges(groups, arrays.num_nodes + len(transfer_table)))
-    if synchronous_step:
+    if synchronous_step and versions is None:
         ended = range(len(durations_us) - len(collective_us), len(durations_us))
         edges.append(_barrier_edges(arrays, ended))
     joined = Edges(*(np.concatenate(ends) for ends in zip(*edges, strict=True)))
-    parts = (arrays, table, def_use, transfer_table, groups, durations_us, joined, visits)
-    return Lowered(schedule, costs, *parts)
+    parts = (arrays, table, def_use, transfer_table, groups, durations_us, joined)
+    return Lowered(schedule, costs, *parts, visits=visits, versions=versions)
 
 
 def _shared_steps_us(op_us: IntArray, arrays: OpArrays, flow: WeightFlow) -> IntArray:

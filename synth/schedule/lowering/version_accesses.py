@@ -1,0 +1,119 @@
+"""The versions of weights that ops read, and the accesses that follow from them.
+
+    F, B, BW, R   read the version that the plan's rule names; they read weights(s, v) if a STEP
+                  has replaced it before
+    STEP(s, v)    reads wgrad(s, j) of its batch, and makes weights(s, v) if an op reads version v
+                  later
+
+Versions of a stage depend on the order of its rank's program alone, except for vertical sync, which
+reads the number of the version from the program of the first stage.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.costs import IntArray
+from synth.op_kinds import OpKind
+from synth.schedule.arrays import KIND_CODES, Flags, OpArrays
+from synth.schedule.lowering.effects import VALUE_CODES, WEIGHTS, WGRAD, Pairs
+from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
+
+NONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class VersionAccesses:
+    """The versions that ops read, by node, and the accesses of the values behind them.
+
+    Attributes:
+        rule: the plan's.
+        reads: ops with the stashed versions, and STEPs with the gradients, that they read.
+        makes: STEPs with the versions that they stash.
+        version: by node the version that the op reads; −1 for ops that read no weights. A STEP has
+            the version that it replaces.
+        newest: by node the newest version of the op's stage when it starts.
+    """
+
+    rule: WeightVersions
+    reads: Pairs
+    makes: Pairs
+    version: IntArray
+    newest: IntArray
+
+
+def find_versions(arrays: OpArrays, rule: WeightVersions) -> VersionAccesses:
+    """Find the versions that all ops read, and the STEPs that must stash one."""
+    newest = _steps_before(arrays)
+    version = _versions(arrays, rule, newest)
+    copy = arrays.cells // arrays.schedule.num_micro_batches
+    stash = _value(arrays, VALUE_CODES[WEIGHTS], copy, version)
+    stale = (~arrays.of_step & (version != NONE) & (version < newest)).nonzero()[0]
+    of_gradients = _gradients_of_steps(arrays, rule)
+    node = np.concatenate([stale, of_gradients.node])
+    value = np.concatenate([stash[stale], of_gradients.value])
+    order = node.argsort(kind="stable")
+    step = arrays.of_step.nonzero()[0]
+    stashing = step[np.isin(stash[step], stash[stale])]
+    return VersionAccesses(
+        rule, Pairs(node[order], value[order]), Pairs(stashing, stash[stashing]), version, newest
+    )
+
+
+def _value(arrays: OpArrays, kind_code: int, copy: IntArray, number: IntArray) -> IntArray:
+    """The number of a value; see `EffectTable`."""
+    cell = copy * arrays.schedule.num_micro_batches + number
+    found: IntArray = kind_code * arrays.num_cells + cell
+    return found
+
+
+def _steps_before(arrays: OpArrays) -> IntArray:
+    """For each op the number of STEPs of its stage copy that stand before it."""
+    copy = arrays.cells // arrays.schedule.num_micro_batches
+    # The nodes of a copy stand on one rank, so their order is that of its program.
+    order = copy.argsort(kind="stable")
+    is_step = arrays.of_step[order].astype(np.int64)
+    before = is_step.cumsum() - is_step
+    sorted_copy = copy[order]
+    first = np.searchsorted(sorted_copy, sorted_copy)
+    found = np.empty_like(before)
+    found[order] = before - before[first]
+    return found
+
+
+def _versions(arrays: OpArrays, rule: WeightVersions, newest: IntArray) -> IntArray:
+    version = np.where(arrays.of_step, arrays.microbatch, NONE)
+    forward = _of_kinds(arrays, OpKind.F)
+    match rule.forward:
+        case ForwardReads.NEWEST:
+            read = newest
+        case ForwardReads.VERTICAL:
+            entry = (forward & (arrays.stage == 0)).nonzero()[0]
+            by_microbatch = np.zeros(arrays.schedule.num_micro_batches, dtype=np.int64)
+            by_microbatch[arrays.microbatch[entry]] = newest[entry]
+            read = by_microbatch[arrays.microbatch]
+        case ForwardReads.PREVIOUS_BATCH:
+            read = np.maximum(arrays.microbatch // rule.every - 1, 0)
+    version[forward] = read[forward]
+    backward = _of_kinds(arrays, OpKind.B, OpKind.BW, OpKind.R)
+    read = newest
+    if rule.backward == BackwardReads.STASHED:
+        by_cell = np.zeros(arrays.num_cells, dtype=np.int64)
+        by_cell[arrays.cells[forward]] = version[forward]
+        read = by_cell[arrays.cells]
+    version[backward] = read[backward]
+    return version
+
+
+def _of_kinds(arrays: OpArrays, *kinds: OpKind) -> Flags:
+    return np.isin(arrays.kind, [KIND_CODES[kind] for kind in kinds])
+
+
+def _gradients_of_steps(arrays: OpArrays, rule: WeightVersions) -> Pairs:
+    """Every STEP with the wgrad of each micro-batch of its batch."""
+    step = arrays.of_step.nonzero()[0]
+    m = arrays.schedule.num_micro_batches
+    copy, first = arrays.cells[step] // m, arrays.microbatch[step] * rule.every
+    number = np.minimum(first[:, None] + np.arange(rule.every), m - 1)
+    value = _value(arrays, VALUE_CODES[WGRAD], copy[:, None], number)
+    return Pairs(np.repeat(step, rule.every), value.ravel())

@@ -1,0 +1,56 @@
+"""Delay, drift and number of versions of each stage, read off a lowered schedule."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from synth.op_kinds import OpKind
+from synth.schedule.arrays import KIND_CODES
+from synth.schedule.lowering.lower import Lowered
+
+
+class StageVersions(NamedTuple):
+    """The versions of a stage, in numbers of updates; each figure is the largest that occurs.
+
+    Attributes:
+        delay: updates between the version that F read and the one that its gradient updates.
+        backward_delay: the same for the version that B read.
+        drift: updates between the versions that F and B of a micro-batch read.
+        alive: versions that are held at a time, the newest included.
+    """
+
+    delay: int
+    backward_delay: int
+    drift: int
+    alive: int
+
+
+def version_facts(lowered: Lowered) -> tuple[StageVersions, ...]:
+    """The facts of all stages; of a plan with one update, no delay and one version."""
+    accesses, arrays = lowered.versions, lowered.arrays
+    if accesses is None:
+        return (StageVersions(0, 0, 0, 1),) * arrays.num_stages
+    m = arrays.schedule.num_micro_batches
+    read = np.zeros((2, arrays.num_stages, m), dtype=np.int64)
+    for row, kinds in enumerate(((OpKind.F,), (OpKind.B, OpKind.BW))):
+        node = np.isin(arrays.kind, [KIND_CODES[kind] for kind in kinds]).nonzero()[0]
+        read[row, arrays.stage[node], arrays.microbatch[node]] = accesses.version[node]
+    delay = (np.arange(m) // accesses.rule.every - read).max(axis=2).tolist()
+    drift = np.abs(read[1] - read[0]).max(axis=1).tolist()
+    alive = _alive(lowered)
+    return tuple(
+        StageVersions(*figures) for figures in zip(delay[0], delay[1], drift, alive, strict=True)
+    )
+
+
+def _alive(lowered: Lowered) -> list[int]:
+    """By stage the most versions that are held after an op."""
+    accesses, arrays = lowered.versions, lowered.arrays
+    assert accesses is not None
+    change = np.zeros((arrays.num_stages, arrays.num_nodes + 1), dtype=np.int64)
+    made = accesses.makes
+    stage = arrays.stage[made.node]
+    np.add.at(change, (stage, made.node), 1)
+    np.add.at(change, (stage, lowered.def_use.last_use[made.value]), -1)
+    found: list[int] = (1 + change.cumsum(axis=1).max(axis=1)).tolist()
+    return found
