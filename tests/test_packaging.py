@@ -1,6 +1,7 @@
 """The installed files, and the cost of importing the package."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -74,6 +75,50 @@ def modules_loaded_by(code: str, cwd: Path) -> set[str]:
         [sys.executable, "-c", script], cwd=cwd, capture_output=True, text=True, check=True
     )
     return {name.split(".")[0] for name in run.stdout.rpartition("\0")[2].split()}
+
+
+# torch counts as not installed.
+BARE = "import sys\nsys.modules['torch'] = None\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["profile", "gpt-bytes", "-o", "x.json"], ["run", "plan.json", "--data", "x"]]
+)
+def test_without_torch_solving_works_and_running_names_the_extra(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", f"{BARE}import synth.cli; synth.cli.main()"]
+    size = ("--ranks", "2", "--micro-batches", "2", "--time-limit", "5s", "--gap", "50%")
+    (tmp_path / "x").write_text("text")
+    solved = subprocess.run(
+        [*command, "solve", "gpt-bytes-cpu", *size, "--placement", "linear", "-o", "plan.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert solved.returncode == 0, solved.stderr
+    ran = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert ran.stderr.count("\n") == 1
+    assert "torch, which is not installed; pip install 'synth-pipeline[torch]'" in ran.stderr
+
+
+def test_without_torch_a_pipeline_is_an_import_error_that_names_the_extra(tmp_path: Path) -> None:
+    code = f"{BARE}import synth\ntry:\n    synth.Pipeline\nexcept ImportError as e:\n    print(e)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "synth-pipeline[torch]" in run.stdout
+
+
+def test_the_makefile_installs_every_extra_that_tests_and_demo_use() -> None:
+    extras = set(SETTINGS["project"]["optional-dependencies"])
+    found = re.search(r"--editable \"\.\[([\w,]+)\]\"", (ROOT / "Makefile").read_text())
+    assert found is not None
+    assert extras - set(found[1].split(",")) == {"browser"}
+
+
+def test_the_page_of_the_package_index_has_no_relative_links() -> None:
+    page = (ROOT / SETTINGS["project"]["readme"]).read_text()
+    assert not re.findall(r"\]\((?!https?:)", page)
 
 
 HELP = """

@@ -2,18 +2,17 @@
 
 from collections.abc import Callable
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 
 from synth.errors import SynthError
+from synth.extras import require
 from synth.record import write_atomically
 from synth.report.picture.pdf import pdf_bytes
 from synth.report.picture.picture import Picture
 from synth.report.picture.png import png_bytes
 from synth.report.picture.svg import svg_text
 
-# The extra of the package that installs what PNG and PDF need, and these modules.
-EXTRA = "synth-pipeline[picture]"
+# The modules that PNG and PDF need.
 _NEEDED = ("reportlab", "pypdfium2")
 
 
@@ -54,12 +53,8 @@ def check_drawable(path: Path) -> None:
         SynthError: its suffix is unknown, or a package that its format needs is missing.
     """
     needed = () if format_of(path) == PictureFormat.SVG else _NEEDED
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
-        raise SynthError(
-            f"{path}: PNG and PDF need the package {' and '.join(missing)}; "
-            f"pip install '{EXTRA}', or give a name that ends in .svg"
-        )
+    way_out = ", or give a name that ends in .svg"
+    require("picture", needed, f"{path}: PNG and PDF need the package", way_out)
 
 
 def save_picture(path: Path, picture: Picture) -> None:

@@ -1,0 +1,31 @@
+"""Packages that only a part of synth needs, and the error if one is missing."""
+
+from importlib.util import find_spec
+
+from synth.errors import SynthError
+
+_DISTRIBUTION = "synth-pipeline"
+
+
+class MissingExtra(SynthError, ImportError):
+    """A package is not installed that an extra of this distribution installs."""
+
+
+def require(extra: str, packages: tuple[str, ...], purpose: str, way_out: str = "") -> None:
+    """Check that the packages of an extra are installed.
+
+    Args:
+        extra: its name.
+        packages: import names of what it installs.
+        purpose: what needs them, as the beginning of a sentence.
+        way_out: another way, if there is one, as the end of a sentence.
+
+    Raises:
+        MissingExtra: one is not installed; says how to install it.
+    """
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(
+            f"{purpose} {' and '.join(missing)}, which is not installed; "
+            f"pip install '{_DISTRIBUTION}[{extra}]'{way_out}"
+        )
