@@ -12,6 +12,7 @@ from synth.cli.read import run_options as options
 from synth.cli.read.optimizer import read_optimizer
 from synth.cli.read.options import MOST_COLUMNS, ForceOption
 from synth.cli.read.own_model import ModelOption, TrustOption, read_inputs, read_model
+from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
 from synth.overwrite_guard import PAGE, RUN, TRACE, check_replaceable
@@ -69,6 +70,7 @@ def command(
             help="Write charts of the plan and of the median step here, as one page for a browser."
         ),
     ] = None,
+    picture: PictureOption = None,
     width: Annotated[
         int | None, typer.Option(min=40, max=MOST_COLUMNS, help="Width of the chart in columns.")
     ] = None,
@@ -77,10 +79,12 @@ def command(
 ) -> None:
     """Train under PLAN: launch one process per rank, or run as a worker under torchrun."""
     named = [given.rpartition(":")[0] or None for given in (model, inputs) if given is not None]
-    check_outputs(output, trace, html, inputs=[plan, data, *named])
+    pictures = picture or []
+    check_outputs(output, trace, html, *pictures, inputs=[plan, data, *named])
     check_replaceable(output, RUN, "-o", force)
     check_replaceable(trace, TRACE, "--trace", force)
     check_replaceable(html, PAGE, "--html", force)
+    check_pictures(pictures, force)
     checked, lowered, _ = load_checked(plan)
     _check_runnable(checked)
     from synth.runtime.training.train_options import TrainOptions
@@ -121,7 +125,8 @@ def command(
     )
     results = _train(plan, checked, lowered, chosen)
     if results is not None:
-        report(checked, lowered, results, Outputs(output, trace, html, output_format, width))
+        outputs = Outputs(output, trace, html, pictures, output_format, width)
+        report(checked, lowered, results, outputs)
 
 
 def _check_runnable(plan: "Plan") -> None:

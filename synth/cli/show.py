@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from synth.cli.answer.html import chart_against, is_file_name, write_page
+from synth.cli.answer.charts import ChartSet, chart_against, is_file_name
 from synth.cli.answer.output import (
     Format,
     FormatOption,
@@ -16,7 +16,9 @@ from synth.cli.answer.output import (
     talk,
     value_line,
 )
+from synth.cli.read.excerpt import BeginOption, EndOption, ShownRanksOption, read_excerpt
 from synth.cli.read.options import MOST_COLUMNS, ForceOption
+from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
 from synth.overwrite_guard import PAGE, PERFETTO, TRACE, check_replaceable
@@ -60,13 +62,18 @@ def command(
             "needs no network."
         ),
     ] = None,
+    picture: PictureOption = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
             help="Another plan file, or a published schedule on the costs of PLAN, to draw above "
-            "it in the --html page. Can be repeated."
+            "it in --html and --picture. Can be repeated."
         ),
     ] = None,
+    begin: BeginOption = None,
+    end: EndOption = None,
+    ranks: ShownRanksOption = None,
+    memory: Annotated[bool, typer.Option(help="Draw the memory of each rank in --picture.")] = True,
     force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -79,28 +86,38 @@ def command(
     from synth.schedule.measured.execution_trace import moved_spans
 
     others = against or []
-    if others and html is None:
-        raise SynthError("--against is for the page of --html; give --html FILE as well")
+    pictures = picture or []
+    if others and html is None and not pictures:
+        raise SynthError(
+            "--against is for pages and pictures; give --html FILE or --picture FILE as well"
+        )
     files = filter(is_file_name, others)
-    check_outputs(trace, perfetto, html, inputs=[plan_path, measured, *files])
+    check_outputs(trace, perfetto, html, *pictures, inputs=[plan_path, measured, *files])
     check_replaceable(trace, TRACE, "--trace", force)
     check_replaceable(perfetto, PERFETTO, "--perfetto", force)
     check_replaceable(html, PAGE, "--html", force)
+    check_pictures(pictures, force)
     plan, lowered, timeline = load_checked(plan_path)
+    excerpt = read_excerpt(begin, end, ranks, plan.num_ranks)
     overlaid = Overlay(timeline) if measured is None else overlay(plan, lowered, measured)
+    ran = overlaid.measured.ops if overlaid.measured else None
+    moves = moved_spans(overlaid.planned)
+    planned = overlaid.planned.ops
+    gantt = render(planned, measured=ran, moves=moves, width=width, excerpt=excerpt)
     write_charts(plan, timeline, overlaid, trace, perfetto)
     for path in filter(None, (trace, perfetto)):
         talk(f"written: {path}")
-    if html is not None:
-        write_page(html, plan, overlaid, [chart_against(text, plan) for text in others])
+    if html is not None or pictures:
+        charts = ChartSet.of(plan, overlaid, [chart_against(text, plan) for text in others])
+        if html is not None:
+            charts.write_page(html)
+        charts.write_pictures(pictures, excerpt, memory)
     if format == Format.JSON:
         answer_json(as_json(plan, lowered, timeline) | overlaid.as_json())
         return
     answer(headline(plan, timeline))
     answer("".join(f"{line}\n" for line in version_lines(lowered)))
-    ran = overlaid.measured.ops if overlaid.measured else None
-    moves = moved_spans(overlaid.planned)
-    answer(render(overlaid.planned.ops, measured=ran, moves=moves, width=width) + "\n")
+    answer(gantt + "\n")
     answer(plan_table(plan, lowered, timeline))
     if overlaid.difference is not None:
         answer("\n" + overlaid.text())

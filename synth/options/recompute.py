@@ -1,16 +1,12 @@
 """Reading `--recompute`: stages, layers, or a keyword."""
 
-import re
-
 from synth.errors import SynthError
 from synth.options.keywords import word
+from synth.options.ranges import MOST_DIGITS, read_ranges
 from synth.units import shown
 
 # Prefix of the layers that `--recompute` lists.
 LAYERS = "layers:"
-
-# Most digits of the number of a stage or a layer.
-_MOST_DIGITS = 6
 
 
 def read_layers(text: str, num_layers: int) -> tuple[int, ...]:
@@ -24,25 +20,13 @@ def read_layers(text: str, num_layers: int) -> tuple[int, ...]:
         return ()
     if name == f"{LAYERS}all":
         return tuple(range(num_layers))
-    ranges = [_range(part) for part in name.removeprefix(LAYERS).split(",")]
-    known = [one for one in ranges if one is not None and one.stop <= num_layers]
-    if len(known) < len(ranges):
+    layers = read_ranges(name.removeprefix(LAYERS), num_layers)
+    if layers is None:
         raise SynthError(
             f"--recompute {shown(text)} is not understood; write layers from 0 to "
             f"{num_layers - 1}, such as {LAYERS}3-8 or {LAYERS}0,2,4, or {LAYERS}all"
         )
-    return tuple(sorted({index for one in known for index in one}))
-
-
-def _range(text: str) -> range | None:
-    """`3-8`, both ends included, or `3`; None: neither."""
-    match = re.fullmatch(
-        rf"\s*(\d{{1,{_MOST_DIGITS}}})\s*(?:-\s*(\d{{1,{_MOST_DIGITS}}})\s*)?", text
-    )
-    if match is None:
-        return None
-    found = range(int(match[1]), int(match[2] or match[1]) + 1)
-    return found if found else None
+    return layers
 
 
 def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
@@ -60,7 +44,7 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
     if name in ("auto", "none", "all"):
         return {"auto": None, "none": (), "all": tuple(range(num_stages))}[name]
     parts = [part.strip() for part in text.split(",")]
-    short = all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in parts)
+    short = all(part.isdecimal() and len(part) <= MOST_DIGITS for part in parts)
     if not short or max(map(int, parts)) >= num_stages:
         raise SynthError(
             f"--recompute {shown(text)} is not understood; write none, all, auto, or stages from 0 "

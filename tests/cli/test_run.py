@@ -31,7 +31,16 @@ def test_a_run_learns_and_keeps_the_planned_memory(
 ) -> None:
     output, trace_path = tmp_path / "run.json", tmp_path / "trace.json"
     html = tmp_path / "run.html"
-    tracing = ("--trace", trace_path, "--trace-every", 5, "--html", html)
+    tracing = (
+        "--trace",
+        trace_path,
+        "--trace-every",
+        5,
+        "--html",
+        html,
+        "--picture",
+        html.with_suffix(".svg"),
+    )
     ended = run(run_plan, "--data", text, "--steps", 20, "--device", "cpu", "-o", output, *tracing)
 
     assert ended.returncode == 0, ended.stderr
@@ -54,6 +63,7 @@ def test_a_run_learns_and_keeps_the_planned_memory(
     difference = Difference.model_validate(comparison["difference"])
     assert difference.total_us == pytest.approx(difference.measured_us - difference.predicted_us)
     _check_trace(Trace.load(trace_path), Plan.load(run_plan))
+    assert html.with_suffix(".svg").read_text().count("measured</text>") == 1 + 2
     assert '"title": "planned"' in html.read_text() and '"title": "measured"' in html.read_text()
 
 

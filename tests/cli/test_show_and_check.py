@@ -149,6 +149,37 @@ def test_show_writes_a_page_with_another_schedule_and_the_run(
     assert re.findall(r'"title": "([^"]*)"', html.read_text()) == ["zb-h1", "zb-h1"]
 
 
+def test_show_draws_pictures_of_a_part_above_which_another_schedule_stands(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    svg, png = tmp_path / "picture.svg", tmp_path / "picture.png"
+    asked = ("--picture", svg, "--picture", png, "--against", "1f1b")
+    ended = synth("show", plan_file, *asked, "--ranks", "1-2", "--from", "100ms", "--to", "0.4s")
+    assert (ended.code, ended.stderr) == (0, f"written: {svg}\nwritten: {png}\n")
+    assert re.findall(r">(rank \d)</text>", svg.read_text()) == ["rank 1", "rank 2"] * 2
+    assert png.read_bytes().startswith(b"\x89PNG")
+    rows = [line for line in ended.stdout.split("\n") if line.startswith("rank ")][:2]
+    assert [row.split()[1] for row in rows] == ["1", "2"]
+    assert "100 ms" in ended.stdout and "\n        0 ms" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("--ranks", "2-9"), "write ranks from 0 to 3, such as 0-3,7"),
+        (("--from", "1h"), "give --from and --to between 0 and"),
+        (("--to", "soon"), "write for example 60s"),
+    ],
+)
+def test_a_part_that_there_is_not_is_refused_before_anything_is_written(
+    synth: Synth, plan_file: Path, tmp_path: Path, asked: tuple[str, ...], message: str
+) -> None:
+    ended = synth("show", plan_file, "--trace", tmp_path / "trace.json", *asked)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert message in ended.stderr
+    assert list(tmp_path.glob("trace.json")) == []
+
+
 def test_a_page_replaces_no_file_of_someone_else(
     synth: Synth, plan_file: Path, tmp_path: Path
 ) -> None:
@@ -181,4 +212,4 @@ def test_a_schedule_that_cannot_stand_above_the_plan_is_refused(
 def test_a_schedule_to_stand_above_needs_a_page(synth: Synth, plan_file: Path) -> None:
     ended = synth("show", plan_file, "--against", "1f1b")
     assert ended.code == 2
-    assert "give --html FILE as well" in ended.stderr
+    assert "give --html FILE or --picture FILE as well" in ended.stderr

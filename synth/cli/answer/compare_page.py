@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from synth.cli.answer.choice_page import write_choice
 from synth.cli.answer.compare import drawn, head_and_rows
-from synth.cli.answer.html import write_choice
 from synth.cli.answer.output import talk
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from synth.cli.answer.html import write_choice
+from synth.cli.answer.choice_page import write_choice
 from synth.report.text.curve import Curve, Dot, Point, plot
 from synth.report.text.tables import milliseconds, size_unit, table
 from synth.units import format_bytes, format_bytes_both

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from synth.cli.answer.html import write_page
+from synth.cli.answer.charts import ChartSet
 from synth.cli.answer.output import Format, answer, talk
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.record import write_atomically
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Destinations of the answer: files for figures, trace and page, and the format of stdout."""
+    """Destinations of the answer: files for figures and charts, and the format of stdout."""
 
     figures: Path | None
     trace: Path | None
     html: Path | None
+    pictures: list[Path]
     format: Format
     width: int | None
 
@@ -97,8 +98,10 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
             trace.steps[middle].step,
             late=late,
         )
+        charts = ChartSet.of(plan, overlaid)
         if outputs.html is not None:
-            write_page(outputs.html, plan, overlaid)
+            charts.write_page(outputs.html)
+        charts.write_pictures(outputs.pictures)
     if outputs.format == Format.JSON:
         answer(record.rstrip())
         return

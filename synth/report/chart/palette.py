@@ -18,3 +18,34 @@ COLOURS = {
 
 # Share of white, in linear light, in the colours of a rank's last stage copy.
 LIGHTEST = 0.3
+
+# The moves of saved activations, which are drawn apart from the ops.
+MOVED_COLOURS = {OpKind.OFFLOAD: "#8a6fb0", OpKind.RELOAD: "#b9a3d6"}
+
+# The contrast of white on a colour, by WCAG 2, from which on white is read more easily than black.
+_WHITE_FROM = 4.5
+
+
+def lightened(colour: str, share: float) -> str:
+    """Mix white into a colour, in linear light; 1 is the share `LIGHTEST`."""
+    white = LIGHTEST * share
+    mixed = (_encoded(light * (1 - white) + white) for light in _linear(colour))
+    return "#" + "".join(f"{value:02x}" for value in mixed)
+
+
+def is_dark(colour: str) -> bool:
+    """Return True if white letters are read more easily on a colour than black ones."""
+    red, green, blue = _linear(colour)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return 1.05 / (luminance + 0.05) > _WHITE_FROM
+
+
+def _linear(colour: str) -> list[float]:
+    """Return red, green and blue of `#rrggbb` in linear light (sRGB, IEC 61966-2-1)."""
+    values = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    return [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in values]
+
+
+def _encoded(light: float) -> int:
+    x = 12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055
+    return round(255 * x)

@@ -13,11 +13,11 @@ import numpy as np
 from synth.op_kinds import OpKind
 from synth.report.chart.chart import Chart
 from synth.report.chart.palette import COLOURS, LIGHTEST
+from synth.report.chart.shades import stage_shades
 from synth.report.chart.timed import NOTHING, TimedSchedule
 from synth.report.html.packing import Numbers, pack
 from synth.report.text.drawing import LOOKS
 from synth.schedule.lowering.effects import VALUE_CODES
-from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import peak_bytes, slot_levels, static_bytes
 from synth.schedule.ops import ValueKind
 from synth.version import __version__
@@ -126,24 +126,13 @@ def _chart(chart: Chart) -> dict[str, Any]:
         "numMicroBatches": lowered.schedule.num_micro_batches,
         "numTransfers": len(lowered.transfer_table),
         "stages": chart.stages,
-        "shades": _shades(lowered),
+        "shades": stage_shades(lowered),
         "staticBytes": [static_bytes(lowered, rank) for rank in range(lowered.num_ranks)],
         "peakBytes": peak_bytes(lowered),
         "capBytes": chart.caps_bytes,
         "collectives": [[str(c), c.kind, c.ranks, c.num_bytes] for c in lowered.collectives],
         **packed._asdict(),
     }
-
-
-def _shades(lowered: Lowered) -> list[list[float]]:
-    """Return the share of each stage copy's place among those of its rank, [replica][stage]."""
-    placement = lowered.schedule.placement
-    most = max(map(len, placement.held))
-    shades = [[0.0] * placement.num_stages for _ in placement.ranks]
-    for held in placement.held:
-        for place, (stage, replica) in enumerate(held):
-            shades[replica][stage] = place / max(1, most - 1)
-    return shades
 
 
 def _arrays(timed: TimedSchedule) -> dict[str, Numbers]:

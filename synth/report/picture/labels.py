@@ -8,7 +8,14 @@ from typing import NamedTuple
 from synth.report.picture.picture import XY
 from synth.report.picture.scale import Scale
 
-_HEIGHT, _CHARACTER = 13.0, 7.1
+_HEIGHT = 13.0
+
+# Widths of signs as a share of the size of a wide sans-serif font (Bitstream Vera), and of others.
+_WIDTHS = dict.fromkeys("ijl'|", 0.28) | dict.fromkeys(" ,.:;ft()-", 0.38)
+_WIDTHS |= dict.fromkeys("mMW@%", 0.99) | dict.fromkeys("wGOQ+=<>→", 0.83)
+_OTHER = 0.62
+
+_SIZE = 12.0
 
 # Lines between dots and names are covered by boxes of this size at this distance, in pixels.
 _LINE_REACH, _LINE_STEP = 1.5, 4.0
@@ -38,9 +45,9 @@ class Box(NamedTuple):
         return not (apart_x or self.bottom < other.top or other.bottom < self.top)
 
 
-def text_width(text: str) -> float:
-    """Return the approximate width of a label."""
-    return _CHARACTER * len(text)
+def text_width(text: str, size: float = _SIZE) -> float:
+    """Return the width in pixels that a label of a size needs at most in common fonts."""
+    return size * sum(_WIDTHS.get(sign, _OTHER) for sign in text)
 
 
 def free_box(

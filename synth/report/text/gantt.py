@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from synth.op_kinds import MOVES, OpKind
+from synth.report.chart.excerpt import Excerpt
 from synth.report.text.axis import axis
 from synth.report.text.drawing import IDLE, LOOKS, Drawing
 from synth.schedule.measured.execution_trace import OpSpan, OpSpans
@@ -24,7 +25,11 @@ from synth.units import format_us
 
 
 def gantt(
-    charts: OpSpans | Mapping[str, OpSpans], width: int = 100, *, colour: bool = False
+    charts: OpSpans | Mapping[str, OpSpans],
+    width: int = 100,
+    *,
+    colour: bool = False,
+    excerpt: Excerpt | None = None,
 ) -> Text:
     """Draw charts on one scale.
 
@@ -33,11 +38,21 @@ def gantt(
             under each other.
         width: of the whole picture, in characters.
         colour: colours instead of shades.
+        excerpt: the part that is drawn; None: everything.
+
+    Raises:
+        SynthError: the excerpt holds nothing, or names a rank that there is not.
     """
-    named = charts if isinstance(charts, Mapping) else {"": charts}
-    heads = _row_heads(named)
+    whole = charts if isinstance(charts, Mapping) else {"": charts}
+    part = excerpt or Excerpt()
+    ranks = part.shown_ranks(len(next(iter(whole.values()))))
+    ends_us = _ends_of(whole) if excerpt is None else part.ends_us(_ends_of(whole)[1])
+    named = {
+        name: [_within(chart[rank], ends_us) for rank in ranks] for name, chart in whole.items()
+    }
+    heads = _row_heads(named, ranks)
     margin = len(heads[0])
-    drawing = _plan_drawing(named, max(20, width - margin), colour)
+    drawing = _plan_drawing(named, ends_us, max(20, width - margin), colour)
     picture = Text()
     rows = (spans for rank in zip(*named.values(), strict=True) for spans in rank)
     for head, spans in zip(heads, rows, strict=True):
@@ -53,6 +68,7 @@ def render(
     measured: OpSpans | None = None,
     moves: Mapping[str, OpSpans] | None = None,
     width: int | None = None,
+    excerpt: Excerpt | None = None,
 ) -> str:
     """Draw for stdout, ready to print: in colour on a terminal unless NO_COLOR is set.
 
@@ -61,6 +77,7 @@ def render(
         measured: the spans of a run, drawn below the planned ones.
         moves: further rows by name, of offload transfers.
         width: in characters; none: the terminal's, or 100.
+        excerpt: the part that is drawn; None: everything.
     """
     console = Console(highlight=False, soft_wrap=True)
     colour = console.color_system is not None and not console.no_color
@@ -70,7 +87,12 @@ def render(
     columns = width or shutil.get_terminal_size((100, 24)).columns
     with console.capture() as captured:
         console.print(
-            gantt(charts if len(charts) > 1 else charts["planned"], columns, colour=colour)
+            gantt(
+                charts if len(charts) > 1 else charts["planned"],
+                columns,
+                colour=colour,
+                excerpt=excerpt,
+            )
         )
     return captured.get().rstrip("\n")
 
@@ -80,15 +102,29 @@ def _without_moves(spans: OpSpans) -> OpSpans:
     return [[span for span in rank if span.op.kind not in MOVES] for rank in spans]
 
 
-def _plan_drawing(named: Mapping[str, OpSpans], cells: int, colour: bool) -> Drawing:
+def _ends_of(named: Mapping[str, OpSpans]) -> tuple[int, int]:
+    """Return the start of the first op and the end of the last one."""
+    every = [span for chart in named.values() for rank in chart for span in rank]
+    start_us = min((span.start_us for span in every), default=0)
+    return start_us, max((span.end_us for span in every), default=0)
+
+
+def _within(spans: Sequence[OpSpan], ends_us: tuple[int, int]) -> list[OpSpan]:
+    """Return the spans that are in a range of time, at least in part."""
+    return [span for span in spans if span.end_us >= ends_us[0] and span.start_us <= ends_us[1]]
+
+
+def _plan_drawing(
+    named: Mapping[str, OpSpans], ends_us: tuple[int, int], cells: int, colour: bool
+) -> Drawing:
     every = [span for chart in named.values() for rank in chart for span in rank]
     lengths_us: defaultdict[OpKind, list[int]] = defaultdict(list)
     for span in every:
         if span.end_us > span.start_us:
             lengths_us[span.op.kind].append(span.end_us - span.start_us)
     return Drawing(
-        start_us=min((span.start_us for span in every), default=0),
-        end_us=max((span.end_us for span in every), default=0),
+        start_us=ends_us[0],
+        end_us=ends_us[1],
         cells=cells,
         colour=colour,
         # A low quantile, not the minimum, as measured times vary.
@@ -110,13 +146,12 @@ def _places(named: Mapping[str, OpSpans]) -> dict[tuple[int, int], int]:
     return places if any(places.values()) else {}
 
 
-def _row_heads(named: Mapping[str, OpSpans]) -> list[str]:
+def _row_heads(named: Mapping[str, OpSpans], ranks: Sequence[int]) -> list[str]:
     """Return heads such as `rank 10  measured  `, all equally wide."""
-    num_ranks = len(next(iter(named.values())))
-    digits = len(str(num_ranks - 1))
+    digits = len(str(max(ranks, default=0)))
     longest = max(map(len, named))
     heads = []
-    for rank in range(num_ranks):
+    for rank in ranks:
         for place, name in enumerate(named):
             label = f"rank {rank:>{digits}}" if place == 0 else " " * (5 + digits)
             heads.append(f"{label}  {name:<{longest}}{'  ' if longest else ''}")

@@ -1,8 +1,9 @@
-"""Charts of schedules as one HTML file, and the other schedule to stand above a plan's."""
+"""Charts of a plan, its run and other schedules, and their files: pages and pictures."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from synth.cli.answer.output import talk
 from synth.cli.read.plans import load_checked
@@ -11,36 +12,59 @@ from synth.record import write_atomically
 
 if TYPE_CHECKING:
     from synth.report.chart.chart import Chart
+    from synth.report.chart.excerpt import Excerpt
     from synth.report.explain.overlay import Overlay
-    from synth.report.html.page import ScheduleMenu
     from synth.schedule.files.plan_file import Plan
 
 
-def write_page(
-    path: Path, plan: "Plan", overlaid: "Overlay", others: Sequence["Chart"] = ()
-) -> None:
-    """Write a page with other schedules, then the plan, then the run if the overlay has one."""
-    from synth.report.chart.chart import Chart
-    from synth.report.html.page import page
+@dataclass(frozen=True)
+class ChartSet:
+    """Charts to be drawn one above the other, or `by_rank`: the rows of a rank together."""
 
-    has_run = overlaid.measured is not None
-    charts = [
-        *others,
-        Chart.planned("planned" if has_run else plan.name, plan, overlaid.timeline),
-    ]
-    if has_run:
-        charts.append(Chart.measured("measured", plan, overlaid))
-    name = f"{plan.name}: {plan.num_ranks} ranks, {plan.num_micro_batches} micro-batches"
-    write_atomically(path, page(f"{name} of {plan.profile_name}", charts, by_rank=has_run))
-    talk(f"written: {path}")
+    title: str
+    charts: tuple["Chart", ...]
+    by_rank: bool
 
+    @classmethod
+    def of(cls, plan: "Plan", overlaid: "Overlay", others: Sequence["Chart"] = ()) -> Self:
+        """Return other schedules, then the plan, then the run if the overlay has one."""
+        from synth.report.chart.chart import Chart
 
-def write_choice(path: Path, title: str, charts: Sequence["Chart"], menu: "ScheduleMenu") -> None:
-    """Write a page with schedules to choose from."""
-    from synth.report.html.page import page
+        has_run = overlaid.measured is not None
+        name = "planned" if has_run else plan.name
+        charts = [*others, Chart.planned(name, plan, overlaid.timeline)]
+        if has_run:
+            charts.append(Chart.measured("measured", plan, overlaid))
+        size = f"{plan.num_ranks} ranks, {plan.num_micro_batches} micro-batches"
+        title = f"{plan.name}: {size} of {plan.profile_name}"
+        return cls(title, tuple(charts), by_rank=has_run)
 
-    write_atomically(path, page(title, charts, menu=menu))
-    talk(f"written: {path}")
+    def write_page(self, path: Path) -> None:
+        """Write a page for a browser."""
+        from synth.report.html.page import page
+
+        write_atomically(path, page(self.title, self.charts, by_rank=self.by_rank))
+        talk(f"written: {path}")
+
+    def write_pictures(
+        self, paths: Sequence[Path], excerpt: "Excerpt | None" = None, memory: bool = True
+    ) -> None:
+        """Write the picture in the format of each path; see `schedule_picture`.
+
+        Raises:
+            SynthError: the excerpt is not in the schedules.
+        """
+        from synth.report.picture.formats import save_picture
+        from synth.report.picture.schedule import schedule_picture
+
+        if not paths:
+            return
+        picture = schedule_picture(
+            self.title, self.charts, excerpt, by_rank=self.by_rank, memory=memory
+        )
+        for path in paths:
+            save_picture(path, picture)
+            talk(f"written: {path}")
 
 
 def is_file_name(text: str) -> bool:

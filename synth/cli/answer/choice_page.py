@@ -1,0 +1,20 @@
+"""A page with schedules to choose from, of `synth compare` and `synth frontier`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from synth.cli.answer.output import talk
+from synth.record import write_atomically
+
+if TYPE_CHECKING:
+    from synth.report.chart.chart import Chart
+    from synth.report.html.page import ScheduleMenu
+
+
+def write_choice(path: Path, title: str, charts: "Sequence[Chart]", menu: "ScheduleMenu") -> None:
+    """Write a page with schedules to choose from."""
+    from synth.report.html.page import page
+
+    write_atomically(path, page(title, charts, menu=menu))
+    talk(f"written: {path}")

@@ -1,0 +1,234 @@
+"""A picture of schedules: a row of ops for each rank, true to scale, with its memory below it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from synth.op_kinds import OpKind
+from synth.report.chart.chart import Chart
+from synth.report.chart.excerpt import Excerpt
+from synth.report.picture.drawn_chart import NUMBER_SIZE, DrawnChart, last_us
+from synth.report.picture.labels import text_width
+from synth.report.picture.picture import Picture
+from synth.report.picture.scale import Scale
+from synth.report.picture.schedule_row import ScheduleRow, row_height
+from synth.report.text.drawing import LOOKS
+from synth.report.text.tables import time_unit
+
+# Sizes in pixels: the picture's width and margins, lines of text, and the space between rows.
+WIDTH, LEFT, RIGHT = 1200, 118, 20
+_TITLE, _LEGEND, _BOTTOM = 26.0, 48.0, 46.0
+_LINE, _ROW_GAP, _BLOCK_GAP = 16.0, 8.0, 14.0
+
+# The size of a chart's name.
+_NAME = 13.0
+
+# Moves of saved activations in the legend.
+_MOVES = {OpKind.OFFLOAD: "offload of activations", OpKind.RELOAD: "reload"}
+
+_STYLES = {
+    "title": "font-size:16px;font-weight:bold;fill:#22282d",
+    "name": "font-size:13px;font-weight:bold;fill:#22282d",
+    "note": "font-size:12px;fill:#5b6670",
+    "rank": "font-size:12px;fill:#22282d",
+    "peak": "font-size:10px;fill:#5b6670",
+    "label": "font-size:12px;fill:#444c53",
+    "on-light": f"font-size:{NUMBER_SIZE:g}px;fill:#1a1f23",
+    "on-dark": f"font-size:{NUMBER_SIZE:g}px;fill:#ffffff",
+    "idle": "fill:#e9edf0;stroke:none",
+    "axis": "stroke:#5b6670;stroke-width:1;fill:none",
+    "static": "fill:#73869c;stroke:none",
+    "alive": "fill:#a9bacd;stroke:none",
+    "limit": "stroke:#b03a3a;stroke-width:1.2;fill:none",
+}
+
+
+def schedule_picture(
+    title: str,
+    charts: Sequence[Chart],
+    excerpt: Excerpt | None = None,
+    *,
+    by_rank: bool = False,
+    memory: bool = True,
+) -> Picture:
+    """Draw schedules on one time axis.
+
+    Args:
+        title: of the picture.
+        charts: the schedules, from the top.
+        excerpt: the part that is drawn; None: everything.
+        by_rank: the rows of a rank stand under each other, instead of those of a schedule.
+        memory: draw the memory of each rank below its ops.
+
+    Raises:
+        SynthError: the excerpt holds nothing, or names a rank that there is not.
+    """
+    part = excerpt or Excerpt()
+    x = Scale(*part.ends_us(max(map(last_us, charts))), LEFT, WIDTH - RIGHT)
+    blocks = list(_blocks(charts, part, x, by_rank=by_rank, memory=memory))
+    drawn = [one for block in blocks for one in block.drawn]
+    legend = _Legend.of(drawn)
+    top = _LEGEND + _LINE * legend.num_lines
+    height = round(top + sum(block.height for block in blocks) + _BOTTOM)
+    styles = {name: style for one in drawn for name, style in one.styles().items()}
+    picture = Picture(WIDTH, height, _STYLES | styles)
+    picture.text((LEFT, _TITLE), title, "title")
+    legend.draw(picture, _LEGEND)
+    for block in blocks:
+        block.draw(picture, x, top)
+        top += block.height
+    _draw_axis(picture, x, top)
+    return picture
+
+
+def _blocks(
+    charts: Sequence[Chart], part: Excerpt, x: Scale, *, by_rank: bool, memory: bool
+) -> "Iterator[_Block]":
+    """Yield a block for each chart, or one for all."""
+    drawn = []
+    for chart in charts:
+        ranks = part.shown_ranks(chart.timed.lowered.num_ranks)
+        drawn.append(DrawnChart.of(chart, x, ranks, memory))
+        if not by_rank:
+            yield _Block((drawn[-1],), ranks)
+    if by_rank:
+        yield _Block(tuple(drawn), ranks)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Charts whose rows of a rank stand under each other, with their heads above all rows."""
+
+    drawn: tuple[DrawnChart, ...]
+    ranks: tuple[int, ...]
+
+    @property
+    def height(self) -> float:
+        """Height of heads and rows in pixels."""
+        heads = sum(len(_head(one.chart)) for one in self.drawn)
+        rows = sum(row_height(one) + _ROW_GAP for one in self._rows)
+        return heads * _LINE + len(self.ranks) * rows + _BLOCK_GAP
+
+    @property
+    def _rows(self) -> list[DrawnChart]:
+        """The rows of each rank; memory is drawn below the last one only."""
+        return [*(replace(one, levels=None) for one in self.drawn[:-1]), self.drawn[-1]]
+
+    def draw(self, picture: Picture, x: Scale, top: float) -> None:
+        """Draw the block from a height on."""
+        for one in self.drawn:
+            for place, line in enumerate(_head(one.chart)):
+                left = LEFT + (0.0 if place else _name_width(one.chart))
+                picture.text((left, top + 10), line, "note")
+                if not place:
+                    picture.text((LEFT, top + 10), one.chart.title, "name")
+                top += _LINE
+        for rank in self.ranks:
+            for place, one in enumerate(self._rows):
+                name = f"rank {rank}"
+                if len(self.drawn) > 1:
+                    name = one.chart.title if place else f"{name} {one.chart.title}"
+                ScheduleRow(one, rank, x, top).draw(picture, name)
+                top += row_height(one) + _ROW_GAP
+
+
+def _head(chart: Chart) -> list[str]:
+    """Return the lines of a chart's note, the first of which stands beside its title."""
+    return _wrapped(chart.note.split(", "), _name_width(chart))
+
+
+def _wrapped(parts: Sequence[str], used: float) -> list[str]:
+    """Join parts by commas, in lines as wide as the picture; of the first some is used."""
+    lines = [""]
+    room = WIDTH - LEFT - RIGHT - used
+    for part in parts:
+        if lines[-1] and text_width(f"{lines[-1]}, {part}") > room:
+            lines[-1] += ","
+            lines.append(part)
+            room = WIDTH - LEFT - RIGHT
+        else:
+            lines[-1] += f", {part}" if lines[-1] else part
+    return lines
+
+
+def _name_width(chart: Chart) -> float:
+    """Return the width of a chart's title with the space behind it."""
+    return text_width(chart.title, _NAME) + 20
+
+
+@dataclass(frozen=True)
+class _Legend:
+    """The entries (styles of samples, text) of each line."""
+
+    lines: tuple[tuple[tuple[tuple[str, ...], str], ...], ...]
+
+    @classmethod
+    def of(cls, drawn: Sequence[DrawnChart]) -> "_Legend":
+        """Return the legend of everything that the charts show."""
+        rooms = WIDTH - LEFT - RIGHT
+        lines: list[list[tuple[tuple[str, ...], str]]] = [[]]
+        used = 0.0
+        for entry in _entries(drawn):
+            width = _entry_width(*entry)
+            if lines[-1] and used + width > rooms:
+                lines.append([])
+                used = 0.0
+            lines[-1].append(entry)
+            used += width
+        return cls(tuple(map(tuple, lines)))
+
+    @property
+    def num_lines(self) -> int:
+        """Number of lines."""
+        return len(self.lines)
+
+    def draw(self, picture: Picture, top: float) -> None:
+        """Draw the lines from a height on."""
+        for line in self.lines:
+            left = float(LEFT)
+            for styles, text in line:
+                for place, style in enumerate(styles):
+                    at = (left + 12 * place, top - 8)
+                    if style == "limit":
+                        picture.line([(at[0], top - 3), (at[0] + 12, top - 3)], style)
+                    else:
+                        picture.rectangle(at, 12, 10, style)
+                picture.text((left + 12 * len(styles) + 6, top + 1), text, "label")
+                left += _entry_width(styles, text)
+            top += _LINE
+
+
+def _entries(drawn: Sequence[DrawnChart]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the kinds of op, the shades of stages, idle time, moves and memory, where they are."""
+    shades = max(1 if one.is_dense else one.num_shades for one in drawn)
+    for kind in (kind for kind in OpKind if any(kind in one.kinds for one in drawn)):
+        meaning = LOOKS[kind].meaning.removeprefix(f"{kind}, ")
+        places = 1 if kind == OpKind.STEP else shades
+        yield tuple(f"{kind}-{place}" for place in range(places)), f"{kind} {meaning}"
+    if shades > 1:
+        yield (), "(lighter: further stages of a rank)"
+    if any(one.is_dense for one in drawn):
+        yield (), "(heights: shares of time)"
+    yield ("idle",), "idle"
+    for kind, meaning in _MOVES.items():
+        if any(str(kind) in one.styles() for one in drawn):
+            yield (str(kind),), meaning
+    if drawn[-1].levels is not None:
+        yield ("static",), "static memory"
+        yield ("alive",), "activations"
+        if any(one.chart.caps_bytes is not None for one in drawn):
+            yield ("limit",), "memory limit"
+
+
+def _entry_width(styles: Sequence[str], text: str) -> float:
+    return 12 * len(styles) + 6 + text_width(text) + 10
+
+
+def _draw_axis(picture: Picture, x: Scale, top: float) -> None:
+    """Draw the time axis with round ticks; its unit is in its title."""
+    unit_us, unit = time_unit(x.high)
+    picture.line([(x.start, top), (x.end, top)], "axis")
+    for tick in Scale(x.low / unit_us, x.high / unit_us, 0, 1).ticks(12):
+        at = x.at(tick * unit_us)
+        picture.line([(at, top), (at, top + 5)], "axis")
+        picture.text((at, top + 18), f"{tick:,g}", "label", "middle")
+    picture.text(((x.start + x.end) / 2, top + 36), f"time, {unit}", "label", "middle")
