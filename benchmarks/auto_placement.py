@@ -1,6 +1,7 @@
 """Compares the plan of a search over all choices with every published schedule.
 
-    python benchmarks/auto_placement.py [--profiles 40] [--limit 10] [--seed 0] [--workers 2]
+    python -m benchmarks.auto_placement [--profiles 40] [--limit 10] [--first 0] [--workers 2]
+    python -m benchmarks.auto_placement --seeds 3 --json benchmarks/results/auto-placement.json
 
 Profiles are generated: layers of one to three kinds, some with a heavy first or last layer; 2 to 8
 ranks; a memory limit between what the tightest partition needs and what 1F1B needs, or none.
@@ -11,14 +12,20 @@ pipeline and no choice of `auto`.
 
 import argparse
 import random
-from collections.abc import Sequence
-from typing import NamedTuple
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
+from benchmarks.results_file import Run, check_request, markdown_table, save
+from synth.errors import SynthError
 from synth.families import generate, is_pipeline, variants_for
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
 from synth.plan.compare import compare
-from synth.plan.comparison import Entry, Question, Search
+from synth.plan.comparison import Question, Search
 from synth.plan.partition.balance import balance
 from synth.profile import (
     Layer,
@@ -30,10 +37,11 @@ from synth.profile import (
     Timing,
     Workload,
 )
-from synth.report.text.tables import table
 from synth.schedule import lower, peak_bytes
 from synth.schedule.model import Placement
 from synth.solve.options import SolveOptions
+
+FORMAT = "synth-auto-placement-benchmark-1"
 
 # Everything is left to the search.
 AUTO = Search("auto", None, None)
@@ -42,20 +50,35 @@ AUTO = Search("auto", None, None)
 _SHARES = (0.15, 0.3, 0.5, 0.75, 1.0)
 
 
-class Outcome(NamedTuple):
-    """The values found for one generated problem; None: nothing was found."""
+class Row(NamedTuple):
+    """The search for one generated profile with one seed, and the best published schedule.
 
-    question: Question
-    auto: Entry | None
-    best: Entry | None
+    Times are makespans in µs; None: nothing was found, or nothing fits.
+    """
+
+    profile: int
+    seed: int
+    num_ranks: int
+    num_layers: int
+    num_micro_batches: int
+    limit_bytes: int | None
+    auto_us: int | None
+    published: str | None
+    published_us: int | None
 
     @property
     def is_worse(self) -> bool:
         """True if a published schedule that fits is better than the plan."""
-        if self.best is None:
+        if self.published_us is None:
             return False
-        value_us = self.question.objective.value_us
-        return self.auto is None or value_us(self.auto) > value_us(self.best)
+        return self.auto_us is None or self.auto_us > self.published_us
+
+    @property
+    def less_percent(self) -> float | None:
+        """The percentage by which the plan is shorter than the published schedule."""
+        if self.auto_us is None or self.published_us is None:
+            return None
+        return 100 * (1 - self.auto_us / self.published_us)
 
 
 def question(seed: int) -> Question:
@@ -117,13 +140,11 @@ def _caps(
     return (round(ends[0] + share * (ends[1] - ends[0])),) * num_ranks
 
 
-def judge(asked: Question, options: SolveOptions, names: Sequence[str] | None = None) -> Outcome:
-    """Search, and compare with the published schedules, all of them or those named."""
-    pipelines = names or [
-        name
-        for name in variants_for(asked.num_ranks, len(asked.profile.layers))
-        if is_pipeline(name)
-    ]
+def judge(profile: int, options: SolveOptions) -> Row:
+    """Search the plan of a generated profile, and judge the published schedules."""
+    asked = question(profile)
+    num_layers = len(asked.profile.layers)
+    pipelines = [name for name in variants_for(asked.num_ranks, num_layers) if is_pipeline(name)]
     entries = compare(asked, pipelines, [AUTO], options).ranked()
     auto = next((entry for entry in entries if entry.name == AUTO.title), None)
     others = (
@@ -131,69 +152,94 @@ def judge(asked: Question, options: SolveOptions, names: Sequence[str] | None = 
         for entry in entries
         if entry is not auto and not entry.delay and entry.fits is not False
     )
-    return Outcome(asked, auto, next(others, None))
-
-
-def main() -> None:
-    """Judge all, and print the table and the counts."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--profiles", type=int, default=40)
-    parser.add_argument("--limit", type=float, default=10.0, help="the time limit, in seconds")
-    parser.add_argument("--seed", type=int, default=0, help="of the first profile")
-    parser.add_argument("--workers", type=int, default=2)
-    asked = parser.parse_args()
-    rows, outcomes = [], []
-    for seed in range(asked.seed, asked.seed + asked.profiles):
-        options = SolveOptions(asked.limit, gap=0.005, workers=asked.workers)
-        found = judge(question(seed), options)
-        outcomes.append(found)
-        rows.append(_row(seed, found))
-        print(" ".join(rows[-1]), flush=True)
-    header = [
-        "seed",
-        "ranks",
-        "layers",
-        "micro-\nbatches",
-        "limit\nGB",
-        "auto\nms",
-        "best published\nms",
-    ]
-    print(table([*header, "of", "less\n%", "worse"], rows))
-    fitting = [one for one in outcomes if one.best is not None]
-    worse = sum(one.is_worse for one in outcomes)
-    better = sum(_less(one) > 0 for one in fitting)
-    alone = sum(one.auto is not None and one.best is None for one in outcomes)
-    print(
-        f"{len(outcomes)} profiles, {asked.limit:g} s each: auto worse {worse}, equal "
-        f"{len(fitting) - better - worse}, better {better}; nothing published fits {alone}"
+    best = next(others, None)
+    return Row(
+        profile,
+        options.seed,
+        asked.num_ranks,
+        num_layers,
+        asked.num_micro_batches,
+        None if asked.caps_bytes is None else asked.caps_bytes[0],
+        None if auto is None else auto.makespan_us,
+        None if best is None else best.name,
+        None if best is None else best.makespan_us,
     )
 
 
-def _less(found: Outcome) -> float:
-    """The share by which the plan is shorter than the best published schedule."""
-    if found.auto is None or found.best is None:
-        return 0.0
-    value_us = found.question.objective.value_us
-    return 1 - value_us(found.auto) / value_us(found.best)
+def table(document: Mapping[str, Any]) -> str:
+    """A saved run's counts in Markdown: of profiles, by the median of their seeds.
+
+    The plan counts as worse if it is worse with any seed.
+    """
+    rows = sorted(Row(**row) for row in document["rows"])
+    profiles = [list(group) for _, group in groupby(rows, key=lambda row: row.profile)]
+    worse = sum(map(_is_worse, profiles))
+    less = [found for group in profiles if (found := _less_percent(group)) is not None]
+    better = sum((_less_percent(group) or 0) > 0 and not _is_worse(group) for group in profiles)
+    alone = sum(group[0].published_us is None for group in profiles)
+    counts = (len(profiles), worse, len(profiles) - worse - better - alone, better, alone)
+    figures = (median(less or [0.0]), max(less, default=0.0))
+    heads = ("profiles", "worse", "equal", "better", "alone", "median less %", "most less %")
+    return markdown_table(heads, [[*map(str, counts), *(f"{figure:.2f}" for figure in figures)]])
 
 
-def _row(seed: int, found: Outcome) -> list[str]:
-    asked = found.question
-    caps = "none" if asked.caps_bytes is None else f"{asked.caps_bytes[0] / 1e9:.3f}"
-    auto, best = found.auto, found.best
-    return [
-        str(seed),
-        str(asked.num_ranks),
-        str(len(asked.profile.layers)),
-        str(asked.num_micro_batches),
-        caps,
-        "none" if auto is None else f"{auto.makespan_us / 1000:.3f}",
-        "none" if best is None else f"{best.makespan_us / 1000:.3f}",
-        "" if best is None else best.name,
-        f"{100 * _less(found):.2f}",
-        "yes" if found.is_worse else "no",
-    ]
+def _is_worse(rows: Sequence[Row]) -> bool:
+    return any(row.is_worse for row in rows)
+
+
+def _less_percent(rows: Sequence[Row]) -> float | None:
+    """The median of a profile's seeds; None if there is nothing to compare."""
+    found = [row.less_percent for row in rows if row.less_percent is not None]
+    return median(found) if found else None
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Judge all profiles; print and save their rows. 2 if the request was wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.auto_placement", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--profiles", type=int, default=40)
+    parser.add_argument("--limit", type=float, default=10.0, help="the time limit, in seconds")
+    parser.add_argument("--first", type=int, default=0, help="number of the first profile")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="each with 0 to N-1")
+    parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
+    asked = parser.parse_args(given)
+    try:
+        check_request(asked.seeds, asked.json)
+    except SynthError as error:
+        print(error, file=sys.stderr)
+        return 2
+    about = (
+        f"{asked.profiles} generated profiles, 2 to 8 ranks, {asked.limit:g} s each; placement, "
+        f"partition and recomputation chosen by the search, against the best published pipeline "
+        f"schedule that fits, cut evenly (alone: none fits)."
+    )
+    run = Run("auto-placement", about, asked.seeds, asked.workers, asked.limit)
+    rows: list[Row] = []
+    for profile in range(asked.first, asked.first + asked.profiles):
+        for seed in range(asked.seeds):
+            options = SolveOptions(asked.limit, gap=0.005, workers=asked.workers, seed=seed)
+            rows.append(judge(profile, options))
+            print(_line(rows[-1]), flush=True)
+            if asked.json is not None:
+                save(asked.json, FORMAT, run, (row._asdict() for row in rows))
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    return 0
+
+
+def _line(row: Row) -> str:
+    limit = "no limit" if row.limit_bytes is None else f"{row.limit_bytes / 1e9:.3f} GB"
+    auto, best = (
+        "none" if us is None else f"{us / 1000:.3f} ms" for us in (row.auto_us, row.published_us)
+    )
+    less = "" if row.less_percent is None else f", {row.less_percent:.2f} % less"
+    return (
+        f"{row.profile}: {row.num_ranks} ranks, {row.num_layers} layers, {row.num_micro_batches} "
+        f"micro-batches, {limit}, seed {row.seed}: auto {auto}, {row.published or 'published'} "
+        f"{best}{less}{', WORSE' if row.is_worse else ''}"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,19 +8,27 @@ A table stands between two comments, of which the first names a file of `benchma
     <!-- results: solver-table unproven -->
     <!-- /results -->
 
-The word behind the name leaves rows out: `unproven` those whose gap is 0.
+The word behind the name leaves rows out: `unproven` those of the solver whose gap is 0.
 """
 
 import argparse
 import re
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from benchmarks.solver.report import load, origin, table
+from benchmarks import auto_placement, tight_caps
+from benchmarks.results_file import load, origin
+from benchmarks.solver import report
 from synth.errors import SynthError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+# The maker of a document's table, by the document's format.
+_TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    module.FORMAT: module.table for module in (report, auto_placement, tight_caps)
+}
 _PLACE = re.compile(r"(<!-- results: (\S+)( unproven)? -->\n).*?(<!-- /results -->)", re.DOTALL)
 
 
@@ -32,11 +40,11 @@ def filled(text: str, results: Path = RESULTS) -> str:
     """
 
     def made(place: re.Match[str]) -> str:
-        document = load(results / f"{place[2]}.json")
-        rows = table(
-            document, (lambda row: row["gap_percent"] != 0) if place[3] else lambda row: True
-        )
-        return f"{place[1]}{origin(document)}\n\n{rows}\n{place[4]}"
+        document = load(results / f"{place[2]}.json", _TABLES)
+        if place[3]:
+            document["rows"] = [row for row in document["rows"] if row["gap_percent"] != 0]
+        table = _TABLES[document["format"]](document)
+        return f"{place[1]}{origin(document)}\n\n{table}\n{place[4]}"
 
     return _PLACE.sub(made, text)
 

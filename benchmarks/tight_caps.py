@@ -1,7 +1,7 @@
 """Tight memory limits with boundary tensors: gaps, and comparison with a simple annealer.
 
-    python -m benchmarks.tight_caps --seconds 8 --json after.json
     python -m benchmarks.tight_caps --only small --count 5
+    python -m benchmarks.tight_caps --seconds 8 --seeds 3 --json benchmarks/results/tight-caps.json
 
 Sixty generated problems, one stage per rank, makespan: 30 small ones, and 30 with realistic ratios
 (saved activations to boundary tensor 34 : 2). The memory limits leave room for some whole
@@ -13,23 +13,27 @@ beside the bound, and the gap is to the optimum.
 """
 
 import argparse
-import json
 import math
 import random
 import statistics
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from benchmarks.results_file import Run, check_request, markdown_table, save
 from synth.costs import Costs, StageCosts
+from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, peak_bytes, verify
 from synth.solve import Part, Problem, Result, SolveOptions, StoppedBy, solve
-from synth.solve.infeasibility import find_shortage, serial_schedule
+from synth.solve.infeasibility import may_fit, serial_schedule
+
+FORMAT = "synth-tight-caps-benchmark-1"
 
 _STATIC_BYTES = 100
 _KINDS = (OpKind.F, OpKind.B, OpKind.W)
@@ -50,9 +54,10 @@ class Case(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The results of a case; `optimum_us` where all orders were tried."""
+    """The results of a case with a seed; `optimum_us` where all orders were tried."""
 
     name: str
+    seed: int
     size: str
     value_us: int | None
     bound_us: int
@@ -62,6 +67,16 @@ class Row(NamedTuple):
     stopped_by: str
     found_by: str
     wall_s: float
+
+    @property
+    def value_or_never_us(self) -> float:
+        """The solver's value; infinite if it found none."""
+        return math.inf if self.value_us is None else self.value_us
+
+    @property
+    def annealed_or_never_us(self) -> float:
+        """The annealer's value; infinite if it found none."""
+        return math.inf if self.annealed_us is None else self.annealed_us
 
 
 def small(seed: int) -> Case:
@@ -116,7 +131,7 @@ def _capped(rng: random.Random, costs: Costs, m: int, whole: int) -> Problem:
     while True:
         cap = _STATIC_BYTES + whole * stage.saved_bytes + tensors * stage.output_bytes
         problem = Problem.linear(costs, m, cap)
-        if find_shortage(problem) is None:
+        if may_fit(problem):
             return problem
         whole += 1
 
@@ -235,9 +250,9 @@ def _fitting(
     return found
 
 
-def run(case: Case, seconds: float, *, is_counted: bool = False) -> Row:
+def run(case: Case, seconds: float, seed: int = 0, *, is_counted: bool = False) -> Row:
     """Solve a case, anneal as long, and look for its optimum."""
-    options = SolveOptions(time_limit_s=seconds, workers=1, deterministic=is_counted)
+    options = SolveOptions(time_limit_s=seconds, workers=1, seed=seed, deterministic=is_counted)
     result = solve(case.problem, options)
     first = frozenset(Part) - {
         Part.FAMILIES,
@@ -248,14 +263,14 @@ def run(case: Case, seconds: float, *, is_counted: bool = False) -> Row:
     }
     drafts = replace(options, time_limit_s=1, without=first)
     start = solve(case.problem, drafts).schedule or serial_schedule(case.problem)
-    annealed = Annealer(case.problem, 0).run(start, seconds)
+    annealed = Annealer(case.problem, seed).run(start, seconds)
     optimum = None
     if result.stopped_by != StoppedBy.OPTIMAL and case.name.startswith("small"):
         optimum = optimum_us(case.problem, 10 * seconds)
-    return _row(case, result, optimum, annealed)
+    return _row(case, seed, result, optimum, annealed)
 
 
-def _row(case: Case, result: Result, optimum: int | None, annealed: int | None) -> Row:
+def _row(case: Case, seed: int, result: Result, optimum: int | None, annealed: int | None) -> Row:
     value = result.value_us
     least = max(result.lower_bound_us, optimum or 0)
     gap = 1.0 if value is None else (value - least) / value
@@ -264,28 +279,42 @@ def _row(case: Case, result: Result, optimum: int | None, annealed: int | None) 
     whole, beyond = divmod(caps[0] - _STATIC_BYTES, saved)
     size = f"{p.num_ranks},{p.num_micro_batches} {whole}·{saved}+{beyond}"
     return Row(
-        case.name, size, value, result.lower_bound_us, optimum, gap, annealed,
+        case.name, seed, size, value, result.lower_bound_us, optimum, gap, annealed,
         str(result.stopped_by), result.found_by or "", round(result.wall_s, 1),
     )  # fmt: skip
 
 
-def summary(rows: list[Row]) -> str:
-    """The figures that matter, in a few lines."""
-    gaps = [row.gap for row in rows]
-    exhausted = [row.gap for row in rows if row.stopped_by == StoppedBy.EXHAUSTED]
+def table(document: Mapping[str, Any]) -> str:
+    """A saved run's figures in Markdown: of each kind of problems, by the medians of their seeds.
+
+    "Exhausted" counts problems whose search ended by itself with a gap, with any seed.
+    """
+    rows = [Row(**row) for row in document["rows"]]
+    heads = ("problems", "median gap %", "largest gap %", "exhausted", "the annealer is better in")
+    kinds = dict.fromkeys(row.name.split()[0] for row in rows)
+    return markdown_table(heads, (_figures(kind, rows) for kind in kinds))
+
+
+def _figures(kind: str, rows: Sequence[Row]) -> list[str]:
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.name.startswith(kind):
+            by_name.setdefault(row.name, []).append(row)
+    gaps = [100 * statistics.median(row.gap for row in group) for group in by_name.values()]
+    exhausted = sum(
+        any(row.stopped_by == StoppedBy.EXHAUSTED for row in group) for group in by_name.values()
+    )
     won = sum(
-        row.annealed_us is not None and (row.value_us is None or row.annealed_us < row.value_us)
-        for row in rows
+        statistics.median(row.annealed_or_never_us for row in group)
+        < statistics.median(row.value_or_never_us for row in group)
+        for group in by_name.values()
     )
-    return (
-        f"{len(rows)} problems: median gap {100 * statistics.median(gaps):.2f} %, "
-        f"largest {100 * max(gaps):.2f} %; {len(exhausted)} exhausted, their largest gap "
-        f"{100 * max(exhausted, default=0):.2f} %; the annealer wins {won}"
-    )
+    figures = (f"{statistics.median(gaps):.2f}", f"{max(gaps):.2f}", str(exhausted), str(won))
+    return [f"{len(by_name)} {kind}", *figures]
 
 
-def main() -> None:
-    """Print a row for each case, and the summary."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and save a row for each case and seed, then the table. 2 if the request was wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -293,27 +322,31 @@ def main() -> None:
     parser.add_argument("--only", choices=("small", "realistic"))
     parser.add_argument("--count", type=int, default=30, help="of each kind")
     parser.add_argument("--counted", action="store_true", help="limits in steps, not by the clock")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    rows = []
-    for make in (small, realistic):
-        if given.only in (None, make.__name__):
-            of_kind = []
-            for seed in range(given.count):
-                row = run(make(seed), given.seconds, is_counted=given.counted)
-                gap = f"{100 * row.gap:.2f}"
-                print(
-                    *(gap if name == "gap" else value for name, value in row._asdict().items()),
-                    sep=" | ",
-                    flush=True,
-                )
-                of_kind.append(row)
-            print(f"{make.__name__}: {summary(of_kind)}", flush=True)
-            rows += of_kind
-    print(summary(rows))
-    if given.json is not None:
-        given.json.write_text(json.dumps([row._asdict() for row in rows], indent=1) + "\n")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="each with 0 to N-1")
+    parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
+    given = parser.parse_args(arguments)
+    try:
+        check_request(given.seeds, given.json)
+    except SynthError as error:
+        print(error, file=sys.stderr)
+        return 2
+    kinds = [make for make in (small, realistic) if given.only in (None, make.__name__)]
+    effort = "counted seconds" if given.counted else "s"
+    about = (
+        f"generated problems, memory limits of whole micro-batches and one to three boundary "
+        f"tensors, {given.seconds:g} {effort} each; the annealer has as much processor time."
+    )
+    asked = Run("tight-caps", about, given.seeds, 1, given.seconds)
+    rows: list[Row] = []
+    for make, number, seed in product(kinds, range(given.count), range(given.seeds)):
+        rows.append(run(make(number), given.seconds, seed, is_counted=given.counted))
+        shown = rows[-1]._asdict() | {"gap": f"{100 * rows[-1].gap:.2f}"}
+        print(*shown.values(), sep=" | ", flush=True)
+        if given.json is not None:
+            save(given.json, FORMAT, asked, (row._asdict() for row in rows))
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import tables
+from benchmarks import auto_placement, tables, tight_caps
 from benchmarks.solver import report
 from benchmarks.solver.__main__ import main
 from benchmarks.solver.baselines import averaged, published, share_of_1f1b
@@ -125,6 +125,56 @@ def test_tables_of_pages_are_those_of_the_saved_results(tmp_path: Path) -> None:
     assert "| 4,8,1.5 |" in new and "old" not in new and "below" in new
     assert tables.filled(new, tmp_path) == new
     assert "| 4,8,1.5 |" not in tables.filled(page.replace("small", "small unproven"), tmp_path)
+
+
+def test_plans_and_published_schedules_are_saved_and_counted(tmp_path: Path) -> None:
+    saved = tmp_path / "auto.json"
+    asked = ["--profiles", "1", "--first", "2", "--limit", "0.1", "--workers", "1", "--seeds", "2"]
+    assert auto_placement.main([*asked, "--json", str(saved)]) == 0
+    document = json.loads(saved.read_text())
+    assert [row["seed"] for row in document["rows"]] == [0, 1]
+    assert document["commit"] and document["time_limit_s"] == 0.1
+    new = tables.filled("<!-- results: auto -->\n<!-- /results -->\n", tmp_path)
+    assert "`auto-placement`: 1 generated profiles" in new and ", 2 seeds: medians." in new
+    assert "\n| 1 | 0 | " in new
+
+
+def test_a_plan_that_is_worse_with_one_seed_counts_as_worse() -> None:
+    def row(profile: int, seed: int, auto_us: int | None, published_us: int | None) -> object:
+        name = None if published_us is None else "1f1b"
+        row = auto_placement.Row(profile, seed, 2, 4, 4, None, auto_us, name, published_us)
+        return row._asdict()
+
+    rows = [row(0, 0, 90, 100), row(0, 1, 101, 100), row(0, 2, 80, 100), row(1, 0, 75, 100)]
+    rows += [row(2, 0, 100, 100), row(3, 0, 5, None), row(4, 0, None, 100)]
+    counts = auto_placement.table({"rows": rows}).splitlines()[-1]
+    assert counts == "| 5 | 2 | 1 | 1 | 1 | 10.00 | 25.00 |"
+
+
+def test_tight_caps_are_saved_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tight_caps, "optimum_us", lambda problem, seconds: None)  # takes seconds
+    saved = tmp_path / "tight.json"
+    asked = ["--only", "small", "--count", "1", "--seconds", "0.02", "--counted", "--seeds", "2"]
+    assert tight_caps.main([*asked, "--json", str(saved)]) == 0
+    rows = json.loads(saved.read_text())["rows"]
+    assert [(row["name"], row["seed"]) for row in rows] == [("small 0", 0), ("small 0", 1)]
+    new = tables.filled("<!-- results: tight -->\n<!-- /results -->\n", tmp_path)
+    assert "0.02 counted seconds each" in new and "\n| 1 small | " in new
+
+
+def test_the_annealer_is_better_where_its_median_is() -> None:
+    def row(number: int, seed: int, value_us: int | None, annealed_us: int | None) -> object:
+        gap = 1.0 if value_us is None else 0.1 * number
+        ends = ("exhausted" if seed else "optimal", "windows", 1.0)
+        row = tight_caps.Row(
+            f"small {number}", seed, "", value_us, 1, None, gap, annealed_us, *ends
+        )
+        return row._asdict()
+
+    rows = [row(0, 0, 9, 8), row(0, 1, 9, 10), row(0, 2, 9, 9), row(1, 0, 9, 8)]
+    rows += [row(2, 0, None, 9), row(3, 0, 9, None)]
+    counts = tight_caps.table({"rows": rows}).splitlines()[-1]
+    assert counts == "| 4 small | 20.00 | 100.00 | 1 | 2 |"
 
 
 def test_the_documentation_has_the_tables_of_the_saved_results() -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from benchmarks.results_file import Run, check_request
 from benchmarks.solver import __doc__ as about
 from benchmarks.solver.case import Row, Suite, measure
-from benchmarks.solver.report import Run, head, line, markdown, resumed, save
+from benchmarks.solver.report import head, line, markdown, resumed, save
 from benchmarks.solver.suites import SUITES
 from synth.errors import SynthError
 from synth.solve import Objective
@@ -52,12 +53,9 @@ def _check(arguments: argparse.Namespace) -> None:
     """Refuse now what would fail after the first row."""
     if arguments.time_limit is not None and arguments.time_limit <= 0:
         raise SynthError(f"the time limit is {arguments.time_limit:g} s; give more than 0")
-    if arguments.seeds < 1:
-        raise SynthError(f"{arguments.seeds} seeds asked for; give at least 1")
+    check_request(arguments.seeds, arguments.json)
     if arguments.resume and arguments.json is None:
         raise SynthError("--resume goes on with a file; give --json with it")
-    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
-        raise SynthError(f"{arguments.json} lies in no folder that exists; make it first")
 
 
 def _run(suite: Suite, arguments: argparse.Namespace) -> int:

@@ -1,34 +1,21 @@
 """Rows as lines, as JSON and as the tables of the documentation."""
 
-import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import results_file
 from benchmarks.provenance import provenance
+from benchmarks.results_file import Run, SavedRow, load, markdown_table, origin
 from benchmarks.solver.case import Row
 from synth.errors import SynthError
 
-_FORMAT = "synth-solver-benchmark-2"  # 1 had no seeds, commit and date
+FORMAT = "synth-solver-benchmark-2"  # 1 had no seeds, commit and date
 _HEAD = ("problem", "published that fits", "value", "bound", "gap %", "gain %", "s", "first s")
 _LINE = "{:<30} {:>22} {:>10} {:>10} {:>6} {:>6} {:>7} {:>7}  {}"
-
-# As the document holds it: `Row`, with lists for tuples.
-SavedRow = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Run:
-    """The run that rows belong to; `time_limit_s` is None if each row has its own."""
-
-    suite: str
-    about: str
-    num_seeds: int
-    workers: int | None
-    time_limit_s: float | None
 
 
 def head() -> str:
@@ -44,12 +31,8 @@ def line(row: Row) -> str:
 
 
 def save(path: Path, run: Run, rows: Sequence[Row]) -> None:
-    """Write the rows with the commit and the machine they come from; all at once or not at all."""
-    document = {"format": _FORMAT, **asdict(run), **provenance()}
-    document["rows"] = [asdict(row) for row in rows]
-    draft = path.with_name(f"{path.name}.draft")
-    draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    """Write the rows with the commit and the machine they come from."""
+    results_file.save(path, FORMAT, run, map(asdict, rows))
 
 
 def resumed(path: Path, run: Run) -> list[Row]:
@@ -60,7 +43,7 @@ def resumed(path: Path, run: Run) -> list[Row]:
     """
     if not path.exists():
         return []
-    document = load(path)
+    document = load(path, {FORMAT})
     for name, asked in {**asdict(run), "commit": provenance()["commit"]}.items():
         if document.get(name) != asked:
             raise SynthError(
@@ -79,47 +62,18 @@ def resumed(path: Path, run: Run) -> list[Row]:
     ]
 
 
-def load(path: Path) -> dict[str, Any]:
-    """A saved run.
-
-    Raises:
-        SynthError: the file cannot be read, or is none that `save` wrote.
-    """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SynthError(
-            f"{path} cannot be read ({error}); give a file that --json wrote"
-        ) from None
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise SynthError(f"{path} is no answer of this benchmark; give a file that --json wrote")
-    return document
-
-
 def markdown(path: Path) -> str:
     """A saved suite as a table, under a paragraph on where it was measured."""
-    document = load(path)
+    document = load(path, {FORMAT})
     return f"{origin(document)}\n\n{table(document)}"
 
 
-def origin(document: dict[str, Any]) -> str:
-    """Say which code, machine and effort a saved run is of."""
-    seeds = document["num_seeds"]
-    return (
-        f"`{document['suite']}`: {document['about']} Measured at commit {document['commit']} with "
-        f"{document['workers'] or document['cores']} workers on {document['cores']} cores "
-        f"({document['processor']}), Python {document['python']}, OR-Tools {document['ortools']}"
-        + (f", {seeds} seeds: medians" if seeds > 1 else "")
-        + "."
-    )
-
-
-def table(document: dict[str, Any], keep: Callable[[SavedRow], bool] = lambda row: True) -> str:
+def table(document: Mapping[str, Any]) -> str:
     """A saved run's rows in Markdown, those of several seeds as one with medians.
 
     Cases that name a line and a column make a table of values with their gaps.
     """
-    rows = [row for row in document["rows"] if keep(row)]
+    rows: list[SavedRow] = document["rows"]
     grouped = [list(group) for _, group in groupby(rows, key=lambda row: row["label"])]
     pivoted = bool(rows) and all(row["cell"] for row in rows)
     return _pivoted(grouped) if pivoted else _listed(grouped)
@@ -129,12 +83,12 @@ def _listed(grouped: Iterable[Sequence[SavedRow]]) -> str:
     groups = list(grouped)
     added = list(dict.fromkeys(name for rows in groups for name in rows[0]["columns"]))
     heads = [*_HEAD, "found by", "stopped by", *added]
-    lines = [_markdown_line(heads), _markdown_line(["---"] * len(heads))]
+    lines = []
     for rows in groups:
         own = [_shown(_middle(row["columns"].get(name, "") for row in rows)) for name in added]
         ends = [_shown(_middle(row[name] for row in rows)) for name in ("found_by", "stopped_by")]
-        lines.append(_markdown_line([*_cells(rows), *ends, *own]))
-    return "\n".join(lines)
+        lines.append([*_cells(rows), *ends, *own])
+    return markdown_table(heads, lines)
 
 
 def _pivoted(grouped: Sequence[Sequence[SavedRow]]) -> str:
@@ -145,9 +99,8 @@ def _pivoted(grouped: Sequence[Sequence[SavedRow]]) -> str:
     }
     names = list(dict.fromkeys(name for name, _ in cells))
     columns = list(dict.fromkeys(column for _, column in cells))
-    lines = [_markdown_line(["", *columns]), _markdown_line(["---"] * (1 + len(columns)))]
-    lines += [_markdown_line([n, *(cells.get((n, c), "") for c in columns)]) for n in names]
-    return "\n".join(lines)
+    lines = ([name, *(cells.get((name, column), "") for column in columns)] for name in names)
+    return markdown_table(["", *columns], lines)
 
 
 def _cells(rows: Sequence[SavedRow]) -> list[str]:
@@ -173,7 +126,3 @@ def _shown(cell: int | float | str | None) -> str:
     if cell is None:
         return "–"
     return f"{cell:.2f}" if isinstance(cell, float) else str(cell)
-
-
-def _markdown_line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

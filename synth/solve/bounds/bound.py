@@ -89,7 +89,8 @@ class LowerBound(Protocol):
     def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds of the objective as they are proven; return the seconds spent.
 
-        A second call continues the first.
+        A second call keeps the best bound. Kinds that the policy gives several turns, forward
+        spacings and idle times, continue their first call; the others begin again.
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.

@@ -97,7 +97,8 @@ class RankSubsets:
 
         Sets of two and three ranks get a share of the time. The rest goes to all ranks at once, or
         to growing sets where all would be too many ops. Where spacings are known, the sets of two
-        and three are ranks far apart.
+        and three are ranks far apart. A second call begins again with the best rank, and each model
+        with the best bound.
         """
         ranks = tuple(range(self.instance.num_ranks))
         chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)

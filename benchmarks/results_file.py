@@ -1,0 +1,79 @@
+"""Files of results: the request, the commit and the machine that answered it, and the rows."""
+
+import json
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.provenance import provenance
+from synth.errors import SynthError
+
+# A row as its file holds it: lists for tuples.
+SavedRow = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run that rows belong to; `time_limit_s` is None if each row has its own."""
+
+    suite: str
+    about: str
+    num_seeds: int
+    workers: int | None
+    time_limit_s: float | None
+
+
+def save(path: Path, file_format: str, run: Run, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write the rows with the commit and the machine they come from; all at once or not at all."""
+    document = {"format": file_format, **asdict(run), **provenance(), "rows": [*map(dict, rows)]}
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def load(path: Path, formats: Container[str]) -> dict[str, Any]:
+    """A saved run.
+
+    Raises:
+        SynthError: the file cannot be read, or is of none of the formats.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SynthError(
+            f"{path} cannot be read ({error}); give a file that --json wrote"
+        ) from None
+    if not isinstance(document, dict) or document.get("format") not in formats:
+        raise SynthError(f"{path} is no answer of this benchmark; give a file that --json wrote")
+    return document
+
+
+def check_request(num_seeds: int, path: Path | None) -> None:
+    """Refuse now what would fail after the first row.
+
+    Raises:
+        SynthError: no seed, or a file in a folder that does not exist.
+    """
+    if num_seeds < 1:
+        raise SynthError(f"{num_seeds} seeds asked for; give at least 1")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise SynthError(f"{path} lies in no folder that exists; make it first")
+
+
+def origin(document: Mapping[str, Any]) -> str:
+    """Say which code, machine and effort a saved run is of."""
+    seeds = document["num_seeds"]
+    return (
+        f"`{document['suite']}`: {document['about']} Measured at commit {document['commit']} with "
+        f"{document['workers'] or document['cores']} workers on {document['cores']} cores "
+        f"({document['processor']}), Python {document['python']}, OR-Tools {document['ortools']}"
+        + (f", {seeds} seeds: medians" if seeds > 1 else "")
+        + "."
+    )
+
+
+def markdown_table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    head = list(heads)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
