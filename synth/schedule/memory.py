@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import IntArray, StageCosts
+from synth.costs import Costs, IntArray, StageCosts
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.effects import GRAD_ACC, VALUE_CODES, Effects
 from synth.schedule.lowering.lower import Action, Lowered
+from synth.schedule.model import Placement
 from synth.schedule.ops import Op, ValueKind
-from synth.schedule.weight_flow import Sharded
+from synth.schedule.weight_flow import Sharded, WeightFlow
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,13 @@ class MemoryUsage:
 
 def static_bytes(lowered: Lowered, rank: int) -> int:
     """Parameters, gradients and optimizer state that a rank keeps."""
-    stages, held = lowered.costs.stages, lowered.schedule.placement.held[rank]
-    flow = lowered.schedule.weights
+    schedule = lowered.schedule
+    return kept_bytes(lowered.costs, schedule.placement, schedule.weights, rank)
+
+
+def kept_bytes(costs: Costs, placement: Placement, flow: WeightFlow | None, rank: int) -> int:
+    """The static bytes of a rank on a placement, for given homes of the weights."""
+    stages, held = costs.stages, placement.held[rank]
     if flow is None:
         return sum(stages[stage].static_bytes for stage, _ in held)
     at_home = sum(

@@ -443,6 +443,50 @@ class RobustnessTuning:
     many_cells: int = 10_000
 
 
+# Weights that travel
+
+
+@dataclass(frozen=True)
+class TravelTuning:
+    """Local search over orders whose weights travel."""
+
+    # Look-aheads of published schedules beside the default of one, and those of first orders.
+    other_aheads: tuple[int, ...] = (0, 2, 3)
+    first_aheads: tuple[int, ...] = (1, 3, 0)
+    # Pairs of receive-ahead and send-behind; few buffers fit more, many wait less.
+    bufferings: tuple[tuple[int, int], ...] = (
+        (1, 2),
+        (0, 0),
+        (0, 1),
+        (1, 1),
+        (1, 4),
+        (1, 8),
+        (2, 16),
+        (4, 16),
+        (8, 32),
+        (99, 999),
+    )
+    # The first of these with which first orders are tried.
+    first_bufferings: int = 6
+    # Share of the time for first orders.
+    first_share: float = 0.3
+    # Times that visits are placed again with less room, if a rank exceeds its limit.
+    corrections: int = 4
+    # Orders that are kept to begin from, and the moves of one run of annealing.
+    pool: int = 6
+    moves: int = 300
+    # Temperature at the beginning and the end of a run, as shares of the value.
+    hot: float = 0.01
+    cold: float = 0.0003
+    # Largest distance of a move, and the share of moves that change the placing of visits.
+    farthest: int = 16
+    placing_share: float = 0.2
+    # Share of moves on a ring that change the order of one rank alone.
+    alone_share: float = 0.3
+    # Effort of an evaluation in a deterministic search, in seconds per op of all ranks.
+    evaluation_s_per_op: float = 1e-5
+
+
 # The search as a whole
 
 
@@ -498,4 +542,5 @@ PERIOD_SEARCH = PeriodSearchTuning()
 SEVERAL_MICRO_BATCHES = SeveralMicroBatchesTuning()
 MODULO = ModuloTuning()
 ROBUSTNESS = RobustnessTuning()
+TRAVEL = TravelTuning()
 SEARCH = SearchTuning()

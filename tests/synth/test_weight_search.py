@@ -1,0 +1,329 @@
+"""The search for schedules whose weights travel: against all schedules, and its lower bounds."""
+
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.costs import Costs, StageCosts, uniform_costs
+from synth.errors import SynthError
+from synth.families import generate
+from synth.op_kinds import OpKind
+from synth.profile import Link, Links
+from synth.schedule.lowering.lower import lower
+from synth.schedule.memory import kept_bytes, peak_bytes
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.simulate import DeadlockError, simulate
+from synth.schedule.verify import ScheduleError, verify
+from synth.schedule.weight_flow import Sharded
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Incumbent, Result, StoppedBy
+from synth.solve.weights.compute_order import changed
+from synth.solve.weights.equal_ranks import on_two_ranks
+from synth.solve.weights.first_orders import first_orders, published
+from synth.solve.weights.programs import make_schedule
+from synth.solve.weights.travel import TravelProblem, WeightMovement, everywhere
+from synth.solve.weights.travel_bounds import prove_travel
+from synth.solve.weights.travel_search import solve_travelling
+from synth.solve.weights.visit_placement import OpNeeds, Placing
+from tests.synth.every_weight_schedule import (
+    BUFFERINGS,
+    gather_programs,
+    least_us,
+    on_all_ranks,
+    value_us,
+)
+
+RING, GATHER = WeightMovement
+
+
+def equal_costs(num_stages: int, *, latency_us: int = 0, saved: int = 0) -> Costs:
+    return uniform_costs(
+        num_stages,
+        forward_us=100,
+        backward_input_us=100,
+        backward_weight_us=100,
+        saved_bytes=saved,
+        saved_w_bytes=saved // 2,
+        parameter_bytes=100,
+        gradient_bytes=100,
+        static_bytes=400,
+        links=Links(default=Link(latency_us=latency_us)),
+    )
+
+
+def unequal_costs(num_stages: int, rng: random.Random) -> Costs:
+    """Stages of random times and bytes; transfers take up to as long as a few ops."""
+    stages: list[StageCosts] = []
+    for stage in uniform_costs(
+        num_stages, forward_us=1, backward_input_us=1, backward_weight_us=1
+    ).stages:
+        f, b, w, step = (rng.randint(1, 60) for _ in range(4))
+        saved, parameters, gradients = (rng.randint(1, 90) for _ in range(3))
+        made = rng.randint(0, 20) if len(stages) < num_stages - 1 else 0
+        times = {OpKind.F: f, OpKind.B: b, OpKind.W: w, OpKind.BW: b + w - rng.randint(0, 2)}
+        rises = dict.fromkeys((OpKind.B, OpKind.W, OpKind.BW), rng.randint(0, 30))
+        stages.append(
+            stage.replace(
+                duration_us=times | {OpKind.STEP: step},
+                saved_bytes=saved,
+                saved_w_bytes=rng.randint(0, saved),
+                output_bytes=made,
+                rise_bytes=rises | {OpKind.F: saved + made, OpKind.STEP: 0},
+                parameter_bytes=parameters,
+                gradient_bytes=gradients,
+                static_bytes=parameters + gradients + rng.randint(0, 100),
+            )
+        )
+    links = Links(
+        default=Link(
+            latency_us=rng.choice([0, 5, 40]),
+            bandwidth_bytes_per_s=rng.choice([None, 1e6, 4e6]),
+        )
+    )
+    return Costs(stages=tuple(stages), links=links)
+
+
+def travelling(
+    movement: WeightMovement,
+    costs: Costs,
+    num_ranks: int,
+    rounds: int,
+    headroom: int | None = None,
+) -> TravelProblem:
+    """A problem; the headroom is what each rank may hold besides the static bytes of ZeRO-3."""
+    where = everywhere(num_ranks, costs.num_stages)
+    free = TravelProblem(Problem(costs, where, num_ranks * rounds), movement)
+    if headroom is None:
+        return free
+    flow = free.flow()
+    kept = (kept_bytes(costs, where, flow, rank) for rank in range(num_ranks))
+    caps = tuple(headroom + each for each in kept)
+    return replace(free, problem=replace(free.problem, caps_bytes=caps))
+
+
+def solved(travel: TravelProblem, target_us: int, seconds: float = 20.0) -> Result:
+    """The result of a search that ends once it has reached a value."""
+    stop = threading.Event()
+
+    def listen(found: Incumbent) -> None:
+        if found.value_us <= target_us:
+            stop.set()
+
+    return solve_travelling(travel, SolveOptions(time_limit_s=seconds), listen, stop)
+
+
+# Against all schedules
+
+
+@pytest.mark.parametrize("movement", WeightMovement)
+@pytest.mark.parametrize("seed", range(2))
+def test_no_schedule_of_a_tiny_problem_is_faster_than_the_one_found(
+    movement: WeightMovement, seed: int
+) -> None:
+    rng = random.Random(seed)
+    costs = unequal_costs(2, rng)
+    free = travelling(movement, costs, 2, 1)
+    tight = travelling(movement, costs, 2, 1, rng.randint(250, 450))
+    for travel in (free, tight):
+        best_us, bound_us = least_us(travel), prove_travel(travel).bound_us
+        if best_us is None:
+            continue
+        assert bound_us <= best_us
+        found = solved(travel, best_us)
+        assert found.value_us is not None and bound_us <= found.value_us <= best_us
+
+
+def test_no_pair_of_programs_beats_one_for_all_ranks() -> None:
+    """The lemma of `equal_ranks`, on random pairs of programs with the same collectives."""
+    rng = random.Random(1)
+    travel = travelling(GATHER, unequal_costs(2, rng), 2, 1)
+    programs = rng.sample(gather_programs(travel), 60)
+    alone = [value_us(travel, on_all_ranks(travel, one), BUFFERINGS[-1]) for one in programs]
+    pairs = 0
+    for k, one in enumerate(programs):
+        for i in range(k):
+            mixed = [on_all_ranks(travel, one)[0], on_all_ranks(travel, programs[i])[1]]
+            us = value_us(travel, mixed, BUFFERINGS[-1])
+            if us is not None:
+                pairs += 1
+                assert us >= max(alone[k] or 0, alone[i] or 0)
+    assert pairs > 5
+
+
+# Bounds
+
+
+def random_schedule(travel: TravelProblem, rng: random.Random, moves: int = 30) -> Schedule:
+    """A schedule of a random order and random choices for its visits."""
+    orders = list(first_orders(travel))
+    count = 1 if travel.movement == GATHER or rng.random() < 0.5 else travel.num_ranks
+    chosen = [rng.choice(orders)] * count
+    for _ in range(moves):
+        rank = rng.randrange(count)
+        chosen[rank] = changed(chosen[rank], rng, 6) or chosen[rank]
+    placing = Placing(
+        ahead=rng.randint(0, 4),
+        most_open=rng.choice([None, 1, 2, 3]),
+        scatter_every=rng.randint(1, travel.rounds),
+        gathers_first=rng.random() < 0.5,
+        buffering=Buffering(rng.randint(0, 4), rng.choice([0, 2, 8, 99])),
+        sharded=rng.choice(travel.levels),
+    )
+    return make_schedule(OpNeeds(travel), chosen, placing, travel.headrooms(placing.sharded))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**9))
+def test_no_schedule_is_faster_than_the_bound_for_its_own_peaks(seed: int) -> None:
+    rng = random.Random(seed)
+    p, rounds = rng.choice([2, 3, 4]), rng.randint(1, 3)
+    movement = rng.choice([RING, GATHER])
+    num_stages = p if movement == RING else rng.choice([2, p, 2 * p])
+    travel = travelling(movement, unequal_costs(num_stages, rng), p, rounds)
+    schedule = random_schedule(travel, rng)
+    try:
+        lowered, timeline = verify(schedule, travel.problem.costs)
+    except ScheduleError as error:
+        assert "deadlock" in str(error)  # any other fault would be one of the moves
+        return
+    problem = replace(travel.problem, caps_bytes=peak_bytes(lowered))
+    bound_us = prove_travel(replace(travel, problem=problem)).bound_us
+    assert bound_us <= timeline.makespan_us
+    # Every rank begins at once, so the bound is one of the period too.
+    assert timeline.period_us == timeline.makespan_us
+
+
+def test_the_tail_of_a_ring_is_the_sum_that_passes_all_later_micro_batches() -> None:
+    """Ranks 8, rounds 4, F = B = W: after rank 0's last W come those of seven other ranks."""
+    travel = travelling(RING, equal_costs(8), 8, 4)
+    assert prove_travel(travel).bound_us == 4 * 8 * 300 + 7 * 100
+    fastest = simulate(lower(generate("weipipe:wzb2", 8, 32), travel.problem.costs))
+    assert fastest.makespan_us == prove_travel(travel).bound_us
+
+
+def test_under_a_limit_stages_are_gathered_more_than_once() -> None:
+    """Four stages, three rounds; weights and activations of a stage take 100 bytes each.
+
+    500 bytes hold stage 3 with its weights and a micro-batch's activations, so no other forward is
+    paired. Then stage 2 has a visit for each round, and one of stage 1 serves two rounds at most:
+    with stages 0 and 3 that is 1 + 3/2 + 3 + 1 visits, and each stage is scattered once.
+    """
+    costs = equal_costs(4, latency_us=900, saved=100)
+    free, tight = travelling(GATHER, costs, 2, 3), travelling(GATHER, costs, 2, 3, 500)
+    # Without a limit: four gathers, the forwards of stage 3, its backwards, four scatters.
+    assert prove_travel(free).bound_us == 4 * 900 + 3 * 100 + 3 * 200 + 4 * 900
+    assert prove_travel(tight).bound_us == (1 + 1.5 + 3 + 1) * 900 + 4 * 900
+
+
+# Two ranks that stand for all
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9))
+def test_two_ranks_have_the_times_and_the_memory_of_all(seed: int) -> None:
+    rng = random.Random(seed)
+    p = rng.choice([3, 4, 8])
+    travel = travelling(GATHER, unequal_costs(rng.choice([2, 3]), rng), p, rng.randint(1, 2))
+    small = {level: on_two_ranks(travel, level) for level in Sharded}
+    schedule = random_schedule(travel, random.Random(seed))
+    assert schedule.weights is not None
+    level = schedule.weights.sharded
+    on_small = random_schedule(small[level], random.Random(seed))
+    both = []
+    for of, made in ((travel, schedule), (small[level], on_small)):
+        lowered = lower(made, of.problem.costs)
+        kept = kept_bytes(of.problem.costs, of.problem.placement, of.flow(level), 0)
+        both.append((simulate(lowered), peak_bytes(lowered)[0] - kept))
+    (whole, whole_bytes), (part, part_bytes) = both
+    assert part_bytes == whole_bytes
+    # Collectives are rounded to whole microseconds, and STEPs are shared by fewer.
+    collectives = len(whole.lowered.collectives)
+    steps_us = sum(stage.duration_us[OpKind.STEP] for stage in travel.stages)
+    assert abs(part.makespan_us - whole.makespan_us) <= collectives + steps_us
+
+
+# The search
+
+
+@pytest.mark.parametrize("movement", WeightMovement)
+def test_the_answer_keeps_its_limits_and_no_published_schedule_that_fits_is_faster(
+    movement: WeightMovement,
+) -> None:
+    costs = equal_costs(4, latency_us=20, saved=60)
+    for headroom in (700, 1200):
+        travel = travelling(movement, costs, 4, 2, headroom)
+        found = solve_travelling(travel, SolveOptions(time_limit_s=0.5))
+        if found.schedule is None:
+            continue
+        caps = travel.problem.caps_bytes
+        assert verify(found.schedule, costs, caps)[1].makespan_us == found.value_us
+        for _, schedule in published(travel):
+            try:
+                line = verify(schedule, costs, caps)[1]
+            except ScheduleError:
+                continue
+            assert found.value_us is not None and line.makespan_us >= found.value_us
+
+
+def test_more_buffers_buy_a_smaller_bubble_down_to_the_tail_of_the_ring() -> None:
+    """In lock-step the interleaved order has a bubble of 3/11 on four ranks in two rounds.
+
+    A flow is one of the forward weights, the backward weights and the gradients, 100 bytes each.
+    """
+    lock_step = 3 / 11
+    rates = []
+    for buffers in (1, 2, 3):
+        travel = travelling(RING, equal_costs(4), 4, 2, 3 * 100 * buffers)
+        found = solved(travel, 2400 + 300)
+        assert found.value_us is not None
+        rates.append(1 - 2400 / found.value_us)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[1] < 0.6 * lock_step and rates[2] == pytest.approx(1 / 9)
+
+
+def test_a_limit_below_the_state_that_is_kept_is_infeasible() -> None:
+    travel = travelling(RING, equal_costs(2), 2, 1, -1)
+    found = solve_travelling(travel, SolveOptions(time_limit_s=1))
+    assert found.schedule is None and found.stopped_by == StoppedBy.INFEASIBLE
+    assert found.message is not None and "--mem-limit 500B" in found.message
+
+
+def test_the_same_seed_gives_the_same_schedule() -> None:
+    travel = travelling(GATHER, equal_costs(2, latency_us=90, saved=50), 2, 2, 420)
+    options = SolveOptions(time_limit_s=0.02, deterministic=True, seed=3)
+    one, other = (solve_travelling(travel, options) for _ in range(2))
+    assert one.schedule is not None and one.schedule == other.schedule
+
+
+@pytest.mark.parametrize(
+    ("where", "count", "match"),
+    [
+        (Placement.linear(2), 4, "need a copy of all stages on each rank"),
+        (everywhere(2, 2), 3, "give a multiple of 2"),
+        (everywhere(1, 2), 2, "need at least two ranks, given 1"),
+    ],
+)
+def test_problems_whose_weights_cannot_travel_are_refused(
+    where: Placement, count: int, match: str
+) -> None:
+    with pytest.raises(SynthError, match=match):
+        TravelProblem(Problem(equal_costs(2), where, count), RING)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+def test_moves_keep_schedules_complete_and_in_order(seed: int) -> None:
+    rng = random.Random(seed)
+    travel = travelling(rng.choice([RING, GATHER]), equal_costs(3), 3, 2)
+    schedule = random_schedule(travel, rng, moves=60)
+    lowered = lower(schedule, travel.problem.costs)
+    try:
+        simulate(lowered)
+    except DeadlockError:
+        return
+    verify(schedule, travel.problem.costs)
