@@ -22,12 +22,12 @@ def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:
     stages, first = [], 0
     for size in sizes:
         layers = [profile.layer_profile(i) for i in range(first, first + size)]
-        stages.append(added_up(layers, is_first=first == 0))
+        stages.append(stage_costs(layers, is_first=first == 0))
         first += size
     return Costs(stages=tuple(stages), links=profile.links)
 
 
-def added_up(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
+def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
     """Add up the layers of one stage; the first stage holds no input."""
     interior = layers[:-1]
     held = [_held_until(layers, i) for i in range(len(interior))]

@@ -20,7 +20,7 @@ import numpy as np
 
 from synth.costs import Costs, StageCosts
 from synth.op_kinds import OpKind
-from synth.partition_costs import added_up, partition_costs
+from synth.partition_costs import partition_costs, stage_costs
 from synth.plan.tuning import LAYER_MENU
 from synth.profile import LayerProfile, Profile
 from synth.recomputed_layers import is_recomputed_already, recomputed, recomputing
@@ -251,7 +251,7 @@ class _Layers:
         """Return the costs of a stage with these layers, some of them recomputed."""
         both = zip(self.plain, self.again, strict=True)
         treated = (again if i in chosen else kept for i, (kept, again) in enumerate(both))
-        return added_up([layer for layer in treated if layer is not None], is_first=is_first)
+        return stage_costs([layer for layer in treated if layer is not None], is_first=is_first)
 
     def __hash__(self) -> int:
         return hash(tuple(map(id, (*self.plain, *self.again))))

@@ -56,7 +56,14 @@ class Pattern:
 
 
 class OneMicroBatchModel:
-    """Starts of one micro-batch's ops, as whole periods and the rest, rank by rank."""
+    """The starts of one micro-batch's ops, as whole periods and the rest, rank by rank.
+
+    Attributes:
+        tick_us: the duration of a tick.
+        period: in ticks.
+        cap: the limit for all ranks that is minimised, in bytes, if static bytes are given.
+        start: by op, in ticks.
+    """
 
     def __init__(
         self,
@@ -65,6 +72,14 @@ class OneMicroBatchModel:
         ticks: int,
         static_bytes: Sequence[int] | None = None,
     ) -> None:
+        """Build the model.
+
+        Args:
+            instance: gives times, memory and the caps; no caps if static bytes are given.
+            period_share: the period, as a multiple of the largest work of a rank.
+            ticks: of the largest work of a rank for one micro-batch.
+            static_bytes: by rank, to minimise the limit (`least`); None: the caps stand.
+        """
         self.instance, self.static_bytes = instance, static_bytes
         work_us = max(sum(instance[c].work_us for c in held) for held in instance.held)
         self.tick_us = max(1.0, work_us / ticks)
@@ -83,7 +98,7 @@ class OneMicroBatchModel:
         }
         for held in instance.held:
             self._add_rank([Item(copy, kind) for copy in held for kind in SPLIT])
-        self._add_ways()
+        self._add_precedences()
 
     def _ticks(self, copy: int, kind: OpKind) -> int:
         duration = self.instance[copy].duration_us[kind]
@@ -100,10 +115,10 @@ class OneMicroBatchModel:
 
     def _trip(self, index: int) -> int:
         copy = self.instance[index]
-        ways = (
+        trip_us = (
             self.instance.head_us[index] + copy.duration_us[F] + self.instance.round_trip_us[index]
         )
-        return round(ways / self.tick_us) + 4 * len(self.instance)
+        return round(trip_us / self.tick_us) + 4 * len(self.instance)
 
     def _add_rank(self, items: list[Item]) -> None:
         """Let ops of a rank repeat without overlap; periods begin at the start of the first F."""
@@ -151,8 +166,8 @@ class OneMicroBatchModel:
             peak_above = self.instance[x.copy].peak_above_bytes[x.kind]
             cp.add(held + done + peak_above <= headroom)
 
-    def _add_ways(self) -> None:
-        """F, B, W in order; activations go down, gradients come up."""
+    def _add_precedences(self) -> None:
+        """Put F, B and W of a copy in order, and let transfers arrive before their readers."""
         for index, copy in enumerate(self.instance.copies):
             self._precede(Item(index, F), Item(index, B), 0)
             self._precede(Item(index, B), Item(index, W), 0)
@@ -175,7 +190,7 @@ class OneMicroBatchModel:
     def least(
         self, seconds: float, seed: int, workers: int, should_stop: Callable[[], bool]
     ) -> Values | None:
-        """Minimise the cap, with the need of STEPs."""
+        """Minimise the cap, which STEPs must keep, too."""
         if self.static_bytes is None:
             raise ValueError("a limit is minimised only for given static bytes")
         for rank, held in enumerate(self.instance.held):

@@ -57,7 +57,7 @@ class PeriodSearch:
         longer ones. Last come the periods just below the shortest found: one of them may be found
         although one or two longer ones stay undecided.
         """
-        low_us, way = least_us - 1, PERIOD_SEARCH.first_step  # the longest that was not found
+        low_us, step = least_us - 1, PERIOD_SEARCH.first_step  # the longest that was not found
         rise_us = (PERIOD_SEARCH.most_rise - 1) * least_us
         while self.spent_s < self.seconds and not self.should_stop():
             gap_us = high_us - low_us
@@ -72,19 +72,19 @@ class PeriodSearch:
                 if self.is_thorough or not is_of_use or not self._has_time:
                     break
                 self.is_thorough, self.open_in_a_row = True, 0
-                low_us, way, is_narrow = floor_us, PERIOD_SEARCH.first_thorough_step, False
-            step_us = 0 if is_narrow else min(way * (high_us - low_us), rise_us)
+                low_us, step, is_narrow = floor_us, PERIOD_SEARCH.first_thorough_step, False
+            step_us = 0 if is_narrow else min(step * (high_us - low_us), rise_us)
             if self.open_in_a_row and not self.is_found:
                 step_us = min(step_us, PERIOD_SEARCH.rise_after_undecided * low_us)
             period_us = low_us + max(1, round(step_us))
             found = self._try(period_us)
             if found is None:
-                low_us, way = period_us, self._next_way
+                low_us, step = period_us, self._next_step
                 rise_us *= PERIOD_SEARCH.most_rise
             else:
-                high_us, way = (
+                high_us, step = (
                     period_us,
-                    max(PERIOD_SEARCH.least_step, way - PERIOD_SEARCH.step_decrease),
+                    max(PERIOD_SEARCH.least_step, step - PERIOD_SEARCH.step_decrease),
                 )
                 yield found
         if self.is_thorough and self.is_found:
@@ -114,7 +114,7 @@ class PeriodSearch:
         return found
 
     @property
-    def _next_way(self) -> float:
+    def _next_step(self) -> float:
         """The step after a period that was not found."""
         if self.open_in_a_row:
             return PERIOD_SEARCH.step_after_undecided

@@ -49,10 +49,12 @@ class SeveralMicroBatches:
             unrolling.instance, least_us, most_us, seconds, self.options.seed, should_stop
         ):
             step = -(-found.size // MODULO.most_unrollings)
-            turns = (
+            rotations = (
                 found.orders(unrolling.instance, first) for first in range(0, found.size, step)
             )
-            unrolling.offer_best(takewhile(lambda _: not self.state.should_stop(), turns), "rounds")
+            unrolling.offer_best(
+                takewhile(lambda _: not self.state.should_stop(), rotations), "rounds"
+            )
 
     @property
     def _share(self) -> float:

@@ -55,9 +55,9 @@ class PeriodicSchedule:
         for (index,) in instance.held:
             ops = []
             for k in range(instance[index].num_micro_batches):
-                whole, turn = divmod(k + first, self.size)
+                periods, microbatch = divmod(k + first, self.size)
                 for kind in SPLIT:
-                    at = self.starts[index, OpIndex(kind, turn)] + whole * self.period_us
+                    at = self.starts[index, OpIndex(kind, microbatch)] + periods * self.period_us
                     ops.append((at, kind.rank_in_chain, k, kind))
             ordered.append(tuple((index, kind) for *_, kind in sorted(ops)))
         return tuple(ordered)
@@ -69,9 +69,10 @@ def num_ops(instance: Instance, size: int) -> int:
 
 
 class SeveralMicroBatchesModel:
-    """Starts of one period's ops; those of other periods are whole periods apart."""
+    """The starts of one period's ops; those of other periods are whole periods apart."""
 
     def __init__(self, instance: Instance, size: int, period_us: int) -> None:
+        """Build the model of periods of `size` micro-batches, on ranks that hold one stage copy."""
         self.instance, self.size, self.period_us = instance, size, period_us
         self.cp = cp_model.CpModel()
         trip_us = max(instance.head_us) + max(instance.round_trip_us)
@@ -86,16 +87,16 @@ class SeveralMicroBatchesModel:
             self._add_circle(index)
             self._add_order(index)
             self._add_memory(index)
-        self._add_ways()
+        self._add_transfers()
 
     @cached_property
     def _op_indices(self) -> list[OpIndex]:
-        return [OpIndex(kind, turn) for kind in SPLIT for turn in range(self.size)]
+        return [OpIndex(kind, microbatch) for kind in SPLIT for microbatch in range(self.size)]
 
     def _at(self, index: int, op_index: OpIndex) -> cp_model.LinearExprT:
         """Return the start of any micro-batch's op, in this period or another one."""
-        whole, turn = divmod(op_index.microbatch, self.size)
-        return self.start[index, OpIndex(op_index.kind, turn)] + whole * self.period_us
+        periods, microbatch = divmod(op_index.microbatch, self.size)
+        return self.start[index, OpIndex(op_index.kind, microbatch)] + periods * self.period_us
 
     def _add_circle(self, index: int) -> None:
         """Let starts modulo the period, and the same a period later, not overlap."""
@@ -110,12 +111,14 @@ class SeveralMicroBatchesModel:
         cp.add_no_overlap(intervals)
 
     def _add_order(self, index: int) -> None:
-        """F, B, W of a micro-batch follow each other, and each kind takes them in order."""
-        for turn in range(self.size):
-            self._precede(index, Before(OpIndex(F, turn), OpIndex(B, turn)))
-            self._precede(index, Before(OpIndex(B, turn), OpIndex(W, turn)))
+        """Put F, B and W of a micro-batch in order, and the micro-batches of each kind."""
+        for microbatch in range(self.size):
+            self._precede(index, Before(OpIndex(F, microbatch), OpIndex(B, microbatch)))
+            self._precede(index, Before(OpIndex(B, microbatch), OpIndex(W, microbatch)))
             for kind in SPLIT:
-                self._precede(index, Before(OpIndex(kind, turn), OpIndex(kind, turn + 1)))
+                self._precede(
+                    index, Before(OpIndex(kind, microbatch), OpIndex(kind, microbatch + 1))
+                )
 
     def _precede(self, index: int, before: Before) -> cp_model.Constraint:
         first, second = before
@@ -126,8 +129,10 @@ class SeveralMicroBatchesModel:
         """Require of every op of the period what memory requires of an op in the steady state."""
         copy = self.instance[index]
         for middle, alternatives in _steady_requirements(copy, self.instance.headroom_of(index)):
-            for turn in range(self.size):
-                self._require(index, [_moved(a, turn - middle.microbatch) for a in alternatives])
+            for microbatch in range(self.size):
+                self._require(
+                    index, [_moved(a, microbatch - middle.microbatch) for a in alternatives]
+                )
 
     def _require(self, index: int, alternatives: list[Alternative]) -> None:
         choices = [self.cp.new_bool_var("") for _ in alternatives]
@@ -138,8 +143,8 @@ class SeveralMicroBatchesModel:
         for before in asked_by_all(alternatives) if alternatives else ():
             self._precede(index, before)
 
-    def _add_ways(self) -> None:
-        """Activations go down, gradients come up."""
+    def _add_transfers(self) -> None:
+        """Let activations and gradients arrive before the ops that read them."""
         for index, copy in enumerate(self.instance.copies):
             if copy.below is not None:
                 self._add_link((index, F), (copy.below, F), copy.down_us)
@@ -151,9 +156,9 @@ class SeveralMicroBatchesModel:
         """Let transfers of a link run one at a time, unless ops take longer than transfers."""
         duration_us = self.instance[source[0]].duration_us[source[1]]
         arrivals: list[cp_model.IntVar] = []
-        for turn in range(self.size):
-            end = self.start[source[0], OpIndex(source[1], turn)] + duration_us
-            reader = self.start[target[0], OpIndex(target[1], turn)]
+        for microbatch in range(self.size):
+            end = self.start[source[0], OpIndex(source[1], microbatch)] + duration_us
+            reader = self.start[target[0], OpIndex(target[1], microbatch)]
             if lag_us <= duration_us:
                 self.cp.add(reader >= end + lag_us)
                 continue
