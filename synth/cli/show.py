@@ -67,7 +67,7 @@ def command(
         list[str] | None,
         typer.Option(
             help="Another plan file, or a published schedule on the costs of PLAN, to draw above "
-            "it in --html and --picture. Can be repeated."
+            "it in --html, --picture and --perfetto. Can be repeated."
         ),
     ] = None,
     begin: BeginOption = None,
@@ -81,15 +81,15 @@ def command(
 
     The plan is verified first. Times are simulated from its costs.
     """
-    from synth.report.explain.overlay import Overlay, overlay, write_charts
+    from synth.report.explain.overlay import Overlay, overlay, save_simulation
     from synth.report.text.gantt import render
     from synth.schedule.measured.execution_trace import moved_spans
 
     others = against or []
     pictures = picture or []
-    if others and html is None and not pictures:
+    if others and not (html or pictures or perfetto):
         raise SynthError(
-            "--against is for pages and pictures; give --html FILE or --picture FILE as well"
+            "--against is for files; give --picture FILE, --html FILE or --perfetto FILE as well"
         )
     files = filter(is_file_name, others)
     check_outputs(trace, perfetto, html, *pictures, inputs=[plan_path, measured, *files])
@@ -104,11 +104,13 @@ def command(
     moves = moved_spans(overlaid.planned)
     planned = overlaid.planned.ops
     gantt = render(planned, measured=ran, moves=moves, width=width, excerpt=excerpt)
-    write_charts(plan, timeline, overlaid, trace, perfetto)
-    for path in filter(None, (trace, perfetto)):
-        talk(f"written: {path}")
-    if html is not None or pictures:
+    if trace is not None:
+        save_simulation(plan, timeline, trace)
+        talk(f"written: {trace}")
+    if perfetto is not None or html is not None or pictures:
         charts = ChartSet.of(plan, overlaid, [chart_against(text, plan) for text in others])
+        if perfetto is not None:
+            charts.write_perfetto(perfetto)
         if html is not None:
             charts.write_page(html)
         charts.write_pictures(pictures, excerpt, memory)

@@ -107,7 +107,7 @@ def test_show_writes_the_simulation_as_a_trace_and_lays_one_over_the_plan(
     assert ended.code == 0
     assert "rank 0  planned   F" in ended.stdout and "measured  F" in ended.stdout
     assert "measured − predicted" in ended.stdout
-    assert {e["ph"] for e in json.loads(perfetto.read_text())["traceEvents"]} == {"M", "X"}
+    assert {e["ph"] for e in json.loads(perfetto.read_text())["traceEvents"]} == set("MXCstf")
 
 
 def test_iterations_that_overlap_are_drawn_but_not_taken_apart(
@@ -212,4 +212,4 @@ def test_a_schedule_that_cannot_stand_above_the_plan_is_refused(
 def test_a_schedule_to_stand_above_needs_a_page(synth: Synth, plan_file: Path) -> None:
     ended = synth("show", plan_file, "--against", "1f1b")
     assert ended.code == 2
-    assert "give --html FILE or --picture FILE as well" in ended.stderr
+    assert "give --picture FILE, --html FILE or --perfetto FILE as well" in ended.stderr

@@ -20,7 +20,7 @@ from synth.profiles import find
 from synth.report.chart.chart import Chart
 from synth.report.chart.palette import COLOURS, LIGHTEST
 from synth.report.chart.timed import TimedSchedule
-from synth.report.explain.overlay import Overlay, overlay, write_charts
+from synth.report.explain.overlay import overlay, save_simulation
 from synth.report.html.packing import pack
 from synth.report.html.page import page
 from synth.schedule import lower, peak_bytes
@@ -172,7 +172,7 @@ def test_the_highest_level_of_a_rank_is_its_peak(name: str) -> None:
 def test_a_measured_chart_has_the_times_of_the_trace(tmp_path: Path) -> None:
     plan = make_plan("1f1b")
     lowered, timeline = plan.check()
-    write_charts(plan, timeline, Overlay(timeline), tmp_path / "trace.json", None)
+    save_simulation(plan, timeline, tmp_path / "trace.json")
     overlaid = overlay(plan, lowered, tmp_path / "trace.json")
     assert overlaid.measured is not None
     # The trace says of each op that it took 1 ms longer.

@@ -1,6 +1,5 @@
 """Traces: rank logs join to one execution trace, which survives the file."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from synth.errors import Mismatch, SynthError
 from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
-from synth.report.perfetto import perfetto_json
 from synth.schedule import Op
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Transfer, lower
@@ -95,39 +93,3 @@ def test_a_trace_with_an_unknown_name_is_refused(old: str, new: str) -> None:
     text = Trace.of(plan, Source.SIMULATED, [TracedStep.of(chart_of(plan), 0, 0)]).to_json()
     with pytest.raises(SynthError, match="is not understood"):
         Trace.from_json(text.replace(old, new, 1))
-
-
-def test_perfetto_shows_ranks_as_processes_and_charts_side_by_side() -> None:
-    execution = chart_of(make_plan())
-    events = json.loads(perfetto_json({"planned": execution, "measured": execution}))["traceEvents"]
-    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {
-        f"rank {rank}" for rank in range(4)
-    }
-    assert [name for (pid, _), name in sorted(names.items()) if pid == 1] == [
-        "ops, planned",
-        "ops, measured",
-        "from rank 0, planned",
-        "from rank 0, measured",
-        "from rank 2, planned",
-        "from rank 2, measured",
-    ]
-    drawn = [e for e in events if e["ph"] == "X"]
-    assert len(drawn) == 2 * (sum(map(len, execution.ops)) + len(execution.communications))
-    first = next(e for e in drawn if (e["pid"], e["name"]) == (1, "F1.0"))
-    assert first["ts"] == execution.ops[1][0].start_us
-
-
-def test_events_of_a_perfetto_track_do_not_overlap() -> None:
-    # Two transfers of a link that were under way together, the first not waited for.
-    second = SENT._replace(value=Value(ValueKind.ACT, 0, 4))
-    communications = [
-        CommunicationSpan(SENT, 0, 90, False),
-        CommunicationSpan(second, 30, 100),
-        CommunicationSpan(second, 40, 80),
-    ]
-    events = json.loads(perfetto_json({"measured": ExecutionTrace([[], []], communications)}))[
-        "traceEvents"
-    ]
-    drawn = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X")
-    assert drawn == [(40, 80), (80, 90), (90, 100)]

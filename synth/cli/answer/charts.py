@@ -46,6 +46,13 @@ class ChartSet:
         write_atomically(path, page(self.title, self.charts, by_rank=self.by_rank))
         talk(f"written: {path}")
 
+    def write_perfetto(self, path: Path) -> None:
+        """Write a file for ui.perfetto.dev and chrome://tracing."""
+        from synth.report.perfetto import perfetto_json
+
+        write_atomically(path, perfetto_json(self.charts))
+        talk(f"written: {path}")
+
     def write_pictures(
         self, paths: Sequence[Path], excerpt: "Excerpt | None" = None, memory: bool = True
     ) -> None:

@@ -32,6 +32,7 @@ class TimedSchedule:
         inexact: true if the end is only known to lie before it was asked for.
         awaited: the dependence that ended last, or `NOTHING`.
         path: the nodes of the critical path, in order; empty if there is none.
+        known: false for nodes that a trace does not have.
         is_measured: the times are of a run.
     """
 
@@ -41,6 +42,7 @@ class TimedSchedule:
     inexact: Flags
     awaited: IntArray
     path: IntArray
+    known: Flags
     is_measured: bool = False
 
     @classmethod
@@ -70,8 +72,9 @@ class TimedSchedule:
         for node in times.end_us:
             before = last_awaited(lowered.predecessors[node], times)
             awaited[node] = NOTHING if before is None else before
-        inexact = np.zeros(num_nodes, dtype=np.bool_)
+        inexact, known = np.zeros((2, num_nodes), dtype=np.bool_)
         inexact[list(times.inexact)] = True
+        known[list(times.end_us)] = True
         path = [link.node for link in critical_path(lowered, times)] if has_path else []
         return cls(
             lowered,
@@ -79,6 +82,7 @@ class TimedSchedule:
             inexact,
             awaited,
             np.array(path, dtype=np.int64),
+            known,
             is_measured,
         )
 

@@ -1,4 +1,4 @@
-"""A trace overlaid on its plan, and both as files for other viewers."""
+"""A trace overlaid on its plan, and the simulation of a plan as a trace."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from synth.errors import SynthError
-from synth.record import write_atomically
 from synth.report.explain.comparison import middle_step, shared_timeline
 from synth.report.explain.difference import Difference, explain_difference
-from synth.report.perfetto import perfetto_json
 from synth.report.text.difference import difference_text
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.scaled import scaled
@@ -79,15 +77,7 @@ def overlay(plan: Plan, lowered: Lowered, path: Path) -> Overlay:
     return Overlay(timeline, execution, trace.source, step.step, difference, trace.late)
 
 
-def write_charts(
-    plan: Plan, timeline: Timeline, overlaid: Overlay, trace: Path | None, perfetto: Path | None
-) -> None:
-    """Write the simulation as a trace file, and the chart for Perfetto."""
-    if trace is not None:
-        step = TracedStep.of(planned_execution(timeline), 0, timeline.makespan_us)
-        Trace.of(plan, Source.SIMULATED, [step]).save(trace)
-    if perfetto is not None:
-        executions = {"planned": overlaid.planned}
-        if overlaid.measured is not None:
-            executions[str(overlaid.source)] = overlaid.measured
-        write_atomically(perfetto, perfetto_json(executions))
+def save_simulation(plan: Plan, timeline: Timeline, path: Path) -> None:
+    """Write the simulation of a plan as a trace file."""
+    step = TracedStep.of(planned_execution(timeline), 0, timeline.makespan_us)
+    Trace.of(plan, Source.SIMULATED, [step]).save(path)
