@@ -1,5 +1,7 @@
 """`synth export` and `synth import`: out to PyTorch's format and in again."""
 
+import json
+import tomllib
 from pathlib import Path
 
 from synth.schedule.files.plan_file import Plan
@@ -36,3 +38,33 @@ def test_a_schedule_that_cannot_run_is_refused(synth: Synth, tmp_path: Path) -> 
     csv.write_text("0B0,0F0\n")
     ended = synth("import", csv, "zb-1.5b-p8-m24", "-o", tmp_path / "plan.json")
     assert ended.code == 5 and not (tmp_path / "plan.json").exists()
+
+
+def test_beside_the_csv_are_the_layers_and_the_rank_of_each_stage(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    assert synth("export", plan_file, "-o", tmp_path / "zb.csv").code == 0
+    table = json.loads((tmp_path / "zb.stages.json").read_text())
+    plan = Plan.load(plan_file)
+    assert [stage["rank"] for stage in table["stages"]] == list(plan.placement[0])
+    assert [name for stage in table["stages"] for name in stage["layers"]] == list(plan.layers)
+
+
+def test_torchtitans_options_name_the_csv_beside_them(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    toml = tmp_path / "plan.toml"
+    for _ in range(2):  # its own files may be replaced
+        assert synth("export", plan_file, "--to", "torchtitan", "-o", toml).code == 0
+    options = tomllib.loads(toml.read_text())["parallelism"]
+    assert options["pipeline_parallel_schedule_csv"] == str(tmp_path / "plan.csv")
+    assert (tmp_path / "plan.csv").read_text().startswith("0F0,")
+    ended = synth("export", plan_file, "--to", "torchtitan")
+    assert (ended.code, ended.stdout) == (2, "") and "give -o plan.toml" in ended.stderr
+
+
+def test_megatron_and_jaxpp_are_written_to_stdout(synth: Synth, plan_file: Path) -> None:
+    ended = synth("export", plan_file, "--to", "megatron")
+    assert ended.stdout.startswith("E") and ended.stdout.endswith("L\n")
+    assert "its own order" in ended.stderr
+    assert "class SynthSchedule(BaseSchedule)" in synth("export", plan_file, "--to", "jaxpp").stdout

@@ -1,0 +1,33 @@
+"""The file beside an exported schedule: which layers each stage has, and which rank holds it."""
+
+import json
+from pathlib import Path
+
+from synth.schedule.files.plan_file import Plan
+
+
+def stage_table(plan: Plan) -> str:
+    """Write placement, partition and micro-batches of a plan as JSON."""
+    placement = plan.placement[0]
+    stages = [
+        {
+            "rank": placement[stage],
+            "first_layer": plan.layers_of(stage).start,
+            "end_layer": plan.layers_of(stage).stop,
+            "layers": [plan.layers[i] for i in plan.layers_of(stage)],
+        }
+        for stage in range(len(plan.partition))
+    ]
+    table = {
+        "schedule": plan.name,
+        "num_ranks": plan.num_ranks,
+        "num_micro_batches": plan.num_micro_batches,
+        "recomputed_layers": list(plan.recomputed_layers or ()),
+        "stages": stages,
+    }
+    return json.dumps(table, indent=1) + "\n"
+
+
+def beside(schedule_path: Path) -> Path:
+    """Return the path of the table: `plan.stages.json` beside `plan.csv`."""
+    return schedule_path.with_suffix(".stages.json")

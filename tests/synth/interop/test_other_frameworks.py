@@ -1,0 +1,186 @@
+"""Plans for torchtitan, Megatron-LM and JaxPP, read by their real parsers where these install."""
+
+import importlib
+import re
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from enum import Enum
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+import synth
+from synth.errors import SynthError
+from synth.interop.decoder import stage_parts
+from synth.interop.jaxpp import to_jaxpp
+from synth.interop.megatron import to_megatron
+from synth.interop.torchtitan import schedule_name, to_torchtitan
+from synth.layer_times import LayerTimes
+from synth.profile import Profile
+
+NAME = "zb-1.5b-p8-m24"  # an embedding, 22 blocks and a head
+
+
+def plan_of(family: str, ranks: int = 4, partition: str = "even") -> synth.Plan:
+    return synth.simulate(family, NAME, ranks=ranks, micro_batches=2 * ranks, partition=partition)
+
+
+def flattened(layout: str) -> list[str]:
+    """Stages of a layout, by the grammar of Megatron Core's page on custom layouts."""
+    text = re.sub(r"\(([^)]+)\)\*(\d+)", lambda m: m[1] * int(m[2]), layout)
+    return re.sub(r"(.)\*(\d+)", lambda m: m[1] * int(m[2]), text).split("|")
+
+
+def test_megatrons_layout_is_the_partition() -> None:
+    plan = plan_of("1f1b", partition="5,7,7,5")
+    assert to_megatron(plan) == "Et*4|(t*7|)*2t*4L"
+    assert flattened(to_megatron(plan)) == ["Etttt", "ttttttt", "ttttttt", "ttttL"]
+
+
+def test_megatrons_stages_are_counted_over_the_ranks_first() -> None:
+    plan = plan_of("interleaved:2", ranks=2, partition="1,2,20,1")
+    assert flattened(to_megatron(plan)) == ["E", "tt", "t" * 20, "L"]
+
+
+def test_megatrons_own_parser_reads_the_layout() -> None:
+    layout = pytest.importorskip("megatron.core.transformer.pipeline_parallel_layer_layout")
+    plan = plan_of("interleaved:3", ranks=2, partition="3,4,5,5,4,3")
+    parsed = layout.PipelineParallelLayerLayout(to_megatron(plan), 2)
+    parsed.validate_layer_layout(num_layers=22, mtp_num_layers=0)
+    by_rank = [[[kind.name for kind in stage] for stage in rank] for rank in parsed.layout]
+    assert [len(stage) for stage in by_rank[0]] == [3, 5, 4]
+    assert by_rank[1][2] == ["decoder", "decoder", "loss"]
+
+
+@pytest.mark.parametrize("family", ["zb-v", "chimera"])
+def test_megatron_has_no_other_placement(family: str) -> None:
+    with pytest.raises(SynthError, match=r"rank s mod P|2 copies"):
+        to_megatron(plan_of(family))
+
+
+def test_torchtitans_options_are_toml_with_every_module_once() -> None:
+    plan = plan_of("zb-h1", partition="5,7,7,5")
+    options = tomllib.loads(to_torchtitan(plan, "plan.csv"))
+    parallelism = options["parallelism"]
+    parts = parallelism["module_fqns_per_model_part"]
+    assert [len(part) for part in parts] == [5, 7, 7, 6]  # the head is norm and output
+    blocks = [f"layers.{i}" for i in range(22)]
+    modules = [module for part in parts for module in part]
+    assert modules == ["tok_embeddings", *blocks, "norm", "output"]
+    assert parallelism["pipeline_parallel_degree"] == 4
+    assert parallelism["pipeline_parallel_schedule_csv"] == "plan.csv"
+    size = parallelism["pipeline_parallel_microbatch_size"]
+    assert options["training"]["local_batch_size"] == 8 * size
+
+
+@pytest.mark.parametrize("family", ["1f1b", "interleaved:3", "zb-v"])
+def test_torchtitan_places_the_stages_as_the_plan(family: str) -> None:
+    """By the rule of torchtitan's `pipeline_module_split`, with PyTorch's classes."""
+    from torch.distributed.pipelining.schedules import ScheduleZBVZeroBubble, get_schedule_class
+
+    plan = plan_of(family)
+    count, ranks = len(plan.partition), plan.num_ranks
+    is_v = get_schedule_class(schedule_name(plan)) is ScheduleZBVZeroBubble
+    for rank in range(ranks):
+        looped = tuple(range(rank, count, ranks))
+        expected = (rank, count - 1 - rank) if is_v else looped
+        assert tuple(s for s in range(count) if plan.placement[0][s] == rank) == expected
+
+
+def test_torchtitan_has_no_other_placement() -> None:
+    with pytest.raises(SynthError, match="no placement as that of"):
+        schedule_name(plan_of("hanayo:2", ranks=2))
+
+
+def test_layers_are_told_by_their_names() -> None:
+    def part_of(*names: str) -> Any:
+        layers = [LayerTimes(name=n, forward_us=1, backward_us=2, output_bytes=1) for n in names]
+        profile = Profile.from_times("mine", layers)
+        return stage_parts(synth.simulate("1f1b", profile, ranks=2, micro_batches=2))
+
+    first, last = part_of("wte", "GPT2Block.0", "GPT2Block.1", "ln_f", "lm_head")
+    assert first.has_embedding and list(first.decoder_layers) + list(last.decoder_layers) == [0, 1]
+    first, last = part_of("a", "b", "c", "d")
+    assert list(last.decoder_layers) == [2, 3] and last.has_head
+    with pytest.raises(SynthError, match="'wte' stands behind 'a'"):
+        part_of("a", "wte", "b")
+
+
+class TaskType(Enum):
+    FWD = 1
+    BWD = 2
+    BWD_I = 3
+    BWD_W = 4
+
+
+class Task(NamedTuple):
+    stage_id: int
+    mubatch_idx: int
+    kind: Any
+
+    @classmethod
+    def make(cls, stage_id: int, mubatch_idx: int, kind: Any) -> "Task":
+        return cls(stage_id, mubatch_idx, kind)
+
+
+@pytest.fixture
+def jaxpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JaxPP itself, or else the names of it that a schedule uses, as its source defines them."""
+    try:
+        importlib.import_module("jaxpp.schedules")
+    except ImportError:
+        schedules: Any = ModuleType("jaxpp.schedules")
+        types: Any = ModuleType("jaxpp.types")
+
+        @dataclass(eq=True, frozen=True)
+        class BaseSchedule:
+            num_stages: int
+            is_partial_bwd: bool = field(default=False, init=False)
+
+            def __post_init__(self) -> None:
+                assert self.num_stages > 0
+
+        schedules.BaseSchedule, schedules.FusedTask, schedules.Task = BaseSchedule, tuple, Task
+        types.MpmdIdx = int
+        types.TaskType = TaskType
+        for name, module in (("jaxpp", ModuleType("jaxpp")), ("jaxpp.schedules", schedules)):
+            monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setitem(sys.modules, "jaxpp.types", types)
+
+
+def tasks_of(plan: synth.Plan) -> tuple[Any, list[list[Any]]]:
+    found: dict[str, Any] = {"__name__": __name__}
+    exec(to_jaxpp(plan, "1"), found)
+    schedule = found["SynthSchedule"](num_stages=len(plan.partition))
+    return schedule, schedule.tasks(plan.num_micro_batches)
+
+
+@pytest.mark.usefixtures("jaxpp")
+@pytest.mark.parametrize(("family", "is_split"), [("1f1b", False), ("zb-h1", True), ("zb-v", True)])
+def test_jaxpp_gets_every_op_in_order_on_its_rank(family: str, is_split: bool) -> None:
+    plan = plan_of(family)
+    schedule, tasks = tasks_of(plan)
+    assert schedule.is_partial_bwd == is_split
+    assert [schedule.get_mpmd_idx(s) for s in range(len(plan.partition))] == [*plan.placement[0]]
+    names = {"FWD": "F", "BWD": "BW", "BWD_I": "B", "BWD_W": "W"}
+    for rank, program in enumerate(plan.schedule().programs):
+        flat = [t for task in tasks[rank] for t in ([task] if hasattr(task, "kind") else task)]
+        said = [f"{names[t.kind.name]}{t.stage_id}.{t.mubatch_idx}" for t in flat]
+        kinds = {"BW": ["B", "W"]} if is_split else {}
+        ops = [
+            f"{kind}{op.stage}.{op.microbatch}"
+            for op in program
+            if op.kind != "STEP"
+            for kind in kinds.get(op.kind, [op.kind])
+        ]
+        assert said == ops
+
+
+@pytest.mark.usefixtures("jaxpp")
+def test_jaxpp_refuses_other_numbers() -> None:
+    plan = plan_of("1f1b")
+    schedule, _ = tasks_of(plan)
+    with pytest.raises(ValueError, match="for 8 micro-batches, not 9"):
+        schedule.tasks(9)
