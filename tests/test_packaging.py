@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from setuptools import find_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -23,8 +24,9 @@ def packages_in_the_tree() -> set[str]:
     return found
 
 
-def test_the_listed_packages_are_those_of_the_tree() -> None:
-    assert set(SETTINGS["tool"]["setuptools"]["packages"]) == packages_in_the_tree()
+def test_the_packages_found_are_those_of_the_tree() -> None:
+    include = SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert set(find_packages(str(ROOT), include=include)) == packages_in_the_tree()
 
 
 def test_every_folder_with_python_files_is_a_package() -> None:
