@@ -50,8 +50,8 @@ def test_measured_stands_under_planned_on_one_scale() -> None:
     planned = [[OpSpan(Op.parse("F0.0"), 0, 1000), OpSpan(Op.parse("BW0.0"), 1000, 3000)]]
     measured = [[OpSpan(Op.parse("F0.0"), 0, 2000), OpSpan(Op.parse("BW0.0"), 2000, 4000)]]
     expected = """
-        rank 0  planned   F0░░░░░░BW0▒▒▒▒▒▒▒▒▒▒▒▒▒········
-                measured  F0░░░░░░░░░░░░░░BW0▒▒▒▒▒▒▒▒▒▒▒▒▒
+        rank 0  planned   F0░░░░░░BW0▚▚▚▚▚▚▚▚▚▚▚▚▚········
+                measured  F0░░░░░░░░░░░░░░BW0▚▚▚▚▚▚▚▚▚▚▚▚▚
     """
     chart = gantt({"planned": planned, "measured": measured}, 50).plain
     assert screen(chart)[:2] == screen(expected)
@@ -63,7 +63,7 @@ def test_an_op_of_one_cell_is_its_letter_and_bw_is_told_from_b() -> None:
     spans = [[OpSpan(Op.parse(token), start, end) for token, start, end in times]]
     chart = screen(gantt(spans, 28).plain)
     assert chart[0] == "rank 0  FXF░░░░░░░░░░░░░░░░░"
-    assert "X▒ BW, both gradients" in "\n".join(chart)
+    assert "X▚ BW, both gradients" in "\n".join(chart)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
@@ -169,7 +169,7 @@ def test_what_moves_has_rows_of_its_own_under_each_rank() -> None:
         "back": [[OpSpan(Op.parse("L0.0"), 4, 5)]],
     }
     expected = """
-        rank 0  planned  F0░░F1░░BW1▒▒▒▒▒····BW0▒▒▒▒▒
+        rank 0  planned  F0░░F1░░BW1▚▚▚▚▚····BW0▚▚▚▚▚
                 out      ····O0››····················
                 back     ················L0‹‹········
     """
@@ -184,5 +184,5 @@ def test_measured_moves_are_not_drawn_as_ops_though_they_take_a_moment() -> None
     planned = [[OpSpan(Op.parse("F0.0"), 0, 10), OpSpan(Op.parse("BW0.0"), 10, 30)]]
     shown = render(planned, measured=measured, width=60)
     row = screen(shown)[1].removeprefix("measured").strip()
-    assert set(row) == set("F0░·BW▒") and "░·····BW0▒" in row
+    assert set(row) == set("F0░·BW▚") and "░·····BW0▚" in row
     assert "saved values" not in shown and "K" not in shown

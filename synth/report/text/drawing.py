@@ -5,27 +5,27 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from synth.op_kinds import OpKind
+from synth.report.chart.palette import COLOURS, MOVED_COLOURS, is_dark, lightened
 from synth.schedule.ops import Op
 
 
 class Look(NamedTuple):
-    """Style of a kind of op: a letter, a shade without colour, and a style with colour."""
+    """Style of a kind of op: a letter, and a shade without colour."""
 
     letter: str
     shade: str
-    style: str
     meaning: str
 
 
 LOOKS = {
-    OpKind.F: Look("F", "░", "white on #2f6db5", "forward"),
-    OpKind.B: Look("B", "▒", "black on #5fc7c2", "input gradient"),
-    OpKind.W: Look("W", "▓", "black on #7cc36a", "weight gradient"),
-    OpKind.BW: Look("X", "▒", "black on #5fb0c7", "BW, both gradients"),
-    OpKind.R: Look("R", "╱", "white on #7d9fc6", "forward again"),
-    OpKind.OFFLOAD: Look("O", "›", "white on #8a6fb0", "saved values leave"),
-    OpKind.RELOAD: Look("L", "‹", "black on #b9a3d6", "and come back"),
-    OpKind.STEP: Look("S", "█", "black on #e0a63f", "optimizer step"),
+    OpKind.F: Look("F", "░", "forward"),
+    OpKind.B: Look("B", "▒", "input gradient"),
+    OpKind.W: Look("W", "▓", "weight gradient"),
+    OpKind.BW: Look("X", "▚", "BW, both gradients"),
+    OpKind.R: Look("R", "╱", "forward again"),
+    OpKind.OFFLOAD: Look("O", "›", "saved values leave"),
+    OpKind.RELOAD: Look("L", "‹", "and come back"),
+    OpKind.STEP: Look("S", "█", "optimizer step"),
 }
 IDLE = "·"
 
@@ -37,7 +37,9 @@ class Drawing:
     `short_us` is the length of a short op of each kind that appears. What is written into an op is
     decided for a kind as a whole, so that rows read evenly. `places` are the (stage, replica) pairs
     of ranks that hold several, numbered on each rank: where the longest name, `longest` behind its
-    letters, does not fit, every second stage of a rank is written in lower case.
+    letters, does not fit, every second stage of a rank is written in lower case. `digits` is the
+    length of the largest micro-batch. `is_dense`: ops are shorter than a cell in the mean, so that
+    cells show how much of their time is work.
     """
 
     start_us: int
@@ -47,6 +49,8 @@ class Drawing:
     short_us: dict[OpKind, int]
     places: Mapping[tuple[int, int], int] = field(default_factory=dict)
     longest: int = 0
+    digits: int = 1
+    is_dense: bool = False
 
     @property
     def cell_us(self) -> float:
@@ -69,10 +73,23 @@ class Drawing:
             return full
         return letters[:length]
 
+    def style(self, op: Op) -> str:
+        """Return the style with colour: the further a stage is on its rank, the lighter."""
+        if op.kind in MOVED_COLOURS:
+            colour = MOVED_COLOURS[op.kind]
+        else:
+            last = max(1, *self.places.values()) if self.places else 1
+            place = self.places.get((op.stage, op.replica), 0)
+            colour = lightened(COLOURS[op.kind], place / last)
+        return f"{'white' if is_dark(colour) else 'black'} on {colour}"
+
     def _label_with_stage(self, op: Op, letters: str, number: str, length: int) -> str:
-        """Return `F2.5` for micro-batch 5 of stage 2, else `F`, or `f` on a second stage."""
+        """Return `F2.5` for micro-batch 5 of stage 2, else `F5`, or `f5` on a second stage."""
         place = self.places.get((op.stage, op.replica), 0)
         short = letters.lower() if place % 2 else letters
         full = str(op).replace(op.kind.value, letters, 1) if number else f"{letters}{op.stage}"
-        fits = self.fits(op.kind, len(letters) + self.longest) and len(full) <= length
-        return full if fits else short[:length]
+        if self.fits(op.kind, len(letters) + self.longest) and len(full) <= length:
+            return full
+        numbered = f"{short}{number}"
+        fits = self.fits(op.kind, len(letters) + self.digits) and len(numbered) <= length
+        return numbered if fits else short[:length]

@@ -4,6 +4,9 @@ A cell shows the op that runs at its middle. An op starts with its letter, and i
 there is space, and is filled with its shade:
 
     rank 0  F0░░F1░░F2░░·············B0▒▒▒W0▓▓
+
+If ops are shorter than a cell in the mean, the height of a cell is the share of its time in which
+the rank works, and its colour that of the kind of op which takes most of it.
 """
 
 import math
@@ -17,11 +20,15 @@ from rich.text import Text
 
 from synth.op_kinds import MOVES, OpKind
 from synth.report.chart.excerpt import Excerpt
+from synth.report.chart.palette import COLOURS
 from synth.report.text.axis import axis
 from synth.report.text.drawing import IDLE, LOOKS, Drawing
 from synth.schedule.measured.execution_trace import OpSpan, OpSpans
 from synth.schedule.ops import Op
 from synth.units import format_us
+
+# Heights of cells by eighths.
+_HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
 def gantt(
@@ -131,7 +138,15 @@ def _plan_drawing(
         short_us={kind: sorted(found)[len(found) // 10] for kind, found in lengths_us.items()},
         places=_places(named),
         longest=max((len(str(span.op)) - len(span.op.kind) for span in every), default=0),
+        digits=len(str(max((span.op.microbatch for span in every), default=0))),
+        is_dense=0 < _mean(lengths_us) < (ends_us[1] - ends_us[0]) / cells,
     )
+
+
+def _mean(lengths_us: Mapping[OpKind, Sequence[int]]) -> float:
+    """Return the mean length of all ops."""
+    every = [length for found in lengths_us.values() for length in found]
+    return sum(every) / max(1, len(every))
 
 
 def _places(named: Mapping[str, OpSpans]) -> dict[tuple[int, int], int]:
@@ -159,18 +174,43 @@ def _row_heads(named: Mapping[str, OpSpans], ranks: Sequence[int]) -> list[str]:
 
 
 def _row(spans: Sequence[OpSpan], drawing: Drawing) -> Text:
+    if drawing.is_dense:
+        return _dense_row(spans, drawing)
     text = Text()
     for op, run in groupby(_sample(spans, drawing)):
         length = len(list(run))
         if op is None:
             text.append(IDLE * length, "dim" if drawing.colour else "")
             continue
-        look = LOOKS[op.kind]
-        fill = " " if drawing.colour else look.shade
-        text.append(
-            drawing.label(op, length).ljust(length, fill), look.style if drawing.colour else ""
-        )
+        fill = " " if drawing.colour else LOOKS[op.kind].shade
+        style = drawing.style(op) if drawing.colour else ""
+        text.append(drawing.label(op, length).ljust(length, fill), style)
     return text
+
+
+def _dense_row(spans: Sequence[OpSpan], drawing: Drawing) -> Text:
+    """Return cells as high as the share of their time that is work."""
+    text = Text()
+    for busy_us in _busy_us(spans, drawing):
+        level = round(len(_HEIGHTS) * sum(busy_us.values()) / drawing.cell_us)
+        if not level:
+            text.append(IDLE, "dim" if drawing.colour else "")
+            continue
+        most = max(busy_us, key=busy_us.__getitem__)
+        style = COLOURS.get(most, "") if drawing.colour else ""
+        text.append(_HEIGHTS[min(level, len(_HEIGHTS)) - 1], style)
+    return text
+
+
+def _busy_us(spans: Sequence[OpSpan], drawing: Drawing) -> list[dict[OpKind, float]]:
+    """Return for each cell the time that each kind of op takes of it."""
+    busy: list[dict[OpKind, float]] = [{} for _ in range(drawing.cells)]
+    for op, *ends_us in spans:
+        first, last = ((at_us - drawing.start_us) / drawing.cell_us for at_us in ends_us)
+        for cell in range(max(0, math.floor(first)), min(drawing.cells, math.ceil(last))):
+            taken = min(last, cell + 1) - max(first, cell)
+            busy[cell][op.kind] = busy[cell].get(op.kind, 0.0) + taken * drawing.cell_us
+    return busy
 
 
 def _sample(spans: Sequence[OpSpan], drawing: Drawing) -> list[Op | None]:
@@ -190,17 +230,40 @@ def _legend(drawing: Drawing, margin: int, width: int) -> Text:
     colour, entries = drawing.colour, []
     for kind in (kind for kind in OpKind if kind in drawing.short_us):
         look = LOOKS[kind]
+        if drawing.is_dense:
+            if colour and kind in COLOURS:
+                entries.append(Text("█", COLOURS[kind]) + Text(f" {kind} {_meaning(kind)}"))
+            continue
         letters = kind.value if drawing.fits(kind, len(kind) + 1) else look.letter
         meaning = look.meaning.removeprefix(f"{letters}, ")
-        sample = Text(f"{letters}{' ' if colour else look.shade}", look.style if colour else "")
+        style = drawing.style(Op(kind, 0)) if colour else ""
+        sample = Text(f"{letters}{' ' if colour else look.shade}", style)
         entries.append(sample + Text(f" {meaning}"))
     entries.append(Text(IDLE, "dim" if colour else "") + Text(" idle"))
-    if drawing.places:
-        entries.append(Text("F1.2: stage 1, micro-batch 2; lower case: a rank's second stage"))
+    if drawing.is_dense:
+        entries.append(Text(f"{_HEIGHTS[0]} … {_HEIGHTS[-1]} share of a column's time in ops"))
+    elif drawing.places:
+        entries += _stage_legend(drawing)
     entries.append(Text(f"1 column = {format_us(drawing.cell_us)}"))
-    if any(short < drawing.cell_us for short in drawing.short_us.values()):
+    if drawing.is_dense:
+        entries.append(Text("--from and --to show single ops"))
+    elif any(short < drawing.cell_us for short in drawing.short_us.values()):
         entries.append(Text("some ops are shorter than a column; widen to see all"))
     return _wrapped(entries, margin, width)
+
+
+def _meaning(kind: OpKind) -> str:
+    return LOOKS[kind].meaning.removeprefix(f"{kind}, ")
+
+
+def _stage_legend(drawing: Drawing) -> list[Text]:
+    """Return what tells the stages of a rank apart."""
+    entries = []
+    if any(drawing.fits(kind, len(kind) + drawing.longest) for kind in drawing.short_us):
+        entries.append(Text("F1.2: stage 1, micro-batch 2"))
+    shades = ", lighter colours" if drawing.colour else ""
+    more = " (fourth, …)" if max(drawing.places.values()) > 1 else ""
+    return [*entries, Text(f"lower case{shades}: a rank's second{more} stage")]
 
 
 def _wrapped(entries: list[Text], margin: int, width: int) -> Text:
