@@ -133,8 +133,14 @@ class RankEmulation:
         """Prepare a rank; every rank must call this at the same time.
 
         Raises:
-            SynthError: as many processes as the plan has ranks are needed, on one machine.
+            SynthError: as many processes as the plan has ranks are needed, on one machine; weights
+                have versions.
         """
+        if lowered.versions is not None:
+            raise SynthError(
+                "this schedule keeps several versions of the weights, which simulated devices do "
+                "not hold; run it, or emulate one that flushes the pipeline"
+            )
         group = Group.world(options.timeout_s)
         _check_world(lowered, world, group)
         self._options, self._world, self._progress = options, world, progress

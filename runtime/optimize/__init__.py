@@ -1,6 +1,7 @@
 """Optimizer steps: arithmetic, global norm, in lock-step or validated afterwards."""
 
 from .build import StageSteps, build_steps, held_bytes
+from .flush_free import FlushFreeStep, OnUpdate, StageUpdate, build_flush_free_step
 from .gradients import widen_gradients, zero_gradient
 from .norm import GradientNorm, NormVerdict
 from .post_validation import PostValidatedStep
@@ -9,13 +10,17 @@ from .stage_optimizer import StageOptimizer, commit_bytes, static_bytes, workspa
 from .synchronous import SynchronousStep
 
 __all__ = [
+    "FlushFreeStep",
     "GradientNorm",
     "NormVerdict",
+    "OnUpdate",
     "PostValidatedStep",
     "StageOptimizer",
     "StageSteps",
+    "StageUpdate",
     "StepSettings",
     "SynchronousStep",
+    "build_flush_free_step",
     "build_steps",
     "commit_bytes",
     "held_bytes",

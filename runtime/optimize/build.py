@@ -9,15 +9,16 @@ from torch import nn
 from synth.errors import SynthError
 from synth.optimizer import OptimizerSpec
 
+from .flush_free import FlushFreeStep
 from .gradients import Gradients, Owned, widen_gradients
 from .norm import GradientNorm
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
 from .snapshot import IterationSnapshot
-from .stage_optimizer import StageOptimizer
+from .stage_optimizer import stage_optimizers
 from .synchronous import SynchronousStep
 
-StageSteps = SynchronousStep | PostValidatedStep
+StageSteps = SynchronousStep | PostValidatedStep | FlushFreeStep
 
 
 def held_bytes(modules: Iterable[nn.Module], steps: StageSteps) -> int:
@@ -60,7 +61,7 @@ def build_steps(
     needs_norm = clip_norm is not None or skip_nonfinite
     norm = GradientNorm(clip_norm, device, group) if needs_norm else None
     gradients = Gradients(modules, owned)
-    optimizers = _optimizers(modules, spec)
+    optimizers = stage_optimizers(modules, spec)
     if not spec.post_validation:
         return SynchronousStep(optimizers, gradients, settings, norm)
     if norm is None:
@@ -70,13 +71,3 @@ def build_steps(
         )
     snapshot = IterationSnapshot(modules.values(), device)
     return PostValidatedStep(optimizers, gradients, settings, norm, snapshot)
-
-
-def _optimizers(modules: Mapping[int, nn.Module], spec: OptimizerSpec) -> dict[int, StageOptimizer]:
-    seen: set[nn.Parameter] = set()
-    optimizers = {}
-    for number, module in modules.items():
-        own = [parameter for parameter in module.parameters() if parameter not in seen]
-        seen.update(own)
-        optimizers[number] = StageOptimizer(own, spec)
-    return optimizers

@@ -202,3 +202,16 @@ def static_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
                 total += spec.gradient_bytes(parameter.numel(), parameter.element_size())
                 total += spec.state_bytes(parameter.numel(), parameter.element_size())
     return total
+
+
+def stage_optimizers(
+    modules: Mapping[int, nn.Module], spec: OptimizerSpec
+) -> dict[int, StageOptimizer]:
+    """Make the optimizer of each stage; the first stage of a shared parameter updates it."""
+    seen: set[nn.Parameter] = set()
+    optimizers = {}
+    for number, module in modules.items():
+        own = [parameter for parameter in module.parameters() if parameter not in seen]
+        seen.update(own)
+        optimizers[number] = StageOptimizer(own, spec)
+    return optimizers

@@ -59,6 +59,8 @@ def connect(
             "data_parallel out, or run a schedule whose weights stay"
         )
     reducer = GradientReducer(parts.lowered, group, parts.stages, tied, layout=layout, clock=clock)
+    if parts.lowered.versions is not None:
+        _check_updates_are_local(parts, groups, reducer)
     placement = parts.lowered.schedule.placement
     shapes = ShapeFinder(group, placement, parts.stages, changing=options.changing_shapes)
     saved_sizes = SizeFinder(group, parts.lowered, parts.stages)
@@ -81,6 +83,25 @@ def connect(
         on_failure=groups.announce,
     )
     return Connections(kept, reducer, shapes, saved_sizes, warm_up, channels, executor)
+
+
+def _check_updates_are_local(
+    parts: RankParts, groups: PipelineGroups, reducer: GradientReducer
+) -> None:
+    """Refuse gradients of several ranks, for which updates between ops would have to wait."""
+    reasons = {
+        "several pipelines run side by side": groups.peers is not None,
+        "ranks have tied parameters": bool(reducer.summed),
+        "a stage is wrapped for data parallelism": any(
+            stage.is_wrapped for stage in parts.stages.values()
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise SynthError(
+                f"this schedule updates weights between its ops, and {reason}, so that each update "
+                f"would wait for other ranks; run a schedule that flushes the pipeline"
+            )
 
 
 def _warm_up(

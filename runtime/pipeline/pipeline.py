@@ -22,6 +22,7 @@ from torch.distributed import ReduceOp
 
 from synth.errors import RunFailure, SynthError
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.version_facts import version_facts
 
 from ..batch import Batch
 from ..execution.core.clock import OpClock
@@ -133,6 +134,12 @@ class Pipeline:
     def num_micro_batches(self) -> int:
         """The number of micro-batches of a step."""
         return self.lowered.schedule.num_micro_batches
+
+    @property
+    def delays(self) -> dict[int, int]:
+        """By stage of this rank, the most updates by which its gradients are late."""
+        facts = version_facts(self.lowered)
+        return {stage: facts[stage].delay for stage in self.stages}
 
     @property
     def held_values(self) -> int:
@@ -356,6 +363,7 @@ class Pipeline:
             count,
             weight,
             weights,
+            updates=self.lowered.schedule.num_updates,
             scale=scale,
             losses=losses,
             outputs=outputs,

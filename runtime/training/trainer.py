@@ -1,13 +1,14 @@
 """Training under a plan: one rank's part of `synth run`, from the plan to the report."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from torch import nn
 
-from synth.errors import TrainingDiverged
+from synth.errors import SynthError, TrainingDiverged
+from synth.optimizer import OptimizerSpec
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
@@ -15,8 +16,15 @@ from ..checkpoint import CheckpointOptions, TrainingState
 from ..execution.core.clock import OpClock
 from ..execution.core.progress import RankProgress
 from ..execution.core.tracer import Tracer
+from ..execution.weights.versions import renew
 from ..models import vocabulary_size
-from ..optimize import StepSettings, build_steps, held_bytes
+from ..optimize import (
+    StageSteps,
+    StepSettings,
+    build_flush_free_step,
+    build_steps,
+    held_bytes,
+)
 from ..pipeline import Pipeline
 from ..profiling.meter import measure
 from ..world import World
@@ -89,15 +97,7 @@ class RankTrainer:
         modules = {number: stage.module for number, stage in self._stages.items()}
         spec = options.optimizer or plan.workload.optimizer
         self._extra_bytes = extra_bytes(plan, place.rank, modules.values(), spec)
-        self._optimizer = build_steps(
-            modules,
-            spec,
-            options.step_settings(options.learning_rate.peak),
-            device=world.device,
-            clip_norm=options.clip_norm,
-            group=self._pipeline.separate_group(),
-            owned=self._pipeline.owns,
-        )
+        self._optimizer = self._build_steps(modules, spec)
         self._pipeline.stepper = self._optimizer
         self._iteration = Iteration(
             self._pipeline, self._optimizer, place.rank, self._randomness, place.num_pipelines
@@ -117,6 +117,33 @@ class RankTrainer:
         self._start = self._done = self._restore()
         self._batches.go_to(self._start.sequences)
         self._num_steps = self._iteration.least(self._own_steps(self._start))
+
+    def _build_steps(self, modules: Mapping[int, nn.Module], spec: OptimizerSpec) -> StageSteps:
+        options, device = self._options, self._world.device
+        settings = options.step_settings(options.learning_rate.peak)
+        if self._pipeline.lowered.versions is None:
+            return build_steps(
+                modules,
+                spec,
+                settings,
+                device=device,
+                clip_norm=options.clip_norm,
+                group=self._pipeline.separate_group(),
+                owned=self._pipeline.owns,
+            )
+        if options.accumulate > 1:
+            raise SynthError(
+                f"--accumulate {options.accumulate} adds up the gradients of several mini-batches; "
+                f"this plan updates within one: leave it out, or run a plan that flushes"
+            )
+        return build_flush_free_step(
+            modules,
+            spec,
+            settings,
+            delays=self._pipeline.delays,
+            device=device,
+            clip_norm=options.clip_norm,
+        )
 
     @property
     def num_steps(self) -> int:
@@ -215,10 +242,14 @@ class RankTrainer:
         modules = (stage.module for stage in self._stages.values())
         result.static_bytes = held_bytes(modules, self._optimizer)
         self._optimizer.finish()  # its norm would be freed meanwhile by another thread
-        with measure(self._world.device) as found:
+        seen_bytes, device = 0, self._world.device
+        with measure(device) as found:
+            if self._pipeline.lowered.versions is not None and device.type == "cpu":
+                stages = self._stages.values()
+                seen_bytes = renew({p: None for stage in stages for p in stage.parameters()})
             yield
             self._optimizer.finish()
-        result.peak_bytes = result.static_bytes + found.peak_bytes
+        result.peak_bytes = result.static_bytes - seen_bytes + found.peak_bytes
 
     def _saves(self, step: int) -> bool:
         saved = self._options.checkpoint

@@ -106,6 +106,11 @@ class Schedule:
         return len(self.programs)
 
     @property
+    def num_updates(self) -> int:
+        """The number of updates of every stage."""
+        return 1 if self.versions is None else self.num_micro_batches // self.versions.every
+
+    @property
     def keeps_saved(self) -> bool:
         """True if nothing is rebuilt or moved: no R, no moves, and no visits of weights."""
         return all(op.kind in MEASURED for program in self.programs for op in program)

@@ -26,6 +26,7 @@ from ..stage.stage_ops import StageOps
 from ..transport.channels import Channels
 from ..weights.kept_stage import KeptStage
 from ..weights.travel import WeightTravel
+from ..weights.versions import VersionedWeights
 from .clock import OpClock
 from .failure import describe_failure
 from .progress import RankProgress
@@ -76,13 +77,9 @@ class Executor:
             on_failure: called with the error that ends a step, before other ranks can notice.
 
         Raises:
-            SynthError: weights travel, and `kept` is missing; or they have versions.
+            SynthError: weights travel, and `kept` is missing; or backwards are to read newer
+                weights than their forwards kept.
         """
-        if lowered.versions is not None:
-            raise SynthError(
-                "this schedule updates weights between its ops; it can be compared, shown and "
-                "checked but not run yet: run one that flushes the pipeline, such as 1f1b"
-            )
         if lowered.visits is not None and kept is None:
             raise SynthError(
                 "weights travel in this schedule, which can be run on real stages only; run one "
@@ -104,7 +101,8 @@ class Executor:
         self._half_open = HalfOpenTransfers((), ())
         self._progress = progress
         self._on_failure = on_failure
-        self._mean = LossTerms.of(lowered.schedule.num_micro_batches)
+        schedule = lowered.schedule
+        self._mean = LossTerms.of(schedule.num_micro_batches, updates=schedule.num_updates)
         self._is_broken = False
         self._table, self._slots = StepTable(), Slots()
         ops = lowered.ops[rank]
@@ -122,8 +120,13 @@ class Executor:
                 device=device,
                 clock=clock,
             )
+        self._versions: VersionedWeights | None = None
+        if lowered.versions is not None:
+            self._versions = VersionedWeights(lowered, rank, stages, self._slots, self._table)
         self._last_backwards = _last_backwards(ops)
         self._updates_at = _updating_steps(ops, at_last=self._travel is not None)
+        if self._versions is not None:
+            self._updates_at = {op: (op.stage,) for op in ops if op.kind == OpKind.STEP}
         self._updates = False
         self._actions = [self._compile(lowered, i) for i in self._program]
         self._frees = [self._freed(i) for i in self._program]
@@ -159,7 +162,14 @@ class Executor:
 
         Raises:
             RunFailure: an op failed or another rank is gone; names this rank and the instruction.
+            SynthError: the schedule has updates between its ops, and there is nothing to carry them
+                out, or they are not wanted.
         """
+        if self._versions is not None and (self._stepper is None or not update):
+            raise SynthError(
+                "this schedule updates weights between its ops: give the pipeline a stepper "
+                "(build_flush_free_step), and let every step update"
+            )
         if self._is_broken:
             raise RunFailure(
                 "a step of this pipeline has failed, and transfers of it are still open; end the "
@@ -224,6 +234,11 @@ class Executor:
             raise SynthError(
                 "weights travel in this schedule, whose steps cannot be validated afterwards; "
                 "leave post-validation out of the optimizer"
+            )
+        if stepper is not None and stepper.late and self._versions is not None:
+            raise SynthError(
+                "this schedule updates weights between its ops, which cannot be validated "
+                "afterwards; leave post-validation out of the optimizer"
             )
         self._stepper = stepper
         self._point, self._half_open = 0, HalfOpenTransfers((), ())
@@ -328,6 +343,8 @@ class Executor:
         if self._travel is not None:
             arrivals += self._travel.arrivals(op)
             work = self._travel.running(op, work)
+        if self._versions is not None:
+            work = self._versions.running(op, work)
         run = partial(self._compute, op, arrivals, work)
         return partial(self._complete, op.stage, run) if op in self._last_backwards else run
 
@@ -395,6 +412,8 @@ class Executor:
     def _before_step(self, op: Op) -> None:
         if self._travel is not None:
             self._travel.deliver(op)
+        if self._versions is not None:
+            return  # every stage updates by itself
         if self._updates and op in self._updates_at and not self._table.updating:
             self._before_update()
 

@@ -12,14 +12,15 @@ from synth.schedule.simulate import DeadlockError, simulate
 def forward_only(lowered: Lowered) -> Lowered:
     """Return the schedule without its backwards, in the same order unless that deadlocks.
 
-    Visits of weights stay if an F reads them; they end with the last F that does.
+    All F's read the newest weights. Visits of weights stay if an F reads them; they end with the
+    last F that does.
 
     Without the backwards between them, forwards may wait for each other's sends. Ordered by
     micro-batch, then stage, they cannot: each op and each wait depends on earlier ones only.
     """
     schedule = lowered.schedule
     programs = [_forwards(ops) for ops in schedule.programs]
-    kept = replace(schedule, programs=tuple(map(tuple, programs)))
+    kept = replace(schedule, programs=tuple(map(tuple, programs)), versions=None)
     try:
         found = lower(kept, lowered.costs)
         simulate(found)
@@ -27,7 +28,7 @@ def forward_only(lowered: Lowered) -> Lowered:
         if schedule.weights is not None:
             raise
         ordered = [tuple(sorted(ops, key=_by_micro_batch)) for ops in programs]
-        found = lower(replace(schedule, programs=tuple(ordered)), lowered.costs)
+        found = lower(replace(kept, programs=tuple(ordered)), lowered.costs)
     return found
 
 

@@ -28,6 +28,8 @@ class LossTerms:
         losses: receives the unweighted loss of each micro-batch; None: not wanted.
         outputs: receives the output of the last stage's module for each; None: not wanted.
         with_loss: False: only outputs are wanted, and no loss is computed.
+        updates: the number of updates of the step. The weights are those of the gradients of each
+            update, and the loss of the step is the mean over its updates.
     """
 
     weights: Sequence[float | Tensor]
@@ -35,6 +37,7 @@ class LossTerms:
     losses: list[Any] | None = None
     outputs: list[Any] | None = None
     with_loss: bool = True
+    updates: int = 1
 
     @classmethod
     def of(
@@ -42,15 +45,20 @@ class LossTerms:
         num_micro_batches: int,
         weight: float = 1.0,
         weights: Weights | None = None,
+        *,
+        updates: int = 1,
         **options: Any,
     ) -> Self:
         """Make terms for `weight` times the mean, or times the sum weighted by `weights`.
+
+        With several updates both are those of each update's own micro-batches.
 
         Raises:
             SynthError: the number of weights differs from the number of micro-batches.
         """
         if weights is None:
-            return cls((weight * (1.0 / num_micro_batches),) * num_micro_batches, **options)
+            each = weight * (1.0 / (num_micro_batches // updates))
+            return cls((each,) * num_micro_batches, updates=updates, **options)
         if isinstance(weights, Tensor):
             weights = list(weights.detach().unbind()) if weights.dim() else ()
         if len(weights) != num_micro_batches:
@@ -58,7 +66,7 @@ class LossTerms:
                 f"{len(weights)} weights were given for {num_micro_batches} micro-batches; give "
                 f"one for each, or leave them out for the mean"
             )
-        return cls([weight * each for each in weights], **options)
+        return cls([weight * each for each in weights], updates=updates, **options)
 
     def begin(self, *, holds_last: bool) -> None:
         """Empty the lists; if this rank holds the last stage, they get an entry per micro-batch."""
@@ -78,12 +86,12 @@ class LossTerms:
             self.losses[microbatch] = loss.reshape(())
         weight = self.weights[microbatch]
         if isinstance(weight, Tensor):
-            total.add_(loss.reshape(()) * weight)
+            total.add_(loss.reshape(()) * weight / self.updates)
         else:
-            total.add_(loss.reshape(()), alpha=weight)
+            total.add_(loss.reshape(()), alpha=weight / self.updates)
 
     def seed(self, loss: Tensor, microbatch: int) -> Tensor:
-        """The gradient of the step's scaled loss by a micro-batch's loss."""
+        """The gradient of the scaled loss of the step or update by a micro-batch's loss."""
         weight = self.weights[microbatch]
         if self.scale is None and not isinstance(weight, Tensor):
             return torch.full_like(loss, weight)

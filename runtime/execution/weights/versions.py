@@ -1,0 +1,123 @@
+"""The versions of a rank's weights: the newest one in its parameters, older ones in the table.
+
+A STEP behind which an op still reads the version that it replaces goes on with a copy: the old
+tensors stay as weights(s, v) in the table, until their last reader frees them, and the parameters
+get new ones. An op that reads an older version runs with the parameters pointing to it.
+
+Autograd checks that what it saved is unchanged when it is used. What a forward saved of weights are
+either tensors of the version that it read, or the parameter itself, which a backward finds pointing
+to the version that the plan says. So both read the right version, and the check is satisfied by
+keeping the parameters' version counters where they were.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+from synth.errors import SynthError
+from synth.op_kinds import OpKind
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.ops import Op, Value, ValueKind
+from synth.schedule.weight_versions import BackwardReads, ForwardReads
+
+from ..core.stage_protocol import StageProtocol
+from ..core.step_table import Slots, StepTable
+
+Work = Callable[[], None]
+
+
+class VersionedWeights:
+    """Lets the ops of a rank read the versions that the plan says, and stashes them at STEPs."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        rank: int,
+        stages: Mapping[int, StageProtocol],
+        slots: Slots,
+        table: StepTable,
+    ) -> None:
+        """Find the ops of a rank that read older versions, and the STEPs that stash one.
+
+        Args:
+            lowered: a verified schedule whose weights have versions.
+            rank: the rank.
+            stages: its stages, by number.
+            slots: the slots of the table's values.
+            table: shared by all steps.
+
+        Raises:
+            SynthError: backwards read the newest version and forwards an older one, which autograd
+                cannot do.
+        """
+        accesses = lowered.versions
+        assert accesses is not None
+        rule = accesses.rule
+        if rule.backward == BackwardReads.NEWEST and rule.forward != ForwardReads.NEWEST:
+            raise SynthError(
+                f"forwards read an older version of the weights ({rule.forward}) and backwards the "
+                f"newest one, which autograd cannot do; let both read the same, or both the newest"
+            )
+        self._slots, self._table = slots, table
+        self._parameters = {number: tuple(stage.parameters()) for number, stage in stages.items()}
+        first = lowered.first_node[rank]
+        numbered = list(enumerate(lowered.ops[rank], first))
+        self._older = {
+            op: int(accesses.version[node])
+            for node, op in numbered
+            if op.kind != OpKind.STEP and 0 <= accesses.version[node] < accesses.newest[node]
+        }
+        makers = set(accesses.makes.node.tolist())
+        self._stashing = {op for node, op in numbered if node in makers}
+
+    def running(self, op: Op, work: Work) -> Work:
+        """Return the work of an op with the version that it reads or, of a STEP, stashes."""
+        if op.kind == OpKind.STEP:
+            slot = self._slot(op.stage, op.microbatch) if op in self._stashing else None
+            return partial(self._update, self._parameters[op.stage], slot, work)
+        if op not in self._older:
+            return work
+        slot = self._slot(op.stage, self._older[op])
+        return partial(self._read, self._parameters[op.stage], slot, work)
+
+    def _slot(self, stage: int, version: int) -> int:
+        return self._slots.number(Value(ValueKind.WEIGHTS, stage, version))
+
+    def _update(self, parameters: tuple[Tensor, ...], slot: int | None, work: Work) -> None:
+        if slot is not None:
+            replaced = tuple(parameter.data for parameter in parameters)
+            self._table.values[slot] = replaced
+            _point(parameters, tuple(tensor.clone() for tensor in replaced))
+        with _unsafe_preserve_version_counter(parameters):
+            work()
+
+    def _read(self, parameters: tuple[Tensor, ...], slot: int, work: Work) -> None:
+        older = self._table.values[slot]
+        if older is None:
+            raise RuntimeError("a version of the weights was freed before its last reader")
+        newest = tuple(parameter.data for parameter in parameters)
+        _point(parameters, older)
+        try:
+            work()
+        finally:
+            _point(parameters, newest)
+
+
+def renew(parameters: Iterable[Tensor]) -> int:
+    """Move parameters to new memory, so that a measurement on CPU sees when they are freed.
+
+    Returns:
+        The bytes that they take.
+    """
+    num_bytes = 0
+    for parameter in parameters:
+        parameter.data = parameter.data.clone()
+        num_bytes += parameter.numel() * parameter.element_size()
+    return num_bytes
+
+
+def _point(parameters: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> None:
+    for parameter, tensor in zip(parameters, tensors, strict=True):
+        parameter.data = tensor

@@ -1,0 +1,153 @@
+"""Updates between ops: every stage by itself, with settings that may depend on its delay."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from synth.errors import SynthError
+from synth.optimizer import OptimizerSpec
+
+from .gradients import Gradients, widen_gradients
+from .norm import GradientNorm
+from .settings import StepSettings
+from .stage_optimizer import StageOptimizer, stage_optimizers
+
+
+class StageUpdate(NamedTuple):
+    """One update of one stage.
+
+    Attributes:
+        stage: the stage.
+        number: the updates of this stage before it, over all iterations.
+        delay: the most updates by which the weights of its gradients are older than those that it
+            updates.
+    """
+
+    stage: int
+    number: int
+    delay: int
+
+
+OnUpdate = Callable[[StageUpdate, StepSettings], StepSettings]
+
+
+class FlushFreeStep:
+    """Carries out STEPs that stand between ops. No rank waits for another one.
+
+    There is no global gradient norm, for which the pipeline would have to be flushed. Gradients are
+    clipped by the norm of their own stage, and a stage skips an update that is not finite.
+    """
+
+    late = False
+
+    def __init__(
+        self,
+        optimizers: Mapping[int, StageOptimizer],
+        gradients: Mapping[int, Gradients],
+        settings: StepSettings,
+        norms: Mapping[int, GradientNorm],
+        delays: Mapping[int, int],
+        on_update: OnUpdate | None = None,
+    ) -> None:
+        """Prepare a rank.
+
+        Args:
+            optimizers: of this rank's stages, by number.
+            gradients: of the same.
+            settings: of the next updates; assign to `settings` to change them.
+            norms: of the gradients of each stage; empty: neither clip nor look for infinities.
+            delays: the delay of each stage.
+            on_update: returns the settings of an update; None: `settings`.
+        """
+        self.optimizers, self.settings = optimizers, settings
+        self._gradients, self._norms = gradients, norms
+        self._delays, self._on_update = delays, on_update
+        self._counts = dict.fromkeys(optimizers, 0)
+
+    def begin(self) -> None:
+        """See `Stepper`."""
+        for gradients in self._gradients.values():
+            gradients.open()
+
+    def validate(self) -> bool:
+        """See `Stepper`: an update is valid when it is taken."""
+        return True
+
+    def synchronize(self) -> None:
+        """See `Stepper`: there is nothing to wait for."""
+
+    def step(self, stage: int) -> None:
+        """Update a stage, and zero its gradients for the next update."""
+        update = StageUpdate(stage, self._counts[stage], self._delays[stage])
+        settings = self.settings
+        if self._on_update is not None:
+            settings = self._on_update(update, settings)
+        gradients, found_inf = self._gradients[stage], None
+        if self._norms:
+            norm = self._norms[stage]
+            norm.start(gradients.counted())
+            verdict = norm.verdict()
+            found_inf = verdict.found_inf
+            if verdict.scale is not None:
+                gradients.scale(verdict.scale)
+        self.optimizers[stage].step(settings, found_inf)
+        self.optimizers[stage].show()
+        self._counts[stage] += 1
+        gradients.consume()
+        gradients.open()
+
+    def finish(self) -> bool:
+        """See `Stepper`: nothing is open between iterations."""
+        return True
+
+
+def build_flush_free_step(
+    modules: Mapping[int, nn.Module],
+    spec: OptimizerSpec,
+    settings: StepSettings,
+    *,
+    delays: Mapping[int, int],
+    device: torch.device,
+    clip_norm: float | None = None,
+    skip_nonfinite: bool = True,
+    on_update: OnUpdate | None = None,
+) -> FlushFreeStep:
+    """Make the updates of a rank whose schedule never flushes the pipeline.
+
+    Args:
+        modules: the rank's stages, by number.
+        spec: the optimizer.
+        settings: of the first updates.
+        delays: the delay of each stage, as `version_facts` has it.
+        device: the device of the parameters.
+        clip_norm: the largest gradient norm of a stage; None: no clipping.
+        skip_nonfinite: True if a stage skips an update when its gradient is not finite.
+        on_update: see `FlushFreeStep`.
+
+    Raises:
+        SynthError: steps are to be validated afterwards, or stages share a parameter.
+    """
+    if spec.post_validation:
+        raise SynthError(
+            "updates between ops wait for no norm that could be validated afterwards; leave "
+            "post-validation out of the optimizer"
+        )
+    shared = [p for module in modules.values() for p in dict.fromkeys(module.parameters())]
+    if len(shared) != len(set(shared)):
+        raise SynthError(
+            "stages share a parameter, and each of them would update it by itself; give every "
+            "stage its own, or run a schedule that flushes the pipeline"
+        )
+    if spec.float32_gradients:
+        widen_gradients(modules.values())
+    needs_norm = clip_norm is not None or skip_nonfinite
+    return FlushFreeStep(
+        stage_optimizers(modules, spec),
+        {number: Gradients({number: module}) for number, module in modules.items()},
+        settings,
+        {number: GradientNorm(clip_norm, device, None) for number in modules} if needs_norm else {},
+        delays,
+        on_update,
+    )
