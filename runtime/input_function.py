@@ -5,7 +5,7 @@ The function is called in one of two ways:
 - With one parameter it is given the number of a micro-batch, from 0 on, and returns a pair of
   inputs and targets.
 - Without parameters it yields such pairs one by one, or returns an iterable of them, such as a
-  DataLoader; or it returns one pair, and is called again for each micro-batch.
+  DataLoader; or it returns one pair, and is called once for each micro-batch.
 
 Inputs are a tensor, a tuple of positional arguments, or any tree of tensors, targets a tree too.
 Every rank calls the function by itself. torch's default generator is seeded by the run's seed and

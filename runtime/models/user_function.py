@@ -1,4 +1,7 @@
-"""A user's function by its address: `path/to/file.py:function` or `package.module:function`."""
+"""A user's function by its address: `path/to/file.py:function` or `package.module:function`.
+
+Errors that its code raises become one line that names the place in it.
+"""
 
 import hashlib
 import importlib

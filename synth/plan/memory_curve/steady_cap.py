@@ -3,7 +3,7 @@
 If the ops of one micro-batch repeat every T, the work of the busiest rank, that rank is always
 busy, and further micro-batches take T each. The memory of this modulo schedule does not depend on
 the number of micro-batches, so a small model decides it
-(`synth.solve.improve.modulo.one_micro_batch`).
+(`synth.solve.improve.modulo.one_micro_batch_model`).
 """
 
 import threading
@@ -28,8 +28,8 @@ from synth.solve.problem import Problem
 class SteadyCap:
     """A limit under which `schedule` runs, the time per micro-batch, and the least possible one.
 
-    No schedule that repeats one micro-batch without bubble needs less than `not_below_bytes`; none
-    where times had to be rounded to find that out.
+    No schedule that repeats one micro-batch without a bubble needs less than `not_below_bytes`. It
+    is None if times had to be rounded to find that out.
     """
 
     cap_bytes: int
@@ -61,7 +61,10 @@ def least_steady(
     seconds, workers = STEADY_CAP.step_share * options.time_limit_s, options.num_workers
 
     def late() -> Callable[[], bool]:
-        """Return True if wall-clock time is over: deterministic seconds may take longer."""
+        """Begin a step; its function returns True once the step's time by the clock is over.
+
+        Deterministic seconds may take longer.
+        """
         until = time.monotonic() + seconds
         return lambda: stop.is_set() or (not options.deterministic and time.monotonic() > until)
 
