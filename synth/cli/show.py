@@ -118,7 +118,7 @@ def command(
         answer_json(as_json(plan, lowered, timeline) | overlaid.as_json())
         return
     answer(headline(plan, timeline))
-    answer("".join(f"{line}\n" for line in version_lines(lowered)))
+    answer("".join(f"{line}\n" for line in version_lines(timeline)))
     answer(gantt + "\n")
     answer(plan_table(plan, lowered, timeline))
     if overlaid.difference is not None:
@@ -140,10 +140,12 @@ def headline(plan: "Plan", timeline: "Timeline") -> str:
     )
 
 
-def version_lines(lowered: "Lowered") -> "Iterator[str]":
-    """Yield the rule of weights with versions, and delay, drift and versions of the stages."""
+def version_lines(timeline: "Timeline") -> "Iterator[str]":
+    """Yield the rule of weights with versions, the stages' delays, and the steady state."""
+    from synth.schedule.steady_state import least_steady_us, steady_us
     from synth.schedule.version_facts import version_facts
 
+    lowered = timeline.lowered
     rule = lowered.schedule.versions
     if rule is None:
         return
@@ -157,6 +159,12 @@ def version_lines(lowered: "Lowered") -> "Iterator[str]":
     yield "by stage: " + "; ".join(
         f"{name} {' '.join(map(str, numbers))}" for name, numbers in figures.items()
     )
+    found_us, least_us = steady_us(timeline), least_steady_us(lowered)
+    if found_us is not None and least_us is not None:
+        yield (
+            f"while the pipeline is full a micro-batch takes {found_us / 1000:,.3f} ms "
+            f"(bound {least_us / 1000:,.3f} ms)"
+        )
 
 
 def _bubble_rates(asked: "Objective", timeline: "Timeline") -> "Iterator[str]":
@@ -211,7 +219,7 @@ def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str,
         "bubble_rate_of_period": timeline.bubble_rate(timeline.period_us),
         "mean_idle_of_makespan": timeline.mean_idle(timeline.makespan_us),
         "mean_idle_of_period": timeline.mean_idle(timeline.period_us),
-        "versions": _versions_json(lowered),
+        "versions": _versions_json(timeline),
         "conditions": conditions_json(plan.conditions),
         "found_by": claim.found_by,
         "stopped_by": claim.stopped_by,
@@ -220,9 +228,11 @@ def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str,
     }
 
 
-def _versions_json(lowered: "Lowered") -> dict[str, Any] | None:
+def _versions_json(timeline: "Timeline") -> dict[str, Any] | None:
+    from synth.schedule.steady_state import least_steady_us, steady_us
     from synth.schedule.version_facts import version_facts
 
+    lowered = timeline.lowered
     rule = lowered.schedule.versions
     if rule is None:
         return None
@@ -230,6 +240,8 @@ def _versions_json(lowered: "Lowered") -> dict[str, Any] | None:
         "update_every": rule.every,
         "forward": rule.forward,
         "backward": rule.backward,
+        "steady_us": steady_us(timeline),
+        "least_steady_us": least_steady_us(lowered),
         "stages": [facts._asdict() for facts in version_facts(lowered)],
     }
 

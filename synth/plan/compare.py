@@ -23,6 +23,7 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import exceeds_caps, peak_bytes, static_bytes
 from synth.schedule.model import Placement
 from synth.schedule.simulate import Timeline
+from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
 from synth.schedule.version_facts import version_facts
 from synth.solve.options import SolveOptions
@@ -252,6 +253,8 @@ def _entry(
 ) -> Entry:
     (lowered, line), caps = simulated, question.caps_bytes
     peaks, transfer_table = peak_bytes(lowered), lowered.transfer_table
+    facts, flushes = version_facts(lowered), lowered.schedule.versions is None
+    num_micro_batches = lowered.schedule.num_micro_batches
     of_host = (transfer_table.source == HOST) | (transfer_table.target == HOST)
     return Entry(
         name=name,
@@ -268,5 +271,7 @@ def _entry(
         host_bytes=int(transfer_table.num_bytes[of_host].sum()),
         fits=None if caps is None else not exceeds_caps(peaks, caps),
         claim=claim,
-        delay=max(facts.delay for facts in version_facts(lowered)),
+        delay=max(one.delay for one in facts),
+        versions=max(one.alive for one in facts),
+        steady_us=line.period_us / num_micro_batches if flushes else steady_us(line),
     )

@@ -68,7 +68,9 @@ class Entry:
     offloaded to other ranks, `reduced_bytes` for all-reduces of copies' gradients, `host_bytes` to
     the hosts' memory and back. `claim` is the solver's, for its placement and partition; None for a
     published schedule. `delay` is the most updates between the weights that a gradient was computed
-    with and those that it updates, over all stages.
+    with and those that it updates, over all stages, and `versions` the most that a stage holds.
+    `steady_us` is the time of a micro-batch in the long run: with a flush the period over their
+    number, without one that while the pipeline is full (None: it never is).
     """
 
     name: str
@@ -86,6 +88,8 @@ class Entry:
     fits: bool | None
     claim: Claim | None = None
     delay: int = 0
+    versions: int = 1
+    steady_us: float | None = None
 
     @property
     def lower_bound_us(self) -> int | None:

@@ -42,6 +42,7 @@ def as_text(comparison: "Comparison", width: int) -> str:
         f"{_table(comparison, pareto)}\n\n{_legend(comparison)}",
         *(["\n".join(proofs)] if proofs else []),
     ]
+    parts += _steady_state(comparison)
     parts.append(plot(pareto, width))
     if comparison.refusals:
         parts.append("\n".join(("not applicable:", *_refused(comparison, width))))
@@ -132,6 +133,30 @@ def _legend(comparison: "Comparison") -> str:
     )
 
 
+def _steady_state(comparison: "Comparison") -> list[str]:
+    """Return the table of the long run, of schedules without a flush and the fastest with one."""
+    entries = [entry for entry in comparison.ranked() if entry.steady_us is not None]
+    without = [entry for entry in entries if entry.schedule.versions is not None]
+    if not without:
+        return []
+    flushing = [entry for entry in entries if entry.schedule.versions is None]
+    shown = [*without, *sorted(flushing, key=_steady_us)[:1]]
+    rows = [
+        [entry.name, f"{_steady_us(entry) / 1000:,.3f}", str(entry.delay), str(entry.versions)]
+        for entry in sorted(shown, key=_steady_us)
+    ]
+    note = fill(
+        "in the long run; with a flush: the period over the number of micro-batches, without one: "
+        "while the pipeline is full.",
+        _COLUMNS,
+    )
+    return [f"{table(['schedule', 'ms of a micro-batch', 'delay', 'versions'], rows)}\n\n{note}"]
+
+
+def _steady_us(entry: "Entry") -> float:
+    return entry.steady_us or 0.0
+
+
 def _proofs(comparison: "Comparison") -> list[str]:
     """Return value, bound and gap of the solver's rows, each for its placement and partition."""
     objective = comparison.question.objective
@@ -194,6 +219,8 @@ def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> 
         "reduced_bytes": entry.reduced_bytes,
         "host_bytes": entry.host_bytes,
         "delay": entry.delay,
+        "versions": entry.versions,
+        "steady_us": entry.steady_us,
         "fits": entry.fits,
         "on_front": is_on_front,
         "lower_bound_us": entry.lower_bound_us,

@@ -1,0 +1,96 @@
+"""The time per micro-batch while a pipeline that is never flushed is full.
+
+In the steady state every stage runs one micro-batch after the other, and stage s has K_s of them in
+flight. Its period is at least the work of a micro-batch on any stage, and at least the round trip
+of one through the stages behind s and back, divided by K_s:
+
+    max( max_s (F_s + B_s + STEP_s / k),  max_s (Σ_{t ≥ s} (F_t + B_t) + 2 (n − 1 − s) c) / K_s )
+
+With equal stages and K_s = n − s that is max(F + B, (n (F + B) + 2 (n − 1) c) / n): on slow links a
+pipeline of the classical depth has bubbles even if it is never flushed.
+"""
+
+from math import lcm
+
+import numpy as np
+
+from synth.costs import IntArray
+from synth.op_kinds import OpKind
+from synth.schedule.arrays import KIND_CODES
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.simulate import Timeline
+
+
+def steady_us(timeline: Timeline) -> float | None:
+    """The simulated time per micro-batch, from the backwards of the first stage while it is full.
+
+    Returns:
+        None for a schedule that flushes, or one that is never full for as many micro-batches as
+        are in flight.
+    """
+    lowered = timeline.lowered
+    rule, m = lowered.schedule.versions, lowered.schedule.num_micro_batches
+    if rule is None:
+        return None
+    in_flight = int(_in_flight(lowered)[0])
+    first, last = in_flight, m - in_flight
+    # What repeats is a number of micro-batches that both divide.
+    length = (last - first) // lcm(in_flight, rule.every) * lcm(in_flight, rule.every)
+    length = length or last - first
+    if length < in_flight:
+        return None
+    node: list[int] = _backwards(lowered, 0).tolist()
+    return (timeline.end_us[node[last]] - timeline.end_us[node[last - length]]) / length
+
+
+def least_steady_us(lowered: Lowered) -> float | None:
+    """The bound of the time per micro-batch above; None for a schedule that flushes."""
+    rule, costs = lowered.schedule.versions, lowered.costs
+    if rule is None:
+        return None
+    kinds = (OpKind.F, OpKind.BW) if _is_fused(lowered) else (OpKind.F, OpKind.B, OpKind.W)
+    rank_us: dict[int, float] = {}
+    for stage, rank in enumerate(lowered.schedule.placement.ranks[0]):
+        times = costs.stages[stage].duration_us
+        work_us = sum(times[kind] for kind in kinds) + times[OpKind.STEP] / rule.every
+        rank_us[rank] = rank_us.get(rank, 0.0) + work_us
+    return max(*rank_us.values(), *_round_trips_us(lowered))
+
+
+def _round_trips_us(lowered: Lowered) -> list[float]:
+    """By stage the round trip through the stages behind it, over the micro-batches in flight."""
+    costs, ranks = lowered.costs, lowered.schedule.placement.ranks[0]
+    in_flight, trip_us, found = _in_flight(lowered), 0, []
+    for stage in reversed(range(len(ranks))):
+        times = costs.stages[stage].duration_us
+        trip_us += times[OpKind.F] + times[OpKind.BW if _is_fused(lowered) else OpKind.B]
+        if stage < len(ranks) - 1 and ranks[stage] != ranks[stage + 1]:
+            ends = ranks[stage], ranks[stage + 1]
+            trip_us += costs.boundary_us(stage, *ends) + costs.boundary_us(stage, *reversed(ends))
+        found.append(trip_us / int(in_flight[stage]))
+    return found
+
+
+def _is_fused(lowered: Lowered) -> bool:
+    return bool((lowered.arrays.kind == KIND_CODES[OpKind.BW]).any())
+
+
+def _in_flight(lowered: Lowered) -> IntArray:
+    """By stage the most micro-batches whose F is over and whose B or BW is not."""
+    arrays = lowered.arrays
+    begins = (arrays.kind == KIND_CODES[OpKind.F]).astype(np.int64)
+    ends = np.isin(arrays.kind, [KIND_CODES[OpKind.B], KIND_CODES[OpKind.BW]]).astype(np.int64)
+    found = [
+        (begins - ends)[arrays.stage == stage].cumsum().max(initial=0)
+        for stage in range(arrays.num_stages)
+    ]
+    return np.array(found)
+
+
+def _backwards(lowered: Lowered, stage: int) -> IntArray:
+    """The nodes of a stage's B's or BW's, by micro-batch."""
+    arrays = lowered.arrays
+    is_backward = np.isin(arrays.kind, [KIND_CODES[OpKind.B], KIND_CODES[OpKind.BW]])
+    node = (is_backward & (arrays.stage == stage)).nonzero()[0]
+    ordered: IntArray = node[arrays.microbatch[node].argsort()]
+    return ordered

@@ -1,0 +1,77 @@
+"""The time per micro-batch of a full pipeline: its closed form, and the simulation."""
+
+from dataclasses import replace
+
+import pytest
+
+from synth.costs import Costs, uniform_costs
+from synth.families import generate
+from synth.op_kinds import OpKind
+from synth.profile import Link, Links
+from synth.schedule.model import Buffering
+from synth.schedule.simulate import simulate
+from synth.schedule.steady_state import least_steady_us, steady_us
+from synth.schedule.verify import lower_checked
+
+
+def costs(
+    n: int, link_us: int, *, slow: int | None = None, step_us: int = 0, times: int = 2
+) -> Costs:
+    """F = 100, BW = 200 on all stages; `times` as long on one of them."""
+    made = uniform_costs(
+        n,
+        forward_us=100,
+        backward_input_us=100,
+        backward_weight_us=100,
+        links=Links(default=Link(latency_us=link_us)),
+    )
+    stages = [
+        stage.replace(
+            duration_us={
+                kind: us * (times if s == slow else 1) if kind != OpKind.STEP else step_us
+                for kind, us in stage.duration_us.items()
+            }
+        )
+        for s, stage in enumerate(made.stages)
+    ]
+    return made.replace(stages=tuple(stages))
+
+
+@pytest.mark.parametrize("name", ["pipedream", "2bw", "paci"])
+@pytest.mark.parametrize("slow", [None, 0, 1])
+@pytest.mark.parametrize("link_us", [0, 20, 100])
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_the_time_per_micro_batch_is_the_closed_form(
+    n: int, link_us: int, slow: int | None, name: str
+) -> None:
+    """max(max_s(F + B), (Σ(F + B) + 2 (n − 1) c) / n), as 1F1B has n in flight on stage 0."""
+    m = 12 * n
+    made = replace(generate(name, n, m), buffering=Buffering(m, 3 * m))
+    line = simulate(lower_checked(made, costs(n, link_us, slow=slow)))
+    total_us = 300 * n + (300 if slow is not None else 0)
+    most_us = 300 if slow is None else 600
+    expected = max(most_us, (total_us + 2 * (n - 1) * link_us) / n)
+    assert steady_us(line) == pytest.approx(expected)
+    assert least_steady_us(line.lowered) == pytest.approx(expected)
+
+
+def test_the_family_chooses_buffers_that_keep_it() -> None:
+    given = costs(8, 100)
+    line = simulate(lower_checked(generate("2bw", 8, 96, costs=given), given))
+    assert steady_us(line) == pytest.approx(475)  # 300 + 2 · 7 · 100 / 8
+
+
+def test_an_update_after_every_micro_batch_costs_its_time_in_each() -> None:
+    for name, expected in (("pipedream", 340), ("2bw:every=4", 310)):
+        given = costs(4, 0, step_us=40)
+        line = simulate(lower_checked(generate(name, 4, 48, costs=given), given))
+        assert steady_us(line) == pytest.approx(expected)
+        assert least_steady_us(line.lowered) == pytest.approx(expected)
+
+
+def test_a_schedule_that_flushes_or_is_never_full_has_none() -> None:
+    given = costs(4, 0)
+    flushing = simulate(lower_checked(generate("1f1b", 4, 48), given))
+    short = simulate(lower_checked(generate("2bw", 4, 8), given))
+    assert steady_us(flushing) is None and least_steady_us(flushing.lowered) is None
+    assert steady_us(short) is None
