@@ -466,10 +466,8 @@ class TravelTuning:
         (8, 32),
         (99, 999),
     )
-    # The first of these with which first orders are tried.
-    first_bufferings: int = 6
-    # Share of the time for first orders.
-    first_share: float = 0.3
+    # Other choices tried for the best first orders between two runs of annealing.
+    batch: int = 40
     # Times that visits are placed again with less room, if a rank exceeds its limit.
     corrections: int = 4
     # Orders that are kept to begin from, and the moves of one run of annealing.

@@ -9,14 +9,14 @@ evaluated on all ranks before it counts.
 import math
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
 from synth.schedule.weight_flow import Sharded
-from synth.solve.budget import Allowance
 from synth.solve.evaluate.evaluate import evaluate
 from synth.solve.options import Part, SolveOptions
 from synth.solve.result import Baseline, Result, StoppedBy
@@ -51,11 +51,8 @@ def solve_travelling(
         on_improvement: called in this thread for every better verified schedule or bound.
         stop: set it, from any thread, to get the best so far.
     """
-    given = options or SolveOptions()
-    # No time is kept for robustness, which this search has not.
-    whole = replace(given, without=given.without | {Part.ROBUSTNESS})
-    state = SearchState(travel.problem, whole, on_improvement, stop)
-    return _TravelSearch(travel, state).run()
+    search = TravelSearch(travel, options or SolveOptions(), on_improvement, stop)
+    return search.run()
 
 
 @dataclass(frozen=True)
@@ -104,37 +101,83 @@ class _Bench:
         return None
 
 
-class _TravelSearch:
-    """One search: its state, its benches and the candidates that it begins from."""
+class TravelSearch:
+    """One search, which may run in several parts.
 
-    def __init__(self, travel: TravelProblem, state: SearchState) -> None:
-        self.travel, self.state = travel, state
-        self.rng = random.Random(state.options.seed)
-        self.is_ring = travel.movement == WeightMovement.RING
-        self.real = {level: _Bench(travel, level) for level in travel.levels}
-        self.benches = self.real
-        if not self.is_ring:
-            self.benches = {
-                level: _Bench(on_two_ranks(travel, level), level) for level in travel.levels
+    Attributes:
+        travel: the problem.
+        state: incumbent and bound.
+    """
+
+    def __init__(
+        self,
+        travel: TravelProblem,
+        options: SolveOptions,
+        on_improvement: OnImprovement | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        # No time is kept for robustness, which this search has not.
+        whole = replace(options, without=options.without | {Part.ROBUSTNESS})
+        self.travel = travel
+        self.state = SearchState(travel.problem, whole, on_improvement, stop)
+        self._rng = random.Random(options.seed)
+        self._is_ring = travel.movement == WeightMovement.RING
+        self._levels = levels_that_may_fit(travel)
+        self._real = {level: _Bench(travel, level) for level in self._levels}
+        self._benches = self._real
+        if not self._is_ring:
+            self._benches = {
+                level: _Bench(on_two_ranks(travel, level), level) for level in self._levels
             }
-        self.levels = levels_that_may_fit(travel)
-        self.pool: list[_Scored] = []
+        self._pool: list[_Scored] = []
+        self._evaluations = self._all_evaluations()
+        self._is_exhausted = False
+        self.state.raise_bound(prove_travel(travel))
 
-    def run(self) -> Result:
-        """Offer published schedules, try first orders, anneal until the time is up."""
-        self.state.raise_bound(prove_travel(self.travel))
-        self._offer_published()
-        if not self.levels:
+    def run(self, seconds: float | None = None) -> Result:
+        """Search for some seconds, by default until the time limit, and return the best so far."""
+        budget = self.state.budget
+        allowance = budget.allow(budget.left_s() if seconds is None else seconds)
+        effort_s = TRAVEL.evaluation_s_per_op * self.travel.problem.num_ops
+        while not (self.state.should_stop() or allowance.left_s() <= 0):
+            allowance.spend(effort_s)
+            if next(self._evaluations, None) is None:
+                self._is_exhausted = True
+                break
+        return self._result()
+
+    @property
+    def is_over(self) -> bool:
+        """True if more time would find nothing better."""
+        return self._is_exhausted or self.state.should_stop()
+
+    def _result(self) -> Result:
+        if not self._levels:
             return self.state.result(StoppedBy.INFEASIBLE, self._why_none())
-        allowance = self.state.budget.allow(self.state.budget.left_s())
-        self._try_first(allowance)
-        while self.pool and not self._is_over(allowance):
-            self._anneal(self._begin(), allowance)
-        if self.state.best is None:
-            return self.state.result(StoppedBy.TIME_LIMIT)
         reason = self.state.reason()
-        is_spent = reason == StoppedBy.EXHAUSTED
-        return self.state.result(StoppedBy.TIME_LIMIT if is_spent else reason)
+        is_open = reason == StoppedBy.EXHAUSTED and not self._is_exhausted
+        return self.state.result(StoppedBy.TIME_LIMIT if is_open else reason)
+
+    def _all_evaluations(self) -> Iterator[bool]:
+        """Yield True after each evaluation, or False if a move was impossible.
+
+        Published schedules come first, then all orders with the usual choices. Then annealing
+        alternates with other choices for the best orders.
+        """
+        yield from self._published()
+        if not self._levels:
+            return
+        names = first_orders(self.travel)
+        yield from self._tries(((o, p) for p in self._first_placings() for o in names), names)
+        best = [scored.candidate.orders[0] for scored in self._pool] or [*names]
+        others = ((order, placing) for placing in self._placings() for order in best)
+        is_left = True
+        while is_left or self._pool:
+            batch = list(islice(others, TRAVEL.batch))
+            is_left = bool(batch)
+            yield from self._tries(batch, names)
+            if self._pool:
+                yield from self._annealing(self._begin())
 
     def _why_none(self) -> str:
         needs = needed_bytes(self.travel, Sharded.WEIGHTS)
@@ -145,54 +188,33 @@ class _TravelSearch:
             f"take more ranks or a smaller micro-batch"
         )
 
-    def _is_over(self, allowance: Allowance) -> bool:
-        return self.state.should_stop() or allowance.left_s() <= 0
+    def _published(self) -> Iterator[bool]:
+        """Offer published schedules; those with the default look-ahead become baselines."""
+        problem = self.travel.problem
+        for name, schedule in published(self.travel):
+            alone = evaluate(replace(problem, caps_bytes=None), schedule, name)
+            if alone is not None:
+                fits = not exceeds_caps(alone.peak_bytes, problem.caps_bytes)
+                line = alone.timeline
+                if "ahead" not in name:
+                    times_us = line.makespan_us, line.period_us, max(line.work_us)
+                    mean_us = line.mean_work_us
+                    self.state.baselines.append(
+                        Baseline(name, *times_us, alone.peak_bytes, fits, True, mean_us)
+                    )
+                if fits:
+                    self.state.offer(alone)
+            yield True
 
-    # Published schedules
-
-    def _offer_published(self) -> None:
-        for index, (name, schedule) in enumerate(published(self.travel)):
-            alone = evaluate(replace(self.travel.problem, caps_bytes=None), schedule, name)
-            if alone is None:
-                continue
-            fits = not exceeds_caps(alone.peak_bytes, self.travel.problem.caps_bytes)
-            line = alone.timeline
-            if "ahead" not in name:
-                times_us = line.makespan_us, line.period_us, max(line.work_us)
-                self.state.baselines.append(
-                    Baseline(name, *times_us, alone.peak_bytes, fits, True, line.mean_work_us)
-                )
-            if fits:
-                self.state.offer(alone)
-            if index and self.state.budget.is_over():
-                return
-
-    # First orders
-
-    def _try_first(self, allowance: Allowance) -> None:
-        """Try all orders with the usual choices, then the best of them with all others."""
-        part = self.state.budget.allow(TRAVEL.first_share * allowance.left_s())
-        names = first_orders(self.travel)
-        usual = [(order, placing) for placing in self._first_placings() for order in names]
-        self._try_each(usual, names, part)
-        best = [scored.candidate.orders[0] for scored in self.pool]
-        others = [(order, placing) for placing in self._placings() for order in best or names]
-        self._try_each(others, names, part)
-        allowance.spend(TRAVEL.first_share * allowance.left_s() - part.left_s())
-
-    def _try_each(
-        self,
-        pairs: list[tuple[ComputeOrder, Placing]],
-        names: dict[ComputeOrder, str],
-        allowance: Allowance,
-    ) -> None:
+    def _tries(
+        self, pairs: Iterable[tuple[ComputeOrder, Placing]], names: dict[ComputeOrder, str]
+    ) -> Iterator[bool]:
         for order, placing in pairs:
-            if self._is_over(allowance):
-                return
-            self._try(_Candidate((order,), placing), names[order], allowance)
+            self._try(_Candidate((order,), placing), names[order])
+            yield True
 
     def _first_placings(self) -> Iterator[Placing]:
-        for level in self.levels:
+        for level in self._levels:
             for every in self._scatters():
                 yield Placing(scatter_every=every, sharded=level)
 
@@ -204,66 +226,60 @@ class _TravelSearch:
 
     def _scatters(self) -> tuple[int, ...]:
         """The numbers of W's between reduce-scatters to try: each one, and all."""
-        return (1,) if self.is_ring else tuple(dict.fromkeys((1, self.travel.rounds)))
+        return (1,) if self._is_ring else tuple(dict.fromkeys((1, self.travel.rounds)))
 
-    def _try(self, candidate: _Candidate, name: str, allowance: Allowance) -> _Scored | None:
+    def _try(self, candidate: _Candidate, name: str) -> _Scored | None:
         """Evaluate a candidate; offer it if it is better than the incumbent."""
-        bench = self.benches[candidate.placing.sharded]
-        num_ops = bench.travel.problem.num_micro_batches * 3 * len(self.travel.stages)
-        allowance.spend(num_ops * TRAVEL.evaluation_s_per_op)
-        scored = bench.score(candidate)
+        scored = self._benches[candidate.placing.sharded].score(candidate)
         if scored is None:
             return None
         self._remember(scored)
         if self.state.improves(scored.value_us):
-            schedule = self.real[candidate.placing.sharded].schedule(scored.candidate)
+            schedule = self._real[candidate.placing.sharded].schedule(scored.candidate)
             self.state.offer(evaluate(self.travel.problem, schedule, name))
         return scored
 
     def _remember(self, scored: _Scored) -> None:
         """Keep the best candidates, one of each order."""
         orders = scored.candidate.orders
-        same = next((one for one in self.pool if one.candidate.orders == orders), None)
+        same = next((one for one in self._pool if one.candidate.orders == orders), None)
         if same is not None:
             if same.value_us <= scored.value_us:
                 return
-            self.pool.remove(same)
-        self.pool.append(scored)
-        self.pool.sort(key=lambda one: one.value_us)
-        del self.pool[TRAVEL.pool :]
+            self._pool.remove(same)
+        self._pool.append(scored)
+        self._pool.sort(key=lambda one: one.value_us)
+        del self._pool[TRAVEL.pool :]
 
     # Annealing
 
     def _begin(self) -> _Scored:
         """Choose a candidate to begin from, the best most often."""
-        place = int(len(self.pool) * self.rng.random() ** 2)
-        return self.pool[place]
+        place = int(len(self._pool) * self._rng.random() ** 2)
+        return self._pool[place]
 
-    def _anneal(self, current: _Scored, allowance: Allowance) -> None:
+    def _annealing(self, current: _Scored) -> Iterator[bool]:
         """Run from hot to cold, accepting worse candidates by Metropolis' rule."""
         cooling = TRAVEL.cold / TRAVEL.hot
         for step in range(TRAVEL.moves):
-            if self._is_over(allowance):
-                return
             moved = self._neighbour(current.candidate)
-            if moved is None:
-                continue
-            scored = self._try(moved, "annealing", allowance)
+            scored = None if moved is None else self._try(moved, "annealing")
+            yield moved is not None
             if scored is None:
                 continue
             worse_us = scored.value_us - current.value_us
             heat_us = current.value_us * TRAVEL.hot * cooling ** (step / TRAVEL.moves)
-            if worse_us <= 0 or self.rng.random() < math.exp(-worse_us / max(heat_us, 1e-9)):
+            if worse_us <= 0 or self._rng.random() < math.exp(-worse_us / max(heat_us, 1e-9)):
                 current = scored
 
     def _neighbour(self, candidate: _Candidate) -> _Candidate | None:
-        if self.rng.random() < TRAVEL.placing_share:
+        if self._rng.random() < TRAVEL.placing_share:
             return replace(candidate, placing=self._other_placing(candidate.placing))
         orders = candidate.orders
-        if self.is_ring and len(orders) == 1 and self.rng.random() < TRAVEL.alone_share:
+        if self._is_ring and len(orders) == 1 and self._rng.random() < TRAVEL.alone_share:
             orders *= self.travel.num_ranks
-        rank = self.rng.randrange(len(orders))
-        order = changed(orders[rank], self.rng, TRAVEL.farthest)
+        rank = self._rng.randrange(len(orders))
+        order = changed(orders[rank], self._rng, TRAVEL.farthest)
         if order is None:
             return None
         moved = (*orders[:rank], order, *orders[rank + 1 :])
@@ -271,9 +287,9 @@ class _TravelSearch:
 
     def _other_placing(self, placing: Placing) -> Placing:
         """Change one of the choices."""
-        rng, num_stages = self.rng, len(self.travel.stages)
+        rng, num_stages = self._rng, len(self.travel.stages)
         placing = replace(placing, reserve_bytes=0)
-        match rng.randrange(3 if self.is_ring else 6):
+        match rng.randrange(3 if self._is_ring else 6):
             case 0:
                 return replace(placing, ahead=max(0, placing.ahead + rng.choice((-2, -1, 1, 2))))
             case 1:
@@ -285,4 +301,4 @@ class _TravelSearch:
             case 4:
                 return replace(placing, gathers_first=not placing.gathers_first)
             case _:
-                return replace(placing, sharded=rng.choice(self.levels))
+                return replace(placing, sharded=rng.choice(self._levels))
