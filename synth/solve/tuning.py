@@ -483,6 +483,15 @@ class TravelTuning:
     alone_share: float = 0.3
     # Effort of an evaluation in a deterministic search, in seconds per op of all ranks.
     evaluation_s_per_op: float = 1e-5
+    # Numbers of stages per rank to try where weights are gathered.
+    stages_per_rank: tuple[int, ...] = (1, 2, 4)
+    # Share of the time for the first trials of all candidates, and share of the rest in which
+    # pipelines are searched whose weights stay.
+    trial_share: float = 0.4
+    staying_share: float = 0.7
+    # Multiple of the best value up to which a candidate is searched longer, and its shortest part.
+    near: float = 1.05
+    shortest_part_s: float = 0.5
 
 
 # The search as a whole
