@@ -37,6 +37,7 @@ def solve(
     placement: str | None = None,
     partition: str | Sequence[int] | None = None,
     recompute: str | None = None,
+    weights: str = "stay",
     link: str | Sequence[str] | None = None,
     time_limit: str | float = 60,
     gap: str | float = 0.005,
@@ -63,6 +64,8 @@ def solve(
         partition: layers per stage, `"even"`, or `"auto"`: search; None: auto.
         recompute: `"none"`, `"all"`, stages such as `"0,1"`, layers such as `"layers:3-8"`, or
             `"auto"`: search; None: auto.
+        weights: `"stay"`: each rank keeps its stages; `"ring"` or `"gather"`: every rank runs whole
+            micro-batches and weights travel (WeiPipe, ZeRO); `"auto"`: the best of these.
         link: latency and bandwidth instead of the profile's: `"10us,25GB/s"` between all ranks,
             `"8:20us,200Gb/s"` between nodes of 8 ranks; or several of these.
         time_limit: of the search, in seconds.
@@ -102,6 +105,7 @@ def solve(
             hint=None if hint is None else str(hint),
             solver="cpsat",
             verbose=False,
+            weights=weights,
         )
     )
     result = _search(asked, on_improvement)

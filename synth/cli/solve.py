@@ -20,11 +20,13 @@ from synth.cli.read.options import (
     ProfileArgument,
     RanksOption,
     SeedOption,
+    WeightsOption,
 )
 from synth.cli.solving.least_cap import solve_least
 from synth.cli.solving.search import solve_within_limits
 from synth.cli.solving.steady_cap import solve_steady
 from synth.cli.solving.trials import preview_candidates, solve_candidates
+from synth.cli.solving.weights import solve_weights
 from synth.options.solve_arguments import SolveArguments, read_solve
 from synth.options.target import is_steady
 
@@ -57,6 +59,7 @@ def command(
     placement: AnyPlacementOption = None,
     partition: ChosenPartitionOption = None,
     recompute: ChosenRecomputeOption = None,
+    weights: WeightsOption = "stay",
     link: LinkOption = None,
     time_limit: Annotated[
         str, typer.Option(help="Time limit of the search, such as 60s or 2m.")
@@ -129,9 +132,12 @@ def command(
             hint=hint,
             solver=solver,
             verbose=verbose,
+            weights=weights,
         )
     )
-    if asked.candidates is not None and asked.target is None and not dry_run:
+    if asked.travelling:
+        solve_weights(asked, format, is_dry=dry_run)
+    elif asked.candidates is not None and asked.target is None and not dry_run:
         solve_candidates(asked.request, asked.candidates, format)
     elif asked.candidates is not None and len(asked.candidates.them) > 1:
         preview_candidates(asked.request, asked.candidates, format)

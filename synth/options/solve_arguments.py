@@ -23,6 +23,7 @@ from synth.options.profiles import load_profile
 from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
 from synth.options.target import STEADY, is_steady, read_target
+from synth.options.weights import AUTO, STAY, read_travelling, with_weights
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
@@ -30,6 +31,8 @@ from synth.record import check_outputs
 from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
+    from synth.plan.choose.candidates import Chosen
+    from synth.plan.weights.choice import TravelCandidate
     from synth.solve.options import SolveOptions
     from synth.solve.problem import Problem
     from synth.solve.result import Incumbent, Result
@@ -59,6 +62,7 @@ class SolveArguments:
     hint: str | None
     solver: str
     verbose: bool
+    weights: str = STAY
 
     @property
     def is_for_one(self) -> bool:
@@ -67,11 +71,14 @@ class SolveArguments:
 
 
 class AskedSolve(NamedTuple):
-    """A request, the candidates if there is a choice, and the time to meet if there is one."""
+    """A request, the candidates if there is a choice, the time to meet if there is one, and the
+    candidates whose weights travel.
+    """
 
     request: Request
     candidates: Candidates | None
     target: TimeTarget | None
+    travelling: "tuple[TravelCandidate, ...]" = ()
 
     def search(
         self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
@@ -79,9 +86,11 @@ class AskedSolve(NamedTuple):
         """Find the best schedule of all candidates, or of the request; see `Request.search`."""
         from synth.plan.choose.race_run import solve_best_of
 
-        if self.candidates is None:
-            return self.request.search(listener, stop)
         request = self.request
+        if self.travelling:
+            return self.choose_weights(listener, stop).result
+        if self.candidates is None:
+            return request.search(listener, stop)
         return solve_best_of(
             self.candidates.them,
             request.as_run,
@@ -90,6 +99,23 @@ class AskedSolve(NamedTuple):
             listener,
             stop,
         ).result
+
+    def choose_weights(
+        self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
+    ) -> "Chosen":
+        """Find the best schedule of the candidates whose weights travel, and of the others."""
+        from synth.plan.weights.choose import solve_choosing_weights
+
+        request = self.request
+        return solve_choosing_weights(
+            self.travelling,
+            self.candidates.them if self.candidates is not None else (),
+            request.as_run,
+            request.partitioning,
+            request.options,
+            listener,
+            stop,
+        )
 
 
 def read_solve(given: SolveArguments) -> AskedSolve:
@@ -100,6 +126,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     """
     from synth.schedule.files.plan_file import check_replaceable
 
+    as_given, given = given, with_weights(given)
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
     check_outputs(given.output, inputs=_read_files(given))
     check_replaceable(given.output)
@@ -122,7 +149,11 @@ def read_solve(given: SolveArguments) -> AskedSolve:
         chooses_layers=given.target is None
         and chooses_layers(chosen, len(profile.layers), parse_seconds(given.time_limit)),
     )
-    candidates, problem = _problem(given, chosen, asked, deadline)
+    travelling = read_travelling(as_given, asked)
+    if travelling and given.weights != AUTO:
+        candidates, problem = None, travelling[0].travel.problem
+    else:
+        candidates, problem = _problem(given, chosen, asked, deadline)
     if problem.partition is None:
         raise ValueError("a problem of the command line has a partition")
     deadline = deadline.without_answer(problem.num_ops)
@@ -140,7 +171,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     )
     if is_steady(given.target):
         _check_keeps_saved(request)
-    return AskedSolve(request, candidates, target)
+    return AskedSolve(request, candidates, target, travelling)
 
 
 def _read_files(given: SolveArguments) -> list[str]:
@@ -207,7 +238,8 @@ def _recorded(
         "workers": "all cores" if given.workers is None else str(given.workers),
         "hint": given.hint or "none",
     }
-    optional = {"target": given.target, "mem_reserve": given.mem_reserve}
+    weights = None if given.weights == STAY else given.weights
+    optional = {"target": given.target, "mem_reserve": given.mem_reserve, "weights": weights}
     return recorded | {name: text for name, text in optional.items() if text is not None}
 
 

@@ -486,9 +486,10 @@ class TravelTuning:
     # Numbers of stages per rank to try where weights are gathered.
     stages_per_rank: tuple[int, ...] = (1, 2, 4)
     # Share of the time for the first trials of all candidates, and share of the rest in which
-    # pipelines are searched whose weights stay.
+    # pipelines are searched whose weights stay, if they can win or else.
     trial_share: float = 0.4
     staying_share: float = 0.7
+    unlikely_share: float = 0.2
     # Multiple of the best value up to which a candidate is searched longer, and its shortest part.
     near: float = 1.05
     shortest_part_s: float = 0.5

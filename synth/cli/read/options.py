@@ -1,6 +1,6 @@
 """Options that several commands share, and the profile that they read."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -58,6 +58,14 @@ _RECOMPUTE = (
 )
 RecomputeOption = Annotated[str, typer.Option(help=_RECOMPUTE)]
 ChosenRecomputeOption = Annotated[str | None, typer.Option(help=_RECOMPUTE, show_default="auto")]
+WeightsOption = Annotated[
+    Literal["stay", "ring", "gather", "auto"],
+    typer.Option(
+        help="Place of the weights. stay: each rank keeps its stages; ring: every rank runs whole "
+        "micro-batches, and weights go from rank to rank (WeiPipe); gather: weights are sharded "
+        "and gathered (ZeRO, FSDP); auto: the best of these and of data parallelism."
+    ),
+]
 LinkOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -43,7 +43,7 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
         nonlocal last
         trial = request.on(problem)
         if last is None or not last.is_of(trial):
-            talk(f"on {names[problem.placement]}: {_sizes(problem)}")
+            talk(f"on {names[problem.placement]}: {sizes(problem)}")
             last = ProgressReporter(trial)
         return so_far.listening(problem, last)
 
@@ -54,11 +54,11 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
         deadline.until(),
         lambda: _chosen(so_far.result(deadline.elapsed_s), candidates.them),
     )
-    more = _table(
+    more = trials_table(
         chosen,
         with_partitions=request.partitioning == Partitioning.SEARCHED or request.recompute != (),
     )
-    finish(request, chosen.result, format, more, {"candidates": _trials_json(chosen)})
+    finish(request, chosen.result, format, more, {"candidates": trials_json(chosen)})
 
 
 def _chosen(found: "Result | None", candidates: "Sequence[Candidate]") -> "Chosen | None":
@@ -76,7 +76,7 @@ def _chosen(found: "Result | None", candidates: "Sequence[Candidate]") -> "Chose
     return Chosen(found, tuple(trials), is_cut_short=True)
 
 
-def _table(chosen: "Chosen", *, with_partitions: bool) -> str:
+def trials_table(chosen: "Chosen", *, with_partitions: bool) -> str:
     """Return a table with a row per candidate, best first, and the bound's scope."""
     best, objective = chosen.result, chosen.result.problem.objective
     header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
@@ -84,18 +84,18 @@ def _table(chosen: "Chosen", *, with_partitions: bool) -> str:
     if with_partitions:
         header.append("layers per stage")
         rows = [
-            [*row, _sizes(trial.problem)] for row, trial in zip(rows, chosen.trials, strict=True)
+            [*row, sizes(trial.problem)] for row, trial in zip(rows, chosen.trials, strict=True)
         ]
     scope = "the placements and partitions in this table"
     if best.bound_scope == BoundScope.ALL:
         scope = "all partitions"
     return (
-        f"{table(header, rows)}\n\nbest: {chosen.name}, {_sizes(best.problem)}; the bound below, "
+        f"{table(header, rows)}\n\nbest: {chosen.name}, {sizes(best.problem)}; the bound below, "
         f"{milliseconds(best.lower_bound_us)} ms, holds for {scope}"
     )
 
 
-def _sizes(problem: "Problem") -> str:
+def sizes(problem: "Problem") -> str:
     return ",".join(map(str, problem.partition or ()))
 
 
@@ -120,7 +120,7 @@ def _without_result(trial: "Trial", chosen: "Chosen") -> str:
     return "cannot win" if left <= 0 else f"{state}: at most {percent(left)} less"
 
 
-def _trials_json(chosen: "Chosen") -> list[dict[str, Any]]:
+def trials_json(chosen: "Chosen") -> list[dict[str, Any]]:
     return [
         {
             "name": trial.name,
@@ -149,7 +149,7 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     rows, found = [], []
     for (name, problem, _), shortage, need in zip(candidates.them, shortages, needs, strict=True):
         fits = "no" if shortage else "yes"
-        rows.append([name, f"{need / factor:,.3f}", fits, _sizes(problem)])
+        rows.append([name, f"{need / factor:,.3f}", fits, sizes(problem)])
         found.append(
             {
                 "name": name,

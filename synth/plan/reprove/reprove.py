@@ -5,6 +5,7 @@ A certificate in the plan names the prover and its models. Only these are solved
 The scope of the bound decides how it is proven:
 
     not searched      the largest work of a rank, of schedules with the same ops
+    weights travel    closed forms over all schedules whose weights travel in the same way
     R in it, or auto  closed forms in which no B waits for its R; auto: whichever layers too
     this partition    closed forms; then the solver, begun from the plan, until it has the bound
     all partitions    this one as above, the others by bounds of runs of layers, one by one the rest
@@ -34,6 +35,7 @@ from synth.recomputed_layers import recomputing
 from synth.schedule.files.plan_file import NOT_SEARCHED, Plan
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
+from synth.schedule.weight_flow import Route
 from synth.solve.bounds.closed_form import work_bound_us
 from synth.solve.bounds.recheck import Recheck, recheck
 from synth.solve.instance.memory_models import relaxed_for_fusion
@@ -41,6 +43,8 @@ from synth.solve.options import Part, SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import Incumbent, Result, StoppedBy, relative_gap
 from synth.solve.solver import solve
+from synth.solve.weights.travel import TravelProblem, WeightMovement
+from synth.solve.weights.travel_bounds import prove_travel
 
 # Slow heuristics are left out; the quick ones may disprove a bound.
 _WITHOUT = frozenset({Part.SHORT_INSTANCE, Part.MODULO, Part.WINDOWS, Part.ROBUSTNESS})
@@ -137,6 +141,8 @@ class _Reproving:
         if self.plan.claim.stopped_by == NOT_SEARCHED:
             work_us = self.objective.iterations * max(self.timeline.work_us)
             return self._verdict(work_us, "schedules with the same ops")
+        if self.schedule.weights is not None:
+            return self._of_travelling()
         plain = without_recompute(self.schedule)
         if not plain.keeps_saved:
             return self._verdict(0, "nothing: the schedule moves activations or weights")
@@ -151,6 +157,17 @@ class _Reproving:
         reached_us = self._prove_own(plain)
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
         return self._verdict(reached_us, BoundScope.PARTITION.words, on_trust)
+
+    def _of_travelling(self) -> Reproof:
+        """Prove a bound of schedules whose weights travel as these do, by closed forms."""
+        flow = self.schedule.weights
+        is_gathered = flow is not None and flow.weights == Route.GATHER
+        movement = WeightMovement.GATHER if is_gathered else WeightMovement.RING
+        proven = prove_travel(TravelProblem(self.problem, movement))
+        scope = self.plan.claim.bound_holds_for
+        on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
+        holds_for = f"weights that travel by {movement}, in {BoundScope.PARTITION.words}"
+        return self._verdict(proven.bound_us, holds_for, on_trust)
 
     @property
     def problem(self) -> Problem:

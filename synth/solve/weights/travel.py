@@ -17,6 +17,7 @@ from synth.costs import StageCosts
 from synth.errors import SynthError
 from synth.families.weipipe import home
 from synth.op_kinds import OpKind
+from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import kept_bytes
 from synth.schedule.model import Placement
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
@@ -125,3 +126,16 @@ class TravelProblem:
         """The stages of which a rank runs the STEP."""
         flow = self.flow()
         return (stage for stage in range(len(self.stages)) if flow.is_home(stage, rank))
+
+
+def passes_from_rank_to_rank(lowered: Lowered) -> bool:
+    """True if every rank but rank 0 gets the weights of its visits from the rank before it.
+
+    Rank 0 may get them from their home. Schedules of the ring are of this kind.
+    """
+    table, visits = lowered.transfer_table, lowered.visits
+    if visits is None or visits.flow.weights != Route.CHAIN:
+        return True
+    is_weights = table.held != table.value
+    from_before = (table.target == 0) | (table.source == table.target - 1)
+    return bool(from_before[is_weights].all())

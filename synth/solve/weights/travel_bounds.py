@@ -8,6 +8,9 @@ Three figures are combined, each for the rank or the link where it is largest:
             and what must follow the last of them
     visits  the least number of visits under a memory limit, which the second figure counts
 
+**Ring.** The bounds are of schedules in which a rank other than rank 0 gets weights from the rank
+before it (`passes_from_rank_to_rank`), as it does if all ranks begin visits in the same rounds.
+
 **Tail on a ring.** The last F, B, W or BW of a rank is a W or BW of its last micro-batch, because
 the sum of its stage passes through all micro-batches in order. After it, every later micro-batch
 adds to the sum on the next rank, which then goes to its home and is read by STEP.
@@ -77,6 +80,11 @@ def needed_bytes(travel: TravelProblem, sharded: Sharded) -> list[int]:
             most = max(most, weights + max(first, back))
         found.append(most + kept_bytes(problem.costs, problem.placement, flow, rank))
     return found
+
+
+def least_cap_bytes(travel: TravelProblem) -> int:
+    """The least memory limit for all ranks that closed forms do not exclude."""
+    return min(max(needed_bytes(travel, sharded)) for sharded in travel.levels)
 
 
 def backward_us(stage: StageCosts) -> int:
@@ -223,12 +231,13 @@ def _hops_us(travel: TravelProblem, stage: int, hops: Iterable[tuple[int, int]])
 
 
 def _link_us(travel: TravelProblem, rank: int, head_us: int) -> int:
-    """All sums of gradients that a rank hands to the next one, which leave one after another.
+    """All transfers of the link from a rank to the next one, and the ops behind the last of them.
 
-    Weights may come from any rank, so they count only if there is just one other rank.
+    These are the sums of gradients, and the weights of visits, but for those of rank 0, which may
+    come from their homes.
     """
     p, m = travel.num_ranks, travel.problem.num_micro_batches
-    after = (rank + 1) % p
+    costs, after = travel.problem.costs, (rank + 1) % p
     stages = range(len(travel.stages))
     sums_us = sum(
         _hops_us(travel, stage, [(rank, after)] * len(range(rank, m - 1, p))) for stage in stages
@@ -240,9 +249,8 @@ def _link_us(travel: TravelProblem, rank: int, head_us: int) -> int:
     )
     forwards_us = sum(stage.duration_us[F] for stage in travel.stages)
     by_sums = head_us + forwards_us + _first_gradient_us(travel.stages) + sums_us + end_us
-    if p > 2:
+    if after == 0 and p > 2:
         return by_sums
-    costs = travel.problem.costs
     weights_us = [
         0
         if travel.flow().is_home(stage, after)

@@ -26,8 +26,12 @@ from synth.solve.weights.compute_order import ComputeOrder, changed
 from synth.solve.weights.equal_ranks import on_two_ranks
 from synth.solve.weights.first_orders import first_orders, published
 from synth.solve.weights.programs import make_schedule
-from synth.solve.weights.travel import TravelProblem, WeightMovement
-from synth.solve.weights.travel_bounds import levels_that_may_fit, needed_bytes, prove_travel
+from synth.solve.weights.travel import (
+    TravelProblem,
+    WeightMovement,
+    passes_from_rank_to_rank,
+)
+from synth.solve.weights.travel_bounds import least_cap_bytes, levels_that_may_fit, prove_travel
 from synth.solve.weights.visit_placement import OpNeeds, Placing
 from synth.units import format_bytes_both
 
@@ -88,6 +92,8 @@ class _Bench:
         for _ in range(TRAVEL.corrections):
             try:
                 lowered = lower_checked(self.schedule(candidate), problem.costs)
+                if not passes_from_rank_to_rank(lowered):
+                    return None
                 peaks = peak_bytes(lowered)
                 if not exceeds_caps(peaks, problem.caps_bytes):
                     value_us = problem.objective.value_us(check_deadlock(lowered))
@@ -180,11 +186,11 @@ class TravelSearch:
                 yield from self._annealing(self._begin())
 
     def _why_none(self) -> str:
-        needs = needed_bytes(self.travel, Sharded.WEIGHTS)
+        need = least_cap_bytes(self.travel)
         return (
             f"no schedule whose weights travel by {self.travel.movement} fits: what a rank keeps, "
             f"the weights of one stage and one micro-batch alone need "
-            f"{format_bytes_both(max(needs))} (--mem-limit {max(needs)}B); allow that much, or "
+            f"{format_bytes_both(need)} (--mem-limit {need}B); allow that much, or "
             f"take more ranks or a smaller micro-batch"
         )
 

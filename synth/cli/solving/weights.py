@@ -1,0 +1,86 @@
+"""`synth solve --weights`: the search over places of weights, and the answer."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from synth.cli.answer.output import Format, answer, answer_json, talk
+from synth.cli.progress.interrupt import run_interruptibly
+from synth.cli.progress.reporter import ProgressReporter
+from synth.cli.solving.search import finish
+from synth.cli.solving.trials import sizes, trials_json, trials_table
+from synth.options.best_so_far import BestSoFar
+from synth.options.request import announce_sizes
+from synth.options.solve_arguments import AskedSolve
+from synth.report.text.tables import table
+from synth.units import format_bytes
+
+if TYPE_CHECKING:
+    from synth.plan.choose.candidates import Chosen
+    from synth.solve.problem import Problem
+    from synth.solve.result import Incumbent, Result
+
+
+def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) -> None:
+    """Search all candidates, save every improvement, and answer.
+
+    Args:
+        asked: a request with candidates whose weights travel.
+        format: of the answer.
+        is_dry: answer with the least memory of the candidates instead.
+
+    Raises:
+        NoSchedule: nothing was found.
+    """
+    if is_dry:
+        _preview(asked, format)
+        return
+    request, pipelines = asked.request, asked.candidates.them if asked.candidates else ()
+    announce_sizes(request)
+    names = [one.name for one in asked.travelling]
+    talk(f"weights to try: {'; '.join([*names, *(['as they stay'] if pipelines else [])])}")
+    so_far, deadline = BestSoFar(), request.deadline
+
+    def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
+        return so_far.listening(problem, ProgressReporter(request.on(problem)))
+
+    chosen = run_interruptibly(
+        lambda stop: asked.choose_weights(listener, stop),
+        deadline.until(),
+        lambda: _cut_short(so_far.result(deadline.elapsed_s), asked),
+    )
+    more = trials_table(chosen, with_partitions=True)
+    finish(request, chosen.result, format, more, {"candidates": trials_json(chosen)})
+
+
+def _preview(asked: AskedSolve, format: Format) -> None:
+    """Answer with the least memory of each candidate whose weights travel."""
+    from synth.solve.weights.travel_bounds import least_cap_bytes
+
+    rows, found, caps = [], [], asked.request.limit.caps_bytes
+    for name, travel in asked.travelling:
+        need = least_cap_bytes(travel)
+        fits = caps is None or min(caps) >= need
+        rows.append([name, format_bytes(need), "yes" if fits else "no", sizes(travel.problem)])
+        found.append({"name": name, "needed_bytes": need, "feasible": fits})
+    if format == Format.JSON:
+        answer_json({"candidates": found})
+    else:
+        header = ["weights", "least need", "can fit", "layers per stage"]
+        answer("\n".join((table(header, rows), "", asked.request.limit.explanation)))
+
+
+def _cut_short(found: "Result | None", asked: AskedSolve) -> "Chosen | None":
+    """Take the best so far for the answer; nothing is said of the other candidates' bounds."""
+    from synth.objective import BoundScope
+    from synth.plan.choose.candidates import Candidate, Chosen, Trial
+
+    if found is None:
+        return None
+    candidates = [Candidate(one.name, one.travel.problem) for one in asked.travelling]
+    result = replace(found, lower_bound_us=0, certificate=None, bound_scope=BoundScope.CANDIDATES)
+    same = [one.name for one in candidates if one.problem is found.problem]
+    name = (same or ["weights that stay"])[0]
+    best = Trial(Candidate(name, found.problem), found.lower_bound_us, result)
+    others = [Trial(one, 0) for one in candidates if one.name != name]
+    return Chosen(result, (best, *others), is_cut_short=True)

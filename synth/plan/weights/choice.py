@@ -1,0 +1,89 @@
+"""Where the search may put weights, and the candidates that follow."""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from synth.errors import SynthError
+from synth.schedule.model import Placement
+from synth.schedule.placements import placement
+from synth.solve.problem import Problem
+from synth.solve.tuning import TRAVEL
+from synth.solve.weights.travel import TravelProblem, WeightMovement
+
+
+class WeightChoice(StrEnum):
+    """The choice of `synth solve --weights`.
+
+    stay    each rank keeps the stages that it holds, as pipelines do
+    ring    weights travel from rank to rank (WeiPipe)
+    gather  weights are sharded and gathered (ZeRO)
+    auto    the best of all three, and of data parallelism
+    """
+
+    STAY = "stay"
+    RING = "ring"
+    GATHER = "gather"
+    AUTO = "auto"
+
+    @property
+    def movements(self) -> tuple[WeightMovement, ...]:
+        """The ways in which weights may travel."""
+        return {
+            WeightChoice.STAY: (),
+            WeightChoice.RING: (WeightMovement.RING,),
+            WeightChoice.GATHER: (WeightMovement.GATHER,),
+            WeightChoice.AUTO: tuple(WeightMovement),
+        }[self]
+
+
+class TravelCandidate(NamedTuple):
+    """A named problem whose weights travel."""
+
+    name: str
+    travel: TravelProblem
+
+
+def travel_candidates(
+    movements: Iterable[WeightMovement],
+    layout: str | None,
+    num_ranks: int,
+    num_layers: int,
+    problem_on: Callable[[Placement], Problem],
+) -> tuple[tuple[TravelCandidate, ...], dict[str, str]]:
+    """Return the candidates of some movements, and by name the reasons why others are none.
+
+    A ring has as many stages as ranks. All-gathers are tried with several numbers of stages per
+    rank: more stages are gathered in smaller parts.
+
+    Args:
+        movements: the ways in which weights may travel.
+        layout: the placement to use, such as `replicated:2`; None: those that the movement admits.
+        num_ranks: number of ranks.
+        num_layers: of the model, which has at least one for each stage.
+        problem_on: makes the problem on a placement.
+    """
+    found: list[TravelCandidate] = []
+    refusals: dict[str, str] = {}
+    for movement in movements:
+        for name in _layouts(movement, layout, num_ranks, num_layers):
+            title = f"{movement}, {name}"
+            try:
+                problem = problem_on(placement(name, num_ranks))
+                found.append(TravelCandidate(title, TravelProblem(problem, movement)))
+            except SynthError as error:
+                refusals[title] = str(error)
+    return tuple(found), refusals
+
+
+def _layouts(
+    movement: WeightMovement, layout: str | None, num_ranks: int, num_layers: int
+) -> tuple[str, ...]:
+    if layout is not None:
+        return (layout,)
+    most = num_layers // num_ranks
+    if movement == WeightMovement.RING or most < 1:
+        return ("replicated:1",)
+    even = next((n for n in range(1, most + 1) if num_layers % (n * num_ranks) == 0), 1)
+    counts = sorted({1, *(n for n in TRAVEL.stages_per_rank if n <= most), even})
+    return tuple(f"replicated:{n}" for n in counts)

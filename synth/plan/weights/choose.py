@@ -1,0 +1,218 @@
+"""A search over the places of weights: candidates share the time, and the best gets most of it.
+
+Each candidate whose weights travel gets an equal part of the first share of the time. With `auto`
+data parallelism is judged beside them, and then pipelines are searched. The time that is left goes
+to the candidates that can still win by their bounds and are near the best.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from synth.certificate import Proven
+from synth.families import generate
+from synth.objective import BoundScope, Spans
+from synth.op_kinds import OpKind
+from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
+from synth.plan.choose.race_run import solve_best_of
+from synth.plan.recompute.choice import bound_us
+from synth.plan.weights.choice import TravelCandidate
+from synth.profile import Profile
+from synth.schedule.memory import exceeds_caps
+from synth.solve.evaluate.evaluate import evaluate
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Baseline, Result, StoppedBy, rank_key, relative_gap
+from synth.solve.search_state import OnImprovement, SearchState
+from synth.solve.tuning import TRAVEL
+from synth.solve.weights.travel_bounds import backward_us
+from synth.solve.weights.travel_search import TravelSearch
+
+Listener = Callable[[Problem], OnImprovement | None]
+
+
+def solve_choosing_weights(
+    travelling: Sequence[TravelCandidate],
+    staying: Sequence[Candidate],
+    profile: Profile,
+    partitioning: Partitioning,
+    options: SolveOptions,
+    listener: Listener = lambda _: None,
+    stop: threading.Event | None = None,
+) -> Chosen:
+    """Search all candidates, and return the best result with a bound that holds for all of them.
+
+    Args:
+        travelling: problems whose weights travel, at least one.
+        staying: placements whose weights stay with their stages; if there are any, data parallelism
+            is one more choice.
+        profile: of the layers.
+        partitioning: of the model where weights stay.
+        options: limits and seed.
+        listener: makes the listener of a problem.
+        stop: set it to get the best so far.
+    """
+    return _Choosing(travelling, options, listener, stop or threading.Event()).run(
+        staying, profile, partitioning
+    )
+
+
+class _Choosing:
+    def __init__(
+        self,
+        travelling: Sequence[TravelCandidate],
+        options: SolveOptions,
+        listener: Listener,
+        stop: threading.Event,
+    ) -> None:
+        self.options, self.listener, self.stop = options, listener, stop
+        self.searches = [
+            TravelSearch(one.travel, options, listener(one.travel.problem), stop)
+            for one in travelling
+        ]
+        self.trials = [
+            Trial(Candidate(one.name, one.travel.problem), search.state.bound_us)
+            for one, search in zip(travelling, self.searches, strict=True)
+        ]
+        self.left_s = options.time_limit_s
+
+    def run(
+        self, staying: Sequence[Candidate], profile: Profile, partitioning: Partitioning
+    ) -> Chosen:
+        """Share the time, and rank what was found."""
+        share_s = TRAVEL.trial_share * self.left_s / len(self.searches)
+        for index in range(len(self.searches)):
+            self._search(index, share_s)
+        others: list[Trial] = []
+        if staying:
+            others.append(_data_parallel(self.trials[0].problem, self.options, self.listener))
+            others += self._search_staying(staying, profile, partitioning, others)
+        while chances := self._chances(others):
+            part_s = max(TRAVEL.shortest_part_s, self.left_s / (2 * len(chances)))
+            for index in chances:
+                self._search(index, min(part_s, self.left_s))
+        return self._chosen([*self.trials, *others])
+
+    def _search(self, index: int, seconds: float) -> None:
+        search, trial = self.searches[index], self.trials[index]
+        before_s = search.state.budget.elapsed_s()
+        trial.found = search.run(seconds)
+        trial.lower_bound_us = trial.found.lower_bound_us
+        trial.certificate = trial.found.certificate
+        trial.published = trial.found.baselines
+        trial.is_over = search.is_over
+        took_s = search.state.budget.elapsed_s() - before_s
+        self.left_s -= seconds if self.options.deterministic else took_s
+
+    def _best_us(self, trials: Sequence[Trial]) -> int | None:
+        values = (trial.value_us for trial in trials)
+        return min((us for us in values if us is not None), default=None)
+
+    def _chances(self, others: Sequence[Trial]) -> list[int]:
+        """The searches to continue: near the best, and able to win; none without time."""
+        if self.left_s <= 0 or self.stop.is_set():
+            return []
+        best_us = self._best_us([*self.trials, *others])
+        return [
+            index
+            for index, trial in enumerate(self.trials)
+            if not trial.is_over
+            and (
+                best_us is None
+                or trial.value_us is None
+                or (
+                    relative_gap(best_us, trial.lower_bound_us) > self.options.gap
+                    and trial.value_us <= TRAVEL.near * best_us
+                )
+            )
+        ]
+
+    def _search_staying(
+        self,
+        staying: Sequence[Candidate],
+        profile: Profile,
+        partitioning: Partitioning,
+        others: Sequence[Trial],
+    ) -> list[Trial]:
+        """Search the pipelines, for the most of the remaining time if they can win."""
+        best_us = self._best_us([*self.trials, *others])
+        least_us = min(bound_us(one.problem, one.choice) for one in staying)
+        # The bounds are of the even partitions; others have the same work, but unequal stages.
+        can_win = best_us is None or relative_gap(best_us, least_us) > self.options.gap
+        seconds = (TRAVEL.staying_share if can_win else TRAVEL.unlikely_share) * self.left_s
+        options = replace(self.options, time_limit_s=seconds)
+        chosen = solve_best_of(staying, profile, partitioning, options, self.listener, self.stop)
+        self.left_s -= seconds if self.options.deterministic else chosen.result.wall_s
+        return list(chosen.trials)
+
+    def _chosen(self, trials: list[Trial]) -> Chosen:
+        """The best trial's result, with the least bound of all trials that are possible."""
+        trials.sort(key=lambda trial: (rank_key(trial.value_us), trial.is_impossible))
+        possible = [trial for trial in trials if not trial.is_impossible]
+        best = trials[0].found
+        if best is None or not possible:
+            found = next(trial.found for trial in trials if trial.found is not None)
+            return Chosen(found, tuple(trials))
+        least_us = min(trial.lower_bound_us for trial in possible)
+        baselines: dict[str, Baseline] = {
+            one.name: one for trial in trials for one in (trial.published or _rows(trial))
+        }
+        is_one = len(trials) == 1
+        result = replace(
+            best,
+            lower_bound_us=least_us if best.value_us is None else min(least_us, best.value_us),
+            certificate=best.certificate if is_one else None,
+            bound_scope=best.bound_scope if is_one else BoundScope.CANDIDATES,
+            baselines=tuple(baselines.values()),
+            wall_s=self.searches[0].state.budget.elapsed_s(),
+            stopped_by=_reason(best, least_us, self.options.gap),
+        )
+        return Chosen(result, tuple(trials))
+
+
+def _rows(trial: Trial) -> tuple[Baseline, ...]:
+    return () if trial.found is None else trial.found.baselines
+
+
+def _reason(best: Result, bound_us: int, gap: float) -> StoppedBy:
+    """The reason to stop, which for the best alone may have been a bound of its own."""
+    if best.value_us is None or best.stopped_by == StoppedBy.INTERRUPT:
+        return best.stopped_by
+    if best.value_us <= bound_us:
+        return StoppedBy.OPTIMAL
+    return StoppedBy.GAP if relative_gap(best.value_us, bound_us) <= gap else StoppedBy.TIME_LIMIT
+
+
+# Data parallelism
+
+
+def _data_parallel(problem: Problem, options: SolveOptions, listener: Listener) -> Trial:
+    """The published schedule of data parallelism: there is no order to search.
+
+    Each rank runs one micro-batch after another, which needs the least memory, and gradients are
+    reduced as soon as they are complete.
+    """
+    name = "data-parallel"
+    state = SearchState(problem, options, listener(problem), None)
+    state.raise_bound(Proven.by_closed_forms(_bound_us(problem)))
+    schedule = generate(name, problem.num_ranks, problem.num_micro_batches)
+    alone = None
+    if schedule.placement == problem.placement:
+        alone = evaluate(replace(problem, caps_bytes=None), schedule, name)
+    if alone is not None and not exceeds_caps(alone.peak_bytes, problem.caps_bytes):
+        state.offer(alone)
+    message = "a copy of the model on every rank exceeds the memory limit"
+    stopped_by = StoppedBy.INFEASIBLE if state.best is None else StoppedBy.EXHAUSTED
+    found = state.result(stopped_by, message)
+    return Trial(Candidate(name, problem), found.lower_bound_us, found, is_over=True)
+
+
+def _bound_us(problem: Problem) -> int:
+    """The work of the rank with most micro-batches, and the last reduction and STEPs behind it."""
+    rounds = -(-problem.num_micro_batches // problem.num_ranks)
+    stages = problem.costs.stages
+    work_us = rounds * sum(stage.duration_us[OpKind.F] + backward_us(stage) for stage in stages)
+    steps_us = [stage.duration_us[OpKind.STEP] for stage in stages]
+    last_us = min(problem.reduction_us(stage) + us for stage, us in enumerate(steps_us))
+    us = work_us + max(last_us, sum(steps_us))
+    return problem.objective.value_us(Spans(us, us))

@@ -1,0 +1,71 @@
+"""`synth solve --weights`: candidates, answers, and options that do not go together."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.weight_flow import Route
+from tests.cli.conftest import NAME, Synth
+
+SOLVE = (
+    *("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--time-limit", "2s"),
+    *("--link", "10us,25GB/s"),
+)
+
+
+@pytest.mark.parametrize(("weights", "route"), [("ring", Route.CHAIN), ("gather", Route.GATHER)])
+def test_a_plan_whose_weights_travel_is_written_shown_and_its_bound_is_proven_again(
+    synth: Synth, tmp_path: Path, weights: str, route: Route
+) -> None:
+    path = tmp_path / "plan.json"
+    solved = synth(*SOLVE, "--weights", weights, "--mem-limit", "60GB", "-o", path)
+    assert solved.code == 0, solved.stderr
+    assert f"{weights}, replicated:1" in solved.stdout
+    plan = Plan.load(path)
+    flow = plan.schedule().weights
+    assert flow is not None and flow.weights == route
+    assert plan.arguments["weights"] == weights
+    assert max(plan.claim.peak_bytes) <= 60e9
+    assert synth("show", path).code == 0
+    proven = synth("check", path, "--prove")
+    assert proven.code == 0 and "proven again" in proven.stdout
+
+
+def test_auto_answers_with_all_places_of_weights_and_data_parallelism(synth: Synth) -> None:
+    ended = synth(*SOLVE, "--weights", "auto", "--time-limit", "4s", "--format", "json")
+    found = json.loads(ended.stdout)
+    names = {one["name"] for one in found["candidates"]}
+    assert {"ring, replicated:1", "gather, replicated:1", "data-parallel", "linear"} <= names
+    values = [one["value_us"] for one in found["candidates"] if one["value_us"] is not None]
+    assert found["value_us"] == min(values)
+    assert found["lower_bound_us"] <= min(one["lower_bound_us"] for one in found["candidates"])
+
+
+def test_the_least_need_is_shown_without_a_search_and_less_is_refused(synth: Synth) -> None:
+    ended = synth(*SOLVE, "--weights", "gather", "--dry-run", "--format", "json")
+    need = min(one["needed_bytes"] for one in json.loads(ended.stdout)["candidates"])
+    refused = synth(*SOLVE, "--weights", "gather", "--mem-limit", f"{need // 2}B")
+    assert refused.code == 3 and "no schedule whose weights travel by gather fits" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("ring", "--placement", "v"), "--placement v and --weights ring, with which every rank"),
+        (("auto", "--placement", "v"), "leave it out, or give replicated:N with ring or gather"),
+        (("gather", "--partition", "auto"), "--partition auto and --weights gather"),
+        (("ring", "--recompute", "all"), "or layers such as layers:0-3"),
+        (("gather", "--hint", "zero"), "its search begins from the published schedules"),
+        (("ring", "--mem-limit", "min", "--target", "105%"), "--target and --weights ring"),
+        (("ring", "--solver", "milp"), "its model is of weights that stay"),
+        (("ring", "--micro-batches", "6"), "given 6 for 4 ranks; give a multiple of 4"),
+        (("ring", "--ranks", "1"), "need at least two ranks, given 1"),
+    ],
+)
+def test_options_that_do_not_go_with_weights_that_travel_are_refused(
+    synth: Synth, arguments: tuple[str, ...], words: str
+) -> None:
+    ended = synth(*SOLVE, "--weights", *arguments)
+    assert ended.code == 2 and words in ended.stderr
