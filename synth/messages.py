@@ -1,7 +1,9 @@
 """Messages of commands and of the library, on stderr."""
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -15,13 +17,42 @@ if TYPE_CHECKING:
 REWORDED: ContextVar[Callable[[str], str]] = ContextVar("REWORDED", default=str)
 
 
+# This variable of the environment silences messages, also those of the processes of a run.
+QUIET = "SYNTH_QUIET"
+
+
 def talk(text: str) -> None:
-    """Write a message to stderr, unbuffered."""
+    """Write a message to stderr, unbuffered, unless there are to be none."""
+    if not is_quiet():
+        warn(text)
+
+
+def warn(text: str) -> None:
+    """Write a warning to stderr, unbuffered."""
     print(escaped(REWORDED.get()(text)), file=sys.stderr, flush=True)
+
+
+def is_quiet() -> bool:
+    """Return True if there are to be no messages but warnings and errors."""
+    return bool(os.environ.get(QUIET))
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Print no messages but warnings and errors, also in processes that begin meanwhile."""
+    before = os.environ.get(QUIET)
+    os.environ[QUIET] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[QUIET]
+        else:
+            os.environ[QUIET] = before
 
 
 def warn_of(conditions: "Conditions | None", profile: str) -> None:
     """Warn if times were measured under doubtful conditions."""
     warning = None if conditions is None else conditions.warning(profile)
     if warning is not None:
-        talk(warning)
+        warn(warning)

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from synth.errors import SynthError
+from synth.messages import is_quiet
 from synth.record import Record
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
@@ -131,7 +132,7 @@ def _telling(world: World, num_steps: int) -> OnStep | None:
 
 def _tell(steps_per_line: int, step: int, loss: float, seconds: float) -> None:
     """Print the progress of a step; an emulated run has no loss."""
-    if step % steps_per_line == 0:
+    if step % steps_per_line == 0 and not is_quiet():
         said = "emulated" if math.isnan(loss) else f"loss {loss:.4f}"
         _talk(f"step {step:4d}  {said}  {seconds:.3f} s")
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from synth.cli.progress.command import with_progress
 from synth.cli.read.arguments import within_limits
 from synth.discovery import discover
 from synth.version import __version__
@@ -43,7 +44,7 @@ def _options(
 
 def _add_commands() -> None:
     for name, command in discover("synth.cli", "command"):
-        app.command(name)(within_limits(command))
+        app.command(name)(with_progress(name, within_limits(command)))
 
 
 _add_commands()

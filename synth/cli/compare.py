@@ -9,8 +9,9 @@ import typer
 
 from synth.cli.answer.compare import as_json, as_text, drawn
 from synth.cli.answer.compare_page import write_compare_page
-from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.answer.output import Format, FormatOption, answer, answer_json, percent, talk
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
+from synth.cli.progress.line import current_line
 from synth.cli.read.options import (
     MOST_COLUMNS,
     ChosenRecomputeOption,
@@ -36,7 +37,7 @@ from synth.options.question import read_question, read_searches
 from synth.overwrite_guard import PAGE, check_replaceable
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs
-from synth.units import parse_fraction, parse_seconds
+from synth.units import format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison
@@ -143,8 +144,10 @@ def command(
         f"micro-batches; {limit.explanation}"
     )
 
+    progress = _Progress(found)
+
     def work(stop: threading.Event) -> "tuple[Comparison, bool]":
-        return compare(question, only, searches, options, _Progress(), stop, found), stop.is_set()
+        return compare(question, only, searches, options, progress, stop, found), stop.is_set()
 
     def so_far() -> "tuple[Comparison, bool] | None":
         entries, refusals = list(found.entries), list(found.refusals)
@@ -208,13 +211,16 @@ def _check_outputs(
 class _Progress:
     """Reports searches, and published schedules if they take long."""
 
-    def __init__(self) -> None:
+    def __init__(self, found: "Comparison") -> None:
+        self._found = found
         self._told_at = time.monotonic()
+        self._line = current_line()
 
     def __call__(self, name: str) -> None:
         """Report a schedule or a search that begins."""
         from synth.plan.comparison import SOLVED, WITH_R
 
+        self._line.tell(f"{name}{self._best()}")
         if name.startswith(SOLVED):
             where = name.removeprefix(SOLVED)
             with_r = ", stages may recompute" if where.endswith(WITH_R) else ""
@@ -222,6 +228,18 @@ class _Progress:
         elif time.monotonic() - self._told_at > _PAUSE_S:
             talk(f"simulating {name}")
             self._told_at = time.monotonic()
+
+    def _best(self) -> str:
+        """Return the best value so far, with its bound and gap if a search has found it."""
+        objective = self._found.question.objective
+        entries = [entry for entry in self._found.entries if entry.fits is not False]
+        if not entries:
+            return ""
+        best = min(entries, key=objective.value_us)
+        gap = best.gap(objective)
+        proven = "" if gap is None else f", gap {percent(gap)}"
+        value = format_us(objective.value_us(best))
+        return f"; best {objective.words} so far {value} ({best.name}{proven})"
 
 
 def _answer(comparison: "Comparison", pictures: list[Path], format: Format, width: int) -> None:

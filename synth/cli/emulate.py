@@ -8,6 +8,7 @@ import typer
 
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.answer.run import iterations_us, trace_of
+from synth.cli.progress.line import current_line
 from synth.cli.read.options import MOST_COLUMNS, ForceOption
 from synth.cli.read.plans import load_checked
 from synth.cli.read.run_options import WEEK_S
@@ -118,6 +119,8 @@ def _emulate(
     from synth.runtime.training.launch import launch
     from synth.runtime.training.worker import work_inside_torchrun
     from synth.runtime.world import under_torchrun
+
+    current_line().stop()  # the ranks print their steps
 
     with tempfile.TemporaryDirectory(prefix="synth-emulate-") as folder:
         path = Path(folder) / "plan.json"

@@ -1,6 +1,7 @@
 """`synth frontier`: the Pareto front of time and memory limit, with lower bounds."""
 
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synth.cli.answer.frontier import as_json, as_text, drawn, write_frontier_page
-from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.answer.output import Format, FormatOption, answer, answer_json, percent, talk
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
+from synth.cli.progress.line import current_line
 from synth.cli.read.options import (
     MOST_AT_ONCE,
     MOST_COLUMNS,
@@ -280,11 +282,14 @@ class _Progress:
     def __init__(self, request: _Request, begun: "MemoryCurve | None") -> None:
         self._request = request
         self._told = {} if begun is None else _values(begun)
+        self._line = current_line()
+        self._tell(len(self._told))
 
     def __call__(self, curve: "MemoryCurve") -> None:
         """Save a curve with one more point, and report new values."""
         self._request.save(curve)
         values = _values(curve)
+        self._tell(len(curve.points), _widest(curve))
         for cap, (value_us, bound_us) in values.items():
             if self._told.get(cap) != (value_us, bound_us):
                 talk(
@@ -293,6 +298,25 @@ class _Progress:
                     f"{format_us(bound_us)}"
                 )
         self._told = values
+
+    def _tell(self, num_points: int, more: str = "") -> None:
+        """Show how many points are there, and the time that the others take at most."""
+        effort = self._request.effort
+        rounds = -(-max(0, effort.points - num_points) // effort.jobs)
+        text = f"{num_points} of {effort.points} points{more}"
+        self._line.tell(text, time.monotonic() + rounds * effort.time_limit_s)
+
+
+def _widest(curve: "MemoryCurve") -> str:
+    """Return the point with the largest gap."""
+    from synth.plan.memory_curve.curve_file import cap_of, value_of
+
+    plan = max(curve.points, key=lambda plan: plan.claim.gap)
+    return (
+        f"; largest gap {percent(plan.claim.gap)} at {format_bytes(cap_of(plan))}: "
+        f"{curve.judged_by.words} {format_us(value_of(plan))}, bound "
+        f"{format_us(plan.claim.lower_bound_us)}"
+    )
 
 
 def _values(curve: "MemoryCurve") -> dict[int, tuple[int, int]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synth.cli.answer.output import answer, talk, warn_of
+from synth.cli.progress.line import current_line
 from synth.cli.read.optimizer import (
     Float32GradientsOption,
     MasterWeightsOption,
@@ -132,7 +133,7 @@ def command(
 
 
 # What a CSV of times takes; all other options are of a measurement.
-_OF_TIMES = ("model", "output", "force", "micro_batch_size", "seq_len")
+_OF_TIMES = ("model", "output", "force", "micro_batch_size", "seq_len", "quiet")
 
 
 def _check_only_of_times(context: typer.Context, model: str) -> None:
@@ -222,6 +223,7 @@ def _links_of_this_machine(ranks: int | None, device: "torch.device") -> "Links"
         return _link_to_host(device)
     from synth.runtime.training.launch import launch_link_probe
 
+    current_line().tell("measuring the links")
     talk(f"measuring the links between {ranks} processes, and to the host's memory")
     links: Links = launch_link_probe(ranks, device.type)
     return links
@@ -273,13 +275,19 @@ def _measure(
         warmup=warmup,
         iterations=iters,
         links=links,
-        tell=talk,
+        tell=_tell,
         watch=watch,
     )
     profile.save(output)
     answer(_summary(profile))
     warn_of(profile.provenance.conditions, "this profile")
     talk(f"written: {output}")
+
+
+def _tell(text: str) -> None:
+    """Report what has been measured, and show it until the next one."""
+    current_line().tell(f"measuring; {text}")
+    talk(text)
 
 
 def _summary(profile: "Profile") -> str:

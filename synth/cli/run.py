@@ -7,6 +7,7 @@ import typer
 
 from synth.cli.answer.output import Format, FormatOption, is_first_process, warn_of
 from synth.cli.answer.run import Outputs, report
+from synth.cli.progress.line import current_line
 from synth.cli.read import run_checkpoints as saved
 from synth.cli.read import run_options as options
 from synth.cli.read.optimizer import read_optimizer
@@ -154,6 +155,7 @@ def _train(
         FunctionData(chosen.inputs, plan.workload.micro_batch_size, chosen.seed, chosen.epochs)
     if is_first_process():
         warn_of(plan.conditions, f"profile {plan.profile_name} of this plan")
+    current_line().stop()  # the ranks print their steps
     if under_torchrun():
         results: list[RankResult] | None = work_inside_torchrun(path, chosen)
     else:

@@ -9,10 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from types import FrameType
 from typing import TypeVar
 
 from synth.cli.answer.output import talk
+from synth.cli.progress.line import current_line
 from synth.errors import ExitCode, SynthError
 
 _Result = TypeVar("_Result")
@@ -66,7 +69,11 @@ def run_interruptibly(
 
     asked = _Asked(stop, until)
     signal.signal(signal.SIGINT, asked.handle)
-    threading.Thread(target=run, name=_THREAD, daemon=True).start()
+    line = current_line()
+    line.tell("", until)
+    # The thread has a context of its own, which begins as a copy of this one.
+    target = partial(copy_context().run, run)
+    threading.Thread(target=target, name=_THREAD, daemon=True).start()
     while not done.wait(_POLL_S):
         if asked.is_overdue() and (found := so_far()) is not None:
             stop.set()
@@ -127,6 +134,7 @@ class OutOfTime(SynthError):
 
 
 def _exit(code: int) -> None:
+    current_line().stop()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -5,6 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import percent, talk
+from synth.cli.progress.line import current_line
 from synth.options.request import Request
 from synth.units import format_bytes, format_us
 
@@ -23,6 +24,7 @@ class ProgressReporter:
         self._pause_s = _PAUSE_ON_TERMINAL_S if sys.stderr.isatty() else _PAUSE_S
         self._told_at = -self._pause_s
         self._saved: object = None
+        self._line = current_line()
 
     def is_of(self, request: Request) -> bool:
         """Return True if a request has the same placement, partition and recomputed layers."""
@@ -35,12 +37,15 @@ class ProgressReporter:
         if incumbent.schedule is not self._saved:
             self._request.save_so_far(incumbent)
             self._saved = incumbent.schedule
+        self._line.tell(
+            f"{self._objective.words} {format_us(incumbent.value_us)}, {_bound(incumbent)}"
+        )
         now = time.monotonic()
         if now - self._told_at >= self._pause_s:
             self._told_at = now
-            talk(self._line(incumbent))
+            talk(self._report(incumbent))
 
-    def _line(self, incumbent: "Incumbent") -> str:
+    def _report(self, incumbent: "Incumbent") -> str:
         line = incumbent.timeline
         rate = self._objective.bubble_rate(line, max(line.work_us))
         idle = self._objective.bubble_rate(line, line.mean_work_us)
@@ -57,4 +62,4 @@ class ProgressReporter:
 def _bound(incumbent: "Incumbent") -> str:
     if incumbent.lower_bound_us == 0:
         return "no bound yet"
-    return f"bound {format_us(incumbent.lower_bound_us)}  gap {percent(incumbent.gap)}"
+    return f"bound {format_us(incumbent.lower_bound_us)}, gap {percent(incumbent.gap)}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
+from synth.messages import warn
 from synth.overwrite_guard import SCHEDULE, check_replaceable
 from synth.terminal_text import as_message
 
@@ -34,7 +35,7 @@ def load_checked(path: Path) -> "tuple[Plan, Lowered, Timeline]":
     except SynthError as error:
         reason = str(error)
     if reason is not None and is_first_process():
-        talk(as_message(f"warning: {path}: {reason}"))
+        warn(as_message(f"warning: {path}: {reason}"))
     return plan, lowered, timeline
 
 

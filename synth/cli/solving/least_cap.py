@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
+from synth.cli.progress.line import current_line
 from synth.errors import SynthError
 from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched
@@ -65,6 +66,7 @@ class _Progress:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._told: tuple[int | None, int] | None = None
+        self._shown = current_line()
         self._saved: int | None = None
         self._lock = threading.Lock()
         self._last: LeastCap | None = None
@@ -91,6 +93,7 @@ class _Progress:
             self._saved = least.cap_bytes
         if (least.cap_bytes, least.not_below_bytes) != self._told:
             self._told = (least.cap_bytes, least.not_below_bytes)
+            self._shown.tell(" ".join(_line(least).split()))
             talk(_line(least))
 
 
