@@ -483,6 +483,8 @@ class TravelTuning:
     alone_share: float = 0.3
     # Effort of an evaluation in a deterministic search, in seconds per op of all ranks.
     evaluation_s_per_op: float = 1e-5
+    # Evaluations without a schedule after which a search without time ends.
+    least_evaluations: int = 8
     # Numbers of stages per rank to try where weights are gathered.
     stages_per_rank: tuple[int, ...] = (1, 2, 4)
     # Share of the time for the first trials of all candidates, and share of the rest in which

@@ -10,7 +10,7 @@ from synth.schedule.weight_flow import Route
 from tests.cli.conftest import NAME, Synth
 
 SOLVE = (
-    *("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--time-limit", "2s"),
+    *("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--time-limit", "4s"),
     *("--link", "10us,25GB/s"),
 )
 

@@ -17,6 +17,7 @@ from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
 from synth.schedule.weight_flow import Sharded
+from synth.solve.budget import Allowance
 from synth.solve.evaluate.evaluate import evaluate
 from synth.solve.options import Part, SolveOptions
 from synth.solve.result import Baseline, Result, StoppedBy
@@ -137,6 +138,7 @@ class TravelSearch:
             }
         self._pool: list[_Scored] = []
         self._evaluations = self._all_evaluations()
+        self._num_evaluations = 0
         self._is_exhausted = False
         self.state.raise_bound(prove_travel(travel))
 
@@ -145,12 +147,20 @@ class TravelSearch:
         budget = self.state.budget
         allowance = budget.allow(budget.left_s() if seconds is None else seconds)
         effort_s = TRAVEL.evaluation_s_per_op * self.travel.problem.num_ops
-        while not (self.state.should_stop() or allowance.left_s() <= 0):
+        while not self._is_late(allowance):
             allowance.spend(effort_s)
+            self._num_evaluations += 1
             if next(self._evaluations, None) is None:
                 self._is_exhausted = True
                 break
         return self._result()
+
+    def _is_late(self, allowance: Allowance) -> bool:
+        """True if the search should end; published schedules are evaluated even without time."""
+        state = self.state
+        if state.best is None and self._num_evaluations < TRAVEL.least_evaluations:
+            return state.budget.stop.is_set()
+        return state.should_stop() or allowance.left_s() <= 0
 
     @property
     def is_over(self) -> bool:
