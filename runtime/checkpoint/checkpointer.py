@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from synth.errors import Mismatch, SynthError, TrainingDiverged
 
+from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize import StageSteps
 from .agreement import agree, together
 from .errors import Damaged
@@ -49,6 +50,7 @@ class Checkpointer:
         optimizer: StageSteps | Optimizer,
         *,
         timeout_s: float,
+        shared: Mapping[nn.Parameter, SharedParameter] | None = None,
         restarted: bool = False,
         tell: Callable[[str], None] = _talk,
     ) -> None:
@@ -60,6 +62,7 @@ class Checkpointer:
             optimizer: of their parameters: the steps of `build_steps`, or one of torch's. Of the
                 latter the state of each parameter is saved, not its hyperparameters.
             timeout_s: the time after which a rank that does not write counts as dead.
+            shared: the parameters of which this rank's optimizer updates a part.
             restarted: True if a launcher restarted this run's ranks: resume in any case, and from
                 the last checkpoint if the options name a step.
             tell: called with a line about each checkpoint, on rank 0.
@@ -73,7 +76,7 @@ class Checkpointer:
         self._options, self._layers, self._optimizer_state = (
             options,
             layers,
-            optimizer_state_of(optimizer),
+            optimizer_state_of(optimizer, shared),
         )
         self._folder = CheckpointFolder(options.folder)
         self._tell = tell

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from synth.errors import Mismatch
 
+from ..execution.weights.shared_tensor import SharedTensor
 from ..optimize.multi_tensor import is_sharded
 from .manifest import Manifest
 from .optimizer_state import OptimizerState
@@ -111,6 +112,10 @@ def _check_fits(name: str, shape: tuple[int, ...], is_complex: bool, target: Ten
 
 @torch.no_grad()
 def _fill(target: Tensor, loaded: Tensor) -> None:
+    shared: object = target
+    if isinstance(shared, SharedTensor):
+        shared.fill(loaded.to(target.device))
+        return
     if not is_sharded(target):
         target.copy_(loaded)
         return

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from synth.errors import SynthError
 
+from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize import StageSteps, zero_gradient
 
 
@@ -36,9 +37,26 @@ class OptimizerState(Protocol):
         ...
 
 
-def optimizer_state_of(optimizer: StageSteps | Optimizer) -> OptimizerState:
-    """Return the state of a rank's optimizer."""
-    return _OfTorch(optimizer) if isinstance(optimizer, Optimizer) else _OfSteps(optimizer)
+def optimizer_state_of(
+    optimizer: StageSteps | Optimizer, shared: Mapping[nn.Parameter, SharedParameter] | None = None
+) -> OptimizerState:
+    """Return the state of a rank's optimizer.
+
+    Args:
+        optimizer: the steps of `build_steps`, or one of torch's.
+        shared: the parameters of which this rank's steps update a part; None: there are none.
+
+    Raises:
+        SynthError: one of torch's optimizers updates parts of parameters.
+    """
+    if isinstance(optimizer, Optimizer):
+        if shared:
+            raise SynthError(
+                "several ranks share stages in this schedule, whose parameters one of torch's "
+                "optimizers knows as flat parts; checkpoints need the steps of build_steps"
+            )
+        return _OfTorch(optimizer)
+    return _OfShares(optimizer, shared) if shared else _OfSteps(optimizer)
 
 
 class _OfSteps:
@@ -64,6 +82,27 @@ class _OfSteps:
     def loaded(self) -> None:
         for optimizer in self._steps.optimizers.values():
             optimizer.show()
+
+
+class _OfShares(_OfSteps):
+    """The state of flat parts, as tensors of the parameters that are spread over them."""
+
+    def __init__(self, steps: StageSteps, shared: Mapping[nn.Parameter, SharedParameter]) -> None:
+        super().__init__(steps)
+        self._shared = shared
+
+    def of(self, parameter: nn.Parameter) -> tuple[Tensor, Mapping[str, Tensor]]:
+        shared = self._shared.get(parameter)
+        if shared is None:
+            return super().of(parameter)
+        flat, state = super().of(shared.part)
+        # Counts are of the whole part.
+        spread = {name: x if not x.dim() else shared.within(x) for name, x in state.items()}
+        return shared.within(flat.detach()), spread
+
+    def forget(self, parameter: nn.Parameter) -> None:
+        for tensor in self.of(parameter)[1].values():
+            tensor.zero_()
 
 
 class _OfTorch:

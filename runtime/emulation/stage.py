@@ -104,6 +104,10 @@ class EmulatedStage:
         self._held[microbatch] = _hold(self._costs.saved_w_bytes)
         return self._gradients()
 
+    def reads_weights_in_w(self, microbatch: int) -> bool:
+        """Return False: there are no weights."""
+        return False
+
     def backward_weight(self, microbatch: int) -> None:
         """W: afterwards nothing is."""
         self._take(OpKind.W)

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.optimizer import OptimizerSpec
 
 from .flush_free import FlushFreeStep
 from .gradients import Gradients, Owned, widen_gradients
+from .multi_tensor import is_sharded
 from .norm import GradientNorm
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
@@ -22,11 +23,22 @@ StageSteps = SynchronousStep | PostValidatedStep | FlushFreeStep
 
 
 def held_bytes(modules: Iterable[nn.Module], steps: StageSteps) -> int:
-    """The allocated bytes of parameters, buffers, gradients and optimizer state."""
+    """The allocated bytes of parameters, buffers, gradients and optimizer state.
+
+    Memory that several tensors share counts once, as a whole.
+    """
     tensors = {t for module in modules for t in (*module.parameters(), *module.buffers())}
     tensors |= {t.grad for t in tensors if t.grad is not None}
-    own = sum(t.numel() * t.element_size() for t in tensors)
+    own = sum(dict(map(_memory, tensors)).values())
     return own + sum(optimizer.state_bytes() for optimizer in steps.optimizers.values())
+
+
+def _memory(tensor: Tensor) -> tuple[object, int]:
+    """A key of a tensor's memory, and its bytes."""
+    if is_sharded(tensor) or tensor.layout != torch.strided:
+        return id(tensor), tensor.numel() * tensor.element_size()
+    storage = tensor.untyped_storage()
+    return storage.data_ptr() or id(tensor), storage.nbytes()
 
 
 def build_steps(

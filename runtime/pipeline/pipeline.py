@@ -33,6 +33,7 @@ from ..execution.stage.loss_terms import LossTerms, Weights
 from ..execution.stage.stage import Stage
 from ..execution.transport.rank_group import RankGroup, Refused
 from ..execution.transport.with_host import WithHost
+from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize.gradients import Gradients
 from ..optimize.norm import GradientNorm
 from .connections import connect
@@ -115,6 +116,12 @@ class Pipeline:
         if kept is None:
             return {number: stage.module for number, stage in self.stages.items()}
         return {n: each.updated for n, each in kept.items() if each.updated is not None}
+
+    @property
+    def shared_parameters(self) -> Mapping[nn.Parameter, SharedParameter]:
+        """The parameters of which this rank updates a part, as checkpoints need them."""
+        kept = (self._connections.kept or {}).values()
+        return {p: shared for each in kept for p, shared in each.shared_parameters().items()}
 
     @property
     def device(self) -> torch.device:

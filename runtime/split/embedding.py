@@ -12,6 +12,7 @@ class EmbeddingRule(Rule):
     """Keeps the indices, as autograd does; B has nothing to compute."""
 
     autocast = "ignore"
+    reads_weights_in_w = False
 
     def bind(
         self,

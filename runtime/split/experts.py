@@ -15,6 +15,7 @@ class BatchedProductRule(Rule):
 
     autocast = "cast"
     by_autograd = True
+    reads_weights_in_w = False
 
     def bind(self, input: Any, mat2: Any, *, out: Tensor | None = None) -> Call | None:
         """Names the input and the stack, where the stack is trainable."""
@@ -43,6 +44,7 @@ class GroupedProductRule(Rule):
 
     autocast = "leave"
     by_autograd = True
+    reads_weights_in_w = False
 
     def bind(
         self,

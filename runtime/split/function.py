@@ -204,6 +204,8 @@ class _SplitFunction(torch.autograd.Function):
                 call = _saved_call(ctx)
                 if ctx.needs_input_grad[len(before)]:
                     x_gradient = ctx.rule.input_gradient(grad, call)
+                # As elsewhere, W is given the parameters themselves: their memory may be gone.
+                call.parameters = ctx.owners
                 ctx.queue.push(WeightTask(ctx.rule, ctx.owners, call, grad.detach()))
         return (*before, x_gradient, *(None for _ in ctx.owners))
 

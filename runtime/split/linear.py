@@ -12,6 +12,7 @@ class LinearRule(Rule):
 
     autocast = "cast"
     by_autograd = True
+    reads_weights_in_w = False
 
     def bind(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call | None:
         """Names the input, the weight and the bias."""

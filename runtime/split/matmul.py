@@ -14,6 +14,7 @@ from .rule import Call, Gradients, Rule, register
 class _ProductRule(Rule):
     autocast = "cast"
     by_autograd = True
+    reads_weights_in_w = False
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[..., in]"""

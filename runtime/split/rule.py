@@ -62,6 +62,10 @@ class Rule(ABC):
     `input_gradient` would, at far less cost. W then gets the gradient of the output, or of what the
     output is a view of: `forward` may end in one view, and not in a view of a view."""
 
+    reads_weights_in_w: ClassVar[bool] = True
+    """False if `weight_gradients` needs nothing of parameters but their shapes and strides. Where
+    weights travel, they are gone by then: True gets stand-ins of numbers that are not a number."""
+
     @abstractmethod
     def bind(self, *args: Any, **kwargs: Any) -> Call | None:
         """Sort the function's arguments; declare them as the function does.

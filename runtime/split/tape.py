@@ -62,6 +62,11 @@ class SplitTape:
         return len(self._tasks)
 
     @property
+    def reads_weights(self) -> bool:
+        """True if W reads parameters, not only their shapes."""
+        return any(task.reads_weights for task in self._tasks)
+
+    @property
     def deferred(self) -> tuple[Tensor, ...]:
         """The parameters whose gradients B deferred to W, each once; they stay listed after W."""
         return tuple(self._deferred.values())

@@ -35,6 +35,11 @@ class WeightTask:
             for target, turned in zip(targets, self._turned, strict=True)
         ]
 
+    @property
+    def reads_weights(self) -> bool:
+        """True if the computation reads parameters."""
+        return self._rule.reads_weights_in_w
+
     def run(self) -> list[Tensor]:
         """The gradients of `targets`, in that order; the task's own tensors are let go."""
         call, grad = self._call, self._grad

@@ -12,7 +12,10 @@ from synth.schedule.files.plan_file import Plan
 
 from ..dtypes import dtype_of
 from ..execution.stage.stage import Stage
+from ..execution.weights.stage_weights import release_parameters
 from ..models import build_model, trusted_spec
+from ..models.loading import BuiltModel
+from ..models.sizes import SIZES
 from ..optimize import static_bytes
 from .layered_stage import LayerCall, LayeredStage, Randomness, layer_calls
 
@@ -54,16 +57,29 @@ def build_stages(
         SynthError: the workload's dtype is unknown, its model cannot be built, or it is a user's
             model whose address was not given.
     """
-    workload = plan.workload
-    held = sorted({stage for stage, _ in plan.schedule().placement.held[rank]})
-    built = build_model(
-        trusted_spec(workload, model),
-        seed=seed,
-        indices=[index for number in held for index in plan.layers_of(number)],
-        names=plan.layers,
-        device=device,
-        dtype=dtype_of(workload.dtype),
-    )
+    workload, schedule = plan.workload, plan.schedule()
+    held = sorted({stage for stage, _ in schedule.placement.held[rank]})
+    spec = trusted_spec(workload, model)
+    flow = schedule.weights
+    away = [n for n in held if flow is not None and not flow.is_home(n, rank)]
+    # Of stages that are away only the form is needed, so each is released before the next one is
+    # made; a user's function makes all layers at once.
+    parts = [[n] for n in held] if away and spec.factory in SIZES else [held]
+    built = BuiltModel({}, {})
+    for numbers in parts:
+        made = build_model(
+            spec,
+            seed=seed,
+            indices=[index for number in numbers for index in plan.layers_of(number)],
+            names=plan.layers,
+            device=device,
+            dtype=dtype_of(workload.dtype),
+        )
+        for number in set(numbers) & set(away):
+            for index in plan.layers_of(number):
+                release_parameters(made.layers[index])
+        built.layers.update(made.layers)
+        built.tied.update(made.tied)
     last = len(plan.partition) - 1
     stages: dict[int, Stage] = {}
     for number in held:

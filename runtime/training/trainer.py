@@ -24,6 +24,7 @@ from ..optimize import (
     build_flush_free_step,
     build_steps,
     held_bytes,
+    widen_gradients,
 )
 from ..pipeline import Pipeline
 from ..profiling.meter import measure
@@ -83,6 +84,9 @@ class RankTrainer:
         self._data = self._load_data()
         self._clock = OpClock(world.device)
         self._tracer = Tracer(self._clock, options.trace_every)
+        spec = options.optimizer or plan.workload.optimizer
+        if spec.float32_gradients:
+            widen_gradients(stage.module for stage in self._stages.values())
         self._pipeline = Pipeline(
             lowered,
             self._stages,
@@ -94,8 +98,7 @@ class RankTrainer:
             clock=self._clock,
             progress=progress,
         )
-        modules = {number: stage.module for number, stage in self._stages.items()}
-        spec = options.optimizer or plan.workload.optimizer
+        modules = self._pipeline.updated
         self._extra_bytes = extra_bytes(plan, place.rank, modules.values(), spec)
         self._optimizer = self._build_steps(modules, spec)
         self._pipeline.stepper = self._optimizer
@@ -239,7 +242,8 @@ class RankTrainer:
         """Measure the memory of a step and store it in the result."""
         if self._checkpointer is not None:
             self._checkpointer.wait()  # its thread's allocations are not the step's
-        modules = (stage.module for stage in self._stages.values())
+        modules = [stage.module for stage in self._stages.values()]
+        modules += self._pipeline.updated.values()
         result.static_bytes = held_bytes(modules, self._optimizer)
         self._optimizer.finish()  # its norm would be freed meanwhile by another thread
         seen_bytes, device = 0, self._world.device
@@ -326,6 +330,7 @@ class RankTrainer:
             self._layers_by_name(),
             self._optimizer,
             timeout_s=self._options.timeout_s,
+            shared=self._pipeline.shared_parameters,
             restarted=self._world.restarts > 0,
         )
 
@@ -334,6 +339,7 @@ class RankTrainer:
         return {
             plan.layers[index]: layer
             for number, stage in self._stages.items()
+            if number in self._pipeline.updated
             for index, layer in zip(plan.layers_of(number), stage.layers, strict=True)
         }
 

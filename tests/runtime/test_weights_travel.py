@@ -114,6 +114,53 @@ def test_gloo_does_the_same(pool: Any, num_ranks: int, names: list[str]) -> None
     assert by_rank == [[[]] * len(names)] * num_ranks
 
 
+class _ManyCalls(nn.Module):
+    """Calls with each rule of the split backward, on parameters and on parts of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.turned = nn.Linear(4, 4), nn.Parameter(torch.empty(4, 4))
+        self.stack, self.norm = nn.Parameter(torch.empty(3, 4, 4)), nn.LayerNorm(4)
+        self.window = nn.Conv1d(1, 1, 3, padding=1)
+        self.table = nn.Embedding(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x) @ self.turned.T + self.table(torch.arange(len(x)) % 5)
+        for part in self.stack:
+            x = torch.tanh(x @ part)
+        x = torch.einsum("bi,nij->bj", x, self.stack)
+        out: Tensor = self.norm(self.window(x[:, None])[:, 0])
+        return out
+
+
+def many_calls(rank: int, size: int, name: str) -> list[str]:
+    """The parameters at home whose gradients are not those of one process."""
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate(name, size, 2 * size)
+    x = torch.linspace(-1, 1, 16 * size).view(-1, 4)
+    stages, alone = ([_ManyCalls() for _ in range(size)] for _ in range(2))
+    for modules in (stages, alone):
+        draw_weights(modules, seed=5)
+    pipeline = Pipeline(
+        schedule, dict(enumerate(stages)), group=group_here(), loss=nn.functional.mse_loss
+    )
+    pipeline.step(pipeline.split(x, targets=x))
+    for part in x.chunk(2 * size):
+        y = part
+        for module in alone:
+            y = module(y)
+        (nn.functional.mse_loss(y, part) / (2 * size)).backward()
+    mine = next(iter(pipeline.updated))
+    pairs = zip(stages[mine].named_parameters(), alone[mine].parameters(), strict=True)
+    return [n for (n, p), q in pairs if not torch.allclose(gradient_of(p), gradient_of(q))]
+
+
+@pytest.mark.parametrize("name", ["weipipe", "weipipe:wzb2"])
+def test_weights_may_be_gone_before_w_whatever_is_called(name: str) -> None:
+    assert RankThreads().run(many_calls, 2, name) == [[], []]
+
+
 class _Meeting(nn.Module):
     """A layer whose forward waits for an event, or sets it."""
 

@@ -113,6 +113,7 @@ class Executor:
             self._travel = WeightTravel(
                 lowered,
                 rank,
+                stages,
                 kept,
                 channels,
                 self._slots,
@@ -337,9 +338,8 @@ class Executor:
             OpKind.HOST_FOR: self._moves.expect,
             OpKind.RETURN: self._moves.give,
         }
-        if op.kind in VISITS:
-            return lambda: None  # what they begin and end are transfers, collectives and frees
-        work = handlers[op.kind](op)
+        # What the ops of visits begin and end are transfers, collectives and frees.
+        work = _nothing if op.kind in VISITS else handlers[op.kind](op)
         if self._travel is not None:
             arrivals += self._travel.arrivals(op)
             work = self._travel.running(op, work)
@@ -441,6 +441,10 @@ class Executor:
         waits = ", ".join(str(value) for value, slot in numbers.items() if arriving[slot])
         waiting = f" (receives open: {waits})" if waits else ""
         return f"rank {self._rank} failed in {instruction}{waiting}: {describe_failure(error)}"
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _last_backwards(ops: Sequence[Op]) -> set[Op]:

@@ -101,6 +101,10 @@ class StageProtocol(Protocol):
         """W."""
         ...
 
+    def reads_weights_in_w(self, microbatch: int) -> bool:
+        """True if W of a micro-batch reads parameters, not only their shapes."""
+        ...
+
     def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
         """BW: return the gradients of the differentiable inputs."""
         ...

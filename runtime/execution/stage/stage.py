@@ -231,6 +231,11 @@ class Stage:
             raise RuntimeError(f"W of micro-batch {microbatch}, whose F ran for a BW")
         tape.backward_weight()
 
+    def reads_weights_in_w(self, microbatch: int) -> bool:
+        """True if W of a micro-batch reads parameters, not only their shapes."""
+        tape = self._states[microbatch].tape
+        return tape is not None and tape.reads_weights
+
     def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
         """BW: an ordinary backward."""
         state = self._states.pop(microbatch)

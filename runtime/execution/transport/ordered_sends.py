@@ -96,10 +96,16 @@ class OrderedSend:
         self.released.set()
 
     def start(self, transport: Transport) -> None:
-        """Start sending; called by the link's thread."""
+        """Start sending; called by the link's thread.
+
+        It holds nothing of the tensors when others learn of it, so that they are freed where the
+        program says.
+        """
         assert self.source is not None
-        source, self.source = self.source, None
-        self._pending = transport.send(source(), self.transfer)
+        tensors = self.source()
+        self.source = None
+        self._pending = transport.send(tensors, self.transfer)
+        del tensors
         self._started.set()
 
     def fail(self, error: str) -> None:

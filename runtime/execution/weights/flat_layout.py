@@ -14,7 +14,7 @@ from ..stage.boundary import Tensors
 _ALIGNMENT_BYTES = 64
 
 
-class _Place(NamedTuple):
+class FlatPlace(NamedTuple):
     """A parameter's place: the buffer, and its elements there, in row-major order."""
 
     buffer: int
@@ -42,7 +42,7 @@ class FlatLayout:
 
     dtypes: tuple[torch.dtype, ...]
     lengths: tuple[int, ...]
-    places: tuple[_Place, ...]
+    places: tuple[FlatPlace, ...]
 
     def empty(self, device: torch.device) -> Tensors:
         """Buffers without contents."""
@@ -86,7 +86,7 @@ class ParameterLayout(NamedTuple):
         for parameter in listed:
             buffer = kinds.index(kind := _kind(parameter))
             step = _aligned_elements(kind)
-            places.append(_Place(buffer, lengths[buffer], parameter.shape))
+            places.append(FlatPlace(buffer, lengths[buffer], parameter.shape))
             lengths[buffer] += -(-parameter.numel() // step) * step
         for buffer, kind in enumerate(kinds):
             step = _aligned_elements(kind) * num_shares

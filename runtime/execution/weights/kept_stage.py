@@ -21,6 +21,7 @@ from synth.schedule.weight_flow import Sharded, WeightFlow
 from ..stage.boundary import Tensors
 from .flat_layout import share
 from .share_collectives import spread_from_first
+from .shared_tensor import SharedParameter
 from .stage_weights import StageWeights
 
 
@@ -98,6 +99,21 @@ class KeptStage:
     def totals(self) -> Tensors | None:
         """The whole gradients, if they are kept here (ZeRO-1)."""
         return self._totals
+
+    def shared_parameters(self) -> dict[nn.Parameter, SharedParameter]:
+        """The module's parameters of which this rank updates a part; none if it updates them all.
+
+        They are the keys as objects; their values may be absent.
+        """
+        if self._share is None:
+            return {}
+        parts, rest = list(self._share.parts), (self.group, self.index, self._num_shares)
+        return {
+            parameter: SharedParameter(parts[place.buffer], place, *rest)
+            for parameter, place in zip(
+                self.weights.parameters, self.weights.layout.weights.places, strict=True
+            )
+        }
 
     def share_of(self, buffers: Tensors) -> Tensors:
         """This rank's share of whole buffers, as views."""

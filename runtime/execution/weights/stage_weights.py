@@ -49,6 +49,7 @@ class StageWeights:
         self.kept: Tensors | None = None
         """The buffers that stay on this rank; None: there are none between visits."""
         self._resting: list[Tensor] = []
+        self._shells: list[Tensor] = []
         self._current: Tensors | None = None
 
     def gather(self) -> Tensors:
@@ -63,8 +64,27 @@ class StageWeights:
         self.kept = self._current = buffers
         self._rest(self._views(buffers))
 
+    def _stand_ins(self) -> Tensors:
+        made = self.layout.weights.empty(self.device)
+        for buffer in made:
+            if buffer.is_floating_point() or buffer.is_complex():
+                buffer.fill_(math.nan)
+        return made
+
+    def _make_shells(self) -> list[Tensor]:
+        """Views of buffers as always, without memory: reading them would end the process.
+
+        They serve W, which needs the parameters' strides and offsets, but does not read them.
+        """
+        buffers = self.layout.weights.empty(self.device)
+        views = self._views(buffers)
+        for buffer in buffers:
+            buffer.untyped_storage().resize_(0)
+        return views
+
     def release(self) -> None:
         """Free the memory of the parameters, until a visit brings weights."""
+        self._shells = self._make_shells()
         self.kept = self._current = None
         self._rest([absent(parameter, self.device) for parameter in self.parameters])
 
@@ -92,12 +112,19 @@ class StageWeights:
         return self.attached(self.layout.weights.zeros(self.device), saving=False)
 
     @contextmanager
-    def accumulating(self, buffers: Tensors) -> Iterator[None]:
-        """Within it backwards add to gradients that are views of these buffers."""
+    def accumulating(self, buffers: Tensors, *, stand_ins: bool = False) -> Iterator[None]:
+        """Within it backwards add to gradients that are views of these buffers.
+
+        Args:
+            buffers: as `layout.gradients` describes them.
+            stand_ins: True if weights that are not there are read, though their values do not
+                matter; they are not numbers then. False: they have no memory at all, and only
+                their layout may be looked at.
+        """
         totals = self.layout.gradients.views(buffers)
         before = [parameter.grad for parameter in self.trained]
         if self._current is None:
-            self._set([_shell(tensor) for tensor in self._resting])
+            self._set(self._views(self._stand_ins()) if stand_ins else self._shells)
         _set_gradients(self.trained, totals)
         try:
             yield
@@ -174,6 +201,12 @@ def _set_gradients(parameters: Sequence[nn.Parameter], found: Sequence[Tensor | 
         parameter.grad = gradient
 
 
+def release_parameters(module: nn.Module) -> None:
+    """Free the memory of a module's parameters, which keep their shapes."""
+    for parameter in module.parameters():
+        parameter.data = absent(parameter, parameter.device)
+
+
 def absent(tensor: Tensor, device: torch.device) -> Tensor:
     """A stand-in of a tensor's shape and dtype with one element of memory, which is not a number.
 
@@ -182,16 +215,6 @@ def absent(tensor: Tensor, device: torch.device) -> Tensor:
     number = math.nan if tensor.is_floating_point() or tensor.is_complex() else 0
     one = torch.full((), number, dtype=tensor.dtype, device=device)
     return one.expand(tensor.shape)
-
-
-def _shell(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape that is laid out as usual, and has no memory at all.
-
-    W needs the layout of parameters, but does not read them; reading would end the process.
-    """
-    empty = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    empty.untyped_storage().resize_(0)
-    return empty
 
 
 def _materialise(module: nn.Module) -> None:

@@ -20,13 +20,14 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from synth.op_kinds import OpKind
+from synth.op_kinds import VISITS, OpKind
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.lower import Action, Lowered, Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.weight_flow import Sharded
 
 from ..core.clock import OpClock
+from ..core.stage_protocol import StageProtocol
 from ..core.step_table import Slots, StepTable
 from ..stage.boundary import Tensors
 from ..transport.channels import Channels, Pending
@@ -47,6 +48,7 @@ class WeightTravel:
         self,
         lowered: Lowered,
         rank: int,
+        stages: Mapping[int, StageProtocol],
         kept: Mapping[int, KeptStage],
         channels: Channels,
         slots: Slots,
@@ -60,7 +62,8 @@ class WeightTravel:
         Args:
             lowered: a verified schedule with a `WeightFlow`, lowered.
             rank: the rank whose program is run.
-            kept: what it keeps of its stages, by number.
+            stages: its stages, by number.
+            kept: what it keeps of them.
             channels: opened for the schedule's transfers.
             slots: the slots of the table's values.
             table: shared by all steps.
@@ -69,6 +72,7 @@ class WeightTravel:
         """
         assert lowered.schedule.weights is not None
         self._lowered, self._flow = lowered, lowered.schedule.weights
+        self._stages = stages
         self._kept, self._channels, self._device, self._clock = kept, channels, device, clock
         self._slots, self._table = slots, table
         ops = lowered.ops[rank]
@@ -161,6 +165,8 @@ class WeightTravel:
 
     def arrivals(self, op: Op) -> list[int]:
         """The slots of weights and sums for which an op waits."""
+        if op.kind in VISITS:
+            return []
         values = [v for v in self._lowered.effects.reads(op) if v.kind in _ON_LINKS]
         if op in self._gathered_in_place:
             values.append(self._gathered_in_place[op])
@@ -168,6 +174,8 @@ class WeightTravel:
 
     def running(self, op: Op, work: Work) -> Work:
         """Return an op's work with the weights of its visit, and with the sum that it adds to."""
+        if op.kind in VISITS or op.kind == OpKind.STEP:
+            return work
         effects, kept = self._lowered.effects, self._kept[op.stage]
         read = {v.kind: self._slots.number(v) for v in effects.reads(op) if v.kind in _KINDS}
         made = {v.kind: self._slots.number(v) for v in effects.makes(op) if v.kind in _SUMS}
@@ -177,7 +185,7 @@ class WeightTravel:
             work = self._adding(kept, op, *of_sum, work)
         elif op.kind == OpKind.B and kept.totals is None:
             work = self._setting_aside(kept, op, work)
-        if visit is None or op.kind in (OpKind.RESHARD, OpKind.STEP):
+        if visit is None:
             return work
         return self._visiting(kept, visit, work, saving=op.kind in (OpKind.F, OpKind.R))
 
@@ -195,13 +203,15 @@ class WeightTravel:
         self, kept: KeptStage, op: Op, read: int | None, made: int | None, work: Work
     ) -> Work:
         weights, key = kept.weights, op._replace(kind=OpKind.B)
+        stage = self._stages[op.stage]
 
         def run() -> None:
             values = self._table.values
             sums = weights.layout.gradients.zeros(self._device) if read is None else values[read]
             if sums is None:
                 raise RuntimeError("the sum that this op adds to has not come")
-            with weights.accumulating(sums):
+            reads = op.kind == OpKind.W and stage.reads_weights_in_w(op.microbatch)
+            with weights.accumulating(sums, stand_ins=reads):
                 for index, gradient in self._aside.pop(key, {}).items():
                     total = weights.trained[index].grad
                     assert total is not None

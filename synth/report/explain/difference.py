@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from synth.record import Record
+from synth.schedule.lowering.collectives import CollectiveKind
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.lowering.programs import Transfer, end_name
 from synth.schedule.measured.execution_trace import Communication, ExecutionTrace
@@ -33,6 +34,13 @@ _CARRIED = {
     ValueKind.GRAD: "gradients",
     ValueKind.MOVED_OUT: "moves out",
     ValueKind.MOVED_BACK: "moves back",
+    ValueKind.WEIGHTS: "weights",
+    ValueKind.GRAD_SUM: "gradient sums",
+}
+_COLLECTED = {
+    CollectiveKind.ALL_REDUCE: "gradient sum",
+    CollectiveKind.GATHER: "all-gather of weights",
+    CollectiveKind.SCATTER: "reduce-scatter of gradients",
 }
 
 
@@ -161,7 +169,7 @@ def _name_of(communication: Communication) -> object:
     """Return the identity of a communication, independent of its planned time."""
     if isinstance(communication, Transfer):
         return communication.value, communication.source, communication.target
-    return communication.stage, communication.ranks
+    return communication.kind, communication.stage, communication.ranks, communication.number
 
 
 def by_node(nodes: Mapping[object, int], execution: ExecutionTrace) -> Measured:
@@ -185,7 +193,10 @@ def classes_of(lowered: Lowered) -> list[NodeClass]:
     for transfer in lowered.transfers:
         ends = f"{end_name(transfer.source)} to {end_name(transfer.target).removeprefix('rank ')}"
         found.append(NodeClass(f"{_CARRIED[transfer.value.kind]}, {ends}", False))
-    found += [NodeClass(f"gradient sum, stage {r.stage}", False) for r in lowered.collectives]
+    found += [
+        NodeClass(f"{_COLLECTED[one.kind]}, stage {one.stage}", False)
+        for one in lowered.collectives
+    ]
     return found
 
 

@@ -18,7 +18,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from synth.op_kinds import MOVES, OpKind
+from synth.op_kinds import TIMELESS, OpKind
 from synth.report.chart.excerpt import Excerpt
 from synth.report.chart.palette import COLOURS
 from synth.report.text.axis import axis
@@ -88,8 +88,8 @@ def render(
     """
     console = Console(highlight=False, soft_wrap=True)
     colour = console.color_system is not None and not console.no_color
-    charts = {"planned": _without_moves(planned)}
-    charts |= {} if measured is None else {"measured": _without_moves(measured)}
+    charts = {"planned": _without_timeless(planned)}
+    charts |= {} if measured is None else {"measured": _without_timeless(measured)}
     charts |= moves or {}
     columns = width or shutil.get_terminal_size((100, 24)).columns
     with console.capture() as captured:
@@ -104,9 +104,9 @@ def render(
     return captured.get().rstrip("\n")
 
 
-def _without_moves(spans: OpSpans) -> OpSpans:
+def _without_timeless(spans: OpSpans) -> OpSpans:
     """Return the ops that take time; transfers of offloading have rows of their own."""
-    return [[span for span in rank if span.op.kind not in MOVES] for rank in spans]
+    return [[span for span in rank if span.op.kind not in TIMELESS] for rank in spans]
 
 
 def _ends_of(named: Mapping[str, OpSpans]) -> tuple[int, int]:
@@ -155,7 +155,7 @@ def _places(named: Mapping[str, OpSpans]) -> dict[tuple[int, int], int]:
     for chart in named.values():
         for rank in chart:
             # A rank hosts activations of others (K, G) without holding their stage.
-            ops = [span.op for span in rank if span.op.kind not in MOVES]
+            ops = [span.op for span in rank if span.op.kind not in TIMELESS]
             held = sorted({(op.stage, op.replica) for op in ops})
             places |= {pair: number for number, pair in enumerate(held)}
     return places if any(places.values()) else {}

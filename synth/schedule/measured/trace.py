@@ -14,7 +14,7 @@ from synth.costs import HOST
 from synth.errors import Mismatch
 from synth.record import FileRecord, Record
 from synth.schedule.files.plan_file import Plan, schedule_fingerprint
-from synth.schedule.lowering.collectives import Collective
+from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.programs import Transfer
 from synth.schedule.measured.execution_trace import CommunicationSpan, ExecutionTrace, OpSpan
 from synth.schedule.ops import Op, Value
@@ -69,9 +69,14 @@ class TracedTransfer(Record):
 
 
 class TracedReduction(Record):
-    """The sum of a stage's gradients over ranks; the times are defined as for a transfer."""
+    """A collective of a stage's gradients or weights; the times are defined as for a transfer.
 
+    `number` is the visit of an all-gather, or the REDUCE_GRAD of a reduce-scatter.
+    """
+
+    kind: CollectiveKind = CollectiveKind.ALL_REDUCE
     stage: NonNegativeInt
+    number: NonNegativeInt = 0
     ranks: tuple[NonNegativeInt, ...]
     num_bytes: _Count
     planned_us: _Count
@@ -104,7 +109,12 @@ class TracedStep(Record):
                 }
                 transfers.append(TracedTransfer.model_validate({**ends, **sizes, **times}))
             else:
-                whose = {"stage": communication.stage, "ranks": communication.ranks}
+                whose = {
+                    "kind": communication.kind,
+                    "stage": communication.stage,
+                    "number": communication.number,
+                    "ranks": communication.ranks,
+                }
                 reductions.append(TracedReduction.model_validate({**whose, **sizes, **times}))
         return cls(
             step=step,
@@ -131,7 +141,7 @@ class TracedStep(Record):
         ]
         summed = [
             CommunicationSpan(
-                Collective(t.stage, t.ranks, t.num_bytes, t.planned_us),
+                Collective(t.stage, t.ranks, t.num_bytes, t.planned_us, t.kind, t.number),
                 t.start_us,
                 t.end_us,
                 t.exact,
@@ -142,10 +152,10 @@ class TracedStep(Record):
 
 
 class Trace(FileRecord):
-    """A whole trace file."""
+    """A whole trace file. Version 2 tells all-gathers and reduce-scatters from sums."""
 
     FORMAT: ClassVar[str] = "synth-trace"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     MOST_BYTES: ClassVar[int] = 1 << 31  # it has a record for each op of every traced step
     MADE_BY: ClassVar[str] = "synth run --trace, or synth show --trace"
 

@@ -1,0 +1,136 @@
+"""`synth run` under plans whose weights travel: losses, memory, checkpoints under other plans."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from synth.errors import SynthError
+from synth.families import generate
+from synth.optimizer import OptimizerSpec
+from synth.profile import Profile, Workload
+from synth.runtime.checkpoint import CheckpointOptions
+from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.training.rank_result import RankResult
+from synth.runtime.training.train_options import TrainOptions
+from synth.runtime.training.trainer import RankTrainer
+from synth.runtime.world import World
+from synth.schedule.files.plan_file import Plan
+
+CPU = torch.device("cpu")
+TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 2, "num_heads": 2, "context_length": 16}
+ADAM = OptimizerSpec.parse("adamw")
+# What a stage that is not at home has between visits: an element for each of its parameters.
+ABSENT_BYTES = 512
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    workload = Workload(
+        model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=16, optimizer=ADAM
+    )
+    return profile_model(workload, CPU, warmup=0, iterations=1)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> TrainOptions:
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    return TrainOptions(data=text, steps=3)
+
+
+def plan_of(profile: Profile, name: str, num_ranks: int = 2) -> Plan:
+    schedule = generate(name, num_ranks, 2 * num_ranks)
+    num_stages, num_layers = schedule.placement.num_stages, len(profile.layers)
+    sizes = [num_layers // num_stages] * num_stages
+    sizes[0] += num_layers - sum(sizes)
+    return Plan.of(profile, tuple(sizes), schedule)
+
+
+def train(rank: int, world_size: int, plan: str, options: TrainOptions) -> RankResult:
+    loaded = Plan.from_json(plan)
+    world = World(rank, world_size, CPU, "gloo", "here", 2)
+    return RankTrainer(loaded, loaded.check()[0], options, world).train()
+
+
+def run(pool: Any, plan: Plan, options: TrainOptions) -> list[RankResult]:
+    found: list[RankResult] = pool.run(train, plan.num_ranks, plan.to_json(), options)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["weipipe", "weipipe:wzb1", "weipipe:wzb2", "zero:1", "zero:1,zero-2", "zero:1,zero-1"],
+)
+def test_memory_is_that_of_the_plan(
+    pool: Any, profile: Profile, options: TrainOptions, name: str
+) -> None:
+    plan = plan_of(profile, name)
+    for rank, result in enumerate(run(pool, plan, options)):
+        predicted = plan.claim.peak_bytes[rank]
+        assert 0.9 * predicted < result.peak_bytes <= predicted + ABSENT_BYTES
+
+
+def saving(options: TrainOptions, folder: Path, steps: int, **more: Any) -> TrainOptions:
+    return options.replace(steps=steps, checkpoint=CheckpointOptions(folder=folder, **more))
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    files = sorted(folder.rglob("*.safetensors"))
+    return {name: x for file in files for name, x in load_file(file).items()}
+
+
+@pytest.mark.parametrize("name", ["zero:1", "zero:1,zero-2", "zero:1,zero-1", "weipipe"])
+def test_twenty_steps_give_the_parameters_of_a_run_whose_weights_stay(
+    pool: Any, profile: Profile, options: TrainOptions, tmp_path: Path, name: str
+) -> None:
+    stays = saving(options, tmp_path / "stays", 20)
+    travels = saving(options, tmp_path / "travels", 20)
+    expected = run(pool, plan_of(profile, "1f1b"), stays)[0].losses
+    assert run(pool, plan_of(profile, name), travels)[0].losses == pytest.approx(expected, rel=1e-4)
+    wanted, found = tensors_of(tmp_path / "stays"), tensors_of(tmp_path / "travels")
+    # A flat part counts its steps once, under the name of its first parameter.
+    assert all(key.endswith(".step") for key in wanted.keys() - found.keys())
+    for key, tensor in found.items():
+        torch.testing.assert_close(tensor, wanted[key], rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("weipipe", "1f1b"), ("1f1b", "weipipe:wzb2"), ("zero:1", "weipipe")]
+)
+def test_a_checkpoint_of_one_plan_goes_on_under_another(
+    pool: Any, profile: Profile, options: TrainOptions, tmp_path: Path, first: str, second: str
+) -> None:
+    whole = run(pool, plan_of(profile, "1f1b"), options.replace(steps=4))[0].losses
+    half = saving(options, tmp_path / "saved", 2)
+    begun = run(pool, plan_of(profile, first), half)[0].losses
+    rest = saving(options, tmp_path / "saved", 4, resume=True)
+    ended = run(pool, plan_of(profile, second), rest)[0].losses
+    assert [*begun, *ended] == pytest.approx(whole, rel=1e-5)
+
+
+def test_gradients_of_several_mini_batches_add_up(
+    pool: Any, profile: Profile, options: TrainOptions
+) -> None:
+    thrice = options.replace(accumulate=3)
+    expected = run(pool, plan_of(profile, "1f1b"), thrice)[0].losses
+    for name in ("weipipe", "zero:1", "zero:1,zero-1"):
+        found = run(pool, plan_of(profile, name), thrice)[0].losses
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+def refused(rank: int, world_size: int, plan: str, options: TrainOptions) -> str:
+    with pytest.raises(SynthError) as caught:
+        train(rank, world_size, plan, options)
+    return str(caught.value)
+
+
+def test_steps_that_are_validated_afterwards_are_refused(
+    pool: Any, profile: Profile, options: TrainOptions
+) -> None:
+    late = options.replace(optimizer=ADAM.replace(post_validation=True))
+    said = pool.run(refused, 2, plan_of(profile, "weipipe").to_json(), late)
+    assert all("leave post-validation out of the optimizer" in text for text in said)
