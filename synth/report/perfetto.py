@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from synth.costs import HOST
 from synth.report.chart.chart import Chart
+from synth.schedule.lowering.collectives import CollectiveKind
 from synth.schedule.lowering.programs import Transfer, end_name
 from synth.schedule.measured.execution_trace import Communication
 from synth.schedule.memory import SlotLevels, slot_levels
@@ -253,7 +254,8 @@ def _links_of(moved: Communication) -> Iterator[tuple[int, str]]:
 def _value_name(moved: Communication) -> str:
     if isinstance(moved, Transfer):
         return str(moved.value)
-    return f"gradients of stage {moved.stage}"
+    what = "weights" if moved.kind == CollectiveKind.GATHER else "gradients"
+    return f"{what} of stage {moved.stage}"
 
 
 def _points(slices: Sequence[_Slice]) -> list[_Point]:
