@@ -450,9 +450,11 @@ class RobustnessTuning:
 class TravelTuning:
     """Local search over orders whose weights travel."""
 
-    # Look-aheads of published schedules beside the default of one, and those of first orders.
+    # Look-aheads of published schedules beside the default of one, those of first orders, in ops,
+    # and those of moves.
     other_aheads: tuple[int, ...] = (0, 2, 3)
-    first_aheads: tuple[int, ...] = (1, 3, 0)
+    first_aheads: tuple[int, ...] = (1, 3, 0, 8)
+    aheads: tuple[int, ...] = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)
     # Pairs of receive-ahead and send-behind; few buffers fit more, many wait less.
     bufferings: tuple[tuple[int, int], ...] = (
         (1, 2),

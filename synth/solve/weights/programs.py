@@ -45,11 +45,11 @@ def make_schedule(
 
 def _of_rank(travel: TravelProblem, rank: int, ops: Iterable[Op]) -> Iterable[Op]:
     """Number ops for a rank, and leave out visits at home."""
-    flow = travel.flow()
+    flow, num_ranks = travel.flow(), travel.num_ranks
     numbers: defaultdict[tuple[OpKind, int], int] = defaultdict(int)
-    for op in ops:
-        if op.kind not in _COUNTED:
-            yield Op(op.kind, op.stage, op.microbatch * travel.num_ranks + rank, rank)
-        elif not flow.keeps_all(op.stage, rank):
-            yield Op(op.kind, op.stage, numbers[op.kind, op.stage], rank)
-            numbers[op.kind, op.stage] += 1
+    for kind, stage, number, _ in ops:
+        if kind not in _COUNTED:
+            yield Op(kind, stage, number * num_ranks + rank, rank)
+        elif not flow.keeps_all(stage, rank):
+            yield Op(kind, stage, numbers[kind, stage], rank)
+            numbers[kind, stage] += 1

@@ -69,7 +69,7 @@ class TravelProblem:
                 f"stage {unknown[0]}; profile again"
             )
 
-    @property
+    @cached_property
     def num_ranks(self) -> int:
         """Number of ranks, P."""
         return self.problem.num_ranks

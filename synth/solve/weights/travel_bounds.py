@@ -31,6 +31,7 @@ stage 0. So its period is its end, and bounds of the makespan hold for the perio
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from synth.certificate import NOTHING_PROVEN, Proven
 from synth.costs import StageCosts
@@ -93,20 +94,42 @@ def backward_us(stage: StageCosts) -> int:
     return min(us[BW], us[B] + us[W])
 
 
-def _adding_us(stage: StageCosts) -> int:
-    """The least time of an op that adds to the gradient."""
-    return min(stage.duration_us[W], stage.duration_us[BW])
+class _Backward(NamedTuple):
+    """The least times of a stage's backward: of all of it, of its first op, and of its last one."""
+
+    whole_us: int
+    first_us: int
+    adding_us: int
 
 
-def _work_us(travel: TravelProblem, gates_us: Sequence[int]) -> int:
+def _backwards(travel: TravelProblem, sharded: Sharded) -> list[_Backward]:
+    """The backward of each stage: BW, or B and W if the memory limit has room for what B leaves.
+
+    Behind B that is there with the activations of the micro-batch in the stages before.
+    """
+    headrooms, below = travel.headrooms(sharded), 0
+    found = []
+    for stage in travel.stages:
+        left, us = below + stage.saved_w_bytes, stage.duration_us
+        below += stage.saved_bytes
+        if headrooms is None or left <= max(headrooms):
+            least = backward_us(stage), min(us[B], us[BW]), min(us[W], us[BW])
+        else:
+            least = us[BW], us[BW], us[BW]
+        found.append(_Backward(*least))
+    return found
+
+
+def _work_us(travel: TravelProblem, gates_us: Sequence[int], backwards: Sequence[_Backward]) -> int:
     """The earliest end of a rank's ops but STEPs: the largest sum of a gate and the work behind it.
 
     Args:
         travel: the problem.
+        backwards: by stage.
         gates_us: by stage a time before which its weights, or those of a stage before it, are not
             on the rank. Its forwards run after that, those of later stages, and all backwards.
     """
-    backwards_us = travel.rounds * sum(map(backward_us, travel.stages))
+    backwards_us = travel.rounds * sum(one.whole_us for one in backwards)
     return backwards_us + _forwards_us(travel, gates_us)
 
 
@@ -119,12 +142,12 @@ def _forwards_us(travel: TravelProblem, gates_us: Sequence[int]) -> int:
     return found_us
 
 
-def _first_gradient_us(stages: Sequence[StageCosts]) -> int:
+def _first_gradient_us(backwards: Sequence[_Backward]) -> int:
     """The least time from the forwards of a micro-batch to the end of its first W."""
-    found_us, backwards_us = [], 0
-    for stage in reversed(stages):
-        found_us.append(backwards_us + backward_us(stage))
-        backwards_us += min(stage.duration_us[B], stage.duration_us[BW])
+    found_us, before_us = [], 0
+    for backward in reversed(backwards):
+        found_us.append(before_us + backward.whole_us)
+        before_us += backward.first_us
     return min(found_us)
 
 
@@ -136,10 +159,10 @@ def _gathered(travel: TravelProblem, sharded: Sharded) -> int:
     gathers_us = [travel.gather_us(stage) for stage in stages]
     scatters_us, steps_us = ([of(s) for s in stages] for of in (travel.scatter_us, travel.step_us))
     last_us = min(map(sum, zip(scatters_us, steps_us, strict=True)))
-    gates_us = list(accumulate(gathers_us))
-    work_us = _work_us(travel, gates_us) + max(last_us, sum(steps_us))
+    gates_us, backwards = list(accumulate(gathers_us)), _backwards(travel, sharded)
+    work_us = _work_us(travel, gates_us, backwards) + max(last_us, sum(steps_us))
     # Before the last W of any stage there are all forwards; behind it, a scatter of each stage.
-    first_us = _forwards_us(travel, gates_us) + travel.rounds * _first_gradient_us(travel.stages)
+    first_us = _forwards_us(travel, gates_us) + travel.rounds * _first_gradient_us(backwards)
     headrooms = travel.headrooms(sharded)
     headroom = None if headrooms is None or sharded != Sharded.WEIGHTS else min(headrooms)
     visits_us = least_visits_us(travel, gathers_us, headroom)
@@ -185,17 +208,20 @@ def least_visits_us(travel: TravelProblem, each_us: list[int], headroom: int | N
 # On a ring
 
 
-def _on_ring(travel: TravelProblem, _: Sharded) -> int:
+def _on_ring(travel: TravelProblem, sharded: Sharded) -> int:
     p, m = travel.num_ranks, travel.problem.num_micro_batches
+    backwards = _backwards(travel, sharded)
     stages = range(len(travel.stages))
     arrivals_us = [_arrivals_us(travel, stage) for stage in stages]
     found = []
     for rank in range(p):
         gates_us = list(accumulate((arrivals_us[stage][rank] for stage in stages), max))
         steps_us = sum(travel.step_us(stage) for stage in travel.stages_at(rank))
-        tail_us = min(_tail_us(travel, stage, m - p + rank) for stage in stages)
-        found.append(_work_us(travel, gates_us) + max(steps_us, tail_us))
-        found.append(_link_us(travel, rank, gates_us[0]))
+        tail_us = min(
+            _tail_us(travel, stage, m - p + rank, backwards[stage].adding_us) for stage in stages
+        )
+        found.append(_work_us(travel, gates_us, backwards) + max(steps_us, tail_us))
+        found.append(_link_us(travel, rank, gates_us[0], backwards))
     return max(found)
 
 
@@ -214,13 +240,13 @@ def _arrivals_us(travel: TravelProblem, stage: int) -> list[int]:
     return [found_us[rank] for rank in range(travel.num_ranks)]
 
 
-def _tail_us(travel: TravelProblem, stage: int, micro_batch: int) -> int:
+def _tail_us(travel: TravelProblem, stage: int, micro_batch: int, adding_us: int) -> int:
     """The least time from the end of a W of a micro-batch to the end of its stage's STEP."""
     p, m = travel.num_ranks, travel.problem.num_micro_batches
-    stage_costs, home = travel.stages[stage], travel.flow().homes[stage][0]
+    home = travel.flow().homes[stage][0]
     hops = [(j % p, (j + 1) % p) for j in range(micro_batch, m - 1)]
     hops_us = _hops_us(travel, stage, [*hops, ((m - 1) % p, home)])
-    return hops_us + len(hops) * _adding_us(stage_costs) + travel.step_us(stage)
+    return hops_us + len(hops) * adding_us + travel.step_us(stage)
 
 
 def _hops_us(travel: TravelProblem, stage: int, hops: Iterable[tuple[int, int]]) -> int:
@@ -230,7 +256,7 @@ def _hops_us(travel: TravelProblem, stage: int, hops: Iterable[tuple[int, int]])
     return sum(costs.transfer_us(num_bytes, *hop) for hop in hops if hop[0] != hop[1])
 
 
-def _link_us(travel: TravelProblem, rank: int, head_us: int) -> int:
+def _link_us(travel: TravelProblem, rank: int, head_us: int, backwards: Sequence[_Backward]) -> int:
     """All transfers of the link from a rank to the next one, and the ops behind the last of them.
 
     These are the sums of gradients, and the weights of visits, but for those of rank 0, which may
@@ -242,13 +268,13 @@ def _link_us(travel: TravelProblem, rank: int, head_us: int) -> int:
     sums_us = sum(
         _hops_us(travel, stage, [(rank, after)] * len(range(rank, m - 1, p))) for stage in stages
     )
-    end_us = min(map(_adding_us, travel.stages)) + min(
+    end_us = min(one.adding_us for one in backwards) + min(
         _hops_us(travel, stage, [((m - 1) % p, travel.flow().homes[stage][0])])
         + travel.step_us(stage)
         for stage in stages
     )
     forwards_us = sum(stage.duration_us[F] for stage in travel.stages)
-    by_sums = head_us + forwards_us + _first_gradient_us(travel.stages) + sums_us + end_us
+    by_sums = head_us + forwards_us + _first_gradient_us(backwards) + sums_us + end_us
     if after == 0 and p > 2:
         return by_sums
     weights_us = [

@@ -307,7 +307,7 @@ class TravelSearch:
         placing = replace(placing, reserve_bytes=0)
         match rng.randrange(3 if self._is_ring else 6):
             case 0:
-                return replace(placing, ahead=max(0, placing.ahead + rng.choice((-2, -1, 1, 2))))
+                return replace(placing, ahead=rng.choice(TRAVEL.aheads))
             case 1:
                 return replace(placing, buffering=rng.choice(_BUFFERINGS))
             case 2:

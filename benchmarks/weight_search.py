@@ -1,0 +1,182 @@
+"""Gaps of searches whose weights travel, by memory limit and network.
+
+    python -m benchmarks.weight_search --seconds 10 --only ring
+    python -m benchmarks.weight_search --json benchmarks/results/weight-search.json
+
+The model and the devices are those of `weight_passing`, on 8 ranks with 32 micro-batches. The
+memory limit is what a rank keeps, the activations of one micro-batch and of one more stage, the
+working memory of an op, and one to four buffers: on a ring of the weights of both directions and of
+the gradient, with all-gathers of weights and gradients. Beside the search stands the fastest
+published schedule that fits, with any look-ahead from 0 to 3.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.results_file import Run, check_request, markdown_table, save
+from benchmarks.weight_passing import Model, costs_of, network
+from synth.errors import SynthError
+from synth.op_kinds import OpKind
+from synth.schedule import ScheduleError, verify
+from synth.schedule.memory import kept_bytes
+from synth.solve import Problem, SolveOptions
+from synth.solve.weights.first_orders import published
+from synth.solve.weights.travel import TravelProblem, WeightMovement, everywhere
+from synth.solve.weights.travel_search import solve_travelling
+
+FORMAT = "synth-weight-search-benchmark-1"
+
+_RANKS, _ROUNDS, _LAYERS, _HIDDEN, _SEQUENCE = 8, 4, 32, 4096, 4096
+
+# Networks with the tokens of a micro-batch at which about half of the transfers are hidden, and
+# at which all are.
+_SETTINGS = (("10 GbE", 32_768), ("10 GbE", 131_072), ("200 Gb/s", 8_192))
+
+
+class Row(NamedTuple):
+    """The result of a case with a seed; times in µs, `published_us` of the fastest that fits."""
+
+    movement: str
+    network: str
+    tokens: int
+    buffers: int
+    seed: int
+    cap_bytes: int
+    published: str | None
+    published_us: int | None
+    value_us: int | None
+    bound_us: int
+    found_by: str
+    stopped_by: str
+    wall_s: float
+
+    @property
+    def case(self) -> tuple[str, str, int, int]:
+        """The case without its seed."""
+        return self.movement, self.network, self.tokens, self.buffers
+
+    @property
+    def gap(self) -> float:
+        """(value − bound) / value; 1 without a schedule."""
+        return 1.0 if self.value_us is None else 1 - self.bound_us / self.value_us
+
+
+def travelling(
+    movement: WeightMovement, network_name: str, tokens: int, buffers: int
+) -> TravelProblem:
+    """The problem of a case."""
+    model = Model(_HIDDEN, _LAYERS, _SEQUENCE, tokens)
+    costs = costs_of(model, _RANKS, network(network_name))
+    where = everywhere(_RANKS, _RANKS)
+    count = _RANKS * _ROUNDS
+    flow = TravelProblem(Problem(costs, where, count), movement).flow()
+    stage = costs.stages[0]
+    weights = 2 if movement == WeightMovement.RING else 1
+    each = weights * stage.parameter_bytes + stage.gradient_bytes
+    kept = max(kept_bytes(costs, where, flow, rank) for rank in range(_RANKS))
+    working = stage.rise_bytes[OpKind.BW] + 2 * stage.output_bytes
+    cap = kept + (_RANKS + 1) * stage.saved_bytes + working + buffers * each
+    return TravelProblem(Problem(costs, where, count, (cap,) * _RANKS), movement)
+
+
+def run(case: tuple[WeightMovement, tuple[str, int], int], seconds: float, seed: int = 0) -> Row:
+    """Search a case, and judge the published schedules."""
+    movement, (name, tokens), buffers = case
+    travel = travelling(movement, name, tokens, buffers)
+    found = solve_travelling(travel, SolveOptions(time_limit_s=seconds, workers=1, seed=seed))
+    best = min(_fitting(travel), default=None)
+    caps = travel.problem.caps_bytes or (0,)
+    return Row(
+        str(movement), name, tokens, buffers, seed, caps[0],
+        best and best[1], best and best[0], found.value_us, found.lower_bound_us,
+        found.found_by or "", str(found.stopped_by), round(found.wall_s, 1),
+    )  # fmt: skip
+
+
+def _fitting(travel: TravelProblem) -> Iterator[tuple[int, str]]:
+    """The times and names of the published schedules that keep the limits."""
+    problem = travel.problem
+    for name, schedule in published(travel):
+        try:
+            yield verify(schedule, problem.costs, problem.caps_bytes)[1].makespan_us, name
+        except ScheduleError:
+            continue
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """A saved run in Markdown, by the medians of the seeds."""
+    rows = [Row(**row) for row in document["rows"]]
+    heads = (
+        "weights", "network, tokens", "buffers", "limit GB", "published", "s", "found s",
+        "bound s", "gap %", "less time %",
+    )  # fmt: skip
+    cases = dict.fromkeys(row.case for row in rows)
+    return markdown_table(heads, (_line([r for r in rows if r.case == case]) for case in cases))
+
+
+def _line(rows: Sequence[Row]) -> list[str]:
+    row = rows[0]
+    values = [one.value_us for one in rows if one.value_us is not None]
+    value_us = statistics.median(values) if values else None
+    gap = 100 * statistics.median(one.gap for one in rows)
+    less = (
+        "" if value_us is None or row.published_us is None
+        else f"{100 * (1 - value_us / row.published_us):.1f}"
+    )  # fmt: skip
+    return [
+        row.movement,
+        f"{row.network}, {row.tokens // 1024}k",
+        str(row.buffers),
+        f"{row.cap_bytes / 1e9:.1f}",
+        row.published or "none fits",
+        _seconds(row.published_us),
+        _seconds(value_us),
+        _seconds(row.bound_us),
+        f"{gap:.1f}" if values else "",
+        less,
+    ]
+
+
+def _seconds(us: float | None) -> str:
+    return "" if us is None else f"{us / 1e6:.2f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and save a row for each case and seed, then the table. 2 if the request was wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--only", choices=[*map(str, WeightMovement)])
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="each with 0 to N-1")
+    parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
+    given = parser.parse_args(arguments)
+    try:
+        check_request(given.seeds, given.json)
+    except SynthError as error:
+        print(error, file=sys.stderr)
+        return 2
+    movements = [one for one in WeightMovement if given.only in (None, str(one))]
+    about = (
+        f"8 ranks, 32 micro-batches, H = {_HIDDEN}, {_LAYERS} layers, memory limits of one to four "
+        f"buffers, {given.seconds:g} s each."
+    )
+    asked = Run("weight-search", about, given.seeds, 1, given.seconds)
+    rows: list[Row] = []
+    cases = product(movements, _SETTINGS, range(1, 5))
+    for case, seed in product(cases, range(given.seeds)):
+        rows.append(run(case, given.seconds, seed))
+        print(*rows[-1], f"{100 * rows[-1].gap:.2f}", sep=" | ", flush=True)
+        if given.json is not None:
+            save(given.json, FORMAT, asked, (row._asdict() for row in rows))
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
