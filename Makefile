@@ -7,7 +7,7 @@ TEST_WORKERS ?= 2
 IN_PARALLEL = --numprocesses $(TEST_WORKERS) --dist worksteal
 STDLIB = $(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
 
-.PHONY: install demo test test-all durations test-thorough lint types schemas wheel check clean
+.PHONY: install demo test test-all test-docs durations test-thorough lint types schemas docs wheel check clean
 
 install: $(VENV)/.installed
 
@@ -43,6 +43,10 @@ durations: install
 test-thorough: install
 	$(BIN)/python -m pytest -m thorough tests/thorough
 
+# Runs the commands and programs of README and pages, but for those that say why they are not run.
+test-docs: install
+	$(BIN)/python -m pytest -m "" tests/docs
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,6 +57,10 @@ types: install
 # The JSON Schemas of all file formats, which a test compares with the code.
 schemas: install
 	$(BIN)/synth schema --folder docs/schemas
+
+# The pages as a site; a broken link is an error.
+docs: install
+	$(BIN)/python -m sphinx -q -n -W --keep-going -b html docs docs/_build/html
 
 wheel: install
 	rm -rf dist build

@@ -33,7 +33,7 @@ def test_the_pages_solver_writes_a_plan_that_is_true(tmp_path: Path) -> None:
 
 
 def test_the_pages_pipeline_learns_under_torchrun(tmp_path: Path) -> None:
-    training, *_ = programs()
+    _, training, *_ = programs()
     losses = run_under_torchrun(tmp_path, training, 2)
     assert len(losses) == 20
     assert losses[-1] < 0.7 * losses[0]
@@ -41,7 +41,7 @@ def test_the_pages_pipeline_learns_under_torchrun(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_pages_data_parallel_loops_learn_the_same(tmp_path: Path) -> None:
-    _, training, _ = programs()
+    _, _, training, *_ = programs()
     plain = run_under_torchrun(tmp_path, training, 4, "plain")
     assert len(plain) == 40  # 20 steps of two pipelines
     assert sum(plain[-2:]) < 0.7 * sum(plain[:2])

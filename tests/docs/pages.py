@@ -1,0 +1,63 @@
+"""The blocks of README and of the pages in `docs/`: files, programs and commands.
+
+Comments that a reader does not see say what a block is, on the line above it:
+
+    <!-- file: tiny.py -->        the block is this file, for the commands behind it
+    <!-- not run: REASON -->      its commands are parsed only
+    <!-- before: COMMAND -->      this command runs before those of the block
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_BLOCK = re.compile(
+    r"^(?:<!-- (?P<mark>file|not run|before): (?P<said>.+?) -->\n+)?"
+    r"```(?P<language>\w*)\n(?P<text>.*?)^```",
+    re.DOTALL | re.MULTILINE,
+)
+_COMMAND = re.compile(r"(?:synth|torchrun|python3?|pip|make|pytest) ")
+_SPAN = re.compile(r"`(synth [a-z]+ [^`\n]*--[^`\n]*)`")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; a field of a mark is None if the block has no such mark."""
+
+    language: str
+    text: str
+    file: str | None = None
+    why_not_run: str | None = None
+    before: str | None = None
+
+    @property
+    def commands(self) -> list[str]:
+        """The command lines, continued lines joined; comments and output are left out."""
+        if self.language not in ("", "sh"):
+            return []
+        lines = self.text.replace("\\\n", " ").splitlines()
+        return [line.split("  #")[0].strip() for line in lines if _COMMAND.match(line)]
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the blocks of a page in order."""
+    return [
+        Block(
+            found["language"],
+            found["text"],
+            file=found["said"] if found["mark"] == "file" else None,
+            why_not_run=found["said"] if found["mark"] == "not run" else None,
+            before=found["said"] if found["mark"] == "before" else None,
+        )
+        for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+def spans(page: Path) -> Iterator[str]:
+    """Yield the commands with options that stand in a sentence or a table."""
+    text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+    yield from (found[1] for found in _SPAN.finditer(text))

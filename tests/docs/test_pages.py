@@ -1,0 +1,105 @@
+"""README and the pages: every command runs, or says why not and is at least understood."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from synth.cli.commands import app
+from tests.docs.pages import PAGES, ROOT, blocks, spans
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+LONGEST_S = 600
+
+
+def of_synth(commands: list[str]) -> Iterator[list[str]]:
+    """Yield the words behind `synth` of each of its commands."""
+    for command in commands:
+        words = shlex.split(re.sub(r'"\$\(.*?\)"', "TEXT", command))
+        if words[0] == "synth":
+            yield words[1:]
+
+
+def unknown_options(words: list[str]) -> set[str]:
+    """Return the options of a command that it does not have."""
+    group = typer.main.get_command(app)
+    command = getattr(group, "commands")[words[0]]  # noqa: B009 - typed as its base class
+    known = {name for parameter in command.params for name in parameter.opts}
+    given = {word.split("=")[0] for word in words[1:] if word.startswith("-") and word != "-"}
+    return given - known - {"--help"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_that_a_page_names_exists(page: Path) -> None:
+    commands = [command for block in blocks(page) for command in block.commands]
+    for words in of_synth([*commands, *spans(page)]):
+        assert not unknown_options(words), words
+
+
+def test_the_readme_shows_the_commands_of_make_demo() -> None:
+    def options(text: str) -> list[list[str]]:
+        lines = text.replace("\\\n", " ").replace("$(BIN)/", "").replace("$(OUT)", "out")
+        found = [line.split() for line in lines.splitlines() if line.strip().startswith("synth ")]
+        return [[word for word in words if word.startswith("-")] for words in found]
+
+    recipe = (ROOT / "Makefile").read_text().split("\ndemo:")[1].split("\n\n")[0]
+    shown = next(b for b in blocks(ROOT / "README.md") if "synth run out/plan.json" in b.text)
+    for made, said in zip(options(recipe), options(shown.text), strict=True):
+        assert set(made) == set(said) - {"-c"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
+    """Files are written, and programs and commands run in the order of the page."""
+    for number, block in enumerate(blocks(page)):
+        if block.why_not_run is not None:
+            continue
+        if block.file is not None:
+            (tmp_path / block.file).write_text(block.text)
+        for command in filter(None, (block.before, *block.commands)):
+            run(command, tmp_path)
+        if block.language == "python" and block.file is None:
+            (tmp_path / f"block{number}.py").write_text(block.text)
+            run(f"python block{number}.py", tmp_path)
+
+
+def run(command: str, folder: Path) -> None:
+    """Run a command as a reader would, with the programs of this environment."""
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "ROOT": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": LOOPBACK,
+    }
+    ended = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+    )
+    assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_a_broken_link_fails_it(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "-b", "html"]
+    docs, copy = ROOT / "docs", tmp_path / "repository" / "docs"
+    whole = subprocess.run([*build, docs, tmp_path / "site"], capture_output=True, text=True)
+    assert whole.returncode == 0, whole.stderr
+    assert (tmp_path / "site" / "tutorial.html").exists()
+    copy.mkdir(parents=True)
+    (copy / "conf.py").write_text((docs / "conf.py").read_text())
+    (copy / "index.md").write_text("# Page\n\n[there](nowhere.md)\n")
+    broken = subprocess.run([*build, copy, tmp_path / "broken"], capture_output=True, text=True)
+    assert broken.returncode != 0 and "nowhere.md" in broken.stderr
