@@ -128,9 +128,14 @@ def _zero(runtime: Runtime) -> None:
 def _time_step(runtime: Runtime) -> tuple[float, float]:
     """Wall and processor seconds of one step; the ranks start it together."""
     _zero(runtime)
+    return time_of(runtime.step)
+
+
+def time_of(step: Callable[[], object]) -> tuple[float, float]:
+    """Wall and processor seconds of a call that all ranks start together."""
     dist.barrier()
     wall, cpu = time.perf_counter(), time.process_time()
-    runtime.step()
+    step()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 

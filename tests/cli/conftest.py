@@ -87,8 +87,10 @@ def run_plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run_plan(workload, (3, 3), tmp_path_factory.mktemp("run"))
 
 
-def make_run_plan(workload: Workload, sizes: tuple[int, int], folder: Path) -> Path:
-    """ZB-H1 of four micro-batches on two ranks, for a model that can be run."""
+def make_run_plan(
+    workload: Workload, sizes: tuple[int, int], folder: Path, schedule: str = "zb-h1"
+) -> Path:
+    """A schedule of four micro-batches on two ranks, for a model that can be run."""
     import torch
 
     from synth.runtime.profiling.profile_model import profile_model
@@ -98,7 +100,7 @@ def make_run_plan(workload: Workload, sizes: tuple[int, int], folder: Path) -> P
     # However busy this machine is: no warning of it beside what a test looks for.
     quiet = profile.replace(provenance=profile.provenance.replace(conditions=None))
     path = folder / "plan.json"
-    Plan.of(quiet, sizes, generate("zb-h1", 2, 4)).save(path)
+    Plan.of(quiet, sizes, generate(schedule, 2, 4)).save(path)
     return path
 
 

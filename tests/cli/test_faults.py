@@ -17,7 +17,7 @@ import pytest
 
 from synth.cli.answer.run import stopped_after
 from synth.profile import Workload
-from tests.cli.conftest import make_run_plan
+from tests.cli.conftest import TINY, make_run_plan
 from tests.cli.worker_processes import end, read_until, workers_of
 
 COMMAND = [sys.executable, "-m", "synth", "run"]
@@ -84,6 +84,24 @@ def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
     assert "Traceback" not in stderr
     assert [path.name for path in tmp_path.iterdir() if "synth" in path.name] == []
     assert list(tmp_path.glob("torchelastic*")) == []
+
+
+def test_a_rank_that_is_killed_while_weights_travel_ends_the_others_within_seconds(
+    text: Path, tmp_path: Path
+) -> None:
+    workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
+    plan = make_run_plan(workload, (3, 3), tmp_path, "weipipe")
+    with started(COMMAND, plan, "--data", text, "--steps", 100000) as process:
+        read_until(process, "step ")
+        os.kill(workers_of(process.pid)[1], signal.SIGKILL)
+        killed_at = time.monotonic()
+        _, stderr = process.communicate(timeout=600)
+
+    assert time.monotonic() - killed_at < 150  # without a watcher: after the time-out of 300 s
+    assert process.returncode == 1
+    assert re.search(rf"rank 1 was killed by SIGKILL {WHERE}", stderr)
+    assert re.search(r"rank 0 (failed in \w+|in step|was stopped)", stderr)
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.slow

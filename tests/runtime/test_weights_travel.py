@@ -114,6 +114,82 @@ def test_gloo_does_the_same(pool: Any, num_ranks: int, names: list[str]) -> None
     assert by_rank == [[[]] * len(names)] * num_ranks
 
 
+def beside_fsdp(rank: int, size: int, name: str) -> float:
+    """The largest relative difference of a stage's gradients from those of `fully_shard`."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate(name, size, 2 * size)
+    count, num_stages = schedule.num_micro_batches, schedule.placement.num_stages
+    inputs, targets = build_batch(count)
+    ours, theirs = build_stages(num_stages), build_stages(num_stages)
+    pipeline = Pipeline(schedule, {n: [stage] for n, stage in enumerate(ours)}, group=group_here())
+    pipeline.step(Batch(inputs, targets))
+    mesh = init_device_mesh("cpu", (size,))
+    for stage in theirs:
+        fully_shard(stage, mesh=mesh)
+    for x, target in list(zip(inputs, targets, strict=True))[rank::size]:
+        for stage in theirs[:-1]:
+            x = stage(x)
+        # FSDP2 takes the mean over ranks, of which each has its own micro-batches.
+        (theirs[-1](x, target) * size / count).backward()
+    shared = pipeline.shared_parameters
+    worst = 0.0
+    for stage, other in zip(ours, theirs, strict=True):
+        for parameter, sharded in zip(stage.parameters(), other.parameters(), strict=True):
+            own: Any = shared[parameter].within(gradient_of(shared[parameter].part))
+            found, wanted = own.full_tensor(), gradient_of(sharded).full_tensor()  # type: ignore[attr-defined]
+            worst = max(worst, float((found - wanted).norm() / wanted.norm()))
+    return worst
+
+
+@pytest.mark.parametrize("name", ["zero:2", "zero:1,zero-2", "zero:1,zero-1"])
+def test_gradients_are_those_of_fsdp2(pool: Any, name: str) -> None:
+    assert max(pool.run(beside_fsdp, 2, name)) < 1e-6
+
+
+def sent_bytes(rank: int, size: int, name: str) -> tuple[int, int]:
+    """The bytes that a rank sends in a step, and those of the plan."""
+    from synth.costs import uniform_costs
+    from synth.runtime.pipeline import Pipeline
+    from synth.schedule.lowering.lower import lower
+
+    schedule = generate(name, size, 2 * size)
+    stages = {n: nn.Linear(16, 16) for n in range(size)}  # all tensors are of whole 64 bytes
+    pipeline = Pipeline(schedule, stages, group=group_here(), loss=nn.functional.mse_loss)
+    channels: Any = pipeline._connections.channels
+    send, sent = channels.send, []
+
+    def counting(tensors: Any, transfer: Any) -> Any:
+        sent.append(sum(tensor.nbytes for tensor in tensors))
+        return send(tensors, transfer)
+
+    channels.send = counting
+    x = torch.ones(2 * size, 16)
+    pipeline.step(pipeline.split(x, targets=x))
+    num_bytes = sum(p.nbytes for p in nn.Linear(16, 16).parameters())
+    costs = uniform_costs(
+        size,
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        parameter_bytes=num_bytes,
+        gradient_bytes=num_bytes,
+        static_bytes=2 * num_bytes,
+    )
+    planned = [t.num_bytes for t in lower(schedule, costs).transfers if t.source == rank]
+    return sum(sent), sum(planned)
+
+
+@pytest.mark.parametrize("name", ["weipipe", "weipipe:naive", "weipipe:wzb2"])
+def test_the_bytes_sent_are_those_of_the_plan(name: str) -> None:
+    for sent, planned in RankThreads().run(sent_bytes, 3, name):
+        assert 0 < sent == planned
+
+
 class _ManyCalls(nn.Module):
     """Calls with each rule of the split backward, on parameters and on parts of them."""
 

@@ -76,6 +76,9 @@ class KeptStage:
         self.updated: nn.Module | None = None
         self._share: Share | None = None
         self._totals: Tensors | None = None
+        if rank not in homes or len(homes) > 1:
+            for parameter in self.weights.parameters:
+                parameter.grad = None  # it is elsewhere, or in a flat part
         if rank not in homes:
             self.weights.release()
         elif len(homes) == 1:
