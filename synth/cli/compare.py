@@ -9,7 +9,15 @@ import typer
 
 from synth.cli.answer.compare import as_json, as_text, drawn
 from synth.cli.answer.compare_page import write_compare_page
-from synth.cli.answer.output import Format, FormatOption, answer, answer_json, percent, talk
+from synth.cli.answer.output import (
+    Format,
+    FormatOption,
+    answer,
+    answer_json,
+    percent,
+    talk,
+    window_columns,
+)
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.cli.read.options import (
@@ -109,8 +117,14 @@ def command(
         typer.Option(help="Folder to write the plan file of every row to."),
     ] = None,
     width: Annotated[
-        int, typer.Option(min=40, max=MOST_COLUMNS, help="Width of the plot in columns.")
-    ] = 80,
+        int | None,
+        typer.Option(
+            min=40,
+            max=MOST_COLUMNS,
+            help="Width of table and plot in columns.",
+            show_default="the terminal's, or 80",
+        ),
+    ] = None,
     force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -155,7 +169,7 @@ def command(
 
     comparison, is_cut_short = run_interruptibly(work, deadline.until(1 + len(searches)), so_far)
     if comparison.entries:
-        _answer(comparison, pictures, format, width)
+        _answer(comparison, pictures, format, width or window_columns() or 80)
         if html is not None:
             write_compare_page(html, comparison)
         if save is not None:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synth.cli.answer.frontier import as_json, as_text, drawn, write_frontier_page
-from synth.cli.answer.output import Format, FormatOption, answer, answer_json, percent, talk
+from synth.cli.answer.output import (
+    Format,
+    FormatOption,
+    answer,
+    answer_json,
+    percent,
+    talk,
+    window_columns,
+)
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.cli.read.options import (
@@ -100,8 +108,14 @@ def command(
         typer.Option(help="Folder to write the plan file of every point to."),
     ] = None,
     width: Annotated[
-        int, typer.Option(min=40, max=MOST_COLUMNS, help="Width of the plot in columns.")
-    ] = 100,
+        int | None,
+        typer.Option(
+            min=40,
+            max=MOST_COLUMNS,
+            help="Width of table and plot in columns.",
+            show_default="the terminal's, or 100",
+        ),
+    ] = None,
     force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -149,7 +163,7 @@ def command(
         curve, is_cut_short = _trace(request)
     if not curve.points:
         raise Interrupted("interrupted before the first point; run the same command again")
-    _answer(request, curve, is_cut_short, format, width)
+    _answer(request, curve, is_cut_short, format, width or window_columns() or 100)
     if html is not None:
         write_frontier_page(html, curve, request.title)
     if save is not None:
@@ -171,6 +185,7 @@ def _pictures(
     Raises:
         SynthError: one of the paths cannot be written, or two are the same.
     """
+    check_outputs(output, inputs=[profile_name])
     pictures = given or [output.with_suffix(".svg")]
     if output.resolve() in [path.resolve() for path in pictures]:
         raise SynthError(

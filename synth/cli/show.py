@@ -15,6 +15,7 @@ from synth.cli.answer.output import (
     percent,
     talk,
     value_line,
+    wrapped,
 )
 from synth.cli.read.excerpt import BeginOption, EndOption, ShownRanksOption, read_excerpt
 from synth.cli.read.options import MOST_COLUMNS, ForceOption
@@ -23,6 +24,7 @@ from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
 from synth.overwrite_guard import PAGE, PERFETTO, TRACE, check_replaceable
 from synth.record import check_outputs
+from synth.throughput import tokens_per_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,6 +83,7 @@ def command(
 
     The plan is verified first. Times are simulated from its costs.
     """
+    from synth.plan.reason import reason_of
     from synth.report.explain.overlay import Overlay, overlay, save_simulation
     from synth.report.text.gantt import render
     from synth.schedule.measured.execution_trace import moved_spans
@@ -98,6 +101,7 @@ def command(
     check_replaceable(html, PAGE, "--html", force)
     check_pictures(pictures, force)
     plan, lowered, timeline = load_checked(plan_path)
+    reason = reason_of(plan, lowered, timeline)
     excerpt = read_excerpt(begin, end, ranks, plan.num_ranks)
     overlaid = Overlay(timeline) if measured is None else overlay(plan, lowered, measured)
     ran = overlaid.measured.ops if overlaid.measured else None
@@ -115,9 +119,9 @@ def command(
             charts.write_page(html)
         charts.write_pictures(pictures, excerpt, memory)
     if format == Format.JSON:
-        answer_json(as_json(plan, lowered, timeline) | overlaid.as_json())
+        answer_json(as_json(plan, lowered, timeline, reason) | overlaid.as_json())
         return
-    answer(headline(plan, timeline))
+    answer(headline(plan, timeline, reason))
     answer("".join(f"{line}\n" for line in version_lines(timeline)))
     answer(gantt + "\n")
     answer(plan_table(plan, lowered, timeline))
@@ -125,7 +129,7 @@ def command(
         answer("\n" + overlaid.text())
 
 
-def headline(plan: "Plan", timeline: "Timeline") -> str:
+def headline(plan: "Plan", timeline: "Timeline", reason: str) -> str:
     """Return the lines above the chart: the problem, value and bound, bubble rates, status."""
     claim = plan.claim
     asked = claim.judged_by
@@ -134,8 +138,9 @@ def headline(plan: "Plan", timeline: "Timeline") -> str:
             f"{plan.name}: {plan.num_ranks} ranks, {len(plan.partition)} stages{_copies(plan)}, "
             f"{plan.num_micro_batches} micro-batches of {plan.profile_name} on {plan.device}",
             value_line(asked.words, asked.value_us(timeline), claim.lower_bound_us, claim.gap),
-            f"bubble rate {', '.join(_bubble_rates(asked, timeline))}",
+            f"bubble rate {', '.join(_bubble_rates(asked, timeline))}{_throughput(plan, timeline)}",
             f"status: {claim.stopped_by} ({claim.found_by}); all times predicted from the profile",
+            wrapped(f"why: {reason}"),
         )
     )
 
@@ -180,6 +185,15 @@ def _bubble_rates(asked: "Objective", timeline: "Timeline") -> "Iterator[str]":
             yield f"{percent(rate)} of the {other} ({other_us} µs)"
 
 
+def _throughput(plan: "Plan", timeline: "Timeline") -> str:
+    per_s = _tokens_per_s(plan, timeline)
+    return "" if per_s is None else f"; {per_s:,.0f} {plan.workload.unit}/s"
+
+
+def _tokens_per_s(plan: "Plan", timeline: "Timeline") -> float | None:
+    return tokens_per_s(plan.claim.judged_by, timeline, plan.num_micro_batches, plan.workload)
+
+
 def _copies(plan: "Plan") -> str:
     """Return the number of replicas and their names in ops; empty for one."""
     copies = len(plan.placement)
@@ -201,7 +215,7 @@ def plan_table(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> str:
     )
 
 
-def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str, Any]:
+def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline", reason: str) -> dict[str, Any]:
     """Return everything that the text shows, for scripts."""
     claim = plan.claim
     return {
@@ -220,6 +234,8 @@ def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str,
         "mean_idle_of_makespan": timeline.mean_idle(timeline.makespan_us),
         "mean_idle_of_period": timeline.mean_idle(timeline.period_us),
         "versions": _versions_json(timeline),
+        "tokens_per_second": _tokens_per_s(plan, timeline),
+        "reason": reason,
         "conditions": conditions_json(plan.conditions),
         "found_by": claim.found_by,
         "stopped_by": claim.stopped_by,

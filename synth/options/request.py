@@ -13,6 +13,7 @@ from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched, read_sizes
 from synth.profile import Profile
 from synth.record import is_stream
+from synth.throughput import tokens_per_s
 
 if TYPE_CHECKING:
     from synth.objective import HasSpans
@@ -60,10 +61,8 @@ class Request:
     def tokens_per_s(self, spans: "HasSpans") -> float | None:
         """The tokens of an iteration over its time; None: it takes no time."""
         problem = self.problem
-        iterations = problem.objective.iterations_per_s(spans)
-        if iterations is None:
-            return None
-        return iterations * problem.num_micro_batches * self.profile.workload.tokens
+        workload = self.profile.workload
+        return tokens_per_s(problem.objective, spans, problem.num_micro_batches, workload)
 
     def search(
         self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event

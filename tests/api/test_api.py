@@ -127,7 +127,7 @@ def test_objects_fit_a_screen_and_are_drawn_in_notebooks() -> None:
         assert html is not None and html.startswith("<")
     html = plan._repr_html_()
     assert html is not None
-    assert "rank 7" in html and "background-color: #2f6db5" in html  # the rows and colour of F
+    assert "rank 7" in html and "background-color: #197cff" in html  # the rows and colour of F
 
 
 @pytest.mark.slow

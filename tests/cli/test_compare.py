@@ -57,7 +57,7 @@ def test_a_page_has_the_table_the_plot_and_the_chart_of_every_schedule(
     names = [chart["title"] for chart in page["charts"]]
     assert sorted(names) == ["1f1b", "gpipe", "zb-h1"]
     assert page["menu"]["names"] == names == [row[0] for row in page["menu"]["rows"]]
-    assert page["menu"]["columns"][-1] == "fit"
+    assert page["menu"]["columns"][-1] == "fits"
     assert all(f'data-name="{name}"' in page["menu"]["svg"] for name in names)
     html.write_text("mine")
     assert synth("compare", NAME, *SIZE, "--no-solve", *only, "--html", html).code == 2

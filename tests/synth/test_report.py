@@ -9,7 +9,7 @@ from synth.profile import Link, Links
 from synth.report.text.axis import axis
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.gantt import gantt, render
-from synth.report.text.tables import table
+from synth.report.text.tables import fitted_table, table
 from synth.schedule import Op, Schedule, verify
 from synth.schedule.measured.execution_trace import (
     OpSpan,
@@ -131,7 +131,14 @@ def test_a_table_aligns_numbers_on_the_point_and_text_on_the_left() -> None:
 def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() -> None:
     contenders = [
         Contender(
-            "1f1b", 2_000_000, 2_000_000, 900_000, 800_000, (30_000_000_000, 7_000_000_000), False
+            "1f1b",
+            2_000_000,
+            2_000_000,
+            900_000,
+            800_000,
+            (30_000_000_000, 7_000_000_000),
+            False,
+            51.5,
         ),
         Contender(
             "this plan",
@@ -141,16 +148,36 @@ def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() 
             750_000,
             (19_000_000_000, 20_000_000_000),
             True,
+            64.0,
         ),
     ]
     expected = """
-        schedule    makespan     period  bubble rate  mean idle  peak memory  on rank  fits
-                          ms         ms  % of period          %           GB
-        ─────────  ─────────  ─────────  ───────────  ─────────  ───────────  ───────  ────
-        1f1b       2,000.000  2,000.000        55.00      60.00       30.000        0  no
-        this plan  1,600.000  1,250.000        20.00      40.00       20.000        1  yes
+        schedule    makespan     period  bubble rate  mean idle  peak memory  on rank  fits  tokens
+                          ms         ms  % of period          %           GB                  per s
+        ─────────  ─────────  ─────────  ───────────  ─────────  ───────────  ───────  ────  ──────
+        1f1b       2,000.000  2,000.000        55.00      60.00       30.000        0  no        52
+        this plan  1,600.000  1,250.000        20.00      40.00       20.000        1  yes       64
     """
     assert screen(baselines_table(contenders, Objective.PERIOD)) == screen(expected)
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(None, []), (34, []), (33, ["period"]), (24, ["period", "tokens"])],
+)
+def test_a_table_leaves_out_spare_columns_until_it_fits_and_names_them(
+    width: int | None, left_out: list[str]
+) -> None:
+    header = ("schedule", "makespan\nms", "period\nms", "tokens\nper s")
+    text = fitted_table(header, [("1f1b", "1,000", "900", "17")], width, (2, 3))
+    first, *_, last = text.split("\n")
+    for name in ("period", "tokens"):
+        assert (name in first) == (name not in left_out)
+    assert "make-" not in text
+    if left_out:
+        assert last == f"(in 34 columns also: {', '.join(left_out)})"
+    else:
+        assert last.startswith("1f1b")
 
 
 def test_what_moves_has_rows_of_its_own_under_each_rank() -> None:

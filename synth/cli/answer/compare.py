@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 from synth.cli.answer.output import value_line
 from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
-from synth.report.text.tables import size_unit, table
+from synth.report.text.tables import fitted_table, size_unit, table
+from synth.throughput import tokens_per_s
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison, Entry
 
 # Width in columns that fits any terminal.
 _COLUMNS = 80
+
+# The columns that a narrow window leaves out, in this order: summed, sent, static, tokens, period.
+_SPARE = (8, 7, 6, 9, 2)
 
 
 def drawn(comparison: "Comparison") -> Pareto:
@@ -39,7 +43,7 @@ def as_text(comparison: "Comparison", width: int) -> str:
     pareto = drawn(comparison)
     proofs = _proofs(comparison)
     parts = [
-        f"{_table(comparison, pareto)}\n\n{_legend(comparison)}",
+        f"{_table(comparison, pareto, width)}\n\n{_legend(comparison)}",
         *(["\n".join(proofs)] if proofs else []),
     ]
     parts += _steady_state(comparison)
@@ -70,8 +74,8 @@ def _rule(reason: str) -> str:
     return rule if rule.startswith("no schedule fits") else rule.split(": ")[0]
 
 
-def _table(comparison: "Comparison", pareto: Pareto) -> str:
-    return table(*head_and_rows(comparison, pareto))
+def _table(comparison: "Comparison", pareto: Pareto, width: int) -> str:
+    return fitted_table(*head_and_rows(comparison, pareto), width, _SPARE)
 
 
 def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], list[list[str]]]:
@@ -80,8 +84,10 @@ def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], 
     memory, held = size_unit(max(max(entry.peak_bytes) for entry in entries))
     sent = [entry.sent_bytes + entry.host_bytes for entry in entries]
     traffic, moved = size_unit(max(*sent, *(entry.reduced_bytes for entry in entries)))
-    header = ["   schedule", "make-\nspan\nms", "\nperiod\nms", "bub-\nble\n%", "mean\nidle\n%"]
-    header += [f"\npeak\n{held}", f"stat-\nic\n{held}", f"\nsent\n{moved}", f"sum-\nmed\n{moved}"]
+    unit = comparison.question.profile.workload.unit
+    header = ["\n   schedule", "\nmakespan\nms", "\nperiod\nms", "bubble\nrate\n%", "mean\nidle\n%"]
+    header += [f"\npeak\n{held}", f"\nstatic\n{held}", f"\nsent\n{moved}", f"\nsummed\n{moved}"]
+    header.append(f"\n{unit}\nper s")
     has_cap = comparison.question.caps_bytes is not None
     has_delay = any(entry.delay for entry in entries)
     columns = [
@@ -96,9 +102,12 @@ def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], 
         sizes = [column[number] for column in columns]
         delay = [str(entry.delay)] if has_delay else []
         fits = ["yes" if entry.fits else "no"] if has_cap else []
-        rows.append([f"{sign} {entry.name}", *_figures(entry, comparison), *sizes, *delay, *fits])
-    header += ["\nde-\nlay"] if has_delay else []
-    return [*header, *(["\nfit"] if has_cap else [])], rows
+        per_s = _tokens_per_s(entry, comparison)
+        speed = "n/a" if per_s is None else f"{per_s:,.0f}"
+        figures = _figures(entry, comparison)
+        rows.append([f"{sign} {entry.name}", *figures, *sizes, speed, *delay, *fits])
+    header += ["\ndelay"] if has_delay else []
+    return [*header, *(["\nfits"] if has_cap else [])], rows
 
 
 def _figures(entry: "Entry", comparison: "Comparison") -> list[str]:
@@ -191,12 +200,8 @@ def as_json(comparison: "Comparison") -> dict[str, Any]:
 
 
 def _tokens_per_s(entry: "Entry", comparison: "Comparison") -> float | None:
-    """The tokens of an iteration over its time; None: it takes no time."""
     asked = comparison.question
-    iterations = asked.objective.iterations_per_s(entry)
-    if iterations is None:
-        return None
-    return iterations * asked.num_micro_batches * asked.profile.workload.tokens
+    return tokens_per_s(asked.objective, entry, asked.num_micro_batches, asked.profile.workload)
 
 
 def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> dict[str, Any]:

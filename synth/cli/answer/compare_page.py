@@ -40,7 +40,7 @@ def write_compare_page(path: Path, comparison: "Comparison") -> None:
         plan = comparison.plan(ranked[place])
         charts.append(Chart.planned(ranked[place].name, plan, plan.check()[1]))
     menu = ScheduleMenu(
-        tuple(head[i].replace("-\n", "").replace("\n", " ").strip() for i in columns),
+        tuple(head[i].replace("\n", " ").strip() for i in columns),
         tuple((ranked[place].name, *(rows[place][i] for i in columns[1:])) for place in places),
         tuple(ranked[i].name for i in charted),
         svg_text(pareto_picture(pareto)),

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from synth.cli.answer.choice_page import write_choice
 from synth.report.text.curve import Curve, Dot, Point, plot
-from synth.report.text.tables import milliseconds, size_unit, table
+from synth.report.text.tables import fitted_table, milliseconds, size_unit
+from synth.throughput import tokens_per_s
 from synth.units import format_bytes, format_bytes_both
 
 if TYPE_CHECKING:
@@ -13,10 +14,16 @@ if TYPE_CHECKING:
     from synth.schedule.files.plan_file import Plan
 
 
+_FIGURES = ("bubble_rate", "mean_idle", "tokens_per_second")
+
+# The columns that a narrow window leaves out, in this order: how it was found, tokens, peak.
+_SPARE = (8, 7, 1, 5)
+
+
 def as_text(curve: "MemoryCurve", title: str, width: int) -> str:
     """Return headline, table and plot for a terminal."""
     picture = plot(drawn(curve, title), width)
-    return "\n\n".join((_headline(curve, title), _table(curve), _sentence(curve), picture))
+    return "\n\n".join((_headline(curve, title), _table(curve, width), _sentence(curve), picture))
 
 
 def _headline(curve: "MemoryCurve", title: str) -> str:
@@ -46,8 +53,8 @@ def drawn(curve: "MemoryCurve", title: str) -> Curve:
     return Curve(title, curve.judged_by.words, points, dots, curve.never_below_bytes)
 
 
-def _table(curve: "MemoryCurve") -> str:
-    return table(*_head_and_rows(curve))
+def _table(curve: "MemoryCurve", width: int) -> str:
+    return fitted_table(*_head_and_rows(curve), width, _SPARE)
 
 
 def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...]]]:
@@ -57,6 +64,7 @@ def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...
 
     factor, unit = size_unit(max(map(cap_of, curve.points)))
     header = [f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.judged_by.words}\nms"]
+    speed = f"{curve.points[0].workload.unit}\nper s"
     with_r = curve.choice != ()
     rows = [
         (
@@ -65,17 +73,26 @@ def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...
             milliseconds(value_of(plan)),
             milliseconds(plan.claim.lower_bound_us),
             f"{100 * plan.claim.gap:.2f}",
-            f"{100 * _mean_idle(plan, curve):.2f}",
+            *(f"{100 * rate:.2f}" for rate in rates),
+            "n/a" if per_s is None else f"{per_s:,.0f}",
             plan.claim.found_by,
             plan.claim.stopped_by,
             *([",".join(map(str, recomputed(plan.schedule()))) or "none"] if with_r else []),
             *([_sizes(plan.partition)] if curve.partition_is_sought else []),
         )
-        for plan in curve.points
+        for plan, (*rates, per_s) in ((plan, _figures(plan, curve)) for plan in curve.points)
     ]
     last = ["found by", "status", *(["recomputed\nstages"] if with_r else [])]
     last += ["layers per stage"] if curve.partition_is_sought else []
-    return [*header, "lower bound\nms", "gap\n%", "mean idle\n%", *last], rows
+    return [
+        *header,
+        "lower bound\nms",
+        "gap\n%",
+        "bubble rate\n%",
+        "mean idle\n%",
+        speed,
+        *last,
+    ], rows
 
 
 def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
@@ -101,12 +118,16 @@ def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
     write_choice(path, title, charts, menu)
 
 
-def _mean_idle(plan: "Plan", curve: "MemoryCurve") -> float:
-    """1 − (mean work of a rank) / time, of the curve's objective."""
+def _figures(plan: "Plan", curve: "MemoryCurve") -> tuple[float, float, float | None]:
+    """Return bubble rate, mean idle share and tokens per second, of the curve's objective."""
     from synth.schedule.verify import verify
 
-    timeline = verify(plan.schedule(), plan.costs)[1]
-    return curve.judged_by.bubble_rate(timeline, timeline.mean_work_us)
+    timeline, asked = verify(plan.schedule(), plan.costs)[1], curve.judged_by
+    return (
+        asked.bubble_rate(timeline, max(timeline.work_us)),
+        asked.bubble_rate(timeline, timeline.mean_work_us),
+        tokens_per_s(asked, timeline, plan.num_micro_batches, plan.workload),
+    )
 
 
 def _sentence(curve: "MemoryCurve") -> str:
@@ -137,7 +158,7 @@ def as_json(curve: "MemoryCurve") -> dict[str, Any]:
                 "value_us": value_of(plan),
                 "lower_bound_us": plan.claim.lower_bound_us,
                 "gap": plan.claim.gap,
-                "mean_idle": _mean_idle(plan, curve),
+                **dict(zip(_FIGURES, _figures(plan, curve), strict=True)),
                 "found_by": plan.claim.found_by,
                 "stopped_by": plan.claim.stopped_by,
                 "recomputed": recomputed(plan.schedule()),

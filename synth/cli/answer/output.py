@@ -2,7 +2,10 @@
 
 import json
 import os
+import shutil
+import sys
 from enum import StrEnum
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +17,10 @@ from synth.units import format_us
 
 if TYPE_CHECKING:
     from synth.measurement_conditions import Conditions
+
+
+# Columns of sentences where there is no terminal.
+_COLUMNS = 100
 
 
 class Format(StrEnum):
@@ -44,6 +51,16 @@ def conditions_json(conditions: "Conditions | None") -> dict[str, Any] | None:
 def is_first_process() -> bool:
     """Return True in the process that prints: rank 0 of torchrun, or one without launcher."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def window_columns() -> int | None:
+    """Return the width of the terminal on stdout; None: it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def wrapped(text: str) -> str:
+    """Return a sentence in lines of the terminal's width, or of 100 characters."""
+    return fill(text, window_columns() or _COLUMNS, subsequent_indent="     ")
 
 
 def percent(share: float, decimals: int = 2) -> str:

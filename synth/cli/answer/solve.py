@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from synth.cli.answer.output import conditions_json, percent, value_line
+from synth.cli.answer.output import conditions_json, percent, value_line, window_columns, wrapped
 from synth.cli.show import plan_table
 from synth.options.request import Request
 from synth.report.text.baselines import Contender, baselines_table
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def as_text(request: Request, result: "Result", more: str = "") -> str:
     """Return the tables and the lines between them; `more` follows the first table."""
+    from synth.plan.reason import reason_of
     from synth.schedule.verify import verify
 
     plan = request.plan(result)
@@ -28,13 +29,19 @@ def as_text(request: Request, result: "Result", more: str = "") -> str:
     idle = percent(objective.bubble_rate(timeline, timeline.mean_work_us))
     return "\n".join(
         (
-            baselines_table(_contenders(request, result), objective),
+            baselines_table(
+                _contenders(request, result),
+                objective,
+                request.profile.workload.unit,
+                window_columns(),
+            ),
             *(["", more] if more else []),
             "",
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
             f"bubble rate {rate} of the {objective.words}, mean idle {idle}"
             f"{_throughput(request, timeline)}",
             f"status: {result.stopped_by} ({result.found_by}) after {result.wall_s:.1f} s",
+            wrapped(f"why: {reason_of(plan, lowered, timeline)}"),
             *_what_is_left(result),
             request.limit.explanation,
             *_recomputed(lowered.schedule, result.problem.recomputed_layers),
@@ -112,6 +119,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
             mean_work_us=baseline.mean_work_us,
             peak_bytes=baseline.peak_bytes,
             fits=baseline.fits if has_cap else None,
+            tokens_per_s=request.tokens_per_s(baseline),
         )
         for baseline in result.baselines
     ]
@@ -125,6 +133,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
         mean_work_us=result.timeline.mean_work_us,
         peak_bytes=result.peak_bytes,
         fits=True if has_cap else None,
+        tokens_per_s=request.tokens_per_s(result.timeline),
     )
     return [*baselines, ours]
 

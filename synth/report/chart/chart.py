@@ -9,6 +9,7 @@ from synth.report.text.tables import places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.memory import peak_bytes
 from synth.schedule.simulate import Timeline
+from synth.throughput import tokens_per_s
 from synth.units import format_bytes, format_us
 
 
@@ -33,7 +34,7 @@ class Chart:
     def planned(cls, title: str, plan: Plan, timeline: Timeline) -> Self:
         """Make the chart of a simulated schedule in the partition and limits of a plan."""
         timed = TimedSchedule.of_timeline(timeline)
-        return cls(title, _figures(timeline), timed, _stage_names(plan), plan.caps_bytes)
+        return cls(title, _figures(plan, timeline), timed, _stage_names(plan), plan.caps_bytes)
 
     @classmethod
     def measured(cls, title: str, plan: Plan, overlaid: Overlay) -> Self:
@@ -46,14 +47,17 @@ class Chart:
         return cls(title, note, timed, _stage_names(plan), plan.caps_bytes)
 
 
-def _figures(timeline: Timeline) -> str:
+def _figures(plan: Plan, timeline: Timeline) -> str:
     makespan_us = timeline.makespan_us
     peak = max(peak_bytes(timeline.lowered), default=0)
+    asked = plan.claim.judged_by
+    per_s = tokens_per_s(asked, timeline, plan.num_micro_batches, plan.workload)
+    speed = "" if per_s is None else f", {per_s:,.0f} {plan.workload.unit}/s"
     return (
         f"makespan {format_us(makespan_us)}, period {format_us(timeline.period_us)}, "
         f"bubble rate {timeline.bubble_rate(makespan_us):.1%}, "
         f"mean idle {timeline.mean_idle(makespan_us):.1%} of the makespan, "
-        f"highest peak {format_bytes(peak)}"
+        f"highest peak {format_bytes(peak)}{speed}"
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from synth.objective import Objective
-from synth.report.text.tables import milliseconds, size_unit, table
+from synth.report.text.tables import fitted_table, milliseconds, size_unit
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,27 @@ class Contender:
     mean_work_us: float
     peak_bytes: tuple[int, ...]
     fits: bool | None
+    tokens_per_s: float | None = None
 
 
-def baselines_table(contenders: Sequence[Contender], objective: Objective) -> str:
-    """One row per schedule, in the order given; the rates are of the objective."""
+# The columns that a narrow window leaves out, in this order: rank of the peak, period, tokens.
+_SPARE = (6, 2, 8)
+
+
+def baselines_table(
+    contenders: Sequence[Contender],
+    objective: Objective,
+    unit_of_speed: str = "tokens",
+    width: int | None = None,
+) -> str:
+    """Return a row per schedule, in the order given; rates and speed are of the objective.
+
+    Args:
+        contenders: the schedules.
+        objective: the time that the rates are shares of.
+        unit_of_speed: tokens or samples.
+        width: of the window in characters; None: all columns are shown.
+    """
     factor, unit = size_unit(max(max(c.peak_bytes) for c in contenders))
     decimals = 3 if factor > 1 else 0
     header = ["schedule", "makespan\nms", "period\nms", f"bubble rate\n% of {objective.words}"]
@@ -43,6 +60,8 @@ def baselines_table(contenders: Sequence[Contender], objective: Objective) -> st
                 f"{peak / factor:,.{decimals}f}",
                 str(contender.peak_bytes.index(peak)),
                 {True: "yes", False: "no", None: "n/a"}[contender.fits],
+                "n/a" if contender.tokens_per_s is None else f"{contender.tokens_per_s:,.0f}",
             ]
         )
-    return table(header, rows)
+    header.append(f"{unit_of_speed}\nper s")
+    return fitted_table(header, rows, width, _SPARE)

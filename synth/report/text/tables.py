@@ -37,6 +37,40 @@ def table(header: Row, rows: Sequence[Row]) -> str:
     )
 
 
+def fitted_table(header: Row, rows: Sequence[Row], width: int | None, spare: Sequence[int]) -> str:
+    """Lay out as many columns as a window of a width has room for, and name those left out.
+
+    Args:
+        header: see `table`.
+        rows: see `table`.
+        width: in characters; None: there is room for all.
+        spare: the columns that can be left out, those first that are missed least.
+    """
+    left_out: list[int] = []
+    text = table(header, rows)
+    whole = _width(text)
+    for column in spare:
+        if width is None or _width(text) <= width:
+            break
+        left_out.append(column)
+        kept = [place for place in range(len(header)) if place not in left_out]
+        text = table([header[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    if not left_out:
+        return text
+    names = ", ".join(_without_unit(header[place]) for place in sorted(left_out))
+    return f"{text}\n(in {whole} columns also: {names})"
+
+
+def _without_unit(head: str) -> str:
+    """Return the name of a column; its unit, if any, is in a further line."""
+    lines = head.strip().split("\n")
+    return " ".join(lines[:-1] or lines)
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.split("\n")))
+
+
 def _is_number(cell: str) -> bool:
     return re.fullmatch(r"[-−+]?\d[\d,]*(\.\d+)?", cell) is not None
 

@@ -1,0 +1,139 @@
+"""Why a plan is as it is, in a sentence: the ranks whose memory is full, and a known schedule."""
+
+from dataclasses import dataclass
+
+from synth.errors import SynthError
+from synth.families import family_placement, generate
+from synth.op_kinds import OpKind
+from synth.schedule.error import ScheduleError
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.memory import exceeds_caps, peak_bytes
+from synth.schedule.model import Placement
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import verify
+from synth.units import format_bytes, format_us
+
+# The best known schedule for each kind of placement, and the same with everything recomputed.
+_KNOWN = ("1f1b", "zb-v", "chimera", "interleaved:{rounds}")
+_RECOMPUTING = "1f1b:recompute"
+
+
+@dataclass(frozen=True)
+class FullRank:
+    """A rank with no memory for one more micro-batch's activations."""
+
+    rank: int
+    free_bytes: int
+    needed_bytes: int
+
+
+def reason_of(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
+    """Return the sentence: what binds, and how long a known schedule takes in the same memory."""
+    return f"{_what_binds(plan, lowered, timeline)}; {_compared(plan, timeline)}."
+
+
+def full_ranks(plan: Plan, lowered: Lowered) -> list[FullRank]:
+    """Return the ranks on which one more micro-batch would exceed the memory limit."""
+    if plan.caps_bytes is None:
+        return []
+    found = []
+    for rank, held in enumerate(lowered.schedule.placement.held):
+        needed = min((plan.costs.stages[stage].saved_bytes for stage, _ in held), default=0)
+        free = plan.caps_bytes[rank] - plan.claim.peak_bytes[rank]
+        if free < needed:
+            found.append(FullRank(rank, free, needed))
+    return found
+
+
+def most_in_flight(lowered: Lowered, rank: int) -> int:
+    """Return the most forwards of a rank whose backward has not begun."""
+    level = most = 0
+    for op in lowered.ops[rank]:
+        level += (op.kind == OpKind.F) - (op.kind in (OpKind.B, OpKind.BW))
+        most = max(most, level)
+    return most
+
+
+def _what_binds(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
+    full = full_ranks(plan, lowered)
+    if full:
+        worst = max(full, key=lambda one: most_in_flight(lowered, one.rank))
+        number = most_in_flight(lowered, worst.rank)
+        return (
+            f"memory binds on {_ranks([one.rank for one in full])}: rank {worst.rank} holds up to "
+            f"{number} micro-batch{'es' * (number != 1)}, and of the "
+            f"{format_bytes(worst.needed_bytes)} for another "
+            f"{format_bytes(max(0, worst.free_bytes))} are free"
+        )
+    busiest = max(range(len(timeline.work_us)), key=timeline.work_us.__getitem__)
+    value_us = plan.claim.judged_by.value_us(timeline)
+    share = plan.claim.judged_by.iterations * timeline.work_us[busiest] / max(1, value_us)
+    memory = "no memory limit" if plan.caps_bytes is None else "memory does not bind"
+    return (
+        f"{memory}: rank {busiest}, which has the most work, works for {share:.0%} of the "
+        f"{plan.claim.judged_by.words}"
+    )
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Return `rank 0`, `ranks 0 and 3` or `all ranks from 0 to 3`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks == [*range(ranks[0], ranks[-1] + 1)]:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _compared(plan: Plan, timeline: Timeline) -> str:
+    """Compare with a known schedule on the placement, or with it recomputing if it is too large."""
+    name = _known_on(plan)
+    if name is None:
+        return "no known schedule is defined on its placement"
+    too_large = ""
+    for candidate in (name, _RECOMPUTING) if name == "1f1b" else (name,):
+        found = _simulated(plan, candidate)
+        if found is None:
+            continue
+        lowered, known = found
+        peaks = peak_bytes(lowered)
+        if not exceeds_caps(peaks, plan.caps_bytes):
+            return f"{too_large}{_title(candidate)} {_longer(plan, timeline, known)}"
+        too_large = f"{_title(candidate)} needs {format_bytes(max(peaks))}, and "
+    return too_large.removesuffix(", and ") or f"{_title(name)} is not defined on these numbers"
+
+
+def _known_on(plan: Plan) -> str | None:
+    """Return the name of the known schedule on a plan's placement, if there is one."""
+    where = Placement(plan.placement)
+    for each in _KNOWN:
+        name = each.format(rounds=where.num_stages // plan.num_ranks)
+        try:
+            if family_placement(name, plan.num_ranks) == where:
+                return name
+        except SynthError:
+            continue
+    return None
+
+
+def _simulated(plan: Plan, name: str) -> tuple[Lowered, Timeline] | None:
+    """Return a known schedule on a plan's stages; None: it is not defined on these numbers."""
+    try:
+        schedule = generate(name, plan.num_ranks, plan.num_micro_batches, costs=plan.costs)
+        return verify(schedule, plan.costs)
+    except (SynthError, ScheduleError):
+        return None
+
+
+def _title(name: str) -> str:
+    words = {"1f1b": "1F1B", _RECOMPUTING: "1F1B with recomputation"}
+    return words.get(name, name)
+
+
+def _longer(plan: Plan, timeline: Timeline, known: Timeline) -> str:
+    value_us, known_us = map(plan.claim.judged_by.value_us, (timeline, known))
+    if known_us == value_us:
+        return "takes as long"
+    more = known_us / max(1, value_us) - 1
+    word = "longer" if more > 0 else "less"
+    return f"takes {abs(more):.1%} {word} ({format_us(known_us)})"

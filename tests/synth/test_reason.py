@@ -1,0 +1,71 @@
+"""The sentence that says why a plan is as it is."""
+
+import pytest
+
+from synth.families import generate
+from synth.plan.reason import full_ranks, most_in_flight, reason_of
+from synth.profile import Profile
+from synth.profiles import find
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.memory import peak_bytes
+
+
+def plan_of(name: str, caps_bytes: tuple[int, ...] | None = None) -> Plan:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    schedule = generate(name, 4, 8)
+    num_stages = schedule.placement.num_stages
+    plan = Plan.of(profile, [24 // num_stages] * num_stages, schedule)
+    return plan.replace(caps_bytes=caps_bytes)
+
+
+def reason(plan: Plan) -> str:
+    lowered, timeline = plan.check()
+    return reason_of(plan, lowered, timeline)
+
+
+def test_1f1b_has_one_micro_batch_less_in_flight_on_each_further_rank() -> None:
+    lowered, _ = plan_of("1f1b").check()
+    assert [most_in_flight(lowered, rank) for rank in range(4)] == [4, 3, 2, 1]
+    gpipe, _ = plan_of("gpipe").check()
+    assert [most_in_flight(gpipe, rank) for rank in range(4)] == [8] * 4
+
+
+def test_a_rank_is_full_if_another_micro_batch_exceeds_the_limit() -> None:
+    plan = plan_of("1f1b")
+    lowered, _ = plan.check()
+    peaks = peak_bytes(lowered)
+    saved = [stage.saved_bytes for stage in plan.costs.stages]
+    caps = tuple(peak + size for peak, size in zip(peaks, saved, strict=True))
+    assert full_ranks(plan.replace(caps_bytes=caps), lowered) == []
+    caps = (caps[0] - 1, caps[1], caps[2], caps[3] - 1)
+    found = full_ranks(plan.replace(caps_bytes=caps), lowered)
+    assert [(one.rank, one.free_bytes) for one in found] == [(0, saved[0] - 1), (3, saved[3] - 1)]
+
+
+def test_the_sentence_names_the_full_ranks_and_how_long_1f1b_takes() -> None:
+    plan = plan_of("zb-h1", caps_bytes=(37_000_000_000,) * 4)
+    said = reason(plan)
+    assert said.startswith("memory binds on ranks 0 and 1: rank 0 holds up to 4 micro-batches, and")
+    _, known = plan_of("1f1b").check()
+    _, timeline = plan.check()
+    more = known.makespan_us / timeline.makespan_us - 1
+    assert said.endswith(f"1F1B takes {more:.1%} longer (1.02 s).")
+
+
+def test_if_1f1b_does_not_fit_it_is_compared_with_recomputation() -> None:
+    plan = plan_of("1f1b:recompute", caps_bytes=(30_000_000_000,) * 4)
+    said = reason(plan)
+    assert "1F1B needs 36.7 GB, and 1F1B with recomputation takes as long." in said
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("1f1b", "no memory limit: rank 0, which has the most work, works for 72% of the makespan"),
+        ("zb-v", "; zb-v takes as long."),
+        ("chimera", "; chimera takes as long."),
+        ("interleaved:3", "; interleaved:3 takes as long."),
+    ],
+)
+def test_without_a_limit_the_work_of_the_busiest_rank_is_told(name: str, expected: str) -> None:
+    assert expected in reason(plan_of(name))
