@@ -1,7 +1,15 @@
 """Optimizer steps: arithmetic, global norm, in lock-step or validated afterwards."""
 
 from .build import StageSteps, build_steps, held_bytes
-from .flush_free import FlushFreeStep, OnUpdate, StageUpdate, build_flush_free_step
+from .delay_corrections import (
+    DelayedRate,
+    NesterovLookAhead,
+    OnUpdate,
+    Prediction,
+    StageUpdate,
+    predict_by_delay,
+)
+from .flush_free import FlushFreeStep, build_flush_free_step
 from .gradients import widen_gradients, zero_gradient
 from .norm import GradientNorm, NormVerdict
 from .post_validation import PostValidatedStep
@@ -10,11 +18,14 @@ from .stage_optimizer import StageOptimizer, commit_bytes, static_bytes, workspa
 from .synchronous import SynchronousStep
 
 __all__ = [
+    "DelayedRate",
     "FlushFreeStep",
     "GradientNorm",
+    "NesterovLookAhead",
     "NormVerdict",
     "OnUpdate",
     "PostValidatedStep",
+    "Prediction",
     "StageOptimizer",
     "StageSteps",
     "StageUpdate",
@@ -24,6 +35,7 @@ __all__ = [
     "build_steps",
     "commit_bytes",
     "held_bytes",
+    "predict_by_delay",
     "static_bytes",
     "widen_gradients",
     "workspace_bytes",

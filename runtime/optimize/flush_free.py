@@ -1,7 +1,7 @@
 """Updates between ops: every stage by itself, with settings that may depend on its delay."""
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -9,28 +9,12 @@ from torch import nn
 from synth.errors import SynthError
 from synth.optimizer import OptimizerSpec
 
+from .delay_corrections import OnUpdate, Prediction, StageUpdate
 from .gradients import Gradients, widen_gradients
 from .norm import GradientNorm
+from .rules import rule_of
 from .settings import StepSettings
 from .stage_optimizer import StageOptimizer, stage_optimizers
-
-
-class StageUpdate(NamedTuple):
-    """One update of one stage.
-
-    Attributes:
-        stage: the stage.
-        number: the updates of this stage before it, over all iterations.
-        delay: the most updates by which the weights of its gradients are older than those that it
-            updates.
-    """
-
-    stage: int
-    number: int
-    delay: int
-
-
-OnUpdate = Callable[[StageUpdate, StepSettings], StepSettings]
 
 
 class FlushFreeStep:
@@ -50,6 +34,7 @@ class FlushFreeStep:
         norms: Mapping[int, GradientNorm],
         delays: Mapping[int, int],
         on_update: OnUpdate | None = None,
+        prediction: Prediction | None = None,
     ) -> None:
         """Prepare a rank.
 
@@ -60,10 +45,12 @@ class FlushFreeStep:
             norms: of the gradients of each stage; empty: neither clip nor look for infinities.
             delays: the delay of each stage.
             on_update: returns the settings of an update; None: `settings`.
+            prediction: returns the updates by which forwards of a stage look ahead; None: they read
+                the weights as they are.
         """
         self.optimizers, self.settings = optimizers, settings
         self._gradients, self._norms = gradients, norms
-        self._delays, self._on_update = delays, on_update
+        self._delays, self._on_update, self._prediction = delays, on_update, prediction
         self._counts = dict.fromkeys(optimizers, 0)
 
     def begin(self) -> None:
@@ -77,6 +64,11 @@ class FlushFreeStep:
 
     def synchronize(self) -> None:
         """See `Stepper`: there is nothing to wait for."""
+
+    def around_forward(self, stage: int) -> AbstractContextManager[None]:
+        """A context for a forward, in which the parameters are predicted ones if that is wanted."""
+        ahead = 0 if self._prediction is None else self._prediction(self._delays[stage])
+        return self.optimizers[stage].predicted(self.settings, ahead) if ahead else nullcontext()
 
     def step(self, stage: int) -> None:
         """Update a stage, and zero its gradients for the next update."""
@@ -113,6 +105,7 @@ def build_flush_free_step(
     clip_norm: float | None = None,
     skip_nonfinite: bool = True,
     on_update: OnUpdate | None = None,
+    prediction: Prediction | None = None,
 ) -> FlushFreeStep:
     """Make the updates of a rank whose schedule never flushes the pipeline.
 
@@ -125,9 +118,12 @@ def build_flush_free_step(
         clip_norm: the largest gradient norm of a stage; None: no clipping.
         skip_nonfinite: True if a stage skips an update when its gradient is not finite.
         on_update: see `FlushFreeStep`.
+        prediction: likewise. It takes a copy of a stage's parameters while its forward runs, which
+            plans do not count.
 
     Raises:
-        SynthError: steps are to be validated afterwards, or stages share a parameter.
+        SynthError: steps are to be validated afterwards, stages share a parameter, or there is no
+            momentum to predict by.
     """
     if spec.post_validation:
         raise SynthError(
@@ -140,6 +136,11 @@ def build_flush_free_step(
             "stages share a parameter, and each of them would update it by itself; give every "
             "stage its own, or run a schedule that flushes the pipeline"
         )
+    if prediction is not None and not rule_of(spec).moments:
+        raise SynthError(
+            f"weights are predicted by the direction of past updates, which {spec} does not keep; "
+            f"take adamw, or sgd with momentum"
+        )
     if spec.float32_gradients:
         widen_gradients(modules.values())
     needs_norm = clip_norm is not None or skip_nonfinite
@@ -150,4 +151,5 @@ def build_flush_free_step(
         {number: GradientNorm(clip_norm, device, None) for number in modules} if needs_norm else {},
         delays,
         on_update,
+        prediction,
     )

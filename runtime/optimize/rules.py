@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from synth.errors import SynthError
 from synth.optimizer import OptimizerKind, OptimizerSpec
 
 from .settings import StepSettings
@@ -44,6 +45,19 @@ class UpdateRule(Protocol):
             counts: scalars, one for each parameter, if the rule counts.
             settings: of this step.
             found_inf: float32 scalar on the device; 1: leave everything as it is.
+
+        Raises:
+            SynthError: Nesterov momentum is asked of an optimizer that has none.
+        """
+        ...
+
+    def direction(self, moments: Sequence[Tensor], count: int, settings: StepSettings) -> Tensor:
+        """What the last update subtracted from a parameter, over the learning rate.
+
+        Args:
+            moments: one for each name in `moments`, of one parameter.
+            count: its steps, if the rule counts.
+            settings: of the update.
         """
         ...
 
@@ -64,6 +78,8 @@ class AdamWRule:
         found_inf: Tensor | None = None,
     ) -> None:
         """See `UpdateRule`."""
+        if settings.nesterov:
+            raise SynthError("Nesterov momentum is for sgd with momentum; this optimizer is adamw")
         adamw(
             list(parameters),
             list(gradients),
@@ -81,6 +97,13 @@ class AdamWRule:
             eps=settings.eps,
             maximize=False,
         )
+
+    def direction(self, moments: Sequence[Tensor], count: int, settings: StepSettings) -> Tensor:
+        """See `UpdateRule`; weight decay is left out."""
+        first, second = (
+            moment / (1 - beta**count) for moment, beta in zip(moments, settings.betas, strict=True)
+        )
+        return first / (second.sqrt() + settings.eps)
 
 
 class SgdRule:
@@ -102,6 +125,8 @@ class SgdRule:
         found_inf: Tensor | None = None,
     ) -> None:
         """See `UpdateRule`."""
+        if settings.nesterov and not moments:
+            raise SynthError("Nesterov momentum is for sgd with momentum; give sgd:0.9")
         buffers: list[Tensor | None] = list(moments[0]) if moments else [None] * len(parameters)
         sgd(
             list(parameters),
@@ -113,9 +138,13 @@ class SgdRule:
             momentum=self._momentum,
             lr=settings.learning_rate,
             dampening=0.0,
-            nesterov=False,
+            nesterov=settings.nesterov,
             maximize=False,
         )
+
+    def direction(self, moments: Sequence[Tensor], count: int, settings: StepSettings) -> Tensor:
+        """See `UpdateRule`."""
+        return moments[0]
 
 
 def rule_of(spec: OptimizerSpec) -> UpdateRule:

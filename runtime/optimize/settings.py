@@ -11,3 +11,5 @@ class StepSettings:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    nesterov: bool = False
+    """Of sgd with momentum."""

@@ -1,6 +1,7 @@
 """The optimizer of one stage: an update in place, or a preview of it that can be undone."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -84,6 +85,30 @@ class StageOptimizer:
                 self._rule.update([updated], [gradient], moments, weight.copied_count(), settings)
                 if weight.widened:
                     piece.live.copy_(updated)
+
+    @contextmanager
+    def predicted(self, settings: StepSettings, ahead: int) -> Iterator[None]:
+        """Enter a context in which the parameters are as they may be after some more updates.
+
+        They go on by the direction of the last update; before the first one they stay. What is
+        saved of them within the context sees them as they are after it.
+
+        Args:
+            settings: of the updates.
+            ahead: their number.
+        """
+        kept = [weight.live.data.clone() for weight in self._weights]
+        for weight in self._weights:
+            count = int(weight.state["step"]) if "step" in weight.state else 1
+            if count:
+                moments = [weight.state[name] for name in self._rule.moments]
+                direction = self._rule.direction(moments, count, settings)
+                weight.live.data.sub_(direction, alpha=ahead * settings.learning_rate)
+        try:
+            yield
+        finally:
+            for weight, before in zip(self._weights, kept, strict=True):
+                weight.live.data.copy_(before)
 
     @torch.no_grad()
     def show(self) -> None:

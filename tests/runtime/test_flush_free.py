@@ -317,3 +317,150 @@ def test_what_cannot_be_run_is_refused(what: str, message: str) -> None:
         schedule = replace(schedule, versions=rule)
     for said in RankThreads().run(_refused, 2, schedule, what):
         assert message in said
+
+
+# Corrections of late gradients
+
+
+def test_the_rate_is_divided_by_the_delay_at_first_and_whole_at_last() -> None:
+    from synth.runtime.optimize import DelayedRate, StageUpdate, StepSettings
+
+    rule, settings = DelayedRate(annealing_updates=8), StepSettings(0.6)
+    rates = [rule(StageUpdate(0, t, 4), settings).learning_rate for t in (0, 4, 8, 100)]
+    assert rates == pytest.approx([0.6 / 4, 0.6 / 2, 0.6, 0.6])
+    assert rule(StageUpdate(3, 0, 0), settings).learning_rate == 0.6
+
+
+def test_nesterov_look_ahead_is_the_papers_recurrence() -> None:
+    """On f(w) = w² / 2 without delay: w' = w + d − η (1 − γ) (w + d), d = γ (w − w_before)."""
+    from synth.runtime.optimize import (
+        NesterovLookAhead,
+        StageUpdate,
+        StepSettings,
+        build_flush_free_step,
+    )
+
+    gamma, eta, module = 0.9, 0.3, nn.Linear(1, 1, bias=False)
+    spec = OptimizerSpec(kind=OptimizerKind.SGD, momentum=gamma)
+    step = build_flush_free_step(
+        {0: module},
+        spec,
+        StepSettings(eta),
+        delays={0: 2},
+        device=torch.device("cpu"),
+        on_update=NesterovLookAhead(gamma),
+    )
+    assert NesterovLookAhead(gamma)(StageUpdate(0, 0, 2), StepSettings(eta)).nesterov
+    parameter = module.weight
+    with torch.no_grad():
+        parameter.fill_(1.0)
+    now = before = 1.0
+    step.begin()
+    for _ in range(6):
+        ahead = gamma * (now - before)
+        assert float(parameter.detach()) == pytest.approx(now + ahead, rel=1e-5)
+        before, now = now, now + ahead - eta * (1 - gamma) * (now + ahead)
+        assert parameter.grad is not None
+        parameter.grad.copy_(parameter.detach())
+        step.step(0)
+
+
+def _train_with(
+    rank: int, size: int, schedule: Schedule, optimizer: str, what: str
+) -> list[Tensor]:
+    from synth.runtime.batch import Batch
+    from synth.runtime.optimize import (
+        DelayedRate,
+        StepSettings,
+        build_flush_free_step,
+        predict_by_delay,
+    )
+    from synth.runtime.pipeline import Pipeline
+
+    module = plain_stages(size)[rank]
+    pipeline = Pipeline(schedule, {rank: module}, group=group_here())
+    pipeline.stepper = build_flush_free_step(
+        {rank: module},
+        OPTIMIZERS[optimizer],
+        StepSettings(LEARNING_RATE),
+        delays=pipeline.delays,
+        device=torch.device("cpu"),
+        on_update=DelayedRate(4) if what == "rate" else None,
+        prediction=predict_by_delay if what == "prediction" else None,
+    )
+    pipeline.step(Batch(*batch_of(schedule.num_micro_batches, WIDTH, 0)))
+    return [p.detach().clone() for p in module.parameters()]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd:0.9", "adamw"])
+@pytest.mark.parametrize("what", ["rate", "prediction"])
+def test_corrections_act_on_each_stage_by_its_delay(what: str, optimizer: str) -> None:
+    """The rate of each update, and the weights of each forward, are computed by hand."""
+    n, m = 3, 8
+    by_rank = RankThreads().run(_train_with, n, generate("paci:every=1", n, m), optimizer, what)
+    stages = plain_stages(n)
+    state = Versions(stages, optimizer)
+    state.begin()
+    ahead = [[_directions(state, s, optimizer)] for s in range(n)]
+    for j, (x, targets) in enumerate(zip(*batch_of(m, WIDTH, 0), strict=True)):
+        inputs: list[Tensor] = []
+        outputs: list[Tensor] = []
+        for s in range(n):
+            version = max(j - (n - 1 - s), 0)
+            inputs.append(x)
+            weights = state.kept[s][version]
+            if what == "prediction":
+                steps = (n - 1 - s) * LEARNING_RATE
+                weights = {
+                    name: weights[name].sub(ahead[s][version][name], alpha=steps)
+                    for name in weights
+                }
+            x = torch.addmm(weights["linear.bias"], x, weights["linear.weight"].t()).tanh()
+            outputs.append(x)
+        gradient = torch.ops.aten.mse_loss_backward(torch.tensor(1.0), x, targets, 1)
+        for s in reversed(range(n)):
+            gradient = torch.ops.aten.tanh_backward(gradient, outputs[s])
+            _add(stages[s], "linear.weight", gradient.t().mm(inputs[s]))
+            _add(stages[s], "linear.bias", gradient.sum(0))
+            gradient = gradient.mm(state.kept[s][j]["linear.weight"])
+        for s in range(n):
+            if what == "rate":
+                delay = max(1, n - 1 - s)
+                rate = LEARNING_RATE / delay ** (1 - min(j / 4, 1.0))
+                state.optimizers[s].param_groups[0]["lr"] = rate
+        state.update()
+        for s in range(n):
+            ahead[s].append(_directions(state, s, optimizer))
+    for s, stage in enumerate(stages):
+        assert all(map(torch.equal, by_rank[s], stage.parameters())), s
+
+
+def _directions(state: Versions, stage: int, optimizer: str) -> dict[str, Tensor]:
+    """What the last update subtracted from each parameter, over the rate: by the definitions."""
+    found = {}
+    for name, parameter in state.stages[stage].named_parameters():
+        moments = state.optimizers[stage].state.get(parameter, {})
+        if not moments:
+            found[name] = torch.zeros_like(parameter)
+        elif optimizer == "adamw":
+            count = int(moments["step"])
+            first = moments["exp_avg"] / (1 - 0.9**count)
+            second = moments["exp_avg_sq"] / (1 - 0.999**count)
+            found[name] = first / (second.sqrt() + 1e-8)
+        else:
+            found[name] = moments["momentum_buffer"].clone()
+    return found
+
+
+def test_weights_are_not_predicted_without_momentum() -> None:
+    from synth.runtime.optimize import StepSettings, build_flush_free_step, predict_by_delay
+
+    with pytest.raises(SynthError, match="take adamw, or sgd with momentum"):
+        build_flush_free_step(
+            {0: nn.Linear(1, 1)},
+            OPTIMIZERS["sgd"],
+            StepSettings(0.1),
+            delays={0: 1},
+            device=torch.device("cpu"),
+            prediction=predict_by_delay,
+        )

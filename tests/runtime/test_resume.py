@@ -24,6 +24,7 @@ ONE = ("1f1b", (6,))
 TWO = ("zb-h1", (3, 3))
 UNEVEN = ("1f1b", (2, 4))
 FOUR = ("zb-h2", (1, 2, 2, 1))
+STASHING = ("pipedream", (3, 3))
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,17 @@ def test_a_run_resumed_under_any_plan_has_the_losses_of_one_that_never_stopped(
 
     assert stopped + resumed == run(pool, first, whole)
     assert len(resumed) == 3
+
+
+def test_a_plan_without_a_flush_resumes_where_its_pipeline_was_empty(
+    profile: Profile, text: Path, tmp_path: Path, pool: Any
+) -> None:
+    plan, flushing = (make_plan(profile, *each, tmp_path) for each in (STASHING, TWO))
+    whole = run(pool, plan, options_of(text, tmp_path / "unused", 6).replace(checkpoint=None))
+    stopped = run(pool, plan, options_of(text, tmp_path / "saved", 3))
+    assert stopped + run(pool, plan, options_of(text, tmp_path / "saved", 6)) == whole
+    run(pool, plan, options_of(text, tmp_path / "other", 3))
+    assert len(run(pool, flushing, options_of(text, tmp_path / "other", 6))) == 3
 
 
 @pytest.mark.parametrize("late", ["", "+post-validation"])

@@ -32,7 +32,7 @@ from .failure import describe_failure
 from .progress import RankProgress
 from .stage_protocol import StageProtocol
 from .step_table import SavedSizes, Shapes, Slots, StepTable
-from .stepper import Stepper
+from .stepper import ForwardPredictor, Stepper
 
 # The values that cross between ranks, or to the host and back, besides weights and sums.
 _TRANSFERRED = (ValueKind.ACT, ValueKind.GRAD, ValueKind.MOVED_OUT, ValueKind.MOVED_BACK)
@@ -242,6 +242,8 @@ class Executor:
                 "afterwards; leave post-validation out of the optimizer"
             )
         self._stepper = stepper
+        if self._versions is not None:
+            self._versions.predictor = stepper if isinstance(stepper, ForwardPredictor) else None
         self._point, self._half_open = 0, HalfOpenTransfers((), ())
         if stepper is not None and stepper.late:
             points = find_validation_points(self._lowered)

@@ -1,6 +1,7 @@
 """The interface between the executor and the optimizer steps."""
 
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
 
 
 class Stepper(Protocol):
@@ -36,4 +37,13 @@ class Stepper(Protocol):
         Returns:
             True if the step was right as it was taken.
         """
+        ...
+
+
+@runtime_checkable
+class ForwardPredictor(Protocol):
+    """A stepper that changes the weights for the time of a forward."""
+
+    def around_forward(self, stage: int) -> AbstractContextManager[None]:
+        """Enter a context for a forward of a stage; the weights are the same after it."""
         ...

@@ -24,6 +24,7 @@ from synth.schedule.weight_versions import BackwardReads, ForwardReads
 
 from ..core.stage_protocol import StageProtocol
 from ..core.step_table import Slots, StepTable
+from ..core.stepper import ForwardPredictor
 
 Work = Callable[[], None]
 
@@ -61,6 +62,8 @@ class VersionedWeights:
                 f"newest one, which autograd cannot do; let both read the same, or both the newest"
             )
         self._slots, self._table = slots, table
+        self.predictor: ForwardPredictor | None = None
+        """Changes the weights for the time of each forward; None: they stay as they are."""
         self._parameters = {number: tuple(stage.parameters()) for number, stage in stages.items()}
         first = lowered.first_node[rank]
         numbered = list(enumerate(lowered.ops[rank], first))
@@ -77,6 +80,8 @@ class VersionedWeights:
         if op.kind == OpKind.STEP:
             slot = self._slot(op.stage, op.microbatch) if op in self._stashing else None
             return partial(self._update, self._parameters[op.stage], slot, work)
+        if op.kind == OpKind.F:
+            work = partial(self._predict, op.stage, work)
         if op not in self._older:
             return work
         slot = self._slot(op.stage, self._older[op])
@@ -91,6 +96,13 @@ class VersionedWeights:
             self._table.values[slot] = replaced
             _point(parameters, tuple(tensor.clone() for tensor in replaced))
         with _unsafe_preserve_version_counter(parameters):
+            work()
+
+    def _predict(self, stage: int, work: Work) -> None:
+        if self.predictor is None:
+            work()
+            return
+        with self.predictor.around_forward(stage):
             work()
 
     def _read(self, parameters: tuple[Tensor, ...], slot: int, work: Work) -> None:
