@@ -3,6 +3,7 @@
 import io
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -121,7 +122,9 @@ def test_memory_rises_to_the_peak_of_its_rank_and_stays_below_the_limit() -> Non
 
 
 def test_numbers_are_in_their_ops_and_no_text_covers_another() -> None:
-    root = drawn(chart_of("zb-v"), chart_of("1f1b"))
+    long = replace(chart_of("zb-v"), reason="a reason of some length that is told; " * 8)
+    root = drawn(long, chart_of("1f1b"))
+    assert sum("a reason of some" in text for text in texts_of(root)) >= 2
     boxes = []
     for text in root.iter(f"{SVG}text"):
         style, words = text.get("class") or "", text.text or ""

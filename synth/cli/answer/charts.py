@@ -28,11 +28,14 @@ class ChartSet:
     @classmethod
     def of(cls, plan: "Plan", overlaid: "Overlay", others: Sequence["Chart"] = ()) -> Self:
         """Return other schedules, then the plan, then the run if the overlay has one."""
+        from synth.plan.reason import reason_of
         from synth.report.chart.chart import Chart
 
         has_run = overlaid.measured is not None
         name = "planned" if has_run else plan.name
-        charts = [*others, Chart.planned(name, plan, overlaid.timeline)]
+        timeline = overlaid.timeline
+        reason = reason_of(plan, timeline.lowered, timeline)
+        charts = [*others, Chart.planned(name, plan, timeline, reason)]
         if has_run:
             charts.append(Chart.measured("measured", plan, overlaid))
         size = f"{plan.num_ranks} ranks, {plan.num_micro_batches} micro-batches"

@@ -22,6 +22,7 @@ class Chart:
         note: its figures in one line.
         stages: the layers of each stage, in words.
         caps_bytes: the memory limit of each rank, if there is one.
+        reason: why the schedule is as it is, in a sentence; empty if that is not told.
     """
 
     title: str
@@ -29,12 +30,15 @@ class Chart:
     timed: TimedSchedule
     stages: tuple[str, ...]
     caps_bytes: tuple[int, ...] | None = None
+    reason: str = ""
 
     @classmethod
-    def planned(cls, title: str, plan: Plan, timeline: Timeline) -> Self:
+    def planned(cls, title: str, plan: Plan, timeline: Timeline, reason: str = "") -> Self:
         """Make the chart of a simulated schedule in the partition and limits of a plan."""
         timed = TimedSchedule.of_timeline(timeline)
-        return cls(title, _figures(plan, timeline), timed, _stage_names(plan), plan.caps_bytes)
+        return cls(
+            title, _figures(plan, timeline), timed, _stage_names(plan), plan.caps_bytes, reason
+        )
 
     @classmethod
     def measured(cls, title: str, plan: Plan, overlaid: Overlay) -> Self:

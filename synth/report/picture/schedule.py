@@ -132,21 +132,22 @@ class _Block:
 
 
 def _head(chart: Chart) -> list[str]:
-    """Return the lines of a chart's note, the first of which stands beside its title."""
-    return _wrapped(chart.note.split(", "), _name_width(chart))
+    """Return the lines of note and reason, the first of which stands beside the title."""
+    lines = _wrapped(chart.note, ", ", _name_width(chart))
+    return [*lines, *_wrapped(chart.reason, " ", 0.0)] if chart.reason else lines
 
 
-def _wrapped(parts: Sequence[str], used: float) -> list[str]:
-    """Join parts by commas, in lines as wide as the picture; of the first some is used."""
+def _wrapped(text: str, between: str, used: float) -> list[str]:
+    """Break a text at a separator, in lines as wide as the picture; of the first some is used."""
     lines = [""]
     room = WIDTH - LEFT - RIGHT - used
-    for part in parts:
-        if lines[-1] and text_width(f"{lines[-1]}, {part}") > room:
-            lines[-1] += ","
+    for part in text.split(between):
+        if lines[-1] and text_width(f"{lines[-1]}{between}{part}") > room:
+            lines[-1] += between.rstrip()
             lines.append(part)
             room = WIDTH - LEFT - RIGHT
         else:
-            lines[-1] += f", {part}" if lines[-1] else part
+            lines[-1] += f"{between}{part}" if lines[-1] else part
     return lines
 
 
