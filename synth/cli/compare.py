@@ -85,6 +85,14 @@ def command(
         ),
     ] = None,
     recompute: ChosenRecomputeOption = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="ring or gather: a further row of the solver, with weights that travel. Can be "
+            "repeated.",
+            show_default="none",
+        ),
+    ] = None,
     link: LinkOption = None,
     no_solve: Annotated[
         bool, typer.Option("--no-solve", help="Compare published schedules only.")
@@ -147,7 +155,7 @@ def command(
             f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
             "give one of them"
         )
-    searches = read_searches(placement or [AUTO], ranks, recompute)
+    searches = read_searches(placement or [AUTO], ranks, recompute, weights or ())
     searches = [] if no_solve else searches
     found = Comparison(question)
     options = SolveOptions(

@@ -46,17 +46,20 @@ def read_question(
     )
 
 
-def read_searches(names: Sequence[str], ranks: int, recompute: str | None) -> "list[Search]":
+def read_searches(
+    names: Sequence[str], ranks: int, recompute: str | None, weights: Sequence[str] = ()
+) -> "list[Search]":
     """Return the searches: one per placement, and one more with recomputation if asked for.
 
     `auto` is one search, which also chooses recomputation. On named placements nothing recomputes
-    by default.
+    by default. For each of `weights`, ring or gather, there is a search in which they travel.
 
     Raises:
         SynthError: an unknown placement, or a stage that does not exist on one of them.
     """
     from synth.plan.comparison import Search
     from synth.schedule.placements import placement as named_placement
+    from synth.solve.weights.travel import WeightMovement
 
     searches = []
     for name in names:
@@ -68,6 +71,10 @@ def read_searches(names: Sequence[str], ranks: int, recompute: str | None) -> "l
         searches.append(Search(name, where))
         if choice != ():
             searches.append(Search(name, where, choice))
+    for name in weights:
+        if name not in [*map(str, WeightMovement)]:
+            raise SynthError(f"--weights {shown(name)} is not understood; give ring or gather")
+        searches.append(Search(name, None, movement=WeightMovement(name)))
     return searches
 
 

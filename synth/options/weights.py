@@ -94,9 +94,7 @@ def read_travelling(
     Raises:
         SynthError: there is none although weights shall travel.
     """
-    from synth.plan.partition.balance import balance
-    from synth.plan.weights.choice import WeightChoice, travel_candidates
-    from synth.schedule.model import Placement
+    from synth.plan.weights.choice import WeightChoice, even_stages, travel_candidates
 
     movements = WeightChoice(given.weights).movements
     if not movements:
@@ -110,8 +108,7 @@ def read_travelling(
         """The given layers of each stage, or as many as balance the stages among themselves."""
         if not is_auto and read_sizes(asked.partition) is not None:
             return asked.partition
-        one_each = Placement.linear(where.num_stages)
-        return ",".join(map(str, balance(asked.profile, one_each, None, asked.num_micro_batches)))
+        return ",".join(map(str, even_stages(asked.profile, where.num_stages)))
 
     found, refusals = travel_candidates(
         movements,

@@ -7,6 +7,7 @@ would be run, with their peak, static memory and traffic.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from synth.costs import HOST, Costs
 from synth.errors import SynthError
@@ -18,6 +19,8 @@ from synth.plan.claim import claim_of
 from synth.plan.comparison import Comparison, Entry, Question, Refusal, Search
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.recompute.repartition import solve_repartitioning
+from synth.plan.weights.choice import even_stages, travel_candidates
+from synth.plan.weights.choose import solve_choosing_weights
 from synth.schedule.files.plan_file import Claim
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import exceeds_caps, peak_bytes, static_bytes
@@ -30,6 +33,7 @@ from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import Result
 from synth.solve.tuning import SEARCH
+from synth.solve.weights.travel import WeightMovement
 
 
 def compare(
@@ -172,6 +176,8 @@ class _Comparing:
 
     def _solve(self, search: Search) -> Result:
         asked, options = self.question, self.options
+        if search.movement is not None:
+            return self._solve_travelling(search.movement)
         if search.placement is not None and not asked.partition_is_sought:
             problem = self._problem(search.placement)
             profile = asked.profile if asked.partition is None else None
@@ -181,6 +187,29 @@ class _Comparing:
             candidates, asked.profile, asked.partitioning, options, stop=self.stop
         )
         return chosen.result
+
+    def _solve_travelling(self, movement: WeightMovement) -> Result:
+        """Search with weights that travel.
+
+        Raises:
+            SynthError: they cannot, with these numbers.
+        """
+        asked = self.question
+        found, refusals = travel_candidates(
+            (movement,), None, asked.num_ranks, len(asked.profile.layers), self._travel_problem
+        )
+        if not found:
+            raise SynthError(next(iter(refusals.values())))
+        chosen = solve_choosing_weights(
+            found, (), asked.profile, asked.partitioning, self.options, stop=self.stop
+        )
+        return chosen.result
+
+    def _travel_problem(self, where: Placement) -> Problem:
+        sizes = self.question.partition
+        if sizes is None or len(sizes) != where.num_stages:
+            sizes = even_stages(self.question.profile, where.num_stages)
+        return self._problem_in(sizes, partition_costs(self.question.profile, sizes), where)
 
     def _candidates(self, search: Search) -> list[Candidate]:
         """Return the placement of a search as candidate, or all possible ones.
@@ -220,9 +249,12 @@ class _Comparing:
         return self._known[where]
 
     def _problem(self, where: Placement) -> Problem:
-        asked = self.question
         sizes, costs = self._partitioned(where)
-        is_best = is_proven_best(where, asked.partition)
+        is_best = is_proven_best(where, self.question.partition)
+        return replace(self._problem_in(sizes, costs, where), partition_is_best=is_best)
+
+    def _problem_in(self, sizes: tuple[int, ...], costs: Costs, where: Placement) -> Problem:
+        asked = self.question
         return Problem(
             costs,
             where,
@@ -230,7 +262,6 @@ class _Comparing:
             caps_bytes=asked.caps_bytes,
             objective=asked.objective,
             partition=sizes,
-            partition_is_best=is_best,
         )
 
     def _add(

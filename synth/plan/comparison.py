@@ -11,6 +11,7 @@ from synth.profile import Profile
 from synth.schedule.files.plan_file import Claim, Plan
 from synth.schedule.model import Placement, Schedule
 from synth.solve.result import relative_gap
+from synth.solve.weights.travel import WeightMovement
 from synth.units import format_bytes, format_us
 
 # Prefix of the solver's rows before the placement, and suffix if stages recompute.
@@ -19,14 +20,15 @@ WITH_R = "+R"
 
 
 class Search(NamedTuple):
-    """A search of the solver: its name, placement and stages that recompute.
+    """A search of the solver: its name, placement, stages that recompute, and movement of weights.
 
-    None as placement or as stages leaves them to the solver.
+    None as placement or as stages leaves them to the solver; as movement, weights stay.
     """
 
     name: str
     placement: Placement | None
     recompute: Choice = ()
+    movement: WeightMovement | None = None
 
     @property
     def title(self) -> str:

@@ -69,3 +69,14 @@ def test_options_that_do_not_go_with_weights_that_travel_are_refused(
 ) -> None:
     ended = synth(*SOLVE, "--weights", *arguments)
     assert ended.code == 2 and words in ended.stderr
+
+
+def test_compare_has_a_row_of_the_solver_with_weights_that_travel(synth: Synth) -> None:
+    problem = ("compare", NAME, "--ranks", "4", "--micro-batches", "4", "--link", "10us,25GB/s")
+    only = ("--only", "zero", "--placement", "linear", "--time-limit", "5s", "--gap", "10%")
+    ended = synth(*problem, *only, "--weights", "gather", "--format", "json")
+    found = {one["name"]: one for one in json.loads(ended.stdout)["schedules"]}
+    assert found["solved gather"]["makespan_us"] <= found["zero"]["makespan_us"]
+    assert found["solved gather"]["lower_bound_us"] <= found["solved gather"]["makespan_us"]
+    refused = synth(*problem, "--weights", "star")
+    assert refused.code == 2 and "give ring or gather" in refused.stderr

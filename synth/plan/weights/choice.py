@@ -5,6 +5,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from synth.errors import SynthError
+from synth.plan.partition.balance import balance
+from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.solve.problem import Problem
@@ -35,6 +37,11 @@ class WeightChoice(StrEnum):
             WeightChoice.GATHER: (WeightMovement.GATHER,),
             WeightChoice.AUTO: tuple(WeightMovement),
         }[self]
+
+
+def even_stages(profile: Profile, num_stages: int) -> tuple[int, ...]:
+    """Return layers per stage that balance the stages among themselves; ranks have equal work."""
+    return balance(profile, Placement.linear(num_stages), None, num_stages)
 
 
 class TravelCandidate(NamedTuple):
