@@ -52,7 +52,7 @@ def connect(
     check_same(parts.lowered.schedule, group)
     tied = options.tied or {}
     layout = GradientLayout([stage.module for stage in parts.stages.values()], tied)
-    kept = keep_stages(parts.lowered, group, parts.stages, layout, tied)
+    kept = keep_stages(parts.lowered, group, parts.stages, layout, tied, device=parts.device)
     if kept is not None and groups.peers is not None:
         raise SynthError(
             "weights travel in this schedule, which runs in one pipeline only; leave "

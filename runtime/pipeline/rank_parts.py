@@ -127,6 +127,6 @@ def make_stages(lowered: Lowered, rank: int, given: Modules, loss: Loss | None) 
 
 
 def device_of(stages: Mapping[int, Stage]) -> torch.device:
-    """The device of the parameters; the CPU if no stage has any."""
-    tensors = (tensor for stage in stages.values() for tensor in stage.state())
+    """The device of the parameters that have values; the CPU if no stage has any."""
+    tensors = (t for stage in stages.values() for t in stage.state() if not t.is_meta)
     return next((tensor.device for tensor in tensors), torch.device("cpu"))

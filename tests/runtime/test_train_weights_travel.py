@@ -40,12 +40,14 @@ def options(tmp_path: Path) -> TrainOptions:
     return TrainOptions(data=text, steps=3)
 
 
-def plan_of(profile: Profile, name: str, num_ranks: int = 2) -> Plan:
+def plan_of(
+    profile: Profile, name: str, num_ranks: int = 2, recomputed_layers: tuple[int, ...] = ()
+) -> Plan:
     schedule = generate(name, num_ranks, 2 * num_ranks)
     num_stages, num_layers = schedule.placement.num_stages, len(profile.layers)
     sizes = [num_layers // num_stages] * num_stages
     sizes[0] += num_layers - sum(sizes)
-    return Plan.of(profile, tuple(sizes), schedule)
+    return Plan.of(profile, tuple(sizes), schedule, recomputed_layers=recomputed_layers)
 
 
 def train(rank: int, world_size: int, plan: str, options: TrainOptions) -> RankResult:
@@ -70,6 +72,17 @@ def test_memory_is_that_of_the_plan(
     for rank, result in enumerate(run(pool, plan, options)):
         predicted = plan.claim.peak_bytes[rank]
         assert 0.9 * predicted < result.peak_bytes <= predicted + ABSENT_BYTES
+
+
+@pytest.mark.parametrize("name", ["weipipe", "zero:1"])
+def test_recomputed_layers_hold_no_weights_between_their_forward_and_their_backward(
+    pool: Any, profile: Profile, options: TrainOptions, name: str
+) -> None:
+    expected = run(pool, plan_of(profile, "1f1b"), options)[0].losses
+    plan = plan_of(profile, name, recomputed_layers=(1, 2))
+    for rank, result in enumerate(run(pool, plan, options)):
+        assert result.losses == pytest.approx(expected, rel=1e-5)
+        assert result.peak_bytes <= plan.claim.peak_bytes[rank] + ABSENT_BYTES
 
 
 def saving(options: TrainOptions, folder: Path, steps: int, **more: Any) -> TrainOptions:

@@ -237,6 +237,37 @@ def test_weights_may_be_gone_before_w_whatever_is_called(name: str) -> None:
     assert RankThreads().run(many_calls, 2, name) == [[], []]
 
 
+def warmed_up(rank: int, size: int, name: str) -> bool:
+    """True if a rank's gradients are those without a warm-up, and an evaluation's loss repeats."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate(name, size, 2 * size)
+    num_stages = schedule.placement.num_stages
+    batch, found = Batch(*build_batch(schedule.num_micro_batches)), []
+    for warm_up in (False, True):
+        stages = build_stages(num_stages)
+        pipeline = Pipeline(
+            schedule,
+            {n: [stage] for n, stage in enumerate(stages)},
+            group=group_here(),
+            warm_up=warm_up,
+        )
+        before = pipeline.evaluate(batch)
+        loss = pipeline.step(batch)
+        after = pipeline.evaluate(batch)
+        assert before is not None and loss is not None and after is not None
+        assert torch.equal(before, after) and torch.allclose(before, loss)
+        updated = pipeline.updated.values()
+        found.append([gradient_of(p) for module in updated for p in module.parameters()])
+    return all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("name", ["weipipe", "weipipe:wzb2", "zero:1", "zero:1,zero-1"])
+def test_warm_up_and_evaluation_leave_no_trace(name: str) -> None:
+    assert all(RankThreads().run(warmed_up, 2, name))
+
+
 class _Meeting(nn.Module):
     """A layer whose forward waits for an event, or sets it."""
 
@@ -346,6 +377,28 @@ def build(rank: int, size: int, stages: dict[int, nn.Module], tied: bool) -> str
             tied={"table": parameter} if tied else None,
         )
     return str(caught.value)
+
+
+def test_a_home_without_values_is_refused_on_all_ranks_while_others_need_none() -> None:
+    here, nowhere = nn.Linear(3, 3), nn.Linear(3, 3, device="meta")
+    said = RankThreads().run(build, 2, {0: here, 1: nowhere}, False)
+    assert "stage 1 has its home on rank 1, and its parameters have no values" in said[1]
+    assert "rank 1 failed" in said[0]
+    for rank, module in enumerate(RankThreads().run(sent_home, 2)):
+        assert module == [rank]
+
+
+def sent_home(rank: int, size: int) -> list[int]:
+    """Build with values at home alone, step, and return the stages at home."""
+    from synth.runtime.pipeline import Pipeline
+
+    stages = {n: nn.Linear(3, 3, device=None if n == rank else "meta") for n in range(size)}
+    schedule = generate("weipipe", size, size)
+    pipeline = Pipeline(schedule, stages, group=group_here(), loss=nn.functional.mse_loss)
+    x = torch.ones(size, 3)
+    loss = pipeline.step(pipeline.split(x, targets=x))
+    assert loss is not None and loss.isfinite()
+    return list(pipeline.updated)
 
 
 def test_parameters_of_two_stages_are_refused() -> None:

@@ -5,6 +5,7 @@ test per op is left.
 """
 
 import resource
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ class OpClock:
         self._on_cuda = device.type == "cuda"
         self._events: list[torch.cuda.Event] = []
         self._num_events = 0
+        self._lock = threading.Lock()
         self._zero: Any = 0
         self._zero_ns = 0
         self._forget()
@@ -115,11 +117,12 @@ class OpClock:
         """Return an event on CUDA, nanoseconds on CPU."""
         if not self._on_cuda:
             return time.perf_counter_ns()
-        if self._num_events == len(self._events):
-            made = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            self._events.append(made)
-        event = self._events[self._num_events]
-        self._num_events += 1
+        with self._lock:  # links that carry weights have threads of their own
+            if self._num_events == len(self._events):
+                made = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                self._events.append(made)
+            event = self._events[self._num_events]
+            self._num_events += 1
         event.record()
         return event
 

@@ -32,15 +32,16 @@ class Arrival:
     """A receive whose tensors several threads wait for."""
 
     def __init__(self, pending: Pending, device: torch.device) -> None:
-        """Share a receive; on CUDA every thread waits for it, to order its own stream."""
+        """Share a receive into tensors of a device."""
         self._pending: Pending | None = pending
-        self._is_repeatable = device.type == "cuda"
+        self._on_cuda = device.type == "cuda"
+        self._there: Any = None
         self._lock = threading.Lock()
         self._tensors: Tensors | None = None
         self._error: str | None = None
 
     def wait(self) -> Tensors:
-        """Return the tensors once they may be read.
+        """Return the tensors once they may be read, on CUDA by this thread's stream.
 
         Raises:
             RuntimeError: the other rank is gone, or the time-out passed.
@@ -49,15 +50,22 @@ class Arrival:
             if self._error is not None:
                 raise RuntimeError(self._error)
             if self._pending is not None:
-                try:
-                    self._tensors = self._pending.wait()
-                except Exception as error:
-                    self._error = str(error)
-                    raise
-                if not self._is_repeatable:
-                    self._pending = None
+                self._wait_once(self._pending)
+            elif self._there is not None:
+                torch.cuda.current_stream().wait_event(self._there)
             assert self._tensors is not None
             return self._tensors
+
+    def _wait_once(self, pending: Pending) -> None:
+        try:
+            self._tensors = pending.wait()
+        except Exception as error:
+            self._error = str(error)
+            raise
+        self._pending = None
+        if self._on_cuda:
+            self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._there.record()
 
 
 def receive_shared(

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from synth.errors import SynthError
@@ -14,6 +15,7 @@ from ..gradients.layout import GradientLayout
 from ..stage.stage import Stage
 from ..transport.rank_group import RankGroup
 from .kept_stage import KeptStage
+from .stage_weights import has_values
 
 
 def keep_stages(
@@ -22,6 +24,8 @@ def keep_stages(
     stages: Mapping[int, Stage],
     layout: GradientLayout,
     tied: Collection[str],
+    *,
+    device: torch.device,
 ) -> dict[int, KeptStage] | None:
     """Take over the parameters of a rank's stages; all ranks of the pipeline call this.
 
@@ -30,12 +34,19 @@ def keep_stages(
 
     Raises:
         SynthError: stages differ between ranks, share parameters, are wrapped for data parallelism,
-            or change their weights in a forward.
+            or change their weights in a forward; parameters have no values at their home.
     """
     flow = lowered.schedule.weights
     if flow is None:
         return None
     _check(lowered, stages, layout, tied)
+    for number, stage in stages.items():
+        if flow.is_home(number, group.rank) and not has_values(stage.module):
+            raise SynthError(
+                f"stage {number} has its home on rank {group.rank}, and its parameters have no "
+                f"values there: they are on the meta device, or were released by a pipeline with "
+                f"other homes; give a module with values"
+            )
     check_alike(group, stages, layout)
     groups: dict[tuple[int, ...], Any] = {
         homes: group.subgroup(homes, purpose="weights")
@@ -44,7 +55,12 @@ def keep_stages(
     }
     return {
         number: KeptStage(
-            stages[number].module, flow, number, group.rank, groups.get(flow.homes[number])
+            stages[number].module,
+            flow,
+            number,
+            group.rank,
+            groups.get(flow.homes[number]),
+            device=device,
         )
         for number in sorted(stages)
     }

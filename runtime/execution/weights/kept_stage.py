@@ -57,7 +57,14 @@ class KeptStage:
     """
 
     def __init__(
-        self, module: nn.Module, flow: WeightFlow, stage: int, rank: int, group: Any = None
+        self,
+        module: nn.Module,
+        flow: WeightFlow,
+        stage: int,
+        rank: int,
+        group: Any = None,
+        *,
+        device: torch.device,
     ) -> None:
         """Take over a module; if several ranks share the stage, all of them call this together.
 
@@ -68,10 +75,11 @@ class KeptStage:
             stage: its number.
             rank: this one.
             group: of the stage's homes, if there are several.
+            device: the device of this rank.
         """
         homes = flow.homes[stage]
         self._flow, self._num_shares = flow, len(homes)
-        self.weights = StageWeights(module, len(homes))
+        self.weights = StageWeights(module, len(homes), device=device)
         self.group, self.index = group, homes.index(rank) if rank in homes else 0
         self.updated: nn.Module | None = None
         self._share: Share | None = None

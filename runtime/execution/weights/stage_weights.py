@@ -33,19 +33,19 @@ class _Saved(NamedTuple):
 class StageWeights:
     """A stage's parameters and the buffers that hold them now."""
 
-    def __init__(self, module: nn.Module, num_shares: int = 1) -> None:
+    def __init__(self, module: nn.Module, num_shares: int = 1, *, device: torch.device) -> None:
         """Take over a module's parameters, which have their values still.
 
         Args:
             module: of the stage; its parameters may be on the meta device where it is not at home.
             num_shares: the number of ranks that keep a share of each buffer.
+            device: the device of this rank.
         """
-        self.module = module
-        _materialise(module)
+        self.module, self.device = module, device
+        _materialise(module, device)
         self.parameters: list[nn.Parameter] = list(module.parameters())
         self.trained = [p for p in self.parameters if p.requires_grad]
         self.layout = ParameterLayout.of(self.parameters, num_shares)
-        self.device = next((p.device for p in self.parameters), torch.device("cpu"))
         self.kept: Tensors | None = None
         """The buffers that stay on this rank; None: there are none between visits."""
         self._resting: list[Tensor] = []
@@ -207,6 +207,14 @@ def release_parameters(module: nn.Module) -> None:
         parameter.data = absent(parameter, parameter.device)
 
 
+def has_values(module: nn.Module) -> bool:
+    """True if all parameters have memory for their elements."""
+    return all(
+        not p.is_meta and p.untyped_storage().nbytes() >= p.numel() * p.element_size()
+        for p in module.parameters()
+    )
+
+
 def absent(tensor: Tensor, device: torch.device) -> Tensor:
     """A stand-in of a tensor's shape and dtype with one element of memory, which is not a number.
 
@@ -217,13 +225,9 @@ def absent(tensor: Tensor, device: torch.device) -> Tensor:
     return one.expand(tensor.shape)
 
 
-def _materialise(module: nn.Module) -> None:
-    """Replace parameters on the meta device by stand-ins on the others' device, else the CPU."""
+def _materialise(module: nn.Module, device: torch.device) -> None:
+    """Replace parameters on the meta device by stand-ins on a real one."""
     found = {id(p): p for p in module.parameters() if p.is_meta}
-    if not found:
-        return
-    others = (*module.parameters(), *module.buffers())
-    device = next((t.device for t in others if not t.is_meta), torch.device("cpu"))
     made = {
         key: nn.Parameter(absent(p, device), requires_grad=p.requires_grad)
         for key, p in found.items()
