@@ -5,6 +5,7 @@ Comments that a reader does not see say what a block is, on the line above it:
     <!-- file: tiny.py -->        the block is this file, for the commands behind it
     <!-- not run: REASON -->      its commands are parsed only
     <!-- before: COMMAND -->      this command runs before those of the block
+    <!-- files of: PAGE -->       the files of another page are there before
 """
 
 import re
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<mark>file|not run|before): (?P<said>.+?) -->\n+)?"
+    r"^(?:<!-- (?P<mark>file|not run|before|files of): (?P<said>.+?) -->\n+)?"
     r"```(?P<language>\w*)\n(?P<text>.*?)^```",
     re.DOTALL | re.MULTILINE,
 )
@@ -33,6 +34,7 @@ class Block:
     file: str | None = None
     why_not_run: str | None = None
     before: str | None = None
+    files_of: str | None = None
 
     @property
     def commands(self) -> list[str]:
@@ -52,6 +54,7 @@ def blocks(page: Path) -> list[Block]:
             file=found["said"] if found["mark"] == "file" else None,
             why_not_run=found["said"] if found["mark"] == "not run" else None,
             before=found["said"] if found["mark"] == "before" else None,
+            files_of=found["said"] if found["mark"] == "files of" else None,
         )
         for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))
     ]

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from synth.cli.commands import app
-from tests.docs.pages import PAGES, ROOT, blocks, spans
+from tests.docs.pages import PAGES, ROOT, Block, blocks, spans
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LONGEST_S = 600
@@ -61,8 +61,7 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page)):
         if block.why_not_run is not None:
             continue
-        if block.file is not None:
-            (tmp_path / block.file).write_text(block.text)
+        write_files([block, *(blocks(ROOT / block.files_of) if block.files_of else [])], tmp_path)
         for command in filter(None, (block.before, *block.commands)):
             run(command, tmp_path)
         if block.language == "python" and block.file is None:
@@ -70,12 +69,17 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
             run(f"python block{number}.py", tmp_path)
 
 
+def write_files(found: list[Block], folder: Path) -> None:
+    for block in found:
+        if block.file is not None:
+            (folder / block.file).write_text(block.text)
+
+
 def run(command: str, folder: Path) -> None:
     """Run a command as a reader would, with the programs of this environment."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "ROOT": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": LOOPBACK,
     }
