@@ -37,7 +37,7 @@ def main() -> None:
     rows = []
     for num_ranks in asked.ranks:
         for name in asked.families:
-            found = _run(_plan(name, num_ranks, asked), asked.steps)
+            found = _run(plan_of(name, num_ranks, asked), asked.steps)
             rows.append((str(num_ranks), name, *_cells(found)))
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
     head = (
@@ -57,7 +57,7 @@ def main() -> None:
     print(table(head, rows))
 
 
-def _plan(name: str, num_ranks: int, asked: argparse.Namespace) -> Plan:
+def plan_of(name: str, num_ranks: int, asked: argparse.Namespace) -> Plan:
     """A family on equal stages; what the plan file needs besides is borrowed from a profile."""
     schedule = generate(name, num_ranks, asked.micro_batches or 2 * num_ranks)
     num_stages = schedule.placement.num_stages

@@ -72,3 +72,18 @@ class DeviceTime:
         moment_ns = max(asked_ns - self.late_ns, due_ns, came_ns - sender_late_ns)
         self.late_ns = max(0, came_ns - moment_ns)
         self.sleep_until(moment_ns)
+
+    def resumed(self, due_ns: int, asked_ns: int, came_ns: int, sender_late_ns: int) -> None:
+        """Go on after a wait for any of several messages, which has just ended.
+
+        Args:
+            due_ns: when, by the plan's links, the first message could be there.
+            asked_ns: the start of the wait, by the host's clock.
+            came_ns: when that message came, by the host's clock.
+            sender_late_ns: the lateness with which the other rank sent.
+        """
+        over_ns = now_ns()
+        if over_ns - asked_ns < _WAITED_NS:
+            return
+        moment_ns = max(asked_ns - self.late_ns, due_ns, came_ns - sender_late_ns)
+        self.late_ns = max(0, over_ns - moment_ns)

@@ -10,6 +10,7 @@ link has ended. It takes the time in the plan, or longer if it really does.
 """
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,9 @@ from synth.schedule.lowering.lower import Transfer
 
 from ..execution.stage.boundary import Tensors
 from ..execution.transport.channels import Channels, Pending
+from ..execution.transport.watched_channels import WatchedReceives
 from .device_time import DeviceTime, after, now_ns
+from .pace import Pace
 from .stage import STAMP_BYTES
 
 _Link = tuple[int, int]
@@ -27,9 +30,26 @@ _Link = tuple[int, int]
 class EmulatedLinks:
     """Passes messages on to real channels and delays them as long as the plan says."""
 
-    def __init__(self, channels: Channels, device: DeviceTime) -> None:
+    def __init__(
+        self,
+        channels: Channels,
+        device: DeviceTime,
+        pace: Pace,
+        watched: WatchedReceives | None = None,
+    ) -> None:
+        """Delay messages.
+
+        Args:
+            channels: the real ones.
+            device: the clock of this rank's device.
+            pace: the times of transfers.
+            watched: watches the real receives, for a rank that looks ahead.
+        """
         self._channels = channels
         self.device = device
+        self._pace = pace
+        self._watched = watched
+        self._arriving: dict[Transfer, _Arriving] = {}
         self._sending_until_ns: defaultdict[_Link, int] = defaultdict(int)
         self._receiving_until_ns: defaultdict[_Link, int] = defaultdict(int)
         self._open: defaultdict[_Link, deque[_Arriving]] = defaultdict(deque)
@@ -40,7 +60,8 @@ class EmulatedLinks:
         _stamp(tensors)[:] = sent_ns, self.device.late_ns
         link = (transfer.source, transfer.target)
         start_ns = max(sent_ns, self._sending_until_ns[link])
-        self._sending_until_ns[link] = end_ns = after(start_ns, transfer.duration_us)
+        taken_us = self._pace.transfer_us(transfer, sends=True)
+        self._sending_until_ns[link] = end_ns = after(start_ns, taken_us)
         return _Leaving(self._channels.send(tensors, transfer), self.device, end_ns)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
@@ -48,6 +69,8 @@ class EmulatedLinks:
         pending = self._channels.receive(buffers, transfer)
         arriving = _Arriving(self, pending, transfer, self.device.now_ns())
         self._open[transfer.source, transfer.target].append(arriving)
+        if self._watched is not None:
+            self._arriving[transfer] = arriving
         return arriving
 
     def abort(self) -> None:
@@ -61,8 +84,46 @@ class EmulatedLinks:
             each = self._open[link].popleft()
             sent_ns, each.sender_late_ns = _stamp(each.pending.wait()).tolist()
             start_ns = max(sent_ns, each.posted_ns, self._receiving_until_ns[link])
-            each.end_ns = after(start_ns, each.transfer.duration_us)
+            each.end_ns = after(start_ns, self._pace.transfer_us(each.transfer, sends=False))
             self._receiving_until_ns[link] = each.end_ns
+
+    def has_arrived(self, transfer: Transfer) -> bool:
+        """True if a posted receive has ended by the device's time."""
+        if transfer not in self._arriving:  # it was waited for
+            return True
+        end_ns = self._known_end_ns(transfer)
+        return end_ns is not None and end_ns <= self.device.now_ns()
+
+    def forget(self, transfer: Transfer) -> None:
+        """A receive was waited for, and its tensors are the reader's."""
+        self._arriving.pop(transfer, None)
+
+    def wait_any(self, transfers: Sequence[Transfer]) -> None:
+        """Return once one of the posted receives has ended by the device's time."""
+        assert self._watched is not None
+        asked_ns = now_ns()
+        while True:
+            came = [t for t in transfers if self._known_end_ns(t) is not None]
+            first = min(came, key=lambda t: self._arriving[t].end_ns or 0, default=None)
+            left_ns = None if first is None else self._left_ns(first)
+            if left_ns is not None and left_ns <= 0:
+                break
+            others = [t for t in transfers if t not in came]
+            self._watched.wait_any(others, None if left_ns is None else left_ns / 1e9)
+        assert first is not None
+        arriving, arrived_ns = self._arriving[first], self._watched.arrived_ns(first) or 0
+        self.device.resumed(arriving.end_ns or 0, asked_ns, arrived_ns, arriving.sender_late_ns)
+
+    def _left_ns(self, transfer: Transfer) -> int:
+        return (self._arriving[transfer].end_ns or 0) - self.device.now_ns()
+
+    def _known_end_ns(self, transfer: Transfer) -> int | None:
+        """When a posted receive ends by the plan's links; None: its message has not come."""
+        assert self._watched is not None
+        arriving = self._arriving[transfer]
+        if arriving.end_ns is None and self._watched.has_arrived(transfer):
+            self.settle(arriving)
+        return arriving.end_ns
 
 
 def _stamp(tensors: Tensors) -> npt.NDArray[np.int64]:
@@ -103,6 +164,7 @@ class _Arriving:
         self._links.settle(self)
         assert self.end_ns is not None
         self._links.device.arrived(self.end_ns, asked_ns, self.sender_late_ns)
+        self._links.forget(self.transfer)
         return self.pending.wait()
 
 

@@ -1,27 +1,32 @@
 """One rank of an emulated run, from the plan to its measurements."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
 import torch
 import torch.distributed as dist
+from pydantic import NonNegativeInt
 
 from synth.costs import HOST
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.record import Record
+from synth.schedule.look_ahead import LookAhead
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import static_bytes
 
 from ..batch import Batch
 from ..execution.core.clock import OpClock
 from ..execution.core.executor import Executor
+from ..execution.core.out_of_order import OutOfOrder
 from ..execution.core.progress import RankProgress
 from ..execution.core.stepper import Stepper
 from ..execution.core.tracer import Tracer
 from ..execution.transport.groups import Group
 from ..execution.transport.open_channels import open_channels
 from ..execution.transport.traced_channels import TracedChannels
+from ..execution.transport.watched_channels import WatchedReceives
 from ..execution.transport.with_host import WithHost
 from ..optimize import GradientNorm
 from ..profiling.meter import measure
@@ -31,6 +36,7 @@ from .device_time import DeviceTime, now_ns
 from .gradient_sums import EmulatedReducer
 from .host_link import EmulatedHostLink
 from .links import EmulatedLinks
+from .pace import Disturbance, Pace
 from .stage import EmulatedStage, boundary_of, moved_bytes
 
 _CPU = torch.device("cpu")
@@ -45,6 +51,10 @@ class EmulationOptions(Record):
     patience_s: float = 120.0
     trace_every: int = 1
     post_validation: bool = False
+    look_ahead: NonNegativeInt = 0
+    caps_bytes: tuple[int, ...] | None = None
+    """The memory limits that look-ahead keeps; None: each rank's planned peak."""
+    disturbance: Disturbance = Disturbance()
     device: Literal["cpu"] = "cpu"
     restarts: Literal[0] = 0
     data_parallel: Literal[1] = 1
@@ -149,9 +159,14 @@ class RankEmulation:
         self._device = device = DeviceTime()
         costs = lowered.costs.stages
         last = len(costs) - 1
+        pace = Pace(options.disturbance, world.rank)
         stages = {
             s: EmulatedStage(
-                costs[s], costs[s - 1].output_bytes if s else None, device, is_last=s == last
+                costs[s],
+                costs[s - 1].output_bytes if s else None,
+                device,
+                is_last=s == last,
+                op_us=partial(_op_us, pace, s),
             )
             for s, _ in lowered.schedule.placement.held[world.rank]
         }
@@ -159,8 +174,10 @@ class RankEmulation:
         self._clock = OpClock(_CPU)
         self._tracer = Tracer(self._clock, options.trace_every)
         between = [t for t in lowered.transfers if HOST not in (t.source, t.target)]
-        channels = open_channels(_CPU, between, options.timeout_s, group, lowered)
-        links = WithHost(EmulatedLinks(channels, device), EmulatedHostLink(device))
+        watched = WatchedReceives() if options.look_ahead else None
+        channels = open_channels(_CPU, between, options.timeout_s, group, lowered, watched)
+        paced = EmulatedLinks(channels, device, pace, watched)
+        links = WithHost(paced, EmulatedHostLink(device))
         self._saved_sizes = {
             (op.stage, op.microbatch): (moved_bytes(costs[op.stage]),)
             for ops in lowered.ops
@@ -176,6 +193,7 @@ class RankEmulation:
             clock=self._clock,
             reducer=EmulatedReducer(lowered, group, self._clock, device),
             progress=progress,
+            out_of_order=_look_ahead(lowered, world.rank, options, paced),
         )
         self._steps: Stepper = (
             _LateSteps(stages, group) if options.post_validation else _Steps(stages, device)
@@ -209,6 +227,8 @@ class RankEmulation:
             else:
                 self._step()
             end_ns = now_ns()
+            if self._options.look_ahead:
+                result.early_ops.append(self._executor.num_early)
             seconds = (end_ns - start_ns) / 1e9
             result.step_seconds.append(seconds)
             result.program_seconds.append(seconds)
@@ -228,6 +248,20 @@ class RankEmulation:
     def _step(self) -> None:
         inputs = [()] * self._num_micro_batches
         self._executor.step(Batch(inputs=inputs), self._shapes, saved_sizes=self._saved_sizes)
+
+
+def _op_us(pace: Pace, stage: int, kind: OpKind, planned_us: int) -> int:
+    return pace.op_us(kind, stage, planned_us)
+
+
+def _look_ahead(
+    lowered: Lowered, rank: int, options: EmulationOptions, links: EmulatedLinks
+) -> OutOfOrder | None:
+    if not options.look_ahead:
+        return None
+    cap_bytes = None if options.caps_bytes is None else options.caps_bytes[rank]
+    chooser = LookAhead(lowered, rank, options.look_ahead, cap_bytes)
+    return OutOfOrder(chooser, lowered.programs[rank], links)
 
 
 def _check_world(lowered: Lowered, world: World, group: Group) -> None:

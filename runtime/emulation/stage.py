@@ -1,6 +1,6 @@
 """A stage that takes the profile's time and memory, and computes nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -34,7 +34,13 @@ class EmulatedStage:
     """
 
     def __init__(
-        self, costs: StageCosts, input_bytes: int | None, device: DeviceTime, *, is_last: bool
+        self,
+        costs: StageCosts,
+        input_bytes: int | None,
+        device: DeviceTime,
+        *,
+        is_last: bool,
+        op_us: Callable[[OpKind, int], int] | None = None,
     ) -> None:
         """Make a stage.
 
@@ -43,8 +49,11 @@ class EmulatedStage:
             input_bytes: the output of the previous stage; None: this is the first stage.
             device: the clock of its device.
             is_last: True if F returns the loss.
+            op_us: returns the time that an op of a kind takes now, given its time in the plan;
+                None: that of the plan.
         """
         self._device = device
+        self._op_us = op_us
         self.is_last = is_last
         self._costs = costs
         self._input = boundary_of(input_bytes) if input_bytes is not None else None
@@ -147,7 +156,8 @@ class EmulatedStage:
     def _take(self, kind: OpKind, rise_bytes: int | None = None) -> None:
         """Let the op's time pass, with the memory rise that it has while it runs."""
         _hold(self._costs.rise_bytes[kind] if rise_bytes is None else rise_bytes)
-        self._device.run(self._costs.duration_us[kind])
+        planned_us = self._costs.duration_us[kind]
+        self._device.run(planned_us if self._op_us is None else self._op_us(kind, planned_us))
 
 
 def _hold(num_bytes: int) -> Tensor:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from synth.errors import SynthError
 from synth.schedule.files.plan_file import schedule_fingerprint
+from synth.schedule.look_ahead import LookAhead
 
 from ..execution.core.clock import OpClock
 from ..execution.core.executor import Executor
+from ..execution.core.out_of_order import OutOfOrder
 from ..execution.gradients.copies_and_ties import GradientReducer
 from ..execution.gradients.data_parallel import DataParallel
 from ..execution.gradients.layout import GradientLayout
@@ -18,6 +20,7 @@ from ..execution.transport.channels import Channels
 from ..execution.transport.open_channels import open_channels
 from ..execution.transport.rank_group import RankGroup
 from ..execution.transport.traced_channels import TracedChannels
+from ..execution.transport.watched_channels import WatchedReceives
 from ..execution.weights.keeping import keep_stages
 from ..execution.weights.kept_stage import KeptStage
 from .groups import PipelineGroups
@@ -65,8 +68,9 @@ def connect(
     shapes = ShapeFinder(group, placement, parts.stages, changing=options.changing_shapes)
     saved_sizes = SizeFinder(group, parts.lowered, parts.stages)
     warm_up = _warm_up(parts, group, options, kept or {})
+    watched = WatchedReceives() if options.look_ahead else None
     channels = open_channels(
-        parts.device, parts.lowered.transfers, options.timeout_s, group, parts.lowered
+        parts.device, parts.lowered.transfers, options.timeout_s, group, parts.lowered, watched
     )
     executor = Executor(
         parts.lowered,
@@ -81,6 +85,7 @@ def connect(
         on_gradients=options.on_gradients,
         progress=options.progress,
         on_failure=groups.announce,
+        out_of_order=_look_ahead(parts, options.look_ahead, watched),
     )
     return Connections(kept, reducer, shapes, saved_sizes, warm_up, channels, executor)
 
@@ -112,6 +117,15 @@ def _warm_up(
     on_nccl = group.backend(parts.device) == "nccl"
     warm_up.active = on_nccl if options.warm_up is None else options.warm_up
     return warm_up
+
+
+def _look_ahead(
+    parts: RankParts, most_ops: int, watched: WatchedReceives | None
+) -> OutOfOrder | None:
+    if watched is None:
+        return None
+    chooser = LookAhead(parts.lowered, parts.rank, most_ops, parts.cap_bytes)
+    return OutOfOrder(chooser, parts.lowered.programs[parts.rank], watched)
 
 
 def _join_peers(

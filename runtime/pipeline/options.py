@@ -1,6 +1,6 @@
 """Options of a pipeline, as an object or as keywords."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypedDict, Unpack
 
@@ -27,6 +27,8 @@ class PipelineKeywords(TypedDict, total=False):
     clock: OpClock | None
     progress: RankProgress | None
     warm_up: bool | None
+    look_ahead: int
+    caps_bytes: Sequence[int] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,11 @@ class PipelineOptions:
         progress: updated before each instruction, for a post-mortem.
         warm_up: True runs the stages on zeros ahead of the first step, see `WarmUp`; None: on NCCL
             only, where the first use of a kernel may wait for a posted receive.
+        look_ahead: while the next op waits for a receive, one of so many ops behind it may run if
+            its inputs are there and the memory limit allows it (see synth.schedule.look_ahead); 0:
+            the plan's order. It needs a plan, or a schedule that is lowered on its costs.
+        caps_bytes: the ranks' memory limits for `look_ahead` if the schedule is no plan, which has
+            them; None: each rank's planned peak.
     """
 
     group: Ranks | None = None
@@ -70,6 +77,8 @@ class PipelineOptions:
     clock: OpClock | None = None
     progress: RankProgress | None = None
     warm_up: bool | None = None
+    look_ahead: int = 0
+    caps_bytes: Sequence[int] | None = None
 
     def updated(self, **keywords: Unpack[PipelineKeywords]) -> Self:
         """Return a copy with some fields changed."""

@@ -149,6 +149,11 @@ class Pipeline:
         return {stage: facts[stage].delay for stage in self.stages}
 
     @property
+    def num_early_ops(self) -> int:
+        """The number of this rank's ops of the last step that ran early, see `look_ahead`."""
+        return self._connections.executor.num_early
+
+    @property
     def held_values(self) -> int:
         """The number of boundary values and transfers held now; 0 between steps."""
         return self._connections.executor.held_values

@@ -31,6 +31,8 @@ class RankParts:
     rank: int
     stages: dict[int, Stage]
     device: torch.device
+    cap_bytes: int | None = None
+    """The memory limit of the plan for this rank; None: it has none."""
 
 
 def prepare_rank(
@@ -42,11 +44,19 @@ def prepare_rank(
         SynthError: the schedule cannot run, or not on this many ranks; the modules are of other
             stages.
     """
+    schedule = Plan.load(Path(schedule)) if isinstance(schedule, str | Path) else schedule
     lowered = lower_verified(schedule)
     check_size(lowered, group)
+    if options.look_ahead and isinstance(schedule, Schedule):
+        raise SynthError(
+            "look_ahead keeps the memory limit, and a bare schedule has no costs to compute memory "
+            "from; give the plan, or the schedule lowered on its costs"
+        )
+    caps = schedule.caps_bytes if isinstance(schedule, Plan) else options.caps_bytes
     stages = make_stages(lowered, group.rank, modules, options.loss)
     device = device_of(stages) if options.device is None else torch.device(options.device)
-    return RankParts(lowered, group.rank, stages, device)
+    cap_bytes = None if caps is None else caps[group.rank]
+    return RankParts(lowered, group.rank, stages, device, cap_bytes)
 
 
 def lower_verified(schedule: AnySchedule) -> Lowered:

@@ -15,7 +15,8 @@ class RankResult:
     of an optimizer step on all ranks together. `stopped_at` is the number of steps after which
     SIGTERM ended the run early. `num_pipelines` train side by side; `processors` is then each one's
     share of the machine's. `late`: steps were validated later. `extra_bytes`: see
-    `optimizer_headroom`.
+    `optimizer_headroom`. `early_ops` has the number of ops of each step that ran before the plan's
+    next one; empty without look-ahead.
     """
 
     rank: int
@@ -30,6 +31,7 @@ class RankResult:
     program_seconds: list[float] = field(default_factory=list)
     late: bool = False
     extra_bytes: int = 0
+    early_ops: list[int] = field(default_factory=list)
     static_bytes: int = 0
     peak_bytes: int = 0
     traced: list[LoggedStep] = field(default_factory=list)

@@ -33,6 +33,8 @@ class TrainOptions(Record):
     """Number of pipelines that train side by side, on mini-batches of their own."""
     optimizer: OptimizerSpec | None = None
     """None: the one that was profiled."""
+    look_ahead: NonNegativeInt = 0
+    """See `PipelineOptions`."""
     learning_rate: LearningRate = LearningRate(peak=1e-3)
     weight_decay: float = 0.0
     betas: tuple[float, float] | None = None

@@ -97,6 +97,8 @@ class RankTrainer:
             timeout_s=options.timeout_s,
             clock=self._clock,
             progress=progress,
+            look_ahead=options.look_ahead,
+            caps_bytes=plan.caps_bytes,
         )
         modules = self._pipeline.updated
         self._extra_bytes = extra_bytes(plan, place.rank, modules.values(), spec)
@@ -216,6 +218,8 @@ class RankTrainer:
             window=self._memory_window(result) if step == measured_step else None,
         )
         self._tracer.end(step, outcome.program_seconds * 1e6)
+        if self._options.look_ahead:
+            result.early_ops.append(self._pipeline.num_early_ops)
         return outcome
 
     def _account(

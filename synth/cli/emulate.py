@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
-from synth.cli.answer.run import iterations_us, trace_of
+from synth.cli.answer.run import early_ops_text, iterations_us, trace_of
 from synth.cli.progress.line import current_line
 from synth.cli.read.options import MOST_COLUMNS, ForceOption
 from synth.cli.read.plans import load_checked
-from synth.cli.read.run_options import WEEK_S
+from synth.cli.read.run_options import WEEK_S, LookAheadOption, refuse_charts
 from synth.overwrite_guard import TRACE, check_replaceable
 from synth.processors import num_processors
 from synth.record import check_outputs
@@ -58,6 +58,7 @@ def command(
             "period.",
         ),
     ] = False,
+    look_ahead: LookAheadOption = 0,
     timeout: Annotated[
         float,
         typer.Option(
@@ -82,12 +83,19 @@ def command(
 
     check_outputs(trace, inputs=[plan])
     check_replaceable(trace, TRACE, "--trace", force)
+    refuse_charts(look_ahead, trace)
     checked, lowered, _ = load_checked(plan)
     asked = scaled(checked, times=times, sizes=1.0 if sizes is None else sizes)
     if sizes is None:
         asked = scaled(asked, sizes=_sizes_that_can_be_moved(lowered, asked.claim.makespan_us))
     lowered, _ = asked.check()
-    options = EmulationOptions(steps=steps, timeout_s=timeout, post_validation=post_validation)
+    options = EmulationOptions(
+        steps=steps,
+        timeout_s=timeout,
+        post_validation=post_validation,
+        look_ahead=look_ahead,
+        caps_bytes=asked.caps_bytes,
+    )
     results = _emulate(asked, lowered, options)
     if results is not None:
         made = trace_of(asked, results, Source.EMULATED, times)
@@ -153,7 +161,10 @@ def _report(
     step_us = iterations_us(trace, results)
     late = results[0].late
     peaks = [r.peak_bytes for r in results]
-    found = compare(plan, lowered, step_us, executions, peaks, plan.num_ranks, late=late)
+    in_order = not results[0].early_ops
+    found = compare(
+        plan, lowered, step_us, executions, peaks, plan.num_ranks, late=late, in_order=in_order
+    )
     if output_format == Format.JSON:
         answer_json({"emulated": True, **found.model_dump(mode="json")})
         return
@@ -166,4 +177,4 @@ def _report(
         )
     planned = planned_spans(shared_timeline(lowered, plan.num_ranks, late=late))
     answer(render(planned, measured=executions[middle_step(step_us)].ops, width=width) + "\n")
-    answer(comparison_text(found))
+    answer(comparison_text(found) + early_ops_text(results))

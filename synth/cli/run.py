@@ -44,6 +44,7 @@ def command(
     master_weights: options.MasterWeightsOption = False,
     float32_gradients: options.Float32GradientsOption = False,
     post_validation: options.PostValidationOption = False,
+    look_ahead: options.LookAheadOption = 0,
     lr: options.LrOption = 1e-3,
     schedule: options.DecayOption = "constant",
     warmup_steps: options.WarmupOption = 0,
@@ -86,6 +87,7 @@ def command(
     check_replaceable(trace, TRACE, "--trace", force)
     check_replaceable(html, PAGE, "--html", force)
     check_pictures(pictures, force)
+    options.refuse_charts(look_ahead, trace, html, *pictures)
     checked, lowered, _ = load_checked(plan)
     _check_runnable(checked)
     from synth.runtime.training.train_options import TrainOptions
@@ -105,6 +107,7 @@ def command(
         data_parallel=data_parallel,
         accumulate=accumulate,
         optimizer=stepped_by,
+        look_ahead=look_ahead,
         learning_rate=options.learning_rate(lr, schedule, warmup_steps, min_lr),
         weight_decay=weight_decay,
         betas=options.betas(betas, stepped_by),

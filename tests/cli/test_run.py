@@ -123,6 +123,20 @@ def test_a_run_of_several_pipelines_goes_on_from_the_checkpoint_of_one(
 
 
 @pytest.mark.slow
+def test_a_rank_that_looks_ahead_learns_the_same(
+    run_plan: Path, text: Path, tmp_path: Path
+) -> None:
+    losses = []
+    for number in (0, 2):
+        output = tmp_path / f"run-{number}.json"
+        asked = ("--steps", 5, "--device", "cpu", "-o", output, "--look-ahead", number)
+        ended = run(run_plan, "--data", text, *asked)
+        assert ended.returncode == 0, ended.stderr
+        assert ("ops that ran early" in ended.stdout) == (number > 0)
+        losses.append(json.loads(output.read_text())["losses"])
+    assert losses[0] == losses[1]
+
+
 def test_epochs_are_gone_through_to_their_end_and_nothing_is_left_to_do_then(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from tests.cli.conftest import Synth
         (("--ignore-data",), "--ignore-data is for going on; give --resume, or leave it out"),
         (("--ignore-optimizer",), "--ignore-optimizer is for going on; give --resume"),
         (("--restarts", "1"), "--restarts goes on from checkpoints; give --checkpoint FOLDER"),
+        (("--look-ahead", "1", "--html", "t.html"), "t.html would compare the run with the order"),
         (("--trace-every", "1"), "--trace-every 1 needs a trace; give --trace FILE"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

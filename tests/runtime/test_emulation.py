@@ -180,3 +180,45 @@ def test_ranks_that_do_not_wait_at_step_replay_the_same_ops_in_the_same_memory(m
         assert result.peak_bytes == peak_bytes(lowered)[rank]
     execution = join_logs([result.traced[-1].log for [(result, _)] in by_rank])
     assert [[span.op for span in rank] for rank in execution.ops] == [list(r) for r in lowered.ops]
+
+
+def look_ahead(rank: int, size: int, schedule: Schedule, costs: Costs, cap_bytes: int) -> Any:
+    """Emulate under jitter and a slow link; return the rank's result and its held values."""
+    from synth.runtime.emulation.pace import Disturbance
+    from synth.runtime.emulation.rank import EmulationOptions, RankEmulation
+    from synth.runtime.world import World
+
+    world = World(rank, size, torch.device("cpu"), "gloo", "here", 2)
+    options = EmulationOptions(
+        steps=4,
+        look_ahead=3,
+        caps_bytes=(cap_bytes,) * size,
+        disturbance=Disturbance(jitter=0.2, slow_link=(0, 1), slow_link_factor=20.0),
+    )
+    emulation = RankEmulation(lower(schedule, costs), options, world)
+    return emulation.run(), emulation.held_values
+
+
+@pytest.mark.parametrize("family", ["1f1b", "zb-h1"])
+def test_ranks_that_look_ahead_keep_the_memory_limit(many: Any, family: str) -> None:
+    schedule, costs = generate(family, 4, MICRO_BATCHES), costs_of(4)
+    cap_bytes = round(1.3 * max(peak_bytes(lower(schedule, costs))))
+
+    found = many.run(look_ahead, 4, schedule, costs, cap_bytes)
+
+    assert [held for _, held in found] == [0] * 4
+    assert all(result.peak_bytes <= cap_bytes for result, _ in found)
+    assert sum(sum(result.early_ops) for result, _ in found) > 0
+
+
+def test_disturbed_times_are_the_same_at_both_ends_of_a_link() -> None:
+    from synth.runtime.emulation.pace import Disturbance, Pace
+
+    disturbance = Disturbance(jitter=0.1, slow_link=(0, 1), slow_link_factor=5.0)
+    sender, receiver = Pace(disturbance, 0), Pace(disturbance, 1)
+    transfers = lower(generate("1f1b", 2, MICRO_BATCHES), costs_of(2)).transfers
+    sent = [sender.transfer_us(each, sends=True) for each in transfers]
+    received = [receiver.transfer_us(each, sends=False) for each in transfers]
+    assert sent == received
+    assert all(2.5 < us / each.duration_us < 7.5 for us, each in zip(sent, transfers, strict=True))
+    assert len(set(sent)) > len(sent) // 2

@@ -1,7 +1,8 @@
 """The executor: replays one rank's lowered program op by op, within the planned memory.
 
-It makes no decisions. The program says when a receive is posted, when a send is waited for and when
-a value dies. The executor's table holds exactly the values that the plan's memory counts.
+It makes no decisions, unless it may look ahead (`out_of_order.py`). The program says when a receive
+is posted, when a send is waited for and when a value dies. The executor's table holds exactly the
+values that the plan's memory counts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from torch import Tensor
 from synth.errors import RunFailure, SynthError
 from synth.op_kinds import VISITS, OpKind
 from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
-from synth.schedule.ops import Op, ValueKind
+from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.validation_point import HalfOpenTransfers, find_validation_points
 
 from ...batch import Batch
@@ -29,6 +30,7 @@ from ..weights.travel import WeightTravel
 from ..weights.versions import VersionedWeights
 from .clock import OpClock
 from .failure import describe_failure
+from .out_of_order import OutOfOrder
 from .progress import RankProgress
 from .stage_protocol import StageProtocol
 from .step_table import SavedSizes, Shapes, Slots, StepTable
@@ -57,6 +59,7 @@ class Executor:
         on_gradients: Callable[[int], None] | None = None,
         progress: RankProgress | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
+        out_of_order: OutOfOrder | None = None,
     ) -> None:
         """Prepare a rank.
 
@@ -75,6 +78,7 @@ class Executor:
                 updates.
             progress: updated before each instruction, for a post-mortem.
             on_failure: called with the error that ends a step, before other ranks can notice.
+            out_of_order: chooses instructions while the next one waits; None: the program's order.
 
         Raises:
             SynthError: weights travel, and `kept` is missing; or backwards are to read newer
@@ -101,6 +105,7 @@ class Executor:
         self._half_open = HalfOpenTransfers((), ())
         self._progress = progress
         self._on_failure = on_failure
+        self._out_of_order = out_of_order
         schedule = lowered.schedule
         self._mean = LossTerms.of(schedule.num_micro_batches, updates=schedule.num_updates)
         self._is_broken = False
@@ -212,7 +217,7 @@ class Executor:
             begin()
             self._run(before)
         places = self._all if update else self._without_update
-        self._run(place for place in places if place >= self._point)
+        self._run([place for place in places if place >= self._point])
         if self._travel is not None:
             self._travel.end()
 
@@ -255,6 +260,11 @@ class Executor:
         """The number of values and open transfers held now; 0 between steps."""
         return self._table.num_held
 
+    @property
+    def num_early(self) -> int:
+        """The number of ops of the last step that ran before the plan's next one."""
+        return 0 if self._out_of_order is None else self._out_of_order.num_early
+
     def _begin(
         self, batch: Batch, shapes: Shapes, saved_sizes: SavedSizes, terms: LossTerms
     ) -> None:
@@ -265,6 +275,9 @@ class Executor:
         self._clock.begin()
         if self._travel is not None:
             self._travel.begin()
+        if self._out_of_order is not None:
+            run = set(self._all if self._updates else self._without_update)
+            self._out_of_order.begin([place for place in self._all if place not in run])
 
     def _undo_iteration(self) -> None:
         """Undo the ops that ran before the validation point, as all other ranks do.
@@ -288,20 +301,42 @@ class Executor:
         for pending in open_ones:
             pending.wait()
 
-    def _run(self, places: Iterable[int]) -> None:
+    def _run(self, places: Sequence[int]) -> None:
         """Run the instructions at some places of the program."""
+        if self._out_of_order is not None:
+            self._out_of_order.run(places[-1] + 1 if places else 0, self)
+            return
         values = self._table.values
         for index in places:
-            if self._progress is not None:
-                self._progress.at(index)
-            try:
-                self._actions[index]()
-            except RunFailure:
-                raise
-            except Exception as error:
-                raise RunFailure(self._describe(self._program[index], error)) from error
+            self.note_place(index)
+            self.run_one(index)
             for slot in self._frees[index]:
                 values[slot] = None
+
+    def note_place(self, place: int) -> None:
+        """Note that everything before this place has run, for a post-mortem."""
+        if self._progress is not None:
+            self._progress.at(place)
+
+    def run_one(self, index: int) -> None:
+        """Run an instruction.
+
+        Raises:
+            RunFailure: it failed; names this rank and the instruction.
+        """
+        try:
+            self._actions[index]()
+        except RunFailure:
+            raise
+        except Exception as error:
+            raise RunFailure(self._describe(self._program[index], error)) from error
+
+    def free(self, values: Iterable[Value]) -> None:
+        """Drop values from the table; others are held by the stages."""
+        for value in values:
+            slot = self._slots.numbers.get(value)
+            if slot is not None:
+                self._table.values[slot] = None
 
     def _compile(self, lowered: Lowered, instruction: Instruction) -> Callable[[], None]:
         """Return a function that runs an instruction; slots and stages are looked up now."""

@@ -6,6 +6,7 @@ from datetime import timedelta
 import torch
 
 from synth.costs import HOST
+from synth.errors import SynthError
 from synth.schedule.lowering.lower import Lowered, Transfer
 
 from ..stage.host_link import HostLink
@@ -15,6 +16,7 @@ from .gloo.eager_links import EagerLinks, most_posted
 from .groups import Group
 from .in_process.ranks import InProcessGroup
 from .nccl.channels import NcclChannels
+from .watched_channels import WatchedChannels, WatchedReceives
 from .with_host import WithHost
 
 
@@ -24,6 +26,7 @@ def open_channels(
     timeout_s: float = 300.0,
     group: Group | InProcessGroup | None = None,
     lowered: Lowered | None = None,
+    watched: WatchedReceives | None = None,
 ) -> Channels:
     """Open the channels for a schedule's transfers; every rank calls this at the same time.
 
@@ -33,6 +36,10 @@ def open_channels(
         timeout_s: the time limit of a transfer; gloo takes that of `group`, if given.
         group: the pipeline's ranks; None: all processes.
         lowered: the programs that will use the channels; None: unknown.
+        watched: watches the receives from other ranks; None: they are only waited for.
+
+    Raises:
+        SynthError: receives are to be watched on NCCL, where the host does not wait for them.
     """
     group = group or Group.world(timeout_s)
     transfers = list(transfers)
@@ -42,9 +49,16 @@ def open_channels(
     if isinstance(group, InProcessGroup):
         between = group.channels()
     elif group.backend(device) == "nccl":
+        if watched is not None:
+            raise SynthError(
+                "look-ahead needs to know on the host when a receive has arrived, which NCCL does "
+                "not tell; leave it out, or run on gloo"
+            )
         between = NcclChannels(group, links, device, timedelta(seconds=timeout_s))
     else:
         posted = most_posted(transfers, lowered, group.rank)
         between = GlooChannels(group, device, EagerLinks(group, links, posted, timeout_s))
+    if watched is not None:
+        between = WatchedChannels(between, watched)
     uses_host = any(HOST in link and group.rank in link for link in ends)
     return WithHost(between, HostLink(device)) if uses_host else between

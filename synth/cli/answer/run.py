@@ -85,6 +85,7 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         results[0].processors,
         late=results[0].late,
         extra_bytes=[r.extra_bytes for r in results],
+        in_order=not results[0].early_ops,
     )
     record = _as_json(plan, results, found)
     written = _write(outputs, record, trace) if results[0].losses else []
@@ -115,11 +116,20 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     if overlaid is not None and overlaid.measured is not None:
         planned, measured = overlaid.planned.ops, overlaid.measured.ops
         answer(render(planned, measured=measured, width=outputs.width) + "\n")
-        answer(comparison_text(found))
+        answer(comparison_text(found) + early_ops_text(results))
     else:
         talk("no step was timed: the first two warm up and measure memory; give --steps 3 or more")
     for path in written:
         talk(f"written: {path}")
+
+
+def early_ops_text(results: "list[RankResult]") -> str:
+    """Return the number of ops that ran early in the median step; empty without look-ahead."""
+    steps = list(zip(*(result.early_ops for result in results), strict=True))
+    if not steps:
+        return ""
+    early = round(statistics.median(map(sum, steps)))
+    return f"\n\nops that ran early in the median step (--look-ahead): {early}"
 
 
 def _write(outputs: Outputs, record: str, trace: "Trace") -> list[Path]:

@@ -98,6 +98,14 @@ PostValidationOption = Annotated[
         rich_help_panel=_STEP,
     ),
 ]
+LookAheadOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="While the next op waits for a receive, run one of this many ops behind it, if its "
+        "inputs are there and the plan's memory limit allows it; 0: the plan's order.",
+    ),
+]
 LrOption = Annotated[
     float, typer.Option(min=0, max=1e6, help="Peak learning rate.", rich_help_panel=_STEP)
 ]
@@ -233,3 +241,17 @@ def traced_steps(trace: Path | None, every: int | None) -> int:
     if trace is None and every is not None:
         raise SynthError(f"--trace-every {every} needs a trace; give --trace FILE, or leave it out")
     return every or 1
+
+
+def refuse_charts(look_ahead: int, *files: Path | None) -> None:
+    """Refuse files about the order of a run that need not keep its plan's order.
+
+    Raises:
+        SynthError: there is one.
+    """
+    wanted = [str(path) for path in files if path is not None]
+    if look_ahead and wanted:
+        raise SynthError(
+            f"{', '.join(wanted)} would compare the run with the order of its plan, op by op, and "
+            f"--look-ahead {look_ahead} changes the order; leave one of the two out"
+        )

@@ -65,6 +65,7 @@ def compare(
     *,
     late: bool = False,
     extra_bytes: Sequence[int] | None = None,
+    in_order: bool = True,
 ) -> RunComparison:
     """Compare measurements with the plan.
 
@@ -77,6 +78,8 @@ def compare(
         processors: number of processors that the ranks shared.
         late: steps were validated later, so ranks did not wait for each other.
         extra_bytes: memory of each rank's optimizer beyond that in the plan.
+        in_order: False if ranks looked ahead: the difference is not taken apart then, as the
+            critical path is that of the plan's order.
     """
     shared = shared_timeline(lowered, processors, late=late)
     planned = planned_spans(shared)
@@ -100,7 +103,7 @@ def compare(
         measured_peak_bytes=tuple(peak_bytes),
         ops=_compare_ops(lowered, planned, [execution.ops for execution in executions]),
         difference=_explain(shared, executions, middle, step_us[middle], predicted_shared_us, late)
-        if executions
+        if executions and in_order
         else None,
     )
 
