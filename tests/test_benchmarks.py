@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import auto_placement, tables, tight_caps
+from benchmarks import auto_placement, tables, tight_caps, weight_search
 from benchmarks.solver import report
 from benchmarks.solver.__main__ import main
 from benchmarks.solver.baselines import averaged, published, share_of_1f1b
@@ -14,6 +14,8 @@ from benchmarks.solver.case import Known, measure
 from benchmarks.solver.suites import SUITES, bidirectional, table, unequal, v_shaped
 from synth.op_kinds import OpKind
 from synth.solve import Problem, find_shortage
+from synth.solve.weights.travel import WeightMovement
+from synth.solve.weights.travel_bounds import prove_travel
 
 SMALL = next(case for case in SUITES["table"].cases() if case.label == "4,8,1.5")
 
@@ -175,6 +177,27 @@ def test_the_annealer_is_better_where_its_median_is() -> None:
     rows += [row(2, 0, None, 9), row(3, 0, 9, None)]
     counts = tight_caps.table({"rows": rows}).splitlines()[-1]
     assert counts == "| 4 small | 20.00 | 100.00 | 1 | 2 |"
+
+
+def test_a_case_of_travelling_weights_has_the_median_of_its_seeds() -> None:
+    def row(seed: int, value_us: int | None) -> object:
+        first = ("ring", "10 GbE", 32_768, 2, seed, 37_300_000_000, "weipipe", 100_000_000)
+        return weight_search.Row(*first, value_us, 60_000_000, "", "time limit", 9.0)._asdict()
+
+    rows = [row(0, 80_000_000), row(1, 75_000_000), row(2, None)]
+    line = weight_search.table({"rows": rows}).splitlines()[-1]
+    shown = "ring | 10 GbE, 32k | 2 | 37.3 | weipipe | 100.00 | 77.50 | 60.00 | 25.0 | 22.5"
+    assert line == f"| {shown} |"
+
+
+def test_more_buffers_are_a_larger_limit_and_a_bound_no_higher() -> None:
+    for movement, size in ((WeightMovement.RING, 3), (WeightMovement.GATHER, 2)):
+        cases = [weight_search.travelling(movement, "10 GbE", 32_768, n) for n in (1, 2)]
+        caps = [(one.problem.caps_bytes or (0,))[0] for one in cases]
+        stage = cases[0].problem.costs.stages[0]
+        assert stage.parameter_bytes == stage.gradient_bytes
+        assert caps[1] - caps[0] == size * stage.parameter_bytes
+        assert prove_travel(cases[1]).bound_us <= prove_travel(cases[0]).bound_us
 
 
 def test_the_documentation_has_the_tables_of_the_saved_results() -> None:

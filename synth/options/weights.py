@@ -92,7 +92,7 @@ def read_travelling(
         asked: makes the problem of a candidate.
 
     Raises:
-        SynthError: there is none although weights shall travel.
+        SynthError: there is none although weights shall travel; with auto they may stay.
     """
     from synth.plan.weights.choice import WeightChoice, even_stages, travel_candidates
 
@@ -117,7 +117,7 @@ def read_travelling(
         len(asked.profile.layers),
         problem_on,
     )
-    if not found:
+    if not found and not is_auto:
         raise SynthError(next(iter(refusals.values())))
     for name, why in refusals.items():
         talk(f"not {name}: {why}")

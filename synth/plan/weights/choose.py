@@ -22,7 +22,7 @@ from synth.schedule.memory import exceeds_caps
 from synth.solve.evaluate.evaluate import evaluate
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
-from synth.solve.result import Baseline, Result, StoppedBy, rank_key, relative_gap
+from synth.solve.result import Baseline, Incumbent, Result, StoppedBy, rank_key, relative_gap
 from synth.solve.search_state import OnImprovement, SearchState
 from synth.solve.tuning import TRAVEL
 from synth.solve.weights.travel_bounds import backward_us
@@ -65,9 +65,10 @@ class _Choosing:
         listener: Listener,
         stop: threading.Event,
     ) -> None:
-        self.options, self.listener, self.stop = options, listener, stop
+        self.options, self._given_listener, self.stop = options, listener, stop
+        self._announced_us: int | None = None
         self.searches = [
-            TravelSearch(one.travel, options, listener(one.travel.problem), stop)
+            TravelSearch(one.travel, options, self._listener(one.travel.problem), stop)
             for one in travelling
         ]
         self.trials = [
@@ -75,6 +76,19 @@ class _Choosing:
             for one, search in zip(travelling, self.searches, strict=True)
         ]
         self.left_s = options.time_limit_s
+
+    def _listener(self, problem: Problem) -> OnImprovement | None:
+        """Let a listener hear only what is no worse than the best of all candidates."""
+        listener = self._given_listener(problem)
+        if listener is None:
+            return None
+
+        def tell(found: Incumbent) -> None:
+            if self._announced_us is None or found.value_us <= self._announced_us:
+                self._announced_us = found.value_us
+                listener(found)
+
+        return tell
 
     def run(
         self, staying: Sequence[Candidate], profile: Profile, partitioning: Partitioning
@@ -85,7 +99,7 @@ class _Choosing:
             self._search(index, share_s)
         others: list[Trial] = []
         if staying:
-            others.append(_data_parallel(self.trials[0].problem, self.options, self.listener))
+            others.append(_data_parallel(self.trials[0].problem, self.options, self._listener))
             others += self._search_staying(staying, profile, partitioning, others)
         while chances := self._chances(others):
             part_s = max(TRAVEL.shortest_part_s, self.left_s / (2 * len(chances)))
@@ -141,7 +155,7 @@ class _Choosing:
         can_win = best_us is None or relative_gap(best_us, least_us) > self.options.gap
         seconds = (TRAVEL.staying_share if can_win else TRAVEL.unlikely_share) * self.left_s
         options = replace(self.options, time_limit_s=seconds)
-        chosen = solve_best_of(staying, profile, partitioning, options, self.listener, self.stop)
+        chosen = solve_best_of(staying, profile, partitioning, options, self._listener, self.stop)
         self.left_s -= seconds if self.options.deterministic else chosen.result.wall_s
         return list(chosen.trials)
 
