@@ -164,8 +164,9 @@ def by_hand(stages: Sequence[nn.Module], reads: Reads, k: int, m: int, optimizer
 
 def train(
     rank: int, size: int, schedules: list[Schedule], is_plain: bool, optimizer: str
-) -> list[tuple[list[Tensor], int, int]]:
-    """Run each schedule's part of a rank; return its weights, the most versions and what is left.
+) -> list[tuple[list[list[Tensor]], int, int]]:
+    """Run each schedule's part of a rank; return its weights by stage, the most versions
+    (the newest ones count once), and how many values are left.
 
     The versions are counted in the executor's table, after each instruction.
     """
@@ -175,11 +176,12 @@ def train(
 
     answers = []
     for schedule in schedules:
-        stages = plain_stages(size) if is_plain else build_stages(size)
-        module = stages[rank]
-        pipeline = Pipeline(schedule, {rank: module}, group=group_here())
+        where = schedule.placement
+        stages = plain_stages(size) if is_plain else build_stages(where.num_stages)
+        mine = {stage: stages[stage] for stage, _ in where.held[rank]}
+        pipeline = Pipeline(schedule, mine, group=group_here())
         pipeline.stepper = build_flush_free_step(
-            {rank: module},
+            mine,
             OPTIMIZERS[optimizer],
             StepSettings(LEARNING_RATE),
             delays=pipeline.delays,
@@ -189,7 +191,7 @@ def train(
         for iteration in range(ITERATIONS):
             width = WIDTH if is_plain else 1
             pipeline.step(Batch(*batch_of(schedule.num_micro_batches, width, iteration)))
-        weights = [p.detach().clone() for p in module.parameters()]
+        weights = [[p.detach().clone() for p in mine[s].parameters()] for s in sorted(mine)]
         answers.append((weights, most[0], pipeline.held_values))
     return answers
 
@@ -221,10 +223,11 @@ def _check(by_rank: list[Any], index: int, schedule: Schedule, stages: list[nn.M
     from synth.runtime.pipeline.rank_parts import lower_verified
 
     facts = version_facts(lower_verified(schedule))
-    for s, stage in enumerate(stages):
-        weights, most, left = by_rank[s][index]
-        assert all(map(torch.equal, weights, stage.parameters())), (schedule.name, s)
-        assert (most, left) == (facts[s].alive, 0)
+    for rank, held in enumerate(schedule.placement.held):
+        weights, most, left = by_rank[rank][index]
+        for (s, _), found in zip(held, weights, strict=True):
+            assert all(map(torch.equal, found, stages[s].parameters())), (schedule.name, s)
+        assert (most, left) == (1 + sum(facts[s].alive - 1 for s, _ in held), 0)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -237,6 +240,20 @@ def test_stashed_versions_train_as_their_recurrence_says(n: int, optimizer: str)
         stages, k = build_stages(n), schedule.versions.every
         by_autograd(stages, _reads(name, n, k), k, schedule.num_micro_batches, optimizer)
         _check(by_rank, index, schedule, stages)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_two_groups_of_stages_train_as_their_recurrence_says(optimizer: str) -> None:
+    n, k = 2, 4
+    schedule = generate(f"wpipe:every={k}", n, 5 * k)
+    by_rank = RankThreads().run(train, n, [schedule], False, optimizer)
+    stages = build_stages(2 * n)
+
+    def reads(s: int, j: int, k: int) -> tuple[int, int]:
+        return _both(j // k - 1) if s < n else _both(j // k)
+
+    by_autograd(stages, reads, k, 5 * k, optimizer)
+    _check(by_rank, 0, schedule, stages)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -126,6 +126,7 @@ ADMITS: dict[str, Callable[[int, int], bool]] = {
     "zero": lambda p, m: m % p == 0,
     "2bw": lambda p, m: m >= p,
     "paci": lambda p, m: m >= p - 1,
+    "wpipe": lambda p, m: m >= 2 * p,
     "chimera": lambda p, m: p % 2 == 0,
     "bitpipe": lambda p, m: p % 2 == 0,
     "bitpipe-loop": lambda p, m: p % 2 == 0,
@@ -246,7 +247,7 @@ def test_costs_and_caps_must_be_of_the_placement() -> None:
 
 @pytest.mark.parametrize("name", sorted(families()))
 def test_every_family_names_its_paper(name: str) -> None:
-    assert re.search(r"arXiv \d{4}\.\d{5}|(PPoPP|Interspeech) \d{4}", families()[name].source)
+    assert re.search(r"arXiv \d{4}\.\d{5}|(PPoPP|Interspeech|ICLR) \d{4}", families()[name].source)
 
 
 def test_an_unknown_family_is_refused_with_the_known_ones() -> None:

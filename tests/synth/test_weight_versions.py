@@ -96,6 +96,23 @@ def test_delay_drift_and_versions_alive_are_the_printed_ones(name: str, n: int) 
     ]
 
 
+@pytest.mark.parametrize(("n", "every"), [(1, 2), (2, 2), (2, 4), (4, 4), (4, 8), (8, 16)])
+def test_wpipe_has_two_versions_of_its_first_half_and_one_of_the_other(n: int, every: int) -> None:
+    whole, m = costs(2 * n), 6 * every
+    lowered, line = verify(generate(f"wpipe:every={every}", n, m, costs=whole), whole)
+    late, fresh = (1, 1, 0, 2), (0, 0, 0, 1)
+    facts = [tuple(one) for one in version_facts(lowered)]
+    assert facts == [late] * n + [fresh] * n
+    read = _read(lowered)
+    for j in range(m):
+        for s in range(2 * n):
+            version = max(0, j // every - 1) if s < n else j // every
+            assert (read[Op(F, s, j)], read[Op(BW, s, j)]) == (version, version)
+    if every >= 2 * n:
+        # F and BW of two stages take 300 each; the rest is warm-up and drain.
+        assert line.makespan_us <= 600 * m + 600 * n
+
+
 @pytest.mark.parametrize("name", [name for name in FACTS if name != "1f1b"])
 def test_memory_is_that_of_1f1b_with_the_versions_and_what_is_in_flight(name: str) -> None:
     n, m = 4, 24
