@@ -294,6 +294,20 @@ def test_more_buffers_buy_a_smaller_bubble_down_to_the_tail_of_the_ring() -> Non
     assert rates[1] < 0.6 * lock_step and rates[2] == pytest.approx(1 / 9)
 
 
+def test_on_eight_ranks_two_buffers_more_than_the_published_order_reach_the_optimum() -> None:
+    """The figures of docs/solver.md: 8 ranks, 4 rounds, F = B = W, activations of 1000 bytes."""
+    costs, work = equal_costs(8, saved=1000), 4 * 8 * 300
+    published_order = generate("weipipe", 8, 32)
+    unlimited = replace(published_order, buffering=Buffering(99, 999))
+    times = [verify(one, costs)[1].makespan_us for one in (published_order, unlimited)]
+    assert [round(1 - work / us, 3) for us in times] == [0.165, 0.127]
+    peak = max(peak_bytes(lower(published_order, costs)))
+    travel = travelling(RING, costs, 8, 4, peak - 400 + 2 * 3 * 100)
+    found = solved(travel, work + 7 * 100)
+    assert found.value_us == found.lower_bound_us == work + 700
+    assert round(1 - work / found.value_us, 3) == 0.068
+
+
 def test_a_limit_below_the_state_that_is_kept_is_infeasible() -> None:
     travel = travelling(RING, equal_costs(2), 2, 1, -1)
     found = solve_travelling(travel, SolveOptions(time_limit_s=1))
