@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from synth.costs import Costs, uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
+from synth.profile import Link, Links
 from synth.runtime.execution.core.out_of_order import OutOfOrder
 from synth.schedule.look_ahead import LookAhead
 from synth.schedule.lowering.lower import Lowered, Transfer, lower
@@ -33,6 +34,7 @@ def costs_of(num_stages: int) -> Costs:
         saved_bytes=1000,
         saved_w_bytes=600,
         output_bytes=72,
+        links=Links(host=Link()),
     )
 
 
@@ -87,6 +89,36 @@ def replay(rank: int, size: int, family: str, most_ops: int) -> tuple[list[bool]
         for number in mine
     ]
     return right, num_early, pipeline.held_values
+
+
+def accumulate(rank: int, size: int, family: str) -> bool:
+    """Return whether two steps, only the second of which updates, give twice the gradients."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    lowered = lowered_family(family, size)
+    stages = build_stages(lowered.schedule.placement.num_stages)
+    mine = {stage for stage, _ in lowered.schedule.placement.held[rank]}
+    pipeline = Pipeline(
+        lowered,
+        {stage: [Late(stages[stage], 7 * rank + stage)] for stage in mine},
+        group=group_here(),
+        look_ahead=4,
+        caps_bytes=[2 * max(peak_bytes(lowered))] * size,
+    )
+    for update in (False, True):
+        pipeline.step(Batch(*build_batch(MICRO_BATCHES)), update=update)
+    wanted = plain_autograd(len(stages), MICRO_BATCHES)
+    return all(
+        torch.allclose(gradient_of(parameter), 2 * gradient, rtol=1e-5, atol=1e-6)
+        for number in mine
+        for parameter, gradient in zip(stages[number].parameters(), wanted[number], strict=True)
+    )
+
+
+@pytest.mark.parametrize("family", ["chimera", "pipeoffload:2", "v-half"])
+def test_copies_offloading_and_accumulation_work_out_of_order(family: str) -> None:
+    assert RankThreads().run(accumulate, 2, family) == [True, True]
 
 
 @pytest.mark.parametrize("family", ["1f1b", "zb-h1", "zb-v"])
