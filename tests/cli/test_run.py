@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from synth.families import generate
+from synth.plan.reason import reason_of
 from synth.profile import Workload
 from synth.report.explain.difference import Difference
 from synth.runtime.profiling.profile_model import profile_model
@@ -31,16 +33,8 @@ def test_a_run_learns_and_keeps_the_planned_memory(
 ) -> None:
     output, trace_path = tmp_path / "run.json", tmp_path / "trace.json"
     html = tmp_path / "run.html"
-    tracing = (
-        "--trace",
-        trace_path,
-        "--trace-every",
-        5,
-        "--html",
-        html,
-        "--picture",
-        html.with_suffix(".svg"),
-    )
+    drawing = ("--html", html, "--picture", html.with_suffix(".svg"))
+    tracing = ("--trace", trace_path, "--trace-every", 5, *drawing)
     ended = run(run_plan, "--data", text, "--steps", 20, "--device", "cpu", "-o", output, *tracing)
 
     assert ended.returncode == 0, ended.stderr
@@ -63,7 +57,11 @@ def test_a_run_learns_and_keeps_the_planned_memory(
     difference = Difference.model_validate(comparison["difference"])
     assert difference.total_us == pytest.approx(difference.measured_us - difference.predicted_us)
     _check_trace(Trace.load(trace_path), Plan.load(run_plan))
-    assert html.with_suffix(".svg").read_text().count("measured</text>") == 1 + 2
+    picture = html.with_suffix(".svg").read_text()
+    assert picture.count("measured</text>") == 1 + 2
+    plan = Plan.load(run_plan)
+    said = " ".join(re.findall(r">([^<]*)</text>", picture))
+    assert reason_of(plan, *plan.check()) in said  # with one device per rank
     assert '"title": "planned"' in html.read_text() and '"title": "measured"' in html.read_text()
 
 

@@ -33,9 +33,9 @@ class ChartSet:
 
         has_run = overlaid.measured is not None
         name = "planned" if has_run else plan.name
-        timeline = overlaid.timeline
-        reason = reason_of(plan, timeline.lowered, timeline)
-        charts = [*others, Chart.planned(name, plan, timeline, reason)]
+        # The overlay's prediction may be for ranks that share processors.
+        reason = reason_of(plan, *plan.check())
+        charts = [*others, Chart.planned(name, plan, overlaid.timeline, reason)]
         if has_run:
             charts.append(Chart.measured("measured", plan, overlaid))
         size = f"{plan.num_ranks} ranks, {plan.num_micro_batches} micro-batches"
