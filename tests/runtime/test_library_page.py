@@ -19,7 +19,7 @@ def programs() -> list[str]:
 
 
 def test_the_pages_solver_writes_a_plan_that_is_true(tmp_path: Path) -> None:
-    *_, solving = programs()
+    solving = next(program for program in programs() if "claim_of" in program)
     (tmp_path / "solving.py").write_text(solving)
     command = [sys.executable, "solving.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
