@@ -69,8 +69,7 @@ def run_interruptibly(
 
     asked = _Asked(stop, until)
     signal.signal(signal.SIGINT, asked.handle)
-    line = current_line()
-    line.tell("", until)
+    current_line().limit(until)
     # The thread has a context of its own, which begins as a copy of this one.
     target = partial(copy_context().run, run)
     threading.Thread(target=target, name=_THREAD, daemon=True).start()

@@ -42,15 +42,18 @@ class ProgressLine:
     def tell(self, text: str, until: float | None = None) -> None:
         """Say what is being done, and until which moment (`time.monotonic`) at the latest."""
         self._text = text
+        self.limit(until)
+
+    def limit(self, until: float | None) -> None:
+        """Say until which moment the command takes at the latest; None: as said before."""
         self._until = self._until if until is None else until
 
     def text(self, now: float) -> str:
-        """Return the line at a moment: what is done, the time that it took, and the time left."""
-        parts = [f"{self._name}: {self._text}" if self._text else self._name]
-        parts.append(f"{now - self._began:.0f} s")
+        """Return the line at a moment: the time that it took, the time left, and what is done."""
+        line = f"{self._name} {now - self._began:.0f} s"
         if self._until < math.inf:
-            parts.append(f"at most {max(0.0, self._until - now):.0f} s left")
-        return ", ".join(parts)
+            line += f", at most {max(0.0, self._until - now):.0f} s left"
+        return f"{line}: {self._text}" if self._text else line
 
     def start(self) -> None:
         """Draw the line on stderr's terminal from now on."""
