@@ -30,7 +30,13 @@ class FullRank:
 
 def reason_of(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
     """Return the sentence: what binds, and how long a known schedule takes in the same memory."""
-    return f"{_what_binds(plan, lowered, timeline)}; {_compared(plan, timeline)}."
+    schedule, binds = lowered.schedule, _what_binds(plan, lowered, timeline)
+    if schedule.versions is not None:
+        return (
+            f"{binds}; it updates every stage {schedule.num_updates} times, a schedule with a "
+            f"flush once, so their times do not compare."
+        )
+    return f"{binds}; {_compared(plan, timeline)}."
 
 
 def full_ranks(plan: Plan, lowered: Lowered) -> list[FullRank]:

@@ -67,6 +67,7 @@ def test_a_published_schedule_is_a_hint_by_its_name(synth: Synth) -> None:
         ("zb-h9", "zb-h9 is neither a schedule file nor a published schedule; with these numbers"),
         ("zb-v", "zb-v places its stages on ranks 0,1,2,3,3,2,1,0, asked for is 0,1,2,3"),
         ("mixpipe:inject=0", "--hint mixpipe:inject=0: family"),
+        ("2bw", "--hint 2bw updates weights between its ops, and the search"),
         ("bpipe", "--hint bpipe moves what forwards save to the host or another rank"),
     ],
 )

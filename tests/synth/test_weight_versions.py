@@ -11,7 +11,9 @@ from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.updates import with_updates
+from synth.interop.torch_csv import to_torch_csv
 from synth.op_kinds import OpKind
+from synth.plan.reason import reason_of
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.error import ScheduleError
@@ -285,6 +287,11 @@ def test_updates_that_are_missing_or_out_of_order_are_refused(
         verify(damaged, costs(2))
 
 
+def test_pytorch_s_runtime_does_not_know_updates_between_ops() -> None:
+    with pytest.raises(SynthError, match="PyTorch's runtime only behind them"):
+        to_torch_csv(_pipedream())
+
+
 def test_copies_of_stages_have_no_versions() -> None:
     copies = replace(generate("chimera", 2, 2), versions=WeightVersions())
     with pytest.raises(ScheduleError, match="stages have 2 copies"):
@@ -324,3 +331,12 @@ def test_a_plan_keeps_its_rule_and_one_with_a_flush_says_nothing_of_it() -> None
 
 def _even(count: int, parts: int) -> list[int]:
     return [count // parts + (i < count % parts) for i in range(parts)]
+
+
+def test_a_plan_without_a_flush_is_not_compared_with_1f1b_of_one_update() -> None:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    plan = Plan.of(profile, _even(len(profile.layers), 4), generate("2bw", 4, 8))
+    assert reason_of(plan, *plan.check()).endswith(
+        "it updates every stage 2 times, a schedule with a flush once, so their times do not "
+        "compare."
+    )
