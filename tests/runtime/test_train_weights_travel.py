@@ -21,8 +21,9 @@ from synth.schedule.files.plan_file import Plan
 CPU = torch.device("cpu")
 TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 2, "num_heads": 2, "context_length": 16}
 ADAM = OptimizerSpec.parse("adamw")
-# What a stage that is not at home has between visits: an element for each of its parameters.
-ABSENT_BYTES = 512
+# What no plan counts: where a stage is not at home, an element for each of its parameters; and the
+# padding that makes a buffer divisible into shares of whole 64 bytes.
+UNCOUNTED_BYTES = 1024
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_memory_is_that_of_the_plan(
     plan = plan_of(profile, name)
     for rank, result in enumerate(run(pool, plan, options)):
         predicted = plan.claim.peak_bytes[rank]
-        assert 0.9 * predicted < result.peak_bytes <= predicted + ABSENT_BYTES
+        assert 0.9 * predicted < result.peak_bytes <= predicted + UNCOUNTED_BYTES
 
 
 @pytest.mark.parametrize("name", ["weipipe", "zero:1"])
@@ -82,7 +83,7 @@ def test_recomputed_layers_hold_no_weights_between_their_forward_and_their_backw
     plan = plan_of(profile, name, recomputed_layers=(1, 2))
     for rank, result in enumerate(run(pool, plan, options)):
         assert result.losses == pytest.approx(expected, rel=1e-5)
-        assert result.peak_bytes <= plan.claim.peak_bytes[rank] + ABSENT_BYTES
+        assert result.peak_bytes <= plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES
 
 
 def saving(options: TrainOptions, folder: Path, steps: int, **more: Any) -> TrainOptions:
@@ -133,6 +134,21 @@ def test_gradients_of_several_mini_batches_add_up(
     for name in ("weipipe", "zero:1", "zero:1,zero-1"):
         found = run(pool, plan_of(profile, name), thrice)[0].losses
         assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["weipipe:wzb2", "zero:1", "zero:1,zero-1"])
+def test_narrow_weights_have_wide_gradients_and_master_copies_at_home(
+    pool: Any, profile: Profile, options: TrainOptions, name: str
+) -> None:
+    wide = OptimizerSpec.parse("adamw+master+float32-gradients")
+    arguments = {**TINY, "width": 32}  # all parameters are of whole 64 bytes
+    workload = profile.workload.replace(dtype="bfloat16", optimizer=wide, arguments=arguments)
+    narrow = profile_model(workload, CPU, warmup=0, iterations=1)
+    expected = run(pool, plan_of(narrow, "1f1b"), options)[0].losses
+    plan = plan_of(narrow, name)
+    for rank, result in enumerate(run(pool, plan, options)):
+        assert result.losses == pytest.approx(expected, rel=1e-3)
+        assert result.peak_bytes <= plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES
 
 
 def refused(rank: int, world_size: int, plan: str, options: TrainOptions) -> str:

@@ -108,6 +108,24 @@ def test_slow_transfers_are_transfers() -> None:
     assert found["transfers"] == 250
 
 
+@pytest.mark.parametrize(
+    ("name", "slow"),
+    [("weipipe", "weights, rank 0 to 1"), ("zero:1", "all-gather of weights, stage 0")],
+)
+def test_where_weights_travel_their_transfers_and_collectives_are_named(
+    name: str, slow: str
+) -> None:
+    links = Links(default=Link(latency_us=5000.0))
+    costs = uniform_costs(
+        RANKS, forward_us=1000, backward_input_us=1100, backward_weight_us=900, links=links
+    )
+    lowered = lower(generate(name, RANKS, 2 * RANKS), costs)
+    timeline = simulate(lowered)
+    found = explain(lowered, planned_execution(timeline))
+    assert found.total_us == 0
+    assert slow in [part.name for part in found.path]
+
+
 def test_idle_ranks_are_gaps() -> None:
     lowered = plan()
     late = dict.fromkeys(nodes_of(lowered, RANKS - 1, "BW"), 70)

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
-from synth.op_kinds import OpKind
+from synth.op_kinds import VISITS, OpKind
 from synth.record import Record
 from synth.report.explain.difference import Difference, explain_difference
 from synth.report.explain.overlapping import explain_overlapping
@@ -178,7 +178,8 @@ def _durations(executions: Sequence[OpSpans]) -> dict[tuple[int, OpKind], list[i
     found: defaultdict[tuple[int, OpKind], list[int]] = defaultdict(list)
     for execution in executions:
         for span in (span for rank in execution for span in rank):
-            found[span.op.stage, span.op.kind].append(span.end_us - span.start_us)
+            if span.op.kind not in VISITS:  # which only mark where weights come and go
+                found[span.op.stage, span.op.kind].append(span.end_us - span.start_us)
     return found
 
 
