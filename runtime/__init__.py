@@ -2,4 +2,4 @@
 
 from synth.extras import require
 
-require("torch", ("torch", "safetensors"), "profiling, running and emulating need the package")
+require("torch", ("torch", "safetensors"), "profiling, running and emulating need")

@@ -17,7 +17,7 @@ def require(extra: str, packages: tuple[str, ...], purpose: str, way_out: str = 
     Args:
         extra: its name.
         packages: import names of what it installs.
-        purpose: what needs them, as the beginning of a sentence.
+        purpose: what needs them, as the beginning of a sentence up to "need".
         way_out: another way, if there is one, as the end of a sentence.
 
     Raises:
@@ -25,7 +25,9 @@ def require(extra: str, packages: tuple[str, ...], purpose: str, way_out: str = 
     """
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
+        one = len(missing) == 1
         raise MissingExtra(
-            f"{purpose} {' and '.join(missing)}, which is not installed; "
+            f"{purpose} the package{'' if one else 's'} {' and '.join(missing)}, which "
+            f"{'is' if one else 'are'} not installed; "
             f"pip install '{_DISTRIBUTION}[{extra}]'{way_out}"
         )

@@ -54,7 +54,7 @@ def check_drawable(path: Path) -> None:
     """
     needed = () if format_of(path) == PictureFormat.SVG else _NEEDED
     way_out = ", or give a name that ends in .svg"
-    require("picture", needed, f"{path}: PNG and PDF need the package", way_out)
+    require("picture", needed, f"{path}: PNG and PDF need", way_out)
 
 
 def save_picture(path: Path, picture: Picture) -> None:
