@@ -49,8 +49,13 @@ def _extensions(needs: dict[Op, set[Op]], done: list[Op]) -> Iterator[list[Op]]:
             yield from _extensions(needs, [*done, op])
 
 
-def with_all_visits(order: list[Op], stage: int) -> Iterator[list[Op]]:
+def with_all_visits(order: list[Op], stage: int, *, early: bool = False) -> Iterator[list[Op]]:
     """All ways to bring a stage's weights for the ops of an order that read them.
+
+    Args:
+        order: of a rank's ops.
+        stage: whose weights they read.
+        early: only visits that begin as early as they may, which without a memory limit are best.
 
     No RESHARD is listed: the last reader frees the weights, and nothing frees them sooner.
     """
@@ -59,7 +64,8 @@ def with_all_visits(order: list[Op], stage: int) -> Iterator[list[Op]]:
         firsts = [readers[0], *(r for r, cut in zip(readers[1:], cuts, strict=True) if cut)]
         lasts = [r for r, cut in zip(readers, cuts, strict=False) if cut]
         floors = [0, *(last + 1 for last in lasts)]
-        places = [range(floor, f + 1) for floor, f in zip(floors, firsts, strict=True)]
+        ends = floors if early else firsts
+        places = [range(floor, end + 1) for floor, end in zip(floors, ends, strict=True)]
         for begins in product(*places):
             found: list[Op] = []
             for i, op in enumerate(order):
@@ -68,7 +74,9 @@ def with_all_visits(order: list[Op], stage: int) -> Iterator[list[Op]]:
             yield found
 
 
-def ring_programs(travel: TravelProblem, rank: int, *, splits: bool = True) -> list[list[Op]]:
+def ring_programs(
+    travel: TravelProblem, rank: int, *, splits: bool = True, early: bool = False
+) -> list[list[Op]]:
     """All programs of a rank on a ring."""
     num_stages, p, flow = len(travel.stages), travel.num_ranks, travel.flow()
     away = [s for s in range(num_stages) if not flow.is_home(s, rank)]
@@ -77,7 +85,9 @@ def ring_programs(travel: TravelProblem, rank: int, *, splits: bool = True) -> l
     for order in orders(num_stages, mine, splits=splits):
         programs = [order]
         for stage in away:
-            programs = [more for one in programs for more in with_all_visits(one, stage)]
+            programs = [
+                more for one in programs for more in with_all_visits(one, stage, early=early)
+            ]
         found += [[op._replace(replica=rank) for op in program] for program in programs]
     return found
 

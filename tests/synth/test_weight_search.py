@@ -3,6 +3,7 @@
 import random
 import threading
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -40,6 +41,7 @@ from tests.synth.every_weight_schedule import (
     gather_programs,
     least_us,
     on_all_ranks,
+    ring_programs,
     value_us,
 )
 
@@ -141,6 +143,20 @@ def test_no_schedule_of_a_tiny_problem_is_faster_than_the_one_found(
         assert bound_us <= best_us
         found = solved(travel, best_us)
         assert found.value_us is not None and bound_us <= found.value_us <= best_us
+
+
+def test_no_order_of_two_micro_batches_on_each_rank_is_faster_than_the_one_found() -> None:
+    """All orders with BW and all cuts into visits, which without a limit begin as early as may be.
+
+    The search may also split BW, and so find something faster.
+    """
+    travel = travelling(RING, unequal_costs(2, random.Random(7)), 2, 2)
+    every = [ring_programs(travel, rank, splits=False, early=True) for rank in range(2)]
+    values = (value_us(travel, list(pair), BUFFERINGS[-1]) for pair in product(*every))
+    best_us = min(us for us in values if us is not None)
+    assert prove_travel(travel).bound_us <= best_us
+    found = solved(travel, best_us)
+    assert found.value_us is not None and found.value_us <= best_us
 
 
 def test_no_pair_of_programs_beats_one_for_all_ranks() -> None:
