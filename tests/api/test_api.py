@@ -1,10 +1,13 @@
 """`import synth`: the functions and classes for users, without the command line."""
 
+import base64
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -127,7 +130,11 @@ def test_objects_fit_a_screen_and_are_drawn_in_notebooks() -> None:
         assert html is not None and html.startswith("<")
     html = plan._repr_html_()
     assert html is not None
-    assert "rank 7" in html and "background-color: #197cff" in html  # the rows and colour of F
+    found = re.search(r"svg\+xml;base64,([^']+)", html)
+    assert found is not None
+    svg = base64.b64decode(found[1]).decode()
+    ElementTree.fromstring(svg)
+    assert "rank 7" in svg and "forward" in svg
 
 
 @pytest.mark.slow
