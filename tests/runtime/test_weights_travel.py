@@ -268,6 +268,46 @@ def test_warm_up_and_evaluation_leave_no_trace(name: str) -> None:
     assert all(RankThreads().run(warmed_up, 2, name))
 
 
+def own_loop(rank: int, size: int, name: str, set_to_none: bool) -> list[float]:
+    """The losses of a training loop with one of torch's optimizers, as far as of this rank."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate(name, size, 2 * size)
+    stages = build_stages(schedule.placement.num_stages)
+    pipeline = Pipeline(
+        schedule, {n: [stage] for n, stage in enumerate(stages)}, group=group_here()
+    )
+    updated = [p for module in pipeline.updated.values() for p in module.parameters()]
+    optimizer = torch.optim.AdamW(updated, 1e-2)
+    losses = []
+    for _ in range(4):
+        loss = pipeline.step(Batch(*build_batch(schedule.num_micro_batches)))
+        assert loss is not None
+        losses.append(float(loss))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=set_to_none)
+    return losses
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_a_loop_of_ones_own_updates_what_is_at_home(set_to_none: bool) -> None:
+    stages = build_stages(2)
+    optimizer = torch.optim.AdamW([p for stage in stages for p in stage.parameters()], 1e-2)
+    wanted = []
+    for _ in range(4):
+        wanted.append(0.0)
+        for x, targets in zip(*build_batch(4), strict=True):
+            loss = stages[1](stages[0](x), targets) / 4
+            loss.backward()
+            wanted[-1] += float(loss.detach())
+        optimizer.step()
+        optimizer.zero_grad()
+    for name in ("weipipe", "zero:1", "zero:1,zero-2", "zero:1,zero-1"):
+        by_rank = RankThreads().run(own_loop, 2, name, set_to_none)
+        assert [sum(shares) for shares in zip(*by_rank, strict=True)] == pytest.approx(wanted)
+
+
 class _Meeting(nn.Module):
     """A layer whose forward waits for an event, or sets it."""
 

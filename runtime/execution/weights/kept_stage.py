@@ -150,6 +150,18 @@ class KeptStage:
                 parameter.grad = part
 
     @torch.no_grad()
+    def begin(self) -> None:
+        """Begin a step: where whole gradients are kept, one that was set to None begins with zeros.
+
+        It is a part of them, and has to be again.
+        """
+        if self._totals is None or self._share is None:
+            return
+        for parameter, part in zip(self._share.trained, self.share_of(self._totals), strict=True):
+            if parameter.grad is None:
+                parameter.grad = part.zero_()
+
+    @torch.no_grad()
     def add(self, sums: Tensors) -> None:
         """Add the gradient of a step to the one that STEP uses.
 

@@ -115,6 +115,8 @@ class WeightTravel:
 
     def begin(self) -> None:
         """Begin a step: let the weights that are kept here be sent, each when its turn has come."""
+        for kept in self._kept.values():
+            kept.begin()
         self._sends.begin()
         for transfer in self._from_home:
             weights = self._kept[transfer.value.stage].weights.kept
