@@ -39,7 +39,7 @@ from synth.profile import (
 )
 from synth.schedule import lower, peak_bytes
 from synth.schedule.model import Placement
-from synth.solve.options import SolveOptions
+from synth.solver.options import SolveOptions
 
 FORMAT = "synth-auto-placement-benchmark-1"
 

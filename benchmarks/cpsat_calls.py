@@ -23,16 +23,16 @@ from ortools.sat.python import cp_model
 from benchmarks.solver.suites import table as problems
 from synth.processors import num_processors
 from synth.report.text.tables import table
-from synth.solve.cpsat import worker_pool
-from synth.solve.cpsat.call import ask
-from synth.solve.cpsat.model import ExactModel
-from synth.solve.cpsat.parameters import mind_orders, quiet
-from synth.solve.improve.list_scheduling import search
-from synth.solve.improve.lns.window_model import Window, required_by
-from synth.solve.instance.earliest_start import EarliestStart
-from synth.solve.instance.event_graph import Graph
-from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
-from synth.solve.instance.tails import tails_of
+from synth.solver.cpsat import worker_pool
+from synth.solver.cpsat.call import ask
+from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.parameters import mind_orders, quiet
+from synth.solver.improve.list_scheduling import search
+from synth.solver.improve.lns.window_model import Window, required_by
+from synth.solver.instance.earliest_start import EarliestStart
+from synth.solver.instance.event_graph import Graph
+from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
+from synth.solver.instance.tails import tails_of
 
 _SIZES = (24, 48, 96, 192)
 _WHOLE = ((8, 32), (16, 64), (32, 128))

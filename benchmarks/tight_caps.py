@@ -30,8 +30,8 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, peak_bytes, verify
-from synth.solve import Part, Problem, Result, SolveOptions, StoppedBy, solve
-from synth.solve.infeasibility import may_fit, serial_schedule
+from synth.solver import Part, Problem, Result, SolveOptions, StoppedBy, solve
+from synth.solver.infeasibility import may_fit, serial_schedule
 
 FORMAT = "synth-tight-caps-benchmark-1"
 

@@ -6,9 +6,7 @@ shows all published schedules beside the solver's, and `frontier` traces time ag
 """
 
 import importlib
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from synth.version import __version__
@@ -69,17 +67,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Keeps `synth.solve` the function: importing a part of the solver would replace it.
-
-    The folder of that name is imported as before, by `from synth.solve.problem import Problem`.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name != "solve" or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -1,7 +1,7 @@
 """Certificates of lower bounds: the prover and the models that a bound rests on.
 
 A certificate proves nothing by itself. It names the few models that have to be solved again, so
-that a bound can be proven without the rest of the search (`synth.solve.bounds.recheck`).
+that a bound can be proven without the rest of the search (`synth.solver.bounds.recheck`).
 """
 
 from enum import StrEnum

@@ -23,24 +23,24 @@ FOLDERS = ("synth", "runtime", "profiles")  # installed as synth, synth.runtime,
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 # Packages that take long to import, and the wings that may import them at module level.
-HEAVY = {"torch": {"runtime"}, "ortools": {"solve"}, "pulp": {"solve"}}
+HEAVY = {"torch": {"runtime"}, "ortools": {"solver"}, "pulp": {"solver"}}
 
 # Layers of the solver: modules of the first folder import none of the second.
 APART = [
-    ("synth.solve.bounds", "synth.solve.improve"),
-    ("synth.solve.improve", "synth.solve.bounds"),
-    ("synth.solve.cpsat", "synth.solve.bounds"),
-    ("synth.solve.cpsat", "synth.solve.improve"),
-    ("synth.solve.evaluate", "synth.solve.bounds"),
-    ("synth.solve.evaluate", "synth.solve.improve"),
-    ("synth.solve.instance", "synth.solve.bounds"),
-    ("synth.solve.instance", "synth.solve.cpsat"),
-    ("synth.solve.instance", "synth.solve.evaluate"),
-    ("synth.solve.instance", "synth.solve.improve"),
+    ("synth.solver.bounds", "synth.solver.improve"),
+    ("synth.solver.improve", "synth.solver.bounds"),
+    ("synth.solver.cpsat", "synth.solver.bounds"),
+    ("synth.solver.cpsat", "synth.solver.improve"),
+    ("synth.solver.evaluate", "synth.solver.bounds"),
+    ("synth.solver.evaluate", "synth.solver.improve"),
+    ("synth.solver.instance", "synth.solver.bounds"),
+    ("synth.solver.instance", "synth.solver.cpsat"),
+    ("synth.solver.instance", "synth.solver.evaluate"),
+    ("synth.solver.instance", "synth.solver.improve"),
 ]
 
 # Parts whose numbers are in a module `tuning`.
-TUNED = ("synth.solve", "synth.plan")
+TUNED = ("synth.solver", "synth.plan")
 
 # Their numbers that are no tuning: sentinels, conversions of units, encodings of kinds and of
 # seeds, and tolerances of rounding.
@@ -61,7 +61,7 @@ NUMBERS = {
     "_TINY_US",
 }
 # The worker's program is run as a file of its own and imports nothing of synth.
-WITH_NUMBERS = ("synth.solve.tuning", "synth.solve.cpsat.worker_program")
+WITH_NUMBERS = ("synth.solver.tuning", "synth.solver.cpsat.worker_program")
 
 
 class Import(NamedTuple):
@@ -182,14 +182,14 @@ def test_heavy_packages_are_imported_at_module_level_only_by_their_wing(package:
 
 
 def test_the_instance_knows_neither_or_tools_nor_a_part_of_the_search() -> None:
-    allowed = ("synth.solve.instance", "synth.solve.problem", "synth.solve.tuning")
+    allowed = ("synth.solver.instance", "synth.solver.problem", "synth.solver.tuning")
     others = {
         (module, name)
         for module in _modules()
-        if _is_in(module, "synth.solve.instance")
+        if _is_in(module, "synth.solver.instance")
         for name, _ in _imports(module)
         if _is_in(name, "ortools")
-        or (_is_in(name, "synth.solve") and not any(_is_in(name, folder) for folder in allowed))
+        or (_is_in(name, "synth.solver") and not any(_is_in(name, folder) for folder in allowed))
     }
     assert not others
 
@@ -207,7 +207,7 @@ def test_layers_of_the_solver_keep_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "name"), [("synth.solve.bounds", "BOUND"), ("synth.solve.improve", "IMPROVER")]
+    ("folder", "name"), [("synth.solver.bounds", "BOUND"), ("synth.solver.improve", "IMPROVER")]
 )
 def test_bounds_and_improvers_are_found_by_their_folder(folder: str, name: str) -> None:
     """Outside its folder, the solver imports none by its module."""
@@ -216,7 +216,7 @@ def test_bounds_and_improvers_are_found_by_their_folder(folder: str, name: str) 
     importing = {
         (module, target)
         for module in _modules()
-        if _is_in(module, "synth.solve") and not _is_in(module, folder)
+        if _is_in(module, "synth.solver") and not _is_in(module, folder)
         for target, _ in _imports(module)
         if target in found
     }
@@ -250,7 +250,7 @@ def test_numbers_of_solver_and_plan_are_in_their_tuning() -> None:
     }
     new = {name: module for name, module in found.items() if name not in NUMBERS}
 
-    assert not new, "move these to tuning.py of synth/solve or synth/plan"
+    assert not new, "move these to tuning.py of synth/solver or synth/plan"
     assert NUMBERS - set(found) == set(), "remove these from NUMBERS"
 
 

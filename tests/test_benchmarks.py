@@ -13,9 +13,9 @@ from benchmarks.solver.baselines import averaged, published, share_of_1f1b
 from benchmarks.solver.case import Known, measure
 from benchmarks.solver.suites import SUITES, bidirectional, table, unequal, v_shaped
 from synth.op_kinds import OpKind
-from synth.solve import Problem, find_shortage
-from synth.solve.weights.travel import WeightMovement
-from synth.solve.weights.travel_bounds import prove_travel
+from synth.solver import Problem, find_shortage
+from synth.solver.weights.travel import WeightMovement
+from synth.solver.weights.travel_bounds import prove_travel
 
 SMALL = next(case for case in SUITES["table"].cases() if case.label == "4,8,1.5")
 

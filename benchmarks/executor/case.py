@@ -8,7 +8,7 @@ from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.schedule import Schedule, lower, peak_bytes
 from synth.schedule.ops import Op
-from synth.solve import Problem, SolveOptions, solve
+from synth.solver import Problem, SolveOptions, solve
 
 # The memory of a solved schedule, as a share of the activations on 1F1B's first rank.
 _SOLVED_SHARE = 0.75

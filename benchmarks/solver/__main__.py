@@ -12,7 +12,7 @@ from benchmarks.solver.case import Row, Suite, measure
 from benchmarks.solver.report import head, line, markdown, resumed, save
 from benchmarks.solver.suites import SUITES
 from synth.errors import SynthError
-from synth.solve import Objective
+from synth.solver import Objective
 
 
 def main(given: list[str] | None = None) -> int:

@@ -7,8 +7,8 @@ from synth.costs import Costs
 from synth.families import generate, generate_for
 from synth.profile import Link, Links
 from synth.schedule import Schedule, lower, peak_bytes, verify
-from synth.solve import Objective, Problem
-from synth.solve.improve.published import with_mean_times
+from synth.solver import Objective, Problem
+from synth.solver.improve.published import with_mean_times
 
 
 class Baseline(NamedTuple):

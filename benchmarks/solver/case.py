@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from benchmarks.solver.baselines import Baseline, best_fitting, published
 from benchmarks.solver.probe import Cell, Probe
 from synth.schedule import ScheduleError, peak_bytes, verify
-from synth.solve import Objective, Part, Problem, Result, SolveOptions, solve
+from synth.solver import Objective, Part, Problem, Result, SolveOptions, solve
 
 
 @dataclass(frozen=True)

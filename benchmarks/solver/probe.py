@@ -17,12 +17,12 @@ _PROCESS = Path("/proc/self")
 _MODULES = {
     "synth.schedule": "lowering",
     "synth.families": "families",
-    "synth.solve.cpsat.model": "models",
-    "synth.solve.cpsat.run": "CP-SAT",
-    "synth.solve.cpsat.call": "CP-SAT",
-    "synth.solve.cpsat.worker_pool": "CP-SAT",
-    "synth.solve.cpsat.worker_program": "CP-SAT",
-    "synth.solve": "other search",
+    "synth.solver.cpsat.model": "models",
+    "synth.solver.cpsat.run": "CP-SAT",
+    "synth.solver.cpsat.call": "CP-SAT",
+    "synth.solver.cpsat.worker_pool": "CP-SAT",
+    "synth.solver.cpsat.worker_program": "CP-SAT",
+    "synth.solver": "other search",
 }
 
 

@@ -69,7 +69,7 @@ def compare(
     """
     from synth.plan.compare import compare as compared
     from synth.plan.comparison import Comparison
-    from synth.solve.options import SolveOptions
+    from synth.solver.options import SolveOptions
 
     draw_with(Comparison, comparison_html)
     measured = load_profile(profile_or_name(profile), links_texts(link))

@@ -21,8 +21,8 @@ from synth.options.solve_arguments import AskedSolve, SolveArguments, read_solve
 from synth.schedule.files.plan_file import Plan
 
 if TYPE_CHECKING:
-    from synth.solve.problem import Problem
-    from synth.solve.result import Incumbent, Result
+    from synth.solver.problem import Problem
+    from synth.solver.result import Incumbent, Result
 
 
 @named_as_arguments

@@ -115,7 +115,7 @@ def _prove(
 ) -> "Reproof":
     from synth.cli.progress.interrupt import run_interruptibly
     from synth.plan.reprove.reprove import reprove
-    from synth.solve.options import SolveOptions
+    from synth.solver.options import SolveOptions
 
     limit_s = parse_seconds(time_limit or _LIMIT)
     options = SolveOptions(time_limit_s=limit_s, workers=workers)

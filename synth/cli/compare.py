@@ -142,7 +142,7 @@ def command(
     """
     from synth.plan.compare import compare
     from synth.plan.comparison import Comparison
-    from synth.solve.options import SolveOptions
+    from synth.solver.options import SolveOptions
 
     deadline = Deadline.of(time_limit)
     profile = load_profile(profile_name, link)

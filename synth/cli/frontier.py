@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from synth.plan.memory_curve.curve_search import Effort
     from synth.plan.recompute.choice import Choice
     from synth.schedule.files.plan_file import Plan
-    from synth.solve.problem import Problem
+    from synth.solver.problem import Problem
 
 # More parallel searches leave each of them too few workers on most machines.
 _MOST_JOBS = 4

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from synth.solve.problem import Problem
-    from synth.solve.result import Incumbent, Result
+    from synth.solver.problem import Problem
+    from synth.solver.result import Incumbent, Result
 
 
 class BestSoFar:
@@ -41,7 +41,7 @@ class BestSoFar:
 
     def result(self, elapsed_s: float, *, is_interrupted: bool = False) -> "Result | None":
         """Return the result as if the search had ended; None if nothing was found."""
-        from synth.solve.result import Result, StoppedBy
+        from synth.solver.result import Result, StoppedBy
 
         best = self.close()
         if best is None:

@@ -11,7 +11,7 @@ from synth.profile import Profile
 if TYPE_CHECKING:
     from synth.costs import Costs
     from synth.schedule.model import Placement, Schedule
-    from synth.solve.problem import Problem
+    from synth.solver.problem import Problem
 
 
 def read_hint(text: str | None, problem: "Problem", profile: Profile) -> "Schedule | None":

@@ -10,7 +10,7 @@ from synth.profile import Profile
 
 if TYPE_CHECKING:
     from synth.schedule.model import Placement
-    from synth.solve.problem import Problem
+    from synth.solver.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ProblemArguments:
         """
         from synth.partition_costs import partition_costs
         from synth.plan.partition.balance import balance, is_proven_best
-        from synth.solve.problem import Problem
+        from synth.solver.problem import Problem
 
         objective = read_objective(self.objective)
         given = read_partition(self.partition, where)

@@ -59,7 +59,7 @@ def read_searches(
     """
     from synth.plan.comparison import Search
     from synth.schedule.placements import placement as named_placement
-    from synth.solve.weights.travel import WeightMovement
+    from synth.solver.weights.travel import WeightMovement
 
     searches = []
     for name in names:

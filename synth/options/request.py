@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from synth.objective import HasSpans
     from synth.plan.choose.candidates import Partitioning
     from synth.schedule.files.plan_file import Plan
-    from synth.solve.options import SolveOptions
-    from synth.solve.problem import Problem
-    from synth.solve.result import Incumbent, Result, StoppedBy
+    from synth.solver.options import SolveOptions
+    from synth.solver.problem import Problem
+    from synth.solver.result import Incumbent, Result, StoppedBy
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def announce_sizes(request: Request, held: str = "") -> None:
 
 def failure_code(stopped_by: "StoppedBy") -> ExitCode:
     """Return the exit code of a search without the result asked for."""
-    from synth.solve.result import StoppedBy
+    from synth.solver.result import StoppedBy
 
     codes = {
         StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,

@@ -33,9 +33,9 @@ from synth.units import parse_fraction, parse_seconds
 if TYPE_CHECKING:
     from synth.plan.choose.candidates import Chosen
     from synth.plan.weights.choice import TravelCandidate
-    from synth.solve.options import SolveOptions
-    from synth.solve.problem import Problem
-    from synth.solve.result import Incumbent, Result
+    from synth.solver.options import SolveOptions
+    from synth.solver.problem import Problem
+    from synth.solver.result import Incumbent, Result
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _problem(
 def _options(
     given: SolveArguments, problem: "Problem", profile: Profile, deadline: Deadline
 ) -> "SolveOptions":
-    from synth.solve.options import SolveOptions, SolverName
+    from synth.solver.options import SolveOptions, SolverName
 
     return SolveOptions(
         time_limit_s=deadline.left_of(parse_seconds(given.time_limit)),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from synth.options.solve_arguments import SolveArguments
     from synth.plan.weights.choice import TravelCandidate
     from synth.schedule.model import Placement
-    from synth.solve.problem import Problem
+    from synth.solver.problem import Problem
 
 STAY, AUTO = "stay", "auto"
 CHOICES = (STAY, "ring", "gather", AUTO)

@@ -1,9 +1,9 @@
 """The claim of a plan file, made from the result of a search."""
 
 from synth.schedule.files.plan_file import Claim
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Incumbent, Result
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result
 from synth.version import __version__
 
 STILL_SEARCHING = "nothing yet: the search went on when this was written"

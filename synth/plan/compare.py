@@ -29,11 +29,11 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
 from synth.schedule.version_facts import version_facts
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Result
-from synth.solve.tuning import SEARCH
-from synth.solve.weights.travel import WeightMovement
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Result
+from synth.solver.tuning import SEARCH
+from synth.solver.weights.travel import WeightMovement
 
 
 def compare(

@@ -10,8 +10,8 @@ from synth.plan.recompute.choice import Choice
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Claim, Plan
 from synth.schedule.model import Placement, Schedule
-from synth.solve.result import relative_gap
-from synth.solve.weights.travel import WeightMovement
+from synth.solver.result import relative_gap
+from synth.solver.weights.travel import WeightMovement
 from synth.units import format_bytes, format_us
 
 # Prefix of the solver's rows before the placement, and suffix if stages recompute.

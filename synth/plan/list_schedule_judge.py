@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from synth.objective import Objective
 from synth.plan.tuning import LIST_JUDGING
-from synth.solve.improve import list_scheduling
-from synth.solve.instance.instance import SPLIT, Instance
-from synth.solve.problem import Problem
+from synth.solver.improve import list_scheduling
+from synth.solver.instance.instance import SPLIT, Instance
+from synth.solver.problem import Problem
 
 
 class RuleValue(NamedTuple):

@@ -38,11 +38,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         synth.solved  # noqa: B018
 
 
-def test_solve_is_the_function_after_parts_of_the_solver_are_imported() -> None:
-    code = "import synth.solve.problem, synth; from synth import solve; solve.__call__"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_solve_returns_a_plan_that_is_true_within_the_limit() -> None:
     found: list[synth.Plan] = []
     plan = synth.solve(

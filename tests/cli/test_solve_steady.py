@@ -11,9 +11,9 @@ from synth.families import generate
 from synth.options.request import Request
 from synth.plan.memory_curve.steady_cap import SteadyCap
 from synth.schedule.files.plan_file import Plan
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Result
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Result
 from tests.cli.conftest import SMALL_SOLVE, Synth
 
 STEADY = ("--mem-limit", "min", "--target", "steady")

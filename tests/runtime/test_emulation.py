@@ -50,7 +50,7 @@ def solved() -> Schedule:
 
     Every process imports this file; only this one needs the solver.
     """
-    from synth.solve import Objective, Problem, SolveOptions, solve
+    from synth.solver import Objective, Problem, SolveOptions, solve
 
     costs = costs_of(RANKS)
     caps = [3 * peak // 4 for peak in peak_bytes(lower(generate("1f1b", RANKS, 8), costs))]

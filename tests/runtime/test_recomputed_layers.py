@@ -22,7 +22,7 @@ from synth.runtime.training.layered_stage import LayeredStage, Randomness, layer
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
-from synth.solve import Problem, SolveOptions
+from synth.solver import Problem, SolveOptions
 from tests.runtime.train_plans import train_plans
 from tests.synth.plain import random_schedule
 

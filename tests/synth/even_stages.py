@@ -1,7 +1,7 @@
 """The best-known problem: equal stages, one per rank."""
 
 from synth.op_kinds import OpKind
-from synth.solve.instance.instance import SPLIT, Instance, StageCopy
+from synth.solver.instance.instance import SPLIT, Instance, StageCopy
 
 F, B, W = SPLIT
 

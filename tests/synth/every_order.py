@@ -3,7 +3,7 @@
 from itertools import product
 
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
-from synth.solve import Problem
+from synth.solver import Problem
 from tests.synth.test_solve_exact import rank_orders
 
 

@@ -12,7 +12,7 @@ from synth.schedule.error import ScheduleError
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
-from synth.solve.weights.travel import TravelProblem, WeightMovement
+from synth.solver.weights.travel import TravelProblem, WeightMovement
 
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 

@@ -7,7 +7,7 @@ from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule.placements import placement
-from synth.solve import Problem
+from synth.solver import Problem
 
 UNTIL = (OpKind.F, OpKind.B, OpKind.W)
 

@@ -8,7 +8,7 @@ from synth.costs import Costs, StageCosts
 from synth.op_kinds import OpKind
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Op
-from synth.solve import Problem
+from synth.solver import Problem
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
 

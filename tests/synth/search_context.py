@@ -1,12 +1,12 @@
 """The search around an improver that is tested by itself."""
 
-from synth.solve.bounds.closed_form import work_bounds
-from synth.solve.improve.improver import SearchContext
-from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Result
-from synth.solve.search_state import OnImprovement, SearchState
+from synth.solver.bounds.closed_form import work_bounds
+from synth.solver.improve.improver import SearchContext
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Result
+from synth.solver.search_state import OnImprovement, SearchState
 
 
 def context_of(state: SearchState, workers: int = 1) -> SearchContext:

@@ -11,15 +11,15 @@ from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Part, Problem, StoppedBy, solve
-from synth.solve.evaluate.evaluate import evaluate
-from synth.solve.evaluate.exact_memory import ExactMemory
-from synth.solve.evaluate.exact_times import ExactTimes
-from synth.solve.evaluate.numbered_orders import NumberedOrders
-from synth.solve.evaluate.op_table import OpTable
-from synth.solve.improve.annealing import Annealing, Walk
-from synth.solve.infeasibility import serial_schedule
-from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
+from synth.solver import Objective, Part, Problem, StoppedBy, solve
+from synth.solver.evaluate.evaluate import evaluate
+from synth.solver.evaluate.exact_memory import ExactMemory
+from synth.solver.evaluate.exact_times import ExactTimes
+from synth.solver.evaluate.numbered_orders import NumberedOrders
+from synth.solver.evaluate.op_table import OpTable
+from synth.solver.improve.annealing import Annealing, Walk
+from synth.solver.infeasibility import serial_schedule
+from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.test_solve_exact import rank_orders

@@ -13,8 +13,8 @@ from synth.plan.partition.several_stages_per_rank import _Search, _State
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule import Placement, ScheduleError, verify
 from synth.schedule.placements import placement
-from synth.solve import Problem, Shortage, find_shortage
-from synth.solve.infeasibility import needed_bytes, serial_schedule
+from synth.solver import Problem, Shortage, find_shortage
+from synth.solver.infeasibility import needed_bytes, serial_schedule
 
 
 def profile_of(work_us: list[int], parameter_bytes: list[int] | None = None) -> Profile:

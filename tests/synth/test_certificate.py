@@ -22,15 +22,15 @@ from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
-from synth.solve import Part, Problem, SolveOptions, SolverName, solve
-from synth.solve.bounds.bound import Reference
-from synth.solve.bounds.closed_form import work_bounds
-from synth.solve.bounds.forward_spacing import SpacingProver
-from synth.solve.bounds.idle_time import IdleBounds
-from synth.solve.bounds.rank_subsets import RankSubsets
-from synth.solve.bounds.recheck import Recheck, recheck
-from synth.solve.cpsat.model import ExactModel
-from synth.solve.instance.memory_models import relaxed_for_fusion
+from synth.solver import Part, Problem, SolveOptions, SolverName, solve
+from synth.solver.bounds.bound import Reference
+from synth.solver.bounds.closed_form import work_bounds
+from synth.solver.bounds.forward_spacing import SpacingProver
+from synth.solver.bounds.idle_time import IdleBounds
+from synth.solver.bounds.rank_subsets import RankSubsets
+from synth.solver.bounds.recheck import Recheck, recheck
+from synth.solver.cpsat.model import ExactModel
+from synth.solver.instance.memory_models import relaxed_for_fusion
 from tests.synth.effort import counted
 from tests.synth.test_solve import table_costs
 

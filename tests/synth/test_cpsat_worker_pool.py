@@ -19,14 +19,14 @@ from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.schedule import verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Part, Problem, SolveOptions, StoppedBy, solve
-from synth.solve.cpsat import worker_pool
-from synth.solve.cpsat.call import ask
-from synth.solve.cpsat.model import ExactModel
-from synth.solve.cpsat.parameters import quiet
-from synth.solve.cpsat.run import Values, decide, run
-from synth.solve.cpsat.worker_pool import Event, WorkerDied
-from synth.solve.cpsat.worker_program import (
+from synth.solver import Objective, Part, Problem, SolveOptions, StoppedBy, solve
+from synth.solver.cpsat import worker_pool
+from synth.solver.cpsat.call import ask
+from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.parameters import quiet
+from synth.solver.cpsat.run import Values, decide, run
+from synth.solver.cpsat.worker_pool import Event, WorkerDied
+from synth.solver.cpsat.worker_program import (
     ANSWER,
     BOUND,
     Answer,
@@ -36,7 +36,7 @@ from synth.solve.cpsat.worker_program import (
     send,
     unpack_bound,
 )
-from synth.solve.instance.timing import TimedOrders
+from synth.solver.instance.timing import TimedOrders
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.even_stages import even
 from tests.synth.worker_processes import kill_workers, left_after
@@ -76,7 +76,7 @@ def test_problems_on_which_or_tools_aborts_are_solved_and_proven(
         Part.CLOSED_FORMS,
         Part.EXACT,
     }
-    with caplog.at_level(logging.INFO, "synth.solve"):
+    with caplog.at_level(logging.INFO, "synth.solver"):
         options = SolveOptions(60, seed=0, deterministic=True, without=frozenset(Part) - kept)
         result = solve(problem, options)
     assert (result.value_us, result.lower_bound_us) == (best_us, best_us)
@@ -348,10 +348,10 @@ def test_messages_that_come_in_pieces_are_put_together() -> None:
 # A search that takes minutes: it tells the ids of the workers that it has once it runs.
 LONG = """
 import os, sys, threading, time
-from synth.solve import Objective
-from synth.solve.cpsat import worker_pool
-from synth.solve.cpsat.model import ExactModel
-from synth.solve.cpsat.run import decide
+from synth.solver import Objective
+from synth.solver.cpsat import worker_pool
+from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.run import decide
 from tests.synth.even_stages import even
 
 def search(should_stop=lambda: False):

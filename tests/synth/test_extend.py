@@ -15,20 +15,20 @@ from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
-from synth.solve import Problem, SolveOptions, solve
-from synth.solve.evaluate import evaluate
-from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule
-from synth.solve.improve import list_scheduling
-from synth.solve.improve.extend import _Extension, extend, extended_instance
-from synth.solve.improve.modulo.several_micro_batches import SeveralMicroBatches
-from synth.solve.improve.modulo.unrolling import Unrolling
-from synth.solve.improve.short_instance import ShortInstance
-from synth.solve.infeasibility import needed_bytes, serial_schedule
-from synth.solve.instance.instance import BW, B, F, Instance, W
-from synth.solve.instance.memory_models import relaxed_memory, safe_memory
-from synth.solve.instance.timing import Orders, keeps_caps, number, order_of, timed
-from synth.solve.options import Part
-from synth.solve.search_state import SearchState
+from synth.solver import Problem, SolveOptions, solve
+from synth.solver.evaluate import evaluate
+from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule
+from synth.solver.improve import list_scheduling
+from synth.solver.improve.extend import _Extension, extend, extended_instance
+from synth.solver.improve.modulo.several_micro_batches import SeveralMicroBatches
+from synth.solver.improve.modulo.unrolling import Unrolling
+from synth.solver.improve.short_instance import ShortInstance
+from synth.solver.infeasibility import needed_bytes, serial_schedule
+from synth.solver.instance.instance import BW, B, F, Instance, W
+from synth.solver.instance.memory_models import relaxed_memory, safe_memory
+from synth.solver.instance.timing import Orders, keeps_caps, number, order_of, timed
+from synth.solver.options import Part
+from synth.solver.search_state import SearchState
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.search_context import context_of
 

@@ -9,8 +9,8 @@ from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Timeline, peak_bytes, verify
-from synth.solve import Problem
-from synth.solve.solver import solve
+from synth.solver import Problem
+from synth.solver.solver import solve
 from tests.synth.effort import counted
 
 

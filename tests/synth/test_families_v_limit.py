@@ -20,9 +20,9 @@ from synth.families.zb_v_greedy import released
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Part, Problem, solve
-from synth.solve.improve.published import PublishedIncumbents
-from synth.solve.search_state import SearchState
+from synth.solver import Objective, Part, Problem, solve
+from synth.solver.improve.published import PublishedIncumbents
+from synth.solver.search_state import SearchState
 from tests.synth.effort import counted
 from tests.synth.search_context import context_of
 

@@ -12,21 +12,21 @@ from synth.certificate import Proven
 from synth.costs import Costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, SolveOptions, solve
-from synth.solve.bounds import forward_spacing
-from synth.solve.bounds.bound import BoundSetting, ProofState, Reference
-from synth.solve.bounds.bound_policy import BoundPolicy
-from synth.solve.bounds.forward_spacing import SpacingProver, far_apart, lengths
-from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
-from synth.solve.bounds.rank_subsets import RankSubsets
-from synth.solve.cpsat.run import ModelOutcome
-from synth.solve.improve.modulo.one_micro_batch import OneMicroBatch
-from synth.solve.infeasibility import find_shortage
-from synth.solve.instance.instance import B, F, OpIndex, W
-from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.instance.timing import timed
-from synth.solve.options import Part
-from synth.solve.order_pool import OrderPool
+from synth.solver import Objective, Problem, SolveOptions, solve
+from synth.solver.bounds import forward_spacing
+from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
+from synth.solver.bounds.bound_policy import BoundPolicy
+from synth.solver.bounds.forward_spacing import SpacingProver, far_apart, lengths
+from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings
+from synth.solver.bounds.rank_subsets import RankSubsets
+from synth.solver.cpsat.run import ModelOutcome
+from synth.solver.improve.modulo.one_micro_batch import OneMicroBatch
+from synth.solver.infeasibility import find_shortage
+from synth.solver.instance.instance import B, F, OpIndex, W
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.instance.timing import timed
+from synth.solver.options import Part
+from synth.solver.order_pool import OrderPool
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import RandomOrders, odd_costs

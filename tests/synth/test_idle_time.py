@@ -14,13 +14,13 @@ from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Part, Problem, SolveOptions, StoppedBy, solve
-from synth.solve.bounds.bound import Reference
-from synth.solve.bounds.closed_form import work_bounds
-from synth.solve.bounds.idle_time import IdleBounds, _Growth
-from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
-from synth.solve.cpsat.run import ModelOutcome, run
-from synth.solve.instance.memory_models import relaxed_for_fusion
+from synth.solver import Part, Problem, SolveOptions, StoppedBy, solve
+from synth.solver.bounds.bound import Reference
+from synth.solver.bounds.closed_form import work_bounds
+from synth.solver.bounds.idle_time import IdleBounds, _Growth
+from synth.solver.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
+from synth.solver.cpsat.run import ModelOutcome, run
+from synth.solver.instance.memory_models import relaxed_for_fusion
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.test_solve_exact import OBJECTIVES

@@ -24,9 +24,9 @@ from synth.plan.recompute.stages import recomputed, without_recompute, written_o
 from synth.profile import Link, Links
 from synth.schedule.model import Buffering
 from synth.schedule.verify import verify
-from synth.solve import Problem, Result, SolveOptions
-from synth.solve.evaluate.evaluate import evaluate
-from synth.solve.result import StoppedBy
+from synth.solver import Problem, Result, SolveOptions
+from synth.solver.evaluate.evaluate import evaluate
+from synth.solver.result import StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.test_race_run import PROFILE
 

@@ -26,9 +26,9 @@ from synth.profile import LayerProfile, Profile, Timing
 from synth.recomputed_layers import recomputing
 from synth.schedule.memory import peak_bytes
 from synth.schedule.verify import verify
-from synth.solve import Incumbent, Problem, SolveOptions, solve
-from synth.solve.infeasibility import find_shortage, needed_bytes
-from synth.solve.result import StoppedBy
+from synth.solver import Incumbent, Problem, SolveOptions, solve
+from synth.solver.infeasibility import find_shortage, needed_bytes
+from synth.solver.result import StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.layered import block, invented, problem_of, random_layer
 

@@ -16,8 +16,8 @@ from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.recompute.choice import solve_with
 from synth.schedule.placements import placement
-from synth.solve import Problem, SolveOptions, StoppedBy
-from synth.solve.result import Result
+from synth.solver import Problem, SolveOptions, StoppedBy
+from synth.solver.result import Result
 from tests.synth.every_order import true_curve
 from tests.synth.test_solve_exact import random_problem
 

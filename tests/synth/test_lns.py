@@ -10,14 +10,14 @@ import pytest
 from benchmarks.solver.suites import table
 from synth.costs import Costs
 from synth.schedule.placements import placement
-from synth.solve import Problem
-from synth.solve.evaluate import evaluate
-from synth.solve.improve.lns import search
-from synth.solve.improve.lns.window_model import Change
-from synth.solve.infeasibility import serial_schedule
-from synth.solve.instance.instance import SPLIT
-from synth.solve.instance.memory_models import relaxed_memory
-from synth.solve.instance.timing import keeps_caps, split, timing_of
+from synth.solver import Problem
+from synth.solver.evaluate import evaluate
+from synth.solver.improve.lns import search
+from synth.solver.improve.lns.window_model import Change
+from synth.solver.infeasibility import serial_schedule
+from synth.solver.instance.instance import SPLIT
+from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.instance.timing import keeps_caps, split, timing_of
 from tests.synth.odd_problems import odd_costs
 
 

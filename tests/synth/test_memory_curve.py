@@ -24,7 +24,7 @@ from synth.plan.memory_curve.workers import Task, Workers
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, SolveOptions
+from synth.solver import Objective, Problem, SolveOptions
 from tests.synth.effort import HOURS_S
 from tests.synth.every_order import true_curve, true_value
 

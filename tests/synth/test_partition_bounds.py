@@ -19,10 +19,10 @@ from synth.profile import Layer, LayerProfile, Link, Links, NodeLink, PairLink, 
 from synth.profiles import find
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
-from synth.solve import Problem, SolveOptions, solve
-from synth.solve.infeasibility import smallest_limit_bytes
-from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.result import StoppedBy
+from synth.solver import Problem, SolveOptions, solve
+from synth.solver.infeasibility import smallest_limit_bytes
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.result import StoppedBy
 from tests.synth.effort import counted
 from tests.synth.test_recompute import profile_that_saves_much
 

@@ -10,18 +10,18 @@ from ortools.sat.python import cp_model
 from synth.op_kinds import OpKind
 from synth.schedule import Placement
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem
-from synth.solve.bounds.bound import Reference
-from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
-from synth.solve.bounds.rank_subsets import RankSubsets
-from synth.solve.cpsat import model as exact_model
-from synth.solve.cpsat import passing_pairs as module
-from synth.solve.cpsat.model import ExactModel
-from synth.solve.cpsat.run import run
-from synth.solve.instance.instance import SPLIT, B, F, Instance, OpIndex, W
-from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.instance.timing import TimedOrders, timed
-from synth.solve.tuning import EXACT_MODEL
+from synth.solver import Objective, Problem
+from synth.solver.bounds.bound import Reference
+from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings
+from synth.solver.bounds.rank_subsets import RankSubsets
+from synth.solver.cpsat import model as exact_model
+from synth.solver.cpsat import passing_pairs as module
+from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.run import run
+from synth.solver.instance.instance import SPLIT, B, F, Instance, OpIndex, W
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.instance.timing import TimedOrders, timed
+from synth.solver.tuning import EXACT_MODEL
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs

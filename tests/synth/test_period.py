@@ -16,7 +16,7 @@ from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Schedule, Timeline, verify
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError
-from synth.solve import Objective, SolveOptions, solve
+from synth.solver import Objective, SolveOptions, solve
 from tests.synth import plain
 from tests.synth.naive import Naive, random_schedule
 from tests.synth.test_solve_placements import random_problem

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from synth.solve.improve.modulo import period_search
-from synth.solve.improve.modulo.period_search import PeriodSearch
-from synth.solve.improve.modulo.several_micro_batches_model import (
+from synth.solver.improve.modulo import period_search
+from synth.solver.improve.modulo.period_search import PeriodSearch
+from synth.solver.improve.modulo.several_micro_batches_model import (
     PeriodicSchedule,
     SeveralMicroBatchesModel,
 )
-from synth.solve.tuning import PERIOD_SEARCH
+from synth.solver.tuning import PERIOD_SEARCH
 from tests.synth.even_stages import even
 
 # Time for brief tries only, and for thorough ones.

@@ -16,8 +16,8 @@ from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import RACE
 from synth.schedule.placements import usual
 from synth.schedule.verify import verify
-from synth.solve import Incumbent, Problem, Result, SolveOptions, solve
-from synth.solve.result import StoppedBy
+from synth.solver import Incumbent, Problem, Result, SolveOptions, solve
+from synth.solver.result import StoppedBy
 from tests.synth.effort import counted
 from tests.synth.test_recompute import profile_that_saves_much
 

@@ -35,9 +35,9 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
-from synth.solve import Incumbent, Problem, SolveOptions, solve
-from synth.solve.infeasibility import needed_bytes
-from synth.solve.result import StoppedBy
+from synth.solver import Incumbent, Problem, SolveOptions, solve
+from synth.solver.infeasibility import needed_bytes
+from synth.solver.result import StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plain import random_costs, random_schedule
 

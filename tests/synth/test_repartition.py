@@ -13,7 +13,7 @@ from synth.plan.recompute.repartition import repartitioned, solve_repartitioning
 from synth.plan.recompute.stages import bounds, recomputed
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
-from synth.solve import Incumbent, Problem, SolveOptions
+from synth.solver import Incumbent, Problem, SolveOptions
 from tests.synth.effort import counted
 from tests.synth.test_recompute import profile_that_saves_much
 

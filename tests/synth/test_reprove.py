@@ -18,10 +18,10 @@ from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import relative_gap
-from synth.solve.solver import solve
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import relative_gap
+from synth.solver.solver import solve
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 SIZES = (6, 6, 6, 6)

@@ -11,12 +11,12 @@ from synth.objective import Objective
 from synth.op_kinds import VISITS, OpKind
 from synth.schedule import Op, Schedule, verify
 from synth.schedule.arrays import KIND_CODES
-from synth.solve import Problem
-from synth.solve.evaluate import scenarios
-from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate
-from synth.solve.evaluate.scenarios import ScenarioFactors, ScenarioTimes
-from synth.solve.improve.robustness.robustness import improve_robustness
-from synth.solve.infeasibility import serial_schedule
+from synth.solver import Problem
+from synth.solver.evaluate import scenarios
+from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
+from synth.solver.evaluate.scenarios import ScenarioFactors, ScenarioTimes
+from synth.solver.improve.robustness.robustness import improve_robustness
+from synth.solver.infeasibility import serial_schedule
 from tests.synth.test_solve_placements import random_problem
 
 W = OpKind.W

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from synth.schedule.placements import placement
-from synth.solve import Part, Problem, SolveOptions, improve, solve
-from synth.solve import bounds as solve_bounds
-from synth.solve.bounds import bounds
-from synth.solve.bounds.bound import BoundSetting, ProofState, Reference
-from synth.solve.bounds.bound_policy import BoundPolicy
-from synth.solve.cpsat import model
-from synth.solve.improve import improvers
-from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.options import GROUPS, with_groups
-from synth.solve.policy import last_steps, steps
+from synth.solver import Part, Problem, SolveOptions, improve, solve
+from synth.solver import bounds as solve_bounds
+from synth.solver.bounds import bounds
+from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
+from synth.solver.bounds.bound_policy import BoundPolicy
+from synth.solver.cpsat import model
+from synth.solver.improve import improvers
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.options import GROUPS, with_groups
+from synth.solver.policy import last_steps, steps
 from tests.synth.effort import counted
 from tests.synth.test_search_policy import LARGE
 from tests.synth.test_solve import table_costs

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from synth.solve.bounds.prover import BoundStep
-from synth.solve.options import Part, with_groups
-from synth.solve.policy import Step, last_steps, steps
-from synth.solve.search_setting import SearchSetting
-from synth.solve.tuning import SEARCH
+from synth.solver.bounds.prover import BoundStep
+from synth.solver.options import Part, with_groups
+from synth.solver.policy import Step, last_steps, steps
+from synth.solver.search_setting import SearchSetting
+from synth.solver.tuning import SEARCH
 
 LARGE = SearchSetting(
     without=frozenset(),

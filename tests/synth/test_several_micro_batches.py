@@ -9,18 +9,18 @@ from benchmarks.solver.suites import table
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
-from synth.solve import Problem, SolveOptions, solve
-from synth.solve.evaluate.evaluate import BUFFERINGS
-from synth.solve.improve.modulo import one_micro_batch, several_micro_batches
-from synth.solve.improve.modulo.period_search import PeriodSearch
-from synth.solve.improve.modulo.several_micro_batches_model import (
+from synth.solver import Problem, SolveOptions, solve
+from synth.solver.evaluate.evaluate import BUFFERINGS
+from synth.solver.improve.modulo import one_micro_batch, several_micro_batches
+from synth.solver.improve.modulo.period_search import PeriodSearch
+from synth.solver.improve.modulo.several_micro_batches_model import (
     PeriodicSchedule,
     SeveralMicroBatchesModel,
 )
-from synth.solve.instance.instance import SPLIT, Instance, OpIndex
-from synth.solve.instance.memory_models import relaxed_memory, safe_memory
-from synth.solve.instance.timing import keeps_caps, number, timed
-from synth.solve.options import Part
+from synth.solver.instance.instance import SPLIT, Instance, OpIndex
+from synth.solver.instance.memory_models import relaxed_memory, safe_memory
+from synth.solver.instance.timing import keeps_caps, number, timed
+from synth.solver.options import Part
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
 

@@ -3,7 +3,7 @@
 import random
 from collections import Counter, defaultdict
 
-from synth.solve.improve.lns.size_bandit import SizeBandit, WindowSize
+from synth.solver.improve.lns.size_bandit import SizeBandit, WindowSize
 
 SMALL, MIDDLE, LARGE = WindowSize(20, 0.1), WindowSize(100, 1.0), WindowSize(500, 5.0)
 COST_S = {SMALL: 0.01, MIDDLE: 0.1, LARGE: 1.0}

@@ -12,11 +12,19 @@ from synth.families import generate
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Link, Links
 from synth.schedule import Op, Placement, Schedule, peak_bytes, verify
-from synth.solve import Incumbent, Objective, Problem, SolveOptions, StoppedBy, find_shortage, solve
-from synth.solve.improve import published
-from synth.solve.infeasibility import one_micro_batch_bytes, serial_schedule
-from synth.solve.instance.memory_models import relaxed_memory
-from synth.solve.tuning import PUBLISHED
+from synth.solver import (
+    Incumbent,
+    Objective,
+    Problem,
+    SolveOptions,
+    StoppedBy,
+    find_shortage,
+    solve,
+)
+from synth.solver.improve import published
+from synth.solver.infeasibility import one_micro_batch_bytes, serial_schedule
+from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.tuning import PUBLISHED
 from tests.synth.effort import HOURS_S, counted
 
 

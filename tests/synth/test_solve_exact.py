@@ -12,8 +12,8 @@ from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
-from synth.solve import Objective, Problem, Result, SolveOptions, SolverName, StoppedBy, solve
-from synth.solve.infeasibility import find_shortage
+from synth.solver import Objective, Problem, Result, SolveOptions, SolverName, StoppedBy, solve
+from synth.solver.infeasibility import find_shortage
 from tests.synth.effort import HOURS_S, counted
 
 OBJECTIVES = [Objective.MAKESPAN, Objective.PERIOD, *map(Objective.of_iterations, (2, 3, 8))]

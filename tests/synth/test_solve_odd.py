@@ -12,14 +12,14 @@ from synth.costs import Costs, StageCosts
 from synth.op_kinds import OpKind
 from synth.schedule import Buffering, Op, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, StoppedBy, solve
-from synth.solve.bounds.closed_form import work_bound_us
-from synth.solve.cpsat.run import decide, solve_briefly
-from synth.solve.evaluate.evaluate import BUFFERINGS
-from synth.solve.improve.modulo import one_micro_batch
-from synth.solve.infeasibility import find_shortage
-from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory, safe_memory
-from synth.solve.instance.timing import order_of, timed
+from synth.solver import Objective, Problem, StoppedBy, solve
+from synth.solver.bounds.closed_form import work_bound_us
+from synth.solver.cpsat.run import decide, solve_briefly
+from synth.solver.evaluate.evaluate import BUFFERINGS
+from synth.solver.improve.modulo import one_micro_batch
+from synth.solver.infeasibility import find_shortage
+from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory, safe_memory
+from synth.solver.instance.timing import order_of, timed
 from tests.synth.effort import counted
 from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs
 from tests.synth.test_solve_exact import OBJECTIVES

@@ -14,9 +14,9 @@ from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, SolveOptions, StoppedBy, solve
-from synth.solve.infeasibility import find_shortage, serial_schedule, smallest_limit_bytes
-from synth.solve.instance.memory_models import relaxed_memory, safe_memory
+from synth.solver import Objective, Problem, SolveOptions, StoppedBy, solve
+from synth.solver.infeasibility import find_shortage, serial_schedule, smallest_limit_bytes
+from synth.solver.instance.memory_models import relaxed_memory, safe_memory
 from tests.synth.effort import counted
 from tests.synth.test_solve_exact import MILP, OBJECTIVES, check_sound, random_costs
 
@@ -158,7 +158,7 @@ def test_the_two_views_of_memory_bracket_the_verifiers(
 def _levels(problem: Problem, schedule: Schedule) -> Iterator[tuple[int, int, int]]:
     """Each rank's peak by the certain and the safe instance, and by the lowered program."""
     from synth.schedule import lower, peak_bytes
-    from synth.solve.instance.timing import order_of
+    from synth.solver.instance.timing import order_of
 
     lowered = lower(schedule, problem.costs)
     peaks = peak_bytes(lowered)

@@ -7,10 +7,10 @@ from synth.plan.memory_curve.steady_cap import SteadyCap, least_steady
 from synth.profile import Link, Links
 from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Problem, SolveOptions
-from synth.solve.improve.modulo.one_micro_batch import find
-from synth.solve.instance.memory_models import relaxed_memory
-from synth.solve.instance.timing import keeps_caps, number, timed
+from synth.solver import Problem, SolveOptions
+from synth.solver.improve.modulo.one_micro_batch import find
+from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.instance.timing import keeps_caps, number, timed
 
 
 def problem(name: str, num_ranks: int, m: int, times: tuple[int, int, int], lag: int) -> Problem:

@@ -16,9 +16,9 @@ from synth.plan.partition.tight_cap_search import PartitionSearch, _moved
 from synth.profile import Layer, Profile, Timing
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
-from synth.solve import Incumbent, Problem, solve
-from synth.solve.infeasibility import smallest_limit_bytes
-from synth.solve.result import StoppedBy
+from synth.solver import Incumbent, Problem, solve
+from synth.solver.infeasibility import smallest_limit_bytes
+from synth.solver.result import StoppedBy
 from tests.synth.effort import counted
 from tests.synth.test_recompute import profile_that_saves_much
 

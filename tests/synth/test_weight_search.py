@@ -20,22 +20,22 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.simulate import DeadlockError, simulate
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Sharded
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Incumbent, Result, StoppedBy
-from synth.solve.weights.compute_order import changed
-from synth.solve.weights.equal_ranks import on_two_ranks
-from synth.solve.weights.first_orders import first_orders, published
-from synth.solve.weights.programs import make_schedule
-from synth.solve.weights.travel import (
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.weights.compute_order import changed
+from synth.solver.weights.equal_ranks import on_two_ranks
+from synth.solver.weights.first_orders import first_orders, published
+from synth.solver.weights.programs import make_schedule
+from synth.solver.weights.travel import (
     TravelProblem,
     WeightMovement,
     everywhere,
     passes_from_rank_to_rank,
 )
-from synth.solve.weights.travel_bounds import prove_travel
-from synth.solve.weights.travel_search import solve_travelling
-from synth.solve.weights.visit_placement import OpNeeds, Placing
+from synth.solver.weights.travel_bounds import prove_travel
+from synth.solver.weights.travel_search import solve_travelling
+from synth.solver.weights.visit_placement import OpNeeds, Placing
 from tests.synth.every_weight_schedule import (
     BUFFERINGS,
     gather_programs,

@@ -9,17 +9,17 @@ import pytest
 
 from benchmarks.solver.suites import bidirectional, table
 from synth.families import generate
-from synth.solve import Part, SolveOptions
-from synth.solve.evaluate import evaluate
-from synth.solve.evaluate.evaluate import EvaluatedSchedule
-from synth.solve.improve.lns import search, window_step
-from synth.solve.improve.lns.window_step import WindowTurns
-from synth.solve.instance.instance import Instance
-from synth.solve.instance.memory_models import relaxed_memory
-from synth.solve.instance.timing import TimedOrders
-from synth.solve.order_pool import split_timing
-from synth.solve.problem import Problem
-from synth.solve.search_state import SearchState
+from synth.solver import Part, SolveOptions
+from synth.solver.evaluate import evaluate
+from synth.solver.evaluate.evaluate import EvaluatedSchedule
+from synth.solver.improve.lns import search, window_step
+from synth.solver.improve.lns.window_step import WindowTurns
+from synth.solver.instance.instance import Instance
+from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.instance.timing import TimedOrders
+from synth.solver.order_pool import split_timing
+from synth.solver.problem import Problem
+from synth.solver.search_state import SearchState
 
 LIMIT_S = 100.0
 

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from synth.solve.cpsat import worker_pool
+from synth.solver.cpsat import worker_pool
 
 
 def kill_workers(what: signal.Signals = signal.SIGKILL) -> list[int]:

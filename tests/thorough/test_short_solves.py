@@ -8,7 +8,7 @@ import pytest
 
 from synth.schedule import Buffering, Schedule, lower, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Problem, SolveOptions, StoppedBy, solve
+from synth.solver import Problem, SolveOptions, StoppedBy, solve
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.test_solve_exact import OBJECTIVES
 from tests.synth.worker_processes import kill_workers
@@ -24,7 +24,7 @@ PLACEMENTS = (
 def test_short_searches_end_with_a_right_answer_whatever_becomes_of_their_workers(
     examples: Examples, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.INFO, "synth.solve")
+    caplog.set_level(logging.INFO, "synth.solver")
 
     def check(draw: random.Random) -> None:
         problem = random_problem(draw)

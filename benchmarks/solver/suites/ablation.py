@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from benchmarks.solver.case import Case, Suite
 from benchmarks.solver.sample_problems import sample_problems
 from benchmarks.solver.suites import table
-from synth.solve import Part
+from synth.solver import Part
 
 
 def _cases() -> Iterator[Case]:

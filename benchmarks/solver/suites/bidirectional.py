@@ -18,7 +18,7 @@ from synth.costs import Costs, uniform_costs
 from synth.families import family_placement, generate
 from synth.profile import Link, Links
 from synth.schedule.placements import placement
-from synth.solve import Problem, Result
+from synth.solver import Problem, Result
 
 # The placement, and the published schedule whose memory is the cap.
 PLACEMENTS = {"bidirectional": "chimera", "bidirectional-v": "bitpipe"}

@@ -18,7 +18,7 @@ from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.placements import placement
-from synth.solve import Problem, Result, SolveOptions
+from synth.solver import Problem, Result, SolveOptions
 
 PROFILE = "zb-1.5b-p8-m24"
 NUM_MICRO_BATCHES = 24

@@ -16,7 +16,7 @@ from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find, names
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, Result
+from synth.solver import Objective, Problem, Result
 
 _NAME = re.compile(r"zb-(.+)-p(\d+)-m(\d+)")
 

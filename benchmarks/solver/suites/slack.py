@@ -14,10 +14,10 @@ from benchmarks.solver.probe import Cell
 from benchmarks.solver.suites import bidirectional, published, table, unequal, v_shaped
 from synth.schedule import peak_bytes, verify
 from synth.schedule.simulate import Timeline
-from synth.solve import Part, Problem, Result
-from synth.solve.evaluate.evaluate import EvaluatedSchedule
-from synth.solve.evaluate.scenarios import ScenarioFactors, ScenarioTimes
-from synth.solve.improve.robustness.robustness import improve_robustness
+from synth.solver import Part, Problem, Result
+from synth.solver.evaluate.evaluate import EvaluatedSchedule
+from synth.solver.evaluate.scenarios import ScenarioFactors, ScenarioTimes
+from synth.solver.improve.robustness.robustness import improve_robustness
 
 _SEED, _SCENARIOS = 1, 201
 _BIAS = 0.05

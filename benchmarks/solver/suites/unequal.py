@@ -19,7 +19,7 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Link, Links
-from synth.solve import Objective, Problem, Result
+from synth.solver import Objective, Problem, Result
 
 NUM_RANKS, NUM_MICRO_BATCHES = 8, 32
 SHARES = (0.75, 1, 1.5)

@@ -13,7 +13,7 @@ from benchmarks.solver.case import Case, Suite
 from synth.costs import Costs, uniform_costs
 from synth.profile import Link, Links
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem
+from synth.solver import Objective, Problem
 
 SIZES = ((4, 16), (8, 32))
 TIMES_US = {"1:1:1": (100, 100, 100), "3:4:2": (90, 120, 60), "10:11:9": (100, 110, 90)}

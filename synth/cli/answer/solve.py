@@ -12,7 +12,7 @@ from synth.report.text.tables import places
 if TYPE_CHECKING:
     from synth.schedule.model import Schedule
     from synth.schedule.simulate import Timeline
-    from synth.solve.result import Result
+    from synth.solver.result import Result
 
 
 def as_text(request: Request, result: "Result", more: str = "") -> str:
@@ -140,7 +140,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
 
 def _what_is_left(result: "Result") -> list[str]:
     """Explain an exhausted search: all its parts ended without a proof."""
-    from synth.solve.result import StoppedBy
+    from synth.solver.result import StoppedBy
 
     if result.stopped_by != StoppedBy.EXHAUSTED:
         return []

@@ -10,7 +10,7 @@ from synth.options.request import Request
 from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:
-    from synth.solve.result import Incumbent
+    from synth.solver.result import Incumbent
 
 _PAUSE_S, _PAUSE_ON_TERMINAL_S = 5.0, 0.5
 

@@ -17,7 +17,7 @@ from synth.units import format_bytes, format_bytes_both, format_us
 
 if TYPE_CHECKING:
     from synth.plan.memory_curve.least_cap import LeastCap
-    from synth.solve.result import Result
+    from synth.solver.result import Result
 
 
 def solve_least(request: Request, target: TimeTarget, format: Format) -> None:

@@ -12,8 +12,8 @@ from synth.options.best_so_far import BestSoFar
 from synth.options.request import NoSchedule, Request, announce
 
 if TYPE_CHECKING:
-    from synth.solve.problem import Problem
-    from synth.solve.result import Incumbent, Result
+    from synth.solver.problem import Problem
+    from synth.solver.result import Incumbent, Result
 
 
 def solve_within_limits(request: Request, format: Format) -> None:

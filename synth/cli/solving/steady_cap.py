@@ -14,7 +14,7 @@ from synth.units import format_bytes, format_bytes_both, parse_seconds
 
 if TYPE_CHECKING:
     from synth.plan.memory_curve.steady_cap import SteadyCap
-    from synth.solve.result import Result
+    from synth.solver.result import Result
 
 # Smaller bubble rates are rounding: times are whole microseconds.
 _NOTHING = 1e-4
@@ -72,7 +72,7 @@ def _limited(request: Request, found: "SteadyCap", left_s: float) -> Request:
 
 def _nothing(request: Request, spent_s: float, stop: threading.Event) -> "Result":
     """Return the result of a search that found no limit."""
-    from synth.solve.result import Result, StoppedBy
+    from synth.solver.result import Result, StoppedBy
 
     reason, message = (
         StoppedBy.TIME_LIMIT,

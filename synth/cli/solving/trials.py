@@ -17,8 +17,8 @@ from synth.units import format_bytes
 
 if TYPE_CHECKING:
     from synth.plan.choose.candidates import Candidate, Chosen, Trial
-    from synth.solve.problem import Problem
-    from synth.solve.result import Incumbent, Result
+    from synth.solver.problem import Problem
+    from synth.solver.result import Incumbent, Result
 
 
 def solve_candidates(request: Request, candidates: Candidates, format: Format) -> None:

@@ -17,8 +17,8 @@ from synth.units import format_bytes
 
 if TYPE_CHECKING:
     from synth.plan.choose.candidates import Chosen
-    from synth.solve.problem import Problem
-    from synth.solve.result import Incumbent, Result
+    from synth.solver.problem import Problem
+    from synth.solver.result import Incumbent, Result
 
 
 def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) -> None:
@@ -55,7 +55,7 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
 
 def _preview(asked: AskedSolve, format: Format) -> None:
     """Answer with the least memory of each candidate whose weights travel."""
-    from synth.solve.weights.travel_bounds import least_cap_bytes
+    from synth.solver.weights.travel_bounds import least_cap_bytes
 
     rows, found, caps = [], [], asked.request.limit.caps_bytes
     for name, travel in asked.travelling:

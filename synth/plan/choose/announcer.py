@@ -7,8 +7,8 @@ from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.choosing import Listeners
 from synth.plan.recompute.solve import OnImprovement
-from synth.solve.problem import Problem
-from synth.solve.result import Incumbent
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent
 
 
 class Announcer:

@@ -9,9 +9,9 @@ from synth.families import placements_for
 from synth.plan.recompute.choice import Choice
 from synth.schedule.model import Placement
 from synth.schedule.placements import usual
-from synth.solve.evaluate.evaluate import EvaluatedSchedule
-from synth.solve.problem import Problem
-from synth.solve.result import Baseline, Result, StoppedBy, rank_key, relative_gap
+from synth.solver.evaluate.evaluate import EvaluatedSchedule
+from synth.solver.problem import Problem
+from synth.solver.result import Baseline, Result, StoppedBy, rank_key, relative_gap
 
 
 class Partitioning(StrEnum):

@@ -17,11 +17,11 @@ from synth.plan.recompute.repartition import repartitioned
 from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import JUDGING
 from synth.profile import Profile
-from synth.solve.bounds.closed_form import work_bound_us
-from synth.solve.evaluate.evaluate import EvaluatedSchedule
-from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.problem import Problem
-from synth.solve.result import Result, StoppedBy
+from synth.solver.bounds.closed_form import work_bound_us
+from synth.solver.evaluate.evaluate import EvaluatedSchedule
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.problem import Problem
+from synth.solver.result import Result, StoppedBy
 
 # Approximate time of each pass, relative to the first one.
 _COSTS = {

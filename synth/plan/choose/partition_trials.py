@@ -12,7 +12,7 @@ from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.plan.tuning import PARTITION_TRIALS, RACE
 from synth.profile import Profile
-from synth.solve.options import SolveOptions
+from synth.solver.options import SolveOptions
 
 
 class PartitionTrials:

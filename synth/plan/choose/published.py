@@ -28,11 +28,11 @@ from synth.plan.recompute.stages import bounds, merged, without_recompute, writt
 from synth.plan.tuning import JUDGED_SCHEDULES, LIST_JUDGING
 from synth.schedule.memory import exceeds_caps
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule
-from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate, split_backward
-from synth.solve.improve.published import with_mean_times
-from synth.solve.infeasibility import may_fit
-from synth.solve.problem import Problem
-from synth.solve.result import Baseline
+from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate, split_backward
+from synth.solver.improve.published import with_mean_times
+from synth.solver.infeasibility import may_fit
+from synth.solver.problem import Problem
+from synth.solver.result import Baseline
 
 _Made = Iterator[tuple[str, Schedule]]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from synth.plan.tuning import RACE
-from synth.solve.options import SolveOptions
+from synth.solver.options import SolveOptions
 
 
 class RaceClock:

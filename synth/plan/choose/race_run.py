@@ -34,8 +34,8 @@ from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import JUDGING, RACE
 from synth.profile import Profile
-from synth.solve.options import Part, SolveOptions
-from synth.solve.result import Incumbent, Result, StoppedBy
+from synth.solver.options import Part, SolveOptions
+from synth.solver.result import Incumbent, Result, StoppedBy
 
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 

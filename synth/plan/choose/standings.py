@@ -10,9 +10,9 @@ from synth.plan.partition.paths import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.tuning import RACE
-from synth.solve.infeasibility import needed_bytes
-from synth.solve.problem import Problem
-from synth.solve.result import Baseline, Result, StoppedBy, rank_key, relative_gap
+from synth.solver.infeasibility import needed_bytes
+from synth.solver.problem import Problem
+from synth.solver.result import Baseline, Result, StoppedBy, rank_key, relative_gap
 
 
 class Standings:

@@ -1,7 +1,7 @@
 """Memory limits at which the set of feasible orders can change, with one stage per rank.
 
 Bounds model memory as a sum over the ops that a rank has done (see
-`synth.solve.instance.instance`). An op may run if the usage before it plus its own peak is within
+`synth.solver.instance.instance`). An op may run if the usage before it plus its own peak is within
 the limit, and as many micro-batches may be in flight as fit beside. So between two neighbouring
 sums of these forms all limits allow the same orders.
 """
@@ -12,9 +12,9 @@ import numpy as np
 
 from synth.op_kinds import MEASURED
 from synth.plan.tuning import LEAST_CAP
-from synth.solve.instance.instance import B, F, Instance, W
-from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
-from synth.solve.problem import Problem
+from synth.solver.instance.instance import B, F, Instance, W
+from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
+from synth.solver.problem import Problem
 
 
 class CapBreakpoints:

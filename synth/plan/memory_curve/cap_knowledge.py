@@ -13,7 +13,7 @@ from typing import NamedTuple
 from synth.certificate import Certificate
 from synth.schedule.model import Schedule
 from synth.schedule.simulate import Timeline
-from synth.solve.result import Incumbent, Result
+from synth.solver.result import Incumbent, Result
 
 
 @dataclass(frozen=True)

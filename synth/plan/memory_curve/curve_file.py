@@ -23,8 +23,8 @@ from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
 from synth.profile import PlainText, Profile
 from synth.record import FileRecord, Record
 from synth.schedule.files.plan_file import Claim, Plan
-from synth.solve.problem import Problem
-from synth.solve.result import StoppedBy, relative_gap
+from synth.solver.problem import Problem
+from synth.solver.result import StoppedBy, relative_gap
 from synth.units import format_bytes, format_us
 from synth.version import __version__
 

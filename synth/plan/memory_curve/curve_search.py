@@ -32,9 +32,9 @@ from synth.plan.recompute.repartition import repartitioned
 from synth.plan.tuning import CURVE
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Baseline, StoppedBy
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Baseline, StoppedBy
 
 OnPoint = Callable[[MemoryCurve], None]
 

@@ -6,8 +6,8 @@ from synth.certificate import Certificate
 from synth.objective import BoundScope
 from synth.plan.memory_curve.cap_knowledge import Found
 from synth.schedule.verify import verify
-from synth.solve.problem import Problem
-from synth.solve.result import Baseline, Result, StoppedBy
+from synth.solver.problem import Problem
+from synth.solver.result import Baseline, Result, StoppedBy
 from synth.units import format_us
 
 

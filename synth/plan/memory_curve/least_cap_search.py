@@ -27,10 +27,10 @@ from synth.plan.recompute.choice import Choice, limits_bytes, solve_with
 from synth.plan.recompute.repartition import repartitioned
 from synth.plan.tuning import LEAST_CAP
 from synth.profile import Profile
-from synth.solve.evaluate.evaluate import evaluate
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Baseline, Incumbent, Result, StoppedBy
+from synth.solver.evaluate.evaluate import evaluate
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Baseline, Incumbent, Result, StoppedBy
 
 OnProgress = Callable[[LeastCap], None]
 

@@ -23,9 +23,9 @@ from synth.plan.choose.race_run import solve_best_of
 from synth.plan.memory_curve.cap_knowledge import ConditionalStop, Found
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.profile import Profile
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Baseline, StoppedBy, relative_gap
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Baseline, StoppedBy, relative_gap
 
 
 @dataclass(frozen=True)

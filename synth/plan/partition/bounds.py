@@ -24,16 +24,16 @@ from synth.plan.partition.paths import NEVER, Least, PartitionPaths, RankLayers,
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.tuning import PARTITION_BOUNDS
 from synth.schedule.model import Placement
-from synth.solve.bounds.bound import Reference
-from synth.solve.bounds.closed_form import rank_bounds
-from synth.solve.bounds.forward_spacing_model import Spacings
-from synth.solve.bounds.rank_subsets import RankSubsets, model_of
-from synth.solve.cpsat.model import ExactModel
-from synth.solve.instance.instance import BW, STEP, B, F, Instance, StageCopy, W
-from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import relative_gap
+from synth.solver.bounds.bound import Reference
+from synth.solver.bounds.closed_form import rank_bounds
+from synth.solver.bounds.forward_spacing_model import Spacings
+from synth.solver.bounds.rank_subsets import RankSubsets, model_of
+from synth.solver.cpsat.model import ExactModel
+from synth.solver.instance.instance import BW, STEP, B, F, Instance, StageCopy, W
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import relative_gap
 
 # Sums of times that are no whole numbers are exact to so many microseconds.
 _TINY_US = 1e-3

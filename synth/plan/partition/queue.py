@@ -8,9 +8,9 @@ from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.paths import Sizes
 from synth.plan.partition.tight_cap_search import PartitionSearch
 from synth.plan.tuning import PARTITION_QUEUE
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import relative_gap
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import relative_gap
 
 
 class NextPartition(NamedTuple):

@@ -18,8 +18,8 @@ from synth.plan.partition.run_works import RunWorks
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.tuning import SEVERAL_STAGES
 from synth.schedule.model import Placement
-from synth.solve.infeasibility import needed_bytes
-from synth.solve.problem import Problem
+from synth.solver.infeasibility import needed_bytes
+from synth.solver.problem import Problem
 
 _Array = npt.NDArray[np.int64]
 _Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]

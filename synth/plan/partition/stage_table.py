@@ -10,8 +10,8 @@ from synth.costs import Costs, IntArray, StageCosts
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
 from synth.profile import Profile
-from synth.solve.infeasibility import needed_bytes
-from synth.solve.problem import Problem
+from synth.solver.infeasibility import needed_bytes
+from synth.solver.problem import Problem
 
 _WORK = (OpKind.F, OpKind.B, OpKind.W)
 

@@ -27,13 +27,13 @@ from synth.plan.recompute.stages import merged
 from synth.plan.tuning import LIST_JUDGING, TIGHT_CAPS
 from synth.profile import Profile
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule
-from synth.solve.bounds import closed_form
-from synth.solve.infeasibility import may_fit
-from synth.solve.instance.instance import SPLIT, Instance
-from synth.solve.instance.memory_models import relaxed_for_fusion, safe_memory
-from synth.solve.options import SolveOptions
-from synth.solve.order_pool import split_timing
-from synth.solve.problem import Problem
+from synth.solver.bounds import closed_form
+from synth.solver.infeasibility import may_fit
+from synth.solver.instance.instance import SPLIT, Instance
+from synth.solver.instance.memory_models import relaxed_for_fusion, safe_memory
+from synth.solver.options import SolveOptions
+from synth.solver.order_pool import split_timing
+from synth.solver.problem import Problem
 
 
 class PartitionSearch:

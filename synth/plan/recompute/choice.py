@@ -14,10 +14,10 @@ from synth.plan.recompute.solve import (
 )
 from synth.plan.recompute.stages import bounds, merged
 from synth.plan.tuning import RECOMPUTE_BOUNDS
-from synth.solve.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Result
+from synth.solver.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Result
 
 # Stages that recompute; None: chosen by the search, also layers if the problem has its profile.
 Choice = tuple[int, ...] | None

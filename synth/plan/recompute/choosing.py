@@ -12,10 +12,10 @@ from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.solve import OnImprovement, solve_recomputing, without_schedule
 from synth.plan.recompute.stages import bounds, merged
 from synth.plan.tuning import RECOMPUTE_TRIALS
-from synth.solve.infeasibility import may_fit
-from synth.solve.options import Part, SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Baseline, Incumbent, Result, StoppedBy, rank_key, relative_gap
+from synth.solver.infeasibility import may_fit
+from synth.solver.options import Part, SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Baseline, Incumbent, Result, StoppedBy, rank_key, relative_gap
 
 # For stages that recompute, the problems to try.
 Partitions = Callable[[tuple[int, ...]], Sequence[Problem]]

@@ -25,11 +25,11 @@ from synth.plan.recompute.stages import (
     relaxed,
 )
 from synth.plan.tuning import RECOMPUTE_BOUNDS
-from synth.solve.bounds.closed_form import rank_bound, rank_bounds, work_bounds
-from synth.solve.infeasibility import needed_bytes
-from synth.solve.instance.instance import Instance
-from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.problem import Problem
+from synth.solver.bounds.closed_form import rank_bound, rank_bounds, work_bounds
+from synth.solver.infeasibility import needed_bytes
+from synth.solver.instance.instance import Instance
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.problem import Problem
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
 

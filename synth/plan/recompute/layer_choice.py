@@ -21,11 +21,11 @@ from synth.plan.list_schedule_judge import ListScheduleJudge
 from synth.plan.recompute.layer_menu import Menu, Option, costs_with, menus
 from synth.plan.tuning import LAYER_SEARCH, LIST_JUDGING
 from synth.schedule.model import SMALLEST_BUFFERING
-from synth.solve.bounds import closed_form
-from synth.solve.infeasibility import may_fit, needed_bytes
-from synth.solve.instance.instance import SPLIT
-from synth.solve.instance.memory_models import relaxed_for_fusion, safe_memory
-from synth.solve.problem import Problem
+from synth.solver.bounds import closed_form
+from synth.solver.infeasibility import may_fit, needed_bytes
+from synth.solver.instance.instance import SPLIT
+from synth.solver.instance.memory_models import relaxed_for_fusion, safe_memory
+from synth.solver.problem import Problem
 
 # For each stage, the number of its choice.
 Picks = tuple[int, ...]

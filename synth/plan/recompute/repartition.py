@@ -19,9 +19,9 @@ from synth.plan.recompute.solve import OnImprovement
 from synth.plan.tuning import REPARTITION
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Incumbent, Result, rank_key
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result, rank_key
 
 
 def solve_repartitioning(

@@ -9,12 +9,12 @@ from synth.plan.recompute.layer_bounds import needed_whatever_is_recomputed
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.stages import bounds, merged, relaxed, without_recompute, written_out
 from synth.schedule.model import Schedule
-from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
-from synth.solve.infeasibility import needed_bytes
-from synth.solve.options import Part, SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Incumbent, Result, StoppedBy
-from synth.solve.solver import solve
+from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
+from synth.solver.infeasibility import needed_bytes
+from synth.solver.options import Part, SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.solver import solve
 from synth.units import format_bytes_both
 
 OnImprovement = Callable[[Incumbent], None]

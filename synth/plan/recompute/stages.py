@@ -18,9 +18,9 @@ from synth.op_kinds import OpKind
 from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
-from synth.solve.bounds.closed_form import rank_bounds, work_bounds
-from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.problem import Problem
+from synth.solver.bounds.closed_form import rank_bounds, work_bounds
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.problem import Problem
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
 

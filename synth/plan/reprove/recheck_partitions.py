@@ -11,8 +11,8 @@ from dataclasses import replace
 from synth.certificate import Certificate, ProverName
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.paths import RankLayers, Sizes, runs_of
-from synth.solve.bounds.recheck import Recheck, recheck, refute_below
-from synth.solve.options import SolveOptions
+from synth.solver.bounds.recheck import Recheck, recheck, refute_below
+from synth.solver.options import SolveOptions
 
 
 def own_certificate(certificate: Certificate | None, sizes: Sizes) -> Certificate | None:

@@ -1,7 +1,7 @@
 """Proving the bound that a plan claims again, by the solver's own provers and within a time limit.
 
 A certificate in the plan names the prover and its models. Only these are solved again
-(`synth.solve.bounds.recheck`), and nothing in it is trusted. Without a certificate all provers run.
+(`synth.solver.bounds.recheck`), and nothing in it is trusted. Without one all provers run.
 The scope of the bound decides how it is proven:
 
     not searched      the largest work of a rank, of schedules with the same ops
@@ -36,15 +36,15 @@ from synth.schedule.files.plan_file import NOT_SEARCHED, Plan
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 from synth.schedule.weight_flow import Route
-from synth.solve.bounds.closed_form import work_bound_us
-from synth.solve.bounds.recheck import Recheck, recheck
-from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.options import Part, SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Incumbent, Result, StoppedBy, relative_gap
-from synth.solve.solver import solve
-from synth.solve.weights.travel import TravelProblem, WeightMovement
-from synth.solve.weights.travel_bounds import prove_travel
+from synth.solver.bounds.closed_form import work_bound_us
+from synth.solver.bounds.recheck import Recheck, recheck
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.options import Part, SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result, StoppedBy, relative_gap
+from synth.solver.solver import solve
+from synth.solver.weights.travel import TravelProblem, WeightMovement
+from synth.solver.weights.travel_bounds import prove_travel
 
 # Slow heuristics are left out; the quick ones may disprove a bound.
 _WITHOUT = frozenset({Part.SHORT_INSTANCE, Part.MODULO, Part.WINDOWS, Part.ROBUSTNESS})

@@ -9,9 +9,9 @@ from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
-from synth.solve.problem import Problem
-from synth.solve.tuning import TRAVEL
-from synth.solve.weights.travel import TravelProblem, WeightMovement
+from synth.solver.problem import Problem
+from synth.solver.tuning import TRAVEL
+from synth.solver.weights.travel import TravelProblem, WeightMovement
 
 
 class WeightChoice(StrEnum):

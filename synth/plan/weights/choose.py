@@ -19,14 +19,14 @@ from synth.plan.recompute.choice import bound_us
 from synth.plan.weights.choice import TravelCandidate
 from synth.profile import Profile
 from synth.schedule.memory import exceeds_caps
-from synth.solve.evaluate.evaluate import evaluate
-from synth.solve.options import SolveOptions
-from synth.solve.problem import Problem
-from synth.solve.result import Baseline, Incumbent, Result, StoppedBy, rank_key, relative_gap
-from synth.solve.search_state import OnImprovement, SearchState
-from synth.solve.tuning import TRAVEL
-from synth.solve.weights.travel_bounds import backward_us
-from synth.solve.weights.travel_search import TravelSearch
+from synth.solver.evaluate.evaluate import evaluate
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Baseline, Incumbent, Result, StoppedBy, rank_key, relative_gap
+from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.tuning import TRAVEL
+from synth.solver.weights.travel_bounds import backward_us
+from synth.solver.weights.travel_search import TravelSearch
 
 Listener = Callable[[Problem], OnImprovement | None]
 

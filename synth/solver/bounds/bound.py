@@ -1,0 +1,136 @@
+"""The interface of a lower bound, and the setting in which bounds are proven."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+
+from synth.certificate import Proven
+from synth.objective import Objective
+from synth.solver.bounds.forward_spacing_model import Spacings
+from synth.solver.bounds.idle_time_model import IdleTimes
+from synth.solver.cpsat.run import TimedBounds
+from synth.solver.instance.instance import Instance
+from synth.solver.instance.timing import TimedOrders
+from synth.solver.options import Part, SolveOptions
+
+
+class Reference(NamedTuple):
+    """A value that is known to be attained; proofs need not look above it.
+
+    Attributes:
+        value_us: in the model's terms.
+        hint: a schedule of that value; restricted to some ranks it solves their relaxation.
+    """
+
+    value_us: int
+    hint: TimedOrders | None
+
+
+@dataclass
+class ProofState:
+    """Proven facts that later proofs begin with.
+
+    Attributes:
+        bound_us: the best bound of the objective.
+        of_rank: the bound of the objective from each rank alone.
+        spacings: distances between forwards of the first stage, and to the end of its rank.
+        idle_us: least idle times of ranks at their ends.
+    """
+
+    bound_us: int = 0
+    of_rank: dict[int, int] = field(default_factory=dict)
+    spacings: Spacings = field(default_factory=Spacings)
+    idle_us: IdleTimes = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BoundSetting:
+    """The problem of a bound, and what is known of it.
+
+    Attributes:
+        instance: the one that is relaxed for fusion.
+        reference: called at the beginning of each proof for the best value known then.
+        known: facts proven so far; bounds add to them.
+        should_stop: polled during each proof.
+    """
+
+    instance: Instance
+    objective: Objective
+    options: SolveOptions
+    reference: Callable[[], Reference]
+    known: ProofState
+    should_stop: Callable[[], bool]
+
+    @property
+    def exact_options(self) -> SolveOptions:
+        """The options of a proof, which ends with the least value and not near it."""
+        return replace(self.options, gap=0.0)
+
+
+class LowerBound(Protocol):
+    """A kind of lower bounds on every schedule of a problem.
+
+    Attributes:
+        part: the part of the search that it is, by which it is ordered and left out.
+    """
+
+    part: ClassVar[Part]
+
+    @classmethod
+    def of(cls, setting: BoundSetting) -> Self | None:
+        """Begin to bound; return None where this kind does not hold or proves too little."""
+        ...
+
+    @property
+    def bound_us(self) -> int:
+        """The best bound of the objective so far."""
+        ...
+
+    def prove(self, limit_s: float) -> TimedBounds:
+        """Yield bounds of the objective as they are proven; return the seconds spent.
+
+        A second call keeps the best bound. Kinds that the policy gives several turns, forward
+        spacings and idle times, continue their first call; the others begin again.
+
+        Args:
+            limit_s: seconds of the clock, or deterministic ones.
+        """
+        ...
+
+
+@runtime_checkable
+class RankwiseBound(Protocol):
+    """A bound that is proven for each rank alone first, which takes little time."""
+
+    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
+        """Yield bounds from each rank alone.
+
+        Args:
+            limit_s: for all of them; seconds of the clock, or deterministic ones.
+        """
+        ...
+
+
+def rank_by_rank(
+    num_ranks: int,
+    first_share: float,
+    limit_s: float,
+    prove: Callable[[int, float], tuple[Proven, float]],
+    should_stop: Callable[[], bool],
+) -> Iterator[Proven]:
+    """Yield a bound from each rank; ranks share alike the time that the ranks before them leave.
+
+    Args:
+        first_share: of the time, for rank 0. It waits longest for its first B, so memory binds
+            there first when caps are alike.
+        limit_s: for all ranks.
+        prove: bounds by a rank within a limit; returns the bound and the seconds spent.
+    """
+    left_s = limit_s
+    for rank in range(num_ranks):
+        share = first_share if rank == 0 else 1 / (num_ranks - rank)
+        proven, spent_s = prove(rank, share * left_s)
+        left_s -= spent_s
+        yield proven
+        if left_s <= 0 or should_stop():
+            return

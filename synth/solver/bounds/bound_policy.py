@@ -1,0 +1,112 @@
+"""The order of the bounds, and their shares of the time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from synth.certificate import Proven
+from synth.solver.bounds import bounds, forward_spacing
+from synth.solver.bounds.bound import BoundSetting, LowerBound, ProofState, RankwiseBound
+from synth.solver.instance.instance import Instance
+from synth.solver.options import Part
+from synth.solver.tuning import BOUND_POLICY
+
+
+class _Turn(NamedTuple):
+    """A bound and its share of the remaining time."""
+
+    bound: LowerBound | None
+    share: float
+
+
+@dataclass(frozen=True)
+class BoundPolicy:
+    """Bounds of a problem of which a schedule is known.
+
+    Where ranks hold several stages, models of all ranks prove little. Their idle times in warm-up
+    and drain prove more or, where even a full pipeline idles, forward spacings do. Where they hold
+    one stage it is the other way round; with many micro-batches both kinds prove most.
+    """
+
+    setting: BoundSetting
+
+    @property
+    def _instance(self) -> Instance:
+        return self.setting.instance
+
+    @property
+    def _known(self) -> ProofState:
+        return self.setting.known
+
+    def closed_forms(self) -> Iterator[Proven]:
+        """Yield the best closed form, which takes no time."""
+        closed = self._bound(Part.CLOSED_FORMS)
+        if closed is not None:
+            yield from closed.prove(0.0)
+
+    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
+        """Yield bounds from each rank alone.
+
+        Args:
+            limit_s: for all of them; seconds of the clock, or deterministic ones.
+        """
+        idle = self._bound(Part.IDLE_TIME) if self._instance.holds_several else None
+        alone = self._bound(Part.RANK_SUBSETS) if idle is None else idle
+        if isinstance(alone, RankwiseBound):
+            yield from self._noted(alone.one_by_one(limit_s))
+
+    def together(self, limit_s: float) -> Iterator[Proven]:
+        """Yield bounds from several ranks."""
+        yield from self._noted(self._together(limit_s))
+
+    def _bound(self, part: Part) -> LowerBound | None:
+        """Begin to bound with one kind; None if it is left out or does not apply."""
+        if part in self.setting.options.without:
+            return None
+        return bounds()[part].of(self.setting)
+
+    def _noted(self, found: Iterator[Proven]) -> Iterator[Proven]:
+        for proven in found:
+            self._known.bound_us = max(self._known.bound_us, proven.bound_us)
+            yield proven
+
+    def _together(self, limit_s: float) -> Iterator[Proven]:
+        for bound, share in self._first():
+            if bound is not None:
+                limit_s -= yield from bound.prove(share * limit_s)
+            if self.setting.should_stop():
+                return
+        rank_subsets = self._bound(Part.RANK_SUBSETS)
+        if rank_subsets is not None:
+            yield from rank_subsets.prove(limit_s)
+
+    def _first(self) -> Iterator[_Turn]:
+        """Yield the bounds that come before growing sets of ranks."""
+        if self._instance.holds_several:
+            yield from self._first_of_several()
+        elif forward_spacing.is_worth(self._instance):
+            count = self._instance.copies[0].num_micro_batches
+            if count >= BOUND_POLICY.idle_time_from_micro_batches:
+                yield _Turn(self._bound(Part.IDLE_TIME), BOUND_POLICY.first_idle_time_share)
+            share = BOUND_POLICY.spacing_share * min(
+                1, count / BOUND_POLICY.full_spacing_from_micro_batches
+            )
+            yield _Turn(self._bound(Part.FORWARD_SPACING), share)
+
+    def _first_of_several(self) -> Iterator[_Turn]:
+        """Yield idle times or spacings, the better after a trial; both if they are near."""
+        apart, idle = self._bound(Part.FORWARD_SPACING), self._bound(Part.IDLE_TIME)
+        if apart is None or idle is None:
+            yield _Turn(apart, BOUND_POLICY.share_of_several)
+            yield _Turn(idle, BOUND_POLICY.idle_time_share)
+            return
+        known_us = self._known.bound_us
+        yield _Turn(apart, BOUND_POLICY.trial_share)
+        if apart.bound_us <= BOUND_POLICY.clearly_more * known_us:
+            yield _Turn(idle, BOUND_POLICY.trial_share)
+        is_near = BOUND_POLICY.nearly_as_much * apart.bound_us >= idle.bound_us
+        if is_near:
+            yield _Turn(apart, BOUND_POLICY.share_of_several)
+        if idle.bound_us > apart.bound_us:
+            share = BOUND_POLICY.share_of_several if is_near else BOUND_POLICY.idle_time_share
+            yield _Turn(idle, share)

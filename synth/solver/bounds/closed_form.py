@@ -1,0 +1,147 @@
+"""Closed-form lower bounds on the objective, valid for every schedule, fused or not.
+
+Bounds of the period are over schedules that take micro-batches in order on every rank: a schedule
+that began with another one than 0 would start later, and its period would count less. For the
+makespan the order is no restriction, since micro-batches are identical.
+
+All functions take `relaxed_for_fusion` instances, in which B and W together never cost more than
+BW, so the bounds hold for schedules with BW too.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from synth.certificate import Proven
+from synth.objective import Objective, Spans
+from synth.solver.bounds.bound import BoundSetting
+from synth.solver.cpsat.run import TimedBounds
+from synth.solver.instance.instance import B, F, Instance, W
+from synth.solver.options import Part, SolveOptions
+
+
+def work_bound_us(instance: Instance, objective: Objective) -> int:
+    """The best closed form over all ranks; for a sum of spans the sum of both."""
+    return objective.value_us(work_bounds(instance))
+
+
+def work_bounds(instance: Instance) -> Spans:
+    """Closed-form bounds of the makespan and of the period."""
+    return Spans.most(rank_bounds(instance))
+
+
+def work_bounds_of_search(instance: Instance, options: SolveOptions) -> Spans:
+    """Closed-form bounds of the makespan and of the period; 0 if the search leaves them out."""
+    return Spans(0, 0) if Part.CLOSED_FORMS in options.without else work_bounds(instance)
+
+
+def rank_bounds(instance: Instance, added_us: Sequence[int] | None = None) -> list[Spans]:
+    """Closed-form bounds from the work and the memory of each rank alone.
+
+    Args:
+        added_us: further work of each rank, at any time after its first F.
+    """
+    added_us = added_us or [0] * instance.num_ranks
+    return [rank_bound(instance, rank, added_us[rank]) for rank in range(instance.num_ranks)]
+
+
+def rank_bound(instance: Instance, rank: int, added_us: int = 0) -> Spans:
+    """Closed-form bounds from the work and the memory of one rank alone.
+
+    Args:
+        added_us: further work of the rank, at any time after its first F.
+    """
+    of_kind = (_RankBounds(instance, is_period, rank, added_us) for is_period in (False, True))
+    return Spans(*map(max, of_kind))
+
+
+class _RankBounds:
+    """Bounds from one rank's work and memory, and their consequences for the ranks above.
+
+    A rank cannot start before its head (Carlier 1982): the first F that reaches it has passed all
+    stages before. The makespan counts from 0, the period of a rank from its own start, its origin.
+    Where origins differ between schedules, only the time after the first start counts.
+    """
+
+    def __init__(self, instance: Instance, is_period: bool, rank: int, added_us: int = 0) -> None:
+        self.instance, self.rank, self.held = instance, rank, instance.held[rank]
+        self.added_us = added_us
+        self.is_period = is_period
+        self.starts_vary = self.is_period and instance.origins_us is None
+        self.head = min(instance.head_us[c] for c in self.held)
+        self.origin = self._origin(rank)
+        self.total = {
+            kind: sum(instance[c].total_us(kind) for c in self.held) for kind in (F, B, W)
+        }
+        self.steps = instance.step_us(rank)
+
+    def _origin(self, rank: int) -> int:
+        if not self.is_period:
+            return 0
+        return self.head if self.instance.origins_us is None else self.instance.origins_us[rank]
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield every closed form."""
+        yield self.head + sum(self.total.values()) + self.added_us + self.steps - self.origin
+        yield self._first_b() + self.total[B] + self.total[W] + self.steps - self.origin
+        yield self.head + self._memory_time() + self.steps - self.origin
+        if not self.starts_vary and not any(copy.replica for copy in self.instance.copies):
+            yield from self._ways_up()
+
+    def _first_b(self) -> int:
+        """Bound the start of the first B: F and a round trip after the rank's first start."""
+        instance = self.instance
+        trips = [instance[c].duration_us[F] + instance.round_trip_us[c] for c in self.held]
+        if self.starts_vary:
+            return self.head + min(trips)
+        return min(instance.head_us[c] + trip for c, trip in zip(self.held, trips, strict=True))
+
+    def _memory_time(self) -> int:
+        """Bound the time by memory: the sum of bytes times lifetime, divided by the headroom.
+
+        A value's lifetime is at least its shortest, for example a round trip for what F keeps.
+        """
+        instance, headroom, needed = self.instance, self.instance.headroom_bytes[self.rank], 0
+        if not headroom:
+            return 0
+        for lifetime in instance.lifetimes:
+            copy = instance[lifetime.made[0]]
+            if copy.rank == self.rank:
+                each = lifetime.num_bytes * instance.shortest_lifetime_us(lifetime)
+                needed += copy.num_micro_batches * each
+        return -(-needed // headroom)
+
+    def _ways_up(self) -> Iterator[int]:
+        """Yield bounds from the last B of the rank's first stage and its gradient's way upwards.
+
+        It ends after all F's and B's, and no sooner than all B's after the first start. On each
+        rank that the gradient then reaches, a B, a W and the STEPs are left.
+        """
+        instance, first = self.instance, self.held[0]
+        last_b = max(self.head + self.total[F], self._first_b()) + self.total[B]
+        for above in instance.chain_above(first):
+            copy = instance[above]
+            left = copy.duration_us[B] + copy.duration_us[W] + instance.step_us(copy.rank)
+            yield last_b + instance.way_up_us(first, above) + left - self._origin(copy.rank)
+
+
+@dataclass(frozen=True)
+class ClosedForms:
+    """The best closed form of a problem; it takes no time."""
+
+    part: ClassVar[Part] = Part.CLOSED_FORMS
+
+    bound_us: int
+
+    @classmethod
+    def of(cls, setting: BoundSetting) -> Self:
+        """Evaluate all closed forms."""
+        return cls(work_bound_us(setting.instance, setting.objective))
+
+    def prove(self, limit_s: float) -> TimedBounds:
+        """Yield the bound, whatever the limit."""
+        yield Proven.by_closed_forms(self.bound_us)
+        return 0.0
+
+
+BOUND = ClosedForms

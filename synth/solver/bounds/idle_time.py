@@ -1,0 +1,339 @@
+"""Bounds from the least idle time of each rank in its warm-up and its drain."""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import ClassVar, NamedTuple, Self
+
+from synth.certificate import Certificate, IdleTime, Proven, ProverName
+from synth.objective import Objective, Spans
+from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
+from synth.solver.bounds.closed_form import work_bounds_of_search
+from synth.solver.bounds.idle_time_model import (
+    End,
+    IdleTimeModel,
+    IdleTimes,
+    LeastIdle,
+    Stretch,
+    base_length_us,
+)
+from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run
+from synth.solver.instance.instance import Instance
+from synth.solver.options import Part, SolveOptions
+from synth.solver.tuning import IDLE_TIME
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """A model of one end of a rank; it grows by further ranks and by a longer stretch.
+
+    Attributes:
+        further: ranks that can still be added.
+    """
+
+    end: End
+    ranks: tuple[int, ...]
+    further: tuple[int, ...] = ()
+    stretched: float = 1
+
+
+class _Agenda:
+    """Queues of models to solve for either end; both ends get equal time."""
+
+    def __init__(self, growths: Iterable[_Growth]) -> None:
+        self._queues: defaultdict[End, deque[_Growth]] = defaultdict(deque)
+        self._spent_s: defaultdict[End, float] = defaultdict(float)
+        self._seen: set[_Growth] = set()  # larger ones are reached in several ways
+        for growth in growths:
+            self._add(growth)
+
+    def next(self) -> _Growth | None:
+        """Take the next model of the end that has had less time."""
+        ends = [end for end, queue in self._queues.items() if queue]
+        if not ends:
+            return None
+        return self._queues[min(ends, key=lambda end: self._spent_s[end])].popleft()
+
+    def note(self, end: End, spent_s: float, larger: Iterable[_Growth], is_next: bool) -> None:
+        """Note the time spent on a model, and queue larger ones: next, or behind all others."""
+        self._spent_s[end] += spent_s
+        new = sum(self._add(growth) for growth in larger)
+        if is_next:
+            self._queues[end].rotate(new)
+
+    def _add(self, growth: _Growth) -> bool:
+        """Append a model to the queue of its end; return False if it was there before."""
+        is_new = growth not in self._seen
+        if is_new:
+            self._seen.add(growth)
+            self._queues[growth.end].append(growth)
+        return is_new
+
+    def resume(self, unsolved: Sequence[_Growth]) -> None:
+        """Begin anew with equal time, first with the models that were not solved."""
+        self._spent_s.clear()
+        for growth in reversed(unsolved):
+            self._queues[growth.end].appendleft(growth)
+
+
+class _Stretches(NamedTuple):
+    """A least time of a rank, from the idle time in stretches of its warm-up and its drain."""
+
+    proven_us: int
+    opening_us: int
+    closing_us: int
+
+
+@dataclass
+class IdleBounds:
+    """Bounds from the work of a rank plus its least idle time at both ends.
+
+    The two stretches must not overlap: together they are no longer than what is proven already.
+
+    Attributes:
+        work: closed-form bounds.
+        reference: called at the beginning of each proof for the best value known then.
+        should_stop: polled during each proof.
+        least_us: proven idle times by the length of the stretch.
+    """
+
+    part: ClassVar[Part] = Part.IDLE_TIME
+
+    instance: Instance
+    objective: Objective
+    options: SolveOptions
+    work: Spans
+    reference: Callable[[], Reference]
+    should_stop: Callable[[], bool]
+    least_us: IdleTimes = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, setting: BoundSetting) -> Self | None:
+        """Begin from the idle times known.
+
+        None where the origins of the ranks vary and the period counts.
+        """
+        if setting.objective.periods and setting.instance.origins_us is None:
+            return None
+        return cls(
+            setting.instance,
+            setting.objective,
+            # One worker searches from below; further ones would look for schedules.
+            replace(setting.exact_options, workers=1),
+            work_bounds_of_search(setting.instance, setting.options),
+            setting.reference,
+            setting.should_stop,
+            setting.known.idle_us,
+        )
+
+    def __post_init__(self) -> None:
+        # Idle times of pairs of ranks in the warm-up; the agenda, once all pairs are solved; and
+        # models not solved since `prove` was called.
+        self._pairs: dict[_Growth, int] = {}
+        self._agenda: _Agenda | None = None
+        self._unsolved: list[_Growth] = []
+
+    @property
+    def _is_period(self) -> bool:
+        """True if ranks are judged by their own time; it bounds the makespan too."""
+        return self.objective.periods > 0
+
+    @property
+    def bound_us(self) -> int:
+        """The best bound so far."""
+        rank_us = max(self._rank_us(rank) for rank in range(self.instance.num_ranks))
+        spans = Spans.most([self.work, Spans(rank_us, rank_us if self._is_period else 0)])
+        return min(self.reference().value_us, self.objective.value_us(spans))
+
+    def _rank_us(self, rank: int) -> int:
+        return self._stretches(rank)[-1].proven_us
+
+    def _stretches(self, rank: int) -> list[_Stretches]:
+        """Return ever longer pairs of stretches, each within the time that the last one proves."""
+        opening, closing = (
+            {0: LeastIdle(0), **self.least_us.get(End(rank, is_opening), {})}
+            for is_opening in (True, False)
+        )
+        work_us = self._work_us(rank)
+        steps = [_Stretches(work_us, 0, 0)]
+        while True:
+            proven_us = steps[-1].proven_us
+            longer = max(
+                _Stretches(work_us + opening[first].least_us + closing[last].least_us, first, last)
+                for first, last in product(opening, closing)
+                if first + last <= proven_us
+            )
+            if longer.proven_us <= proven_us:
+                return steps
+            steps.append(longer)
+
+    def _proven(self) -> Proven:
+        """Return the bound with the lemmas of the rank with the largest least time."""
+        rank = max(range(self.instance.num_ranks), key=self._rank_us)
+        lemmas = tuple(self._lemmas(rank))
+        counts = [lemma.num_micro_batches for lemma in lemmas]
+        certificate = Certificate(
+            prover=ProverName.IDLE_TIME,
+            ranks=(rank,),
+            num_micro_batches=max(counts, default=None),
+            idle_times=lemmas,
+        )
+        return Proven(self.bound_us, certificate)
+
+    def _lemmas(self, rank: int) -> Iterator[IdleTime]:
+        """Yield the idle times that the rank's bound needs, shorter stretches first."""
+        steps = self._stretches(rank)
+        # A step needs an earlier proof only of the sum of its two stretches.
+        needed: list[_Stretches] = []
+        place = len(steps) - 1
+        while place > 0:
+            step = steps[place]
+            needed.insert(0, step)
+            lengths_us = step.opening_us + step.closing_us
+            place = next(p for p, one in enumerate(steps) if one.proven_us >= lengths_us)
+        said: set[tuple[End, int]] = set()
+        for step in needed:
+            for end, length_us in (
+                (End(rank, True), step.opening_us),
+                (End(rank, False), step.closing_us),
+            ):
+                if length_us and (end, length_us) not in said:
+                    said.add((end, length_us))
+                    yield self._lemma(end, length_us)
+
+    def _lemma(self, end: End, length_us: int) -> IdleTime:
+        least_idle = self.least_us[end][length_us]
+        stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
+        return IdleTime(
+            is_opening=end.is_opening,
+            length_us=length_us,
+            least_us=least_idle.least_us,
+            ranks=least_idle.ranks,
+            num_micro_batches=stretch.num_micro_batches(self.instance),
+        )
+
+    def _work_us(self, rank: int) -> int:
+        held = (self.instance[copy] for copy in self.instance.held[rank])
+        work_us = sum(copy.num_micro_batches * copy.work_us for copy in held)
+        return work_us + self.instance.step_us(rank)
+
+    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
+        """Yield bounds from the warm-up of each rank alone, which is solved quickly.
+
+        Args:
+            limit_s: for all of them; seconds of the clock, or deterministic ones.
+        """
+
+        def prove(rank: int, limit_s: float) -> tuple[Proven, float]:
+            spent_s = self._solve(_Growth(End(rank, True), (rank,)), limit_s).spent_s
+            return self._proven(), spent_s
+
+        yield from rank_by_rank(
+            self.instance.num_ranks, IDLE_TIME.first_rank_share, limit_s, prove, self.should_stop
+        )
+
+    def prove(self, limit_s: float) -> TimedBounds:
+        """Yield bounds of the most promising rank, from more ranks and longer stretches.
+
+        The warm-up, which is solved more quickly, selects the ranks to add. A stretch whose growth
+        was all idle time grows again at once. A second call goes on, first with the models not
+        solved.
+
+        Args:
+            limit_s: seconds of the clock, or deterministic ones.
+        """
+        left_s = limit_s
+        self._resume()
+        while left_s > 0 and not self.should_stop() and (growth := self._next()):
+            left_s -= self._try(growth, IDLE_TIME.share_of_one * left_s)
+            yield self._proven()
+        return limit_s - left_s
+
+    def _resume(self) -> None:
+        unsolved, self._unsolved = self._unsolved, []
+        if self._agenda is None:
+            self._pairs = {p: us for p, us in self._pairs.items() if p not in unsolved}
+        else:
+            self._agenda.resume(unsolved)
+
+    def _next(self) -> _Growth | None:
+        """Return the next pair of ranks, or else the next model of the agenda."""
+        if self._agenda is None:
+            rank = self._most_promising() if not self._pairs else next(iter(self._pairs)).end.rank
+            pairs = (_Growth(End(rank, True), (rank, *other)) for other in self._partners(rank))
+            pair = next((pair for pair in pairs if pair not in self._pairs), None)
+            if pair is not None:
+                return pair
+            self._agenda = _Agenda(self._after(self._pairs))
+        return self._agenda.next()
+
+    def _try(self, growth: _Growth, limit_s: float) -> float:
+        """Solve a model, queue larger ones, and return the seconds spent."""
+        length_us, before_us = self._length_us(growth), self._rank_us(growth.end.rank)
+        outcome = self._solve(growth, limit_s)
+        if not outcome.optimal:
+            self._unsolved.append(growth)
+        if self._agenda is None:
+            self._pairs[growth] = outcome.bound_us
+        else:
+            is_worth_it = (
+                self._rank_us(growth.end.rank) - before_us > IDLE_TIME.worthwhile_share * length_us
+            )
+            larger = self._larger(growth, length_us) if outcome.optimal else ()
+            self._agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
+        return outcome.spent_s
+
+    def _after(self, pairs: Mapping[_Growth, int]) -> Iterator[_Growth]:
+        """Yield the first models of the agenda, once all pairs were solved for the warm-up."""
+        best, *others = sorted(pairs, key=lambda growth: -pairs[growth])
+        best = replace(best, further=tuple(rank for other in others for rank in other.ranks[1:]))
+        yield replace(best, end=End(best.end.rank, False))
+        yield from self._larger(best, self._length_us(best))
+
+    def _larger(self, growth: _Growth, length_us: int) -> Iterator[_Growth]:
+        """Yield the larger models to try after this one, whose stretch has the given length."""
+        longer = replace(growth, stretched=IDLE_TIME.growth * growth.stretched)
+        if self._length_us(longer) > IDLE_TIME.least_growth * length_us:
+            yield longer
+        if growth.further:
+            ranks = (*growth.ranks, growth.further[0])
+            yield replace(growth, ranks=ranks, further=growth.further[1:])
+
+    def _most_promising(self) -> int:
+        """Return the rank with the longest round trip among those with nearly the best bound."""
+        ranks = range(self.instance.num_ranks)
+        enough_us = IDLE_TIME.nearly_best_share * max(self._rank_us(rank) for rank in ranks)
+        nearly = [rank for rank in ranks if self._rank_us(rank) >= enough_us]
+        return max(nearly, key=lambda rank: base_length_us(self.instance, rank))
+
+    def _partners(self, rank: int) -> list[tuple[int, ...]]:
+        """Return other ranks, far apart, farthest first; one empty tuple if there are none."""
+        others = [other for other in range(self.instance.num_ranks) if other != rank]
+        size = min(len(others), IDLE_TIME.second_rank_trials)
+        some = [others[(2 * i + 1) * len(others) // (2 * size)] for i in range(size)]
+        return [(other,) for other in sorted(some, key=lambda other: -abs(other - rank))] or [()]
+
+    def _length_us(self, growth: _Growth) -> int:
+        """Return the length of a stretch, cut so that the shortest one at the other end fits."""
+        rank = growth.end.rank
+        shortest_us = base_length_us(self.instance, rank)
+        length_us = round(growth.stretched * shortest_us)
+        if not self._is_period:
+            length_us += min(self.instance.head_us[copy] for copy in self.instance.held[rank])
+        other_us = min(shortest_us, self._work_us(rank) // 2)
+        return min(length_us, self._rank_us(rank) - other_us)
+
+    def _solve(self, growth: _Growth, limit_s: float) -> ModelOutcome:
+        end, length_us = growth.end, self._length_us(growth)
+        stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
+        longest_us = self.instance.longest_us(self.objective, self.reference().value_us)
+        model = IdleTimeModel(self.instance, stretch, growth.ranks, longest_us)
+        known = self.least_us.setdefault(end, {})
+        outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
+        proven = LeastIdle(outcome.bound_us, growth.ranks)
+        known[length_us] = max(known.get(length_us, proven), proven)
+        return outcome
+
+
+BOUND = IdleBounds

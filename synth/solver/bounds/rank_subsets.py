@@ -1,0 +1,242 @@
+"""Rank-subset relaxation: bounds from exact models of a few ranks, all others being delays."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+from ortools.sat.python import cp_model
+
+from synth.certificate import Certificate, Proven, ProverName
+from synth.objective import Objective
+from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
+from synth.solver.bounds.closed_form import work_bounds
+from synth.solver.bounds.forward_spacing import far_apart
+from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings
+from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run, search_from_below
+from synth.solver.instance.instance import SPLIT, F, Instance, OpIndex
+from synth.solver.options import Part, SolveOptions
+from synth.solver.tuning import RANK_SUBSETS
+
+
+@dataclass
+class RankSubsets:
+    """Bounds from models of some ranks, first of one at a time, then of growing sets.
+
+    The other ranks become delays: F k cannot arrive before its head and k F's of the slowest stage
+    above, B k not before F k's round trip, and after B k a rank above still has its own B's and
+    W's left. Every schedule satisfies all of this, so any bound of the part bounds the whole. Where
+    memory binds, a few ranks that are far apart prove nearly the whole bound, because their ops
+    have to agree over the length of the pipeline.
+
+    Attributes:
+        reference: called at the beginning of each proof for the best value known then.
+        should_stop: polled during each proof.
+        of_rank: the bound of each rank alone.
+        spacings: proven distances between forwards of the first stage.
+        proven_us: the best bound so far; each proof begins there and raises it.
+    """
+
+    part: ClassVar[Part] = Part.RANK_SUBSETS
+
+    instance: Instance
+    objective: Objective
+    options: SolveOptions
+    reference: Callable[[], Reference]
+    should_stop: Callable[[], bool]
+    of_rank: dict[int, int] = field(default_factory=dict)
+    spacings: Spacings = field(default_factory=Spacings)
+    proven_us: int = 0
+
+    @classmethod
+    def of(cls, setting: BoundSetting) -> Self:
+        """Begin from the best bound known."""
+        return cls(
+            setting.instance,
+            setting.objective,
+            setting.exact_options,
+            setting.reference,
+            setting.should_stop,
+            setting.known.of_rank,
+            setting.known.spacings,
+            setting.known.bound_us,
+        )
+
+    @property
+    def bound_us(self) -> int:
+        """The best bound so far, or that with which the proofs began."""
+        return self.proven_us
+
+    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
+        """Yield bounds from each rank alone.
+
+        Args:
+            limit_s: for all of them; seconds of the clock, or deterministic ones.
+        """
+
+        def prove(rank: int, limit_s: float) -> tuple[Proven, float]:
+            outcome = self.alone(rank, limit_s)
+            self.of_rank[rank] = outcome.bound_us
+            return self._proven(outcome, (rank,)), outcome.spent_s
+
+        yield from rank_by_rank(
+            self.instance.num_ranks,
+            RANK_SUBSETS.first_rank_share,
+            limit_s,
+            prove,
+            self.should_stop,
+        )
+
+    def alone(self, rank: int, limit_s: float) -> ModelOutcome:
+        """Bound by one rank; never above the reference's value."""
+        return self._solve((rank,), limit_s)
+
+    def prove(self, limit_s: float) -> TimedBounds:
+        """Yield bounds from a growing set of ranks, each time by the rank that raises it most.
+
+        Sets of two and three ranks get a share of the time. The rest goes to all ranks at once, or
+        to growing sets where all would be too many ops. Where spacings are known, the sets of two
+        and three are ranks far apart. A second call begins again with the best rank, and each model
+        with the best bound.
+        """
+        ranks = tuple(range(self.instance.num_ranks))
+        chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)
+        left_s = limit_s
+        while tried := self._wider(chosen):
+            found: list[tuple[int, tuple[int, ...]]] = []
+            share_s = left_s * self._share(tried) / len(tried)
+            for wider in tried:
+                if left_s <= 0 or self.should_stop():
+                    return limit_s - left_s
+                outcome = self._solve(wider, max(share_s, RANK_SUBSETS.shortest_trial_s))
+                left_s -= outcome.spent_s
+                found.append((outcome.bound_us, wider))
+                yield self._proven(outcome, wider)
+            chosen = max(found)[1]
+        return limit_s - left_s
+
+    def _share(self, tried: list[tuple[int, ...]]) -> float:
+        """Return the share of the remaining time for these sets."""
+        if len(tried[0]) == self.instance.num_ranks:
+            return 1.0
+        is_far = self.spacings.say_more and tried[0] == far_apart(self.instance, 2)
+        return RANK_SUBSETS.far_apart_share if is_far else RANK_SUBSETS.share
+
+    def _wider(self, chosen: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return the sets to try after the chosen one; empty after the set of all ranks."""
+        ranks = range(self.instance.num_ranks)
+        others = [rank for rank in ranks if rank not in chosen]
+        if self.spacings.say_more and len(chosen) < RANK_SUBSETS.few_ranks:
+            far = far_apart(self.instance, len(chosen) + 1)
+            if len(far) > len(chosen):
+                return [far]
+        if len(chosen) < RANK_SUBSETS.few_ranks:
+            further = _spread(
+                others,
+                RANK_SUBSETS.second_rank_trials
+                if len(chosen) == 1
+                else RANK_SUBSETS.further_rank_trials,
+            )
+            return [tuple(sorted((*chosen, rank))) for rank in further]
+        if others and self.instance.num_ops <= RANK_SUBSETS.most_ops:
+            return [tuple(ranks)]
+        sets = [
+            tuple(sorted((*chosen, rank)))
+            for rank in _spread(others, RANK_SUBSETS.further_rank_trials)
+        ]
+        return [wider for wider in sets if self._num_ops(wider) <= RANK_SUBSETS.most_ops]
+
+    def _num_ops(self, ranks: tuple[int, ...]) -> int:
+        copies = (self.instance[index] for rank in ranks for index in self.instance.held[rank])
+        return sum(len(SPLIT) * copy.num_micro_batches for copy in copies)
+
+    def _solve(self, ranks: tuple[int, ...], limit_s: float) -> ModelOutcome:
+        began_s = time.monotonic()
+        value_us, hint = self.reference()
+        model = model_of(
+            self.instance,
+            self.objective,
+            value_us,
+            ranks,
+            self.spacings,
+            passing_pairs=Part.PASSING_PAIRS not in self.options.without,
+            closed_forms=Part.CLOSED_FORMS not in self.options.without,
+        )
+        model.at_least(min(self.proven_us, value_us))
+        if hint is not None:
+            model.hint(hint, value_us)
+        outcome = run(model, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
+        bound_us = value_us if outcome.infeasible else min(outcome.bound_us, value_us)
+        self.proven_us = max(self.proven_us, bound_us)
+        return replace(outcome, bound_us=bound_us)
+
+    def _proven(self, outcome: ModelOutcome, ranks: tuple[int, ...]) -> Proven:
+        """Certify a bound. An earlier bound is no lemma: it only says where the search begins."""
+        first = self.instance[0]
+        lemmas = self.spacings.lemmas(first.last) if first.rank in ranks else ()
+        counts = (c.num_micro_batches for c in self.instance.copies if c.rank in ranks)
+        certificate = Certificate(
+            prover=ProverName.RANKS,
+            ranks=ranks,
+            num_micro_batches=max(counts),
+            forward_spacings=lemmas,
+        )
+        return Proven(outcome.bound_us, certificate)
+
+
+def model_of(
+    instance: Instance,
+    objective: Objective,
+    value_us: int,
+    ranks: tuple[int, ...],
+    spacings: Spacings,
+    *,
+    passing_pairs: bool = True,
+    closed_forms: bool = True,
+) -> ExactModel:
+    """Make the exact model of some ranks, with the spacings that are known.
+
+    Args:
+        value_us: upper limit of the objective.
+        passing_pairs: let ops pass each other on omitted ranks one at a time.
+        closed_forms: begin from the closed forms of all ranks.
+    """
+    part = _Counted if spacings.say_more and len(ranks) <= RANK_SUBSETS.few_ranks else _Part
+    model = part(
+        instance, objective, value_us, ranks, passing_pairs=passing_pairs and len(ranks) > 1
+    )
+    if closed_forms:
+        model.both_at_least(work_bounds(instance))
+    if (0, OpIndex(F, 0)) in model.start:
+        spacings.kept_by(model)
+    return model
+
+
+class _Part(ExactModel):
+    """Some ranks, within the time of a known schedule."""
+
+    def tune(self, parameters: cp_model.SatParameters) -> None:
+        """Search from below, with precedence literals where several ranks are modelled."""
+        search_from_below(parameters)
+        if len(self.ranks) < RANK_SUBSETS.ranks_with_precedence_literals:
+            return
+        parameters.use_strong_propagation_in_disjunctive = True
+        parameters.max_size_to_create_precedence_literals_in_disjunctive = (
+            RANK_SUBSETS.most_ops_with_precedence_literals
+        )
+
+
+class _Counted(_Part):
+    """A model of so few ranks that memory can be counted for more ops of each."""
+
+    most_counted = SpacingModel.most_counted
+
+
+def _spread(ranks: list[int], most: int) -> list[int]:
+    """Return a few of the ranks, far apart."""
+    size = min(len(ranks), most)
+    return [ranks[(2 * i + 1) * len(ranks) // (2 * size)] for i in range(size)]
+
+
+BOUND = RankSubsets

@@ -1,0 +1,92 @@
+"""The time of a search: its clock and its limit, or effort that is counted instead.
+
+A deterministic search does not look at the clock: its limit counts CP-SAT's deterministic seconds,
+and every step spends a fixed share of it. Only this module, the calls of CP-SAT and the timing of
+single models read the clock.
+"""
+
+import threading
+import time
+
+from synth.solver.options import Part, SolveOptions
+from synth.solver.tuning import SEARCH
+
+
+class Budget:
+    """Clock, limit and stop of a search.
+
+    Attributes:
+        is_deterministic: True if effort is counted and the clock ignored.
+        limit_s: end of the search; the rest of the time limit is kept for robustness.
+        evaluation_s: duration of one exact evaluation of a schedule, so that none is begun that
+            would end too late.
+        stop: set from outside to end the search early.
+    """
+
+    def __init__(self, options: SolveOptions, stop: threading.Event | None = None) -> None:
+        self.time_limit_s = options.time_limit_s
+        self.is_deterministic = options.deterministic
+        self.limit_s = options.time_limit_s * (1 - _reserved_share(options))
+        self.evaluation_s = 0.0
+        self._evaluates_until_s = self.limit_s
+        self.stop = stop or threading.Event()
+        self._began = time.monotonic()
+
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def left_s(self) -> float:
+        """Seconds until the limit; all of them in a deterministic search."""
+        return self.limit_s - (0 if self.is_deterministic else self.elapsed_s())
+
+    def is_late(self, until_s: float) -> bool:
+        """Return True if one more evaluation would end after a moment since the start."""
+        is_late = self.elapsed_s() + self.evaluation_s > until_s
+        return self.stop.is_set() or (is_late and not self.is_deterministic)
+
+    def time_is_up(self) -> bool:
+        """Return True if one more evaluation would end after the limit, or the grace period."""
+        return self.is_late(self._evaluates_until_s)
+
+    def begin_grace(self) -> None:
+        """Allow evaluations for a moment from now on, even if the time is up."""
+        from_s = max(self.elapsed_s(), self.time_limit_s)
+        self._evaluates_until_s = from_s + SEARCH.grace_s
+
+    def is_over(self) -> bool:
+        """Return True if the search must end: stopped, or out of time."""
+        return self.time_is_up() or self.left_s() <= 0
+
+    def allow(self, seconds: float) -> "Allowance":
+        """Begin a part of this budget."""
+        return Allowance(self, seconds)
+
+
+class Allowance:
+    """A part of a budget, in seconds of the clock or deterministic ones, from its creation on."""
+
+    def __init__(self, budget: Budget, seconds: float) -> None:
+        self._budget, self._seconds = budget, seconds
+        self._until_s = budget.elapsed_s() + seconds
+
+    def left_s(self) -> float:
+        """Seconds left."""
+        if self._budget.is_deterministic:
+            return self._seconds
+        return self._until_s - self._budget.elapsed_s()
+
+    def spend(self, seconds: float) -> None:
+        """Count effort; the clock counts by itself."""
+        self._seconds -= seconds
+
+    def is_over(self) -> bool:
+        """Return True if the clock has passed its end; never in a deterministic search."""
+        return not self._budget.is_deterministic and self._budget.elapsed_s() > self._until_s
+
+
+def _reserved_share(options: SolveOptions) -> float:
+    """Share of the limit kept for robustness; a deterministic search counts that effort apart."""
+    if options.deterministic or Part.ROBUSTNESS in options.without:
+        return 0.0
+    return SEARCH.robustness_share

@@ -1,0 +1,118 @@
+"""Transfers in the exact model, and links that carry them one at a time.
+
+F waits for the activation from above, B for the gradient from below. Stage copies that are not
+modelled become delays, since they cannot be faster than empty ranks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TypeAlias
+
+from ortools.sat.python import cp_model
+
+from synth.op_kinds import OpKind
+from synth.solver.cpsat.fusion import Fusion
+from synth.solver.instance.instance import BW, B, F, Instance, Node, OpIndex
+
+# All ops of a kind on a stage copy, and a link from one rank to another.
+_Ops: TypeAlias = tuple[int, OpKind]
+_Ends: TypeAlias = tuple[int, int]
+
+
+class LinkConstraints:
+    """Adds the transfers between some stage copies to a model.
+
+    Args:
+        copies: the modelled ones.
+        start: by op.
+        end: of an op of a copy.
+        fusions: of the copies whose B and W may be fused.
+        far_us: no op starts later.
+    """
+
+    def __init__(
+        self,
+        cp: cp_model.CpModel,
+        instance: Instance,
+        copies: Sequence[int],
+        start: Mapping[Node, cp_model.LinearExpr],
+        end: Callable[[int, OpIndex], cp_model.LinearExpr],
+        fusions: Mapping[int, Fusion],
+        far_us: int,
+    ) -> None:
+        self.cp, self.instance, self.copies, self.far_us = cp, instance, copies, far_us
+        self.start, self.end, self.fusions = start, end, fusions
+        # By link and by kind of op and copy, the transfers that run one at a time.
+        self._taking_turns: dict[_Ends, dict[_Ops, list[cp_model.IntervalVar]]] = {}
+
+    def add(self) -> None:
+        """Add the transfers of every F and B of the copies, and every link between their ranks."""
+        modelled = set(self.copies)
+        for index in self.copies:
+            above = next((c for c in self.instance.chain_above(index) if c in modelled), None)
+            if above is None:
+                continue
+            if above == self.instance[index].above:
+                self._pass_on((above, F), (index, F), self.instance[above].down_us)
+                self._pass_on((index, B), (above, B), self.instance[above].up_us)
+            else:
+                self._delay((above, F), (index, F), self.instance.way_down_us(above, index))
+                self._delay((index, B), (above, B), self.instance.way_up_us(index, above))
+        for index in modelled - {c for one in self.copies for c in self.instance.chain_above(one)}:
+            self._delay((index, F), (index, B), self.instance.round_trip_us[index])
+        for transfers in self._contended():
+            self.cp.add_no_overlap(transfers)
+
+    def _delay(self, source: _Ops, target: _Ops, delay_us: int) -> None:
+        for k in range(self.instance[source[0]].num_micro_batches):
+            ready = self.end(source[0], OpIndex(source[1], k)) + delay_us
+            self.cp.add(self.start[target[0], OpIndex(target[1], k)] >= ready)
+
+    def _pass_on(self, source: _Ops, target: _Ops, lag_us: int) -> None:
+        """Start the k-th transfer when its op has ended and the link is free.
+
+        Ops of one rank end one after the other: where a transfer is over before the next op that
+        sends can end, the link is always free.
+        """
+        copy, kind = source
+        ends = (self.instance[copy].rank, self.instance[target[0]].rank)
+        quickest_us, slowest_us = self._senders_us(*ends)
+        takes_turns = slowest_us > quickest_us and ends[0] != ends[1]
+        fusion = self.fusions.get(copy) if kind == B else None
+        previous: cp_model.LinearExprT | None = None
+        for k in range(self.instance[copy].num_micro_batches):
+            op_index = OpIndex(kind, k)
+            reader = self.start[target[0], OpIndex(target[1], k)]
+            arrival: cp_model.LinearExpr = reader
+            if takes_turns:
+                arrival = self.cp.new_int_var(0, self.far_us + lag_us, "")
+                self.cp.add(reader >= arrival)
+                if previous is not None:
+                    self.cp.add(arrival >= previous + lag_us)
+                previous = arrival
+                interval = self.cp.new_fixed_size_interval_var(arrival - lag_us, lag_us, "")
+                of_link = self._taking_turns.setdefault(ends, {})
+                of_link.setdefault(source, []).append(interval)
+            self.cp.add(arrival >= self.end(copy, op_index) + lag_us)
+            if fusion is not None:
+                fused_end = self.start[copy, op_index] + self.instance[copy].duration_us[BW]
+                self.cp.add(arrival >= fused_end + lag_us).only_enforce_if(fusion.fused_b[k])
+
+    def _contended(self) -> Iterator[list[cp_model.IntervalVar]]:
+        """Yield the transfers that must not overlap; those of one kind of op are in order."""
+        for of_link in self._taking_turns.values():
+            if len(of_link) > 1:
+                yield list(chain.from_iterable(of_link.values()))
+
+    def _senders_us(self, source: int, target: int) -> tuple[int, int]:
+        """Return the shortest op on a rank that sends to another one, and the longest transfer."""
+        instance, shortest, longest = self.instance, self.far_us, 0
+        for index in instance.held[source]:
+            copy = instance[index]
+            if copy.below is not None and instance[copy.below].rank == target != source:
+                shortest = min(shortest, copy.duration_us[F])
+                longest = max(longest, copy.down_us)
+            if copy.above is not None and instance[copy.above].rank == target != source:
+                shortest = min(shortest, copy.duration_us[B], copy.duration_us[BW])
+                longest = max(longest, instance[copy.above].up_us)
+        return shortest, longest

@@ -1,0 +1,54 @@
+"""Simulated annealing from the incumbent and the pool of orders, within the budget of a search."""
+
+import math
+from typing import ClassVar
+
+from synth.solver.improve.annealing import Annealing
+from synth.solver.improve.improver import SearchContext
+from synth.solver.options import Part
+from synth.solver.tuning import ANNEALING, SEARCH
+
+
+class AnnealingStep:
+    """Annealing that is called several times and goes on where it ended."""
+
+    part: ClassVar[Part] = Part.ANNEALING
+
+    def __init__(self, context: SearchContext) -> None:
+        self.state = context.state
+        self._annealing: Annealing | None = None
+
+    def run(self, share: float, *, is_brief: bool) -> None:
+        """Anneal for a share of the remaining time; a deterministic search counts moves instead.
+
+        Args:
+            share: of the remaining time.
+            is_brief: end after as much effort without a gain as it took to find the last one.
+        """
+        best, budget = self.state.best, self.state.budget
+        if best is None:
+            return
+        if self._annealing is None:
+            self._annealing = Annealing(self.state.problem, self.state.options.seed)
+        annealing = self._annealing
+        annealing.add(best.schedule.programs, [best.schedule.buffering])
+        for programs in self.state.pool.take_new():
+            annealing.add(programs)
+        allowance = budget.allow(share * budget.left_s())
+        limit_units = budget.time_limit_s * ANNEALING.units_per_s
+        began = improved = annealing.units_spent
+
+        def should_stop() -> bool:
+            patience = max(ANNEALING.least_stalled_share * limit_units, improved - began)
+            is_stalled = is_brief and annealing.units_spent - improved > patience
+            return allowance.is_over() or is_stalled or self.state.should_stop()
+
+        effort = math.inf
+        if budget.is_deterministic:
+            effort = SEARCH.annealing_share_first * limit_units
+        for candidate in annealing.run(effort, should_stop):
+            improved = annealing.units_spent
+            self.state.offer(candidate)
+
+
+IMPROVER = AnnealingStep

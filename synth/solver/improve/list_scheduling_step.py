@@ -1,0 +1,78 @@
+"""List scheduling as a step: under the safe memory model of each buffering, evaluated exactly."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from synth.schedule.model import SMALLEST_BUFFERING, Buffering
+from synth.solver.evaluate.evaluate import BUFFERINGS
+from synth.solver.improve import list_scheduling
+from synth.solver.improve.improver import SearchContext
+from synth.solver.improve.modulo import several_micro_batches
+from synth.solver.instance.instance import Instance
+from synth.solver.instance.memory_models import distinct, safe_memory
+from synth.solver.options import Part
+from synth.solver.search_state import SearchState
+from synth.solver.tuning import LIST_SCHEDULING
+
+
+class ListSchedulingStep:
+    """List scheduling, briefly for every buffering or thoroughly for the best ones."""
+
+    part: ClassVar[Part] = Part.LIST_SCHEDULING
+
+    def __init__(self, context: SearchContext) -> None:
+        self.state = context.state
+        # Modulo schedules of several micro-batches follow, which are better starts.
+        self.has_rounds = several_micro_batches.follows(context.fusion_relaxed, self.state.options)
+
+    def run(self, share: float, *, is_brief: bool) -> None:
+        """Schedule with a number of ops that depends on the time limit, or a small one."""
+        if is_brief:
+            self._run_quick()
+        else:
+            self._run_thorough()
+
+    def _run_quick(self) -> None:
+        """Schedule with little effort for every buffering, with no buffers at all first."""
+        _run(self.state, LIST_SCHEDULING.quick_ops, (SMALLEST_BUFFERING, *BUFFERINGS))
+
+    def _run_thorough(self) -> None:
+        """Schedule with the incumbent's buffering and the usual one."""
+        per_s = (
+            LIST_SCHEDULING.ops_per_s_with_rounds if self.has_rounds else LIST_SCHEDULING.ops_per_s
+        )
+        best = self.state.best
+        bufferings = BUFFERINGS if best is None else (best.schedule.buffering, BUFFERINGS[0])
+        _run(self.state, round(per_s * self.state.budget.time_limit_s), bufferings)
+
+
+def _run(state: SearchState, max_ops: int, bufferings: Sequence[Buffering]) -> None:
+    instances = distinct(safe_memory(state.problem, buffering) for buffering in bufferings)
+    budget = state.budget
+    for index, instance in enumerate(instances):
+        if state.should_stop():
+            return
+        share_s = (budget.left_s() - 2 * budget.evaluation_s) / (len(instances) - index)
+        num_ops = max_ops // min(LIST_SCHEDULING.most_models, len(instances))
+        _run_in(state, instance, num_ops, budget.elapsed_s() + share_s)
+
+
+def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float) -> None:
+    """Schedule one instance until a moment since the start."""
+    budget = state.budget
+    found = list_scheduling.search(
+        instance,
+        state.problem.objective,
+        max_ops,
+        state.options.seed,
+        lambda: state.should_stop() or budget.is_late(until_s),
+    )
+    if found:
+        state.pool.add(found[0][0].programs(instance))
+    for scored, _ in found[: 1 if budget.time_is_up() else LIST_SCHEDULING.orders_evaluated]:
+        if not state.improves(scored.value_us):
+            break
+        state.try_programs(scored.programs(instance), "list scheduling", scored.value_us)
+
+
+IMPROVER = ListSchedulingStep

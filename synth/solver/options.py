@@ -1,0 +1,103 @@
+"""Options of a search: limits, seed, exact solver, and the parts to leave out."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from synth.errors import SynthError
+from synth.processors import num_processors
+from synth.schedule.model import Schedule
+from synth.solver.result import Result
+
+
+class Part(StrEnum):
+    """A part of the search, which can be left out to measure its worth.
+
+    Each bound and each improver is one, and so are the passing pairs of the bounds' models.
+    `BOUNDS` stands for all bounds that take time, `MODULO` for all modulo scheduling (`GROUPS`).
+    Values stand in plan files and in benchmark results, so they outlive renamed members.
+    """
+
+    FAMILIES = "families"
+    LIST_SCHEDULING = "list scheduling"
+    POLISH = "polish"
+    SHORT_INSTANCE = "fewer micro-batches"
+    MODULO = "patterns"
+    ONE_PER_PERIOD = "patterns of one micro-batch"
+    SEVERAL_PER_PERIOD = "patterns of several micro-batches"
+    WINDOWS = "windows"
+    ANNEALING = "local search"
+    BOUNDS = "bounds"
+    CLOSED_FORMS = "closed forms"
+    RANK_SUBSETS = "rank subsets"
+    FORWARD_SPACING = "forward spacing"
+    IDLE_TIME = "idle time"
+    PASSING_PAIRS = "passing pairs"
+    EXACT = "exact"
+    SIMPLIFICATION = "simplification"
+    ROBUSTNESS = "slack"
+
+
+# Parts that stand for several others.
+GROUPS = {
+    Part.BOUNDS: frozenset({Part.RANK_SUBSETS, Part.FORWARD_SPACING, Part.IDLE_TIME}),
+    Part.MODULO: frozenset({Part.ONE_PER_PERIOD, Part.SEVERAL_PER_PERIOD}),
+}
+
+
+def with_groups(parts: Iterable[Part]) -> frozenset[Part]:
+    """Add the members of each group, and each group of which all members are there."""
+    given = frozenset(parts)
+    all_parts = given.union(*(GROUPS[part] for part in given & GROUPS.keys()))
+    return all_parts | {group for group, members in GROUPS.items() if members <= all_parts}
+
+
+class SolverName(StrEnum):
+    """The exact solver."""
+
+    CPSAT = "cpsat"
+    MILP = "milp"
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """Limits, seed and parts of a search.
+
+    Attributes:
+        time_limit_s: seconds of the clock, or deterministic seconds of CP-SAT.
+        gap: relative gap at which the search may stop.
+        workers: threads, by default one per processor.
+        deterministic: the same input gives the same output; the limit then counts effort.
+        hint: a schedule to begin from.
+        hint_found_by: the name under which the hint is reported.
+        verbose: called with each line of CP-SAT's log.
+        without: parts that are left out, with the members of groups and the groups of all members.
+    """
+
+    time_limit_s: float = 60.0
+    gap: float = 0.0
+    workers: int | None = None
+    seed: int = 0
+    deterministic: bool = False
+    hint: Schedule | None = None
+    hint_found_by: str = "hint"
+    solver: SolverName = SolverName.CPSAT
+    verbose: Callable[[str], None] | None = None
+    without: frozenset[Part] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise SynthError(f"the seed is {self.seed}; give 0 or more")
+        object.__setattr__(self, "without", with_groups(self.without))
+
+    @property
+    def num_workers(self) -> int:
+        """Threads to use, by default one for each processor that this process may use."""
+        return self.workers or num_processors()
+
+    def going_on_from(self, found: Result) -> "SolveOptions":
+        """Return these options with a result's schedule, if it has one, as the hint."""
+        if found.schedule is None:
+            return self
+        by = found.found_by or self.hint_found_by
+        return replace(self, hint=found.schedule, hint_found_by=by)

@@ -1,0 +1,112 @@
+"""The problem that the solver is given."""
+
+from dataclasses import dataclass, field
+
+from synth.costs import Costs
+from synth.errors import SynthError
+from synth.objective import Objective
+from synth.profile import Profile
+from synth.schedule.model import Placement
+from synth.solver.tuning import SEARCH
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The search for the fastest order of F, B and W of every rank within its memory limit.
+
+    Attributes:
+        caps_bytes: by rank, the most that it may hold at any moment, everything counted; None
+            without limits.
+        partition: layers of each stage, for explanations only.
+        partition_is_best: True if no other partition keeps these caps where this one cannot, nor a
+            smaller limit for all ranks.
+        recomputed_layers: layers that B recomputes, which the costs count.
+        profile: of the layers without recomputation; with it a search may choose recomputed layers
+            (`plan.recompute.layer_choice`).
+    """
+
+    costs: Costs
+    placement: Placement
+    num_micro_batches: int
+    caps_bytes: tuple[int, ...] | None = None
+    objective: Objective = Objective.MAKESPAN
+    partition: tuple[int, ...] | None = None
+    partition_is_best: bool = False
+    recomputed_layers: tuple[int, ...] = ()
+    profile: Profile | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        num_stages = self.costs.num_stages
+        if self.num_micro_batches < 1:
+            raise SynthError(
+                f"{self.num_micro_batches} micro-batches given; at least one is needed"
+            )
+        if self.num_ops > SEARCH.most_ops:
+            raise SynthError(
+                f"{self.num_micro_batches} micro-batches in {num_stages} stages make "
+                f"{self.num_ops:,} ops, more than the {SEARCH.most_ops:,} that the solver handles; "
+                f"give at most {SEARCH.most_ops // (3 * num_stages):,} micro-batches"
+            )
+        if self.placement.num_stages != num_stages:
+            raise SynthError(
+                f"the placement has {self.placement.num_stages} stages, the costs {num_stages}; "
+                f"cut the profile into as many stages as the placement has"
+            )
+        held = self.placement.held
+        if not all(held):
+            raise SynthError(
+                f"the placement leaves rank {held.index(())} without a stage; use fewer ranks"
+            )
+        if self.num_micro_batches < self.num_replicas:
+            raise SynthError(
+                f"too few micro-batches ({self.num_micro_batches}) for {self.num_replicas} "
+                f"replicas; give at least one for each, or a placement with one replica"
+            )
+        if self.caps_bytes is not None and len(self.caps_bytes) != self.num_ranks:
+            raise SynthError(
+                f"{len(self.caps_bytes)} caps given for {self.num_ranks} ranks; "
+                f"give one for each rank"
+            )
+
+    @classmethod
+    def linear(
+        cls,
+        costs: Costs,
+        num_micro_batches: int,
+        cap_bytes: int | None = None,
+        objective: Objective = Objective.MAKESPAN,
+    ) -> "Problem":
+        """Make a problem with one stage per rank and one cap for all."""
+        caps = None if cap_bytes is None else (cap_bytes,) * costs.num_stages
+        placement = Placement.linear(costs.num_stages)
+        return cls(costs, placement, num_micro_batches, caps, objective)
+
+    @property
+    def num_ops(self) -> int:
+        """Number of F, B and W of all stages and micro-batches."""
+        return 3 * self.num_micro_batches * self.costs.num_stages
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return self.placement.num_ranks
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of the stages."""
+        return len(self.placement.ranks)
+
+    def share(self, replica: int) -> tuple[int, int]:
+        """Return the first micro-batch of a replica, and their number, as even as possible."""
+        each, more = divmod(self.num_micro_batches, self.num_replicas)
+        return each * replica + min(replica, more), each + (replica < more)
+
+    def static_bytes(self, rank: int) -> int:
+        """Return the parameters, gradients and optimizer state of a rank."""
+        held = self.placement.held[rank]
+        return sum(self.costs.stages[stage].static_bytes for stage, _ in held)
+
+    def reduction_us(self, stage: int) -> int:
+        """Return the duration of the all-reduce of a stage's gradients between its copies."""
+        ranks = sorted({ranks[stage] for ranks in self.placement.ranks})
+        return self.costs.reduction_us(stage, ranks)

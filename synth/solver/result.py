@@ -1,0 +1,102 @@
+"""The answer of a search: schedule, bound, baselines, and the reason why it ended."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from synth.certificate import Certificate
+from synth.objective import BoundScope
+from synth.schedule.model import Schedule
+from synth.schedule.simulate import Timeline
+from synth.solver.problem import Problem
+
+
+class StoppedBy(StrEnum):
+    """The reason why a search ended; exhausted: all parts have ended, and a gap is left."""
+
+    OPTIMAL = "optimal"
+    GAP = "gap"
+    TIME_LIMIT = "time limit"
+    EXHAUSTED = "exhausted"
+    INTERRUPT = "interrupt"
+    INFEASIBLE = "infeasible"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A published schedule on the same costs.
+
+    Attributes:
+        work_us: the largest work of a rank, all that is done twice counted twice.
+        mean_work_us: the mean work of a rank, counted likewise.
+        fits: True if it keeps the caps.
+        keeps_saved: True if the values that F saves stay where they are. Bounds of the search do
+            not hold for schedules that rebuild or move them.
+    """
+
+    name: str
+    makespan_us: int
+    period_us: int
+    work_us: int
+    peak_bytes: tuple[int, ...]
+    fits: bool
+    keeps_saved: bool = True
+    mean_work_us: float = 0.0
+
+
+@dataclass(frozen=True)
+class Incumbent:
+    """A step of progress: a better verified schedule, or a better bound of the same one."""
+
+    elapsed_s: float
+    schedule: Schedule
+    timeline: Timeline
+    value_us: int
+    lower_bound_us: int
+    found_by: str
+    peak_bytes: tuple[int, ...]
+    bound_scope: BoundScope = BoundScope.PARTITION
+    certificate: Certificate | None = None
+
+    @property
+    def gap(self) -> float:
+        """(value − bound) / value."""
+        return relative_gap(self.value_us, self.lower_bound_us)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The best schedule found, and what is proven about it.
+
+    Every value is an exact simulation of a verified schedule. Without a schedule, `schedule`,
+    `timeline`, `value_us`, `gap` and `found_by` are None, and `message` says why. `certificate` is
+    that of the bound, if it has one.
+    """
+
+    problem: Problem
+    schedule: Schedule | None
+    timeline: Timeline | None
+    value_us: int | None
+    lower_bound_us: int
+    peak_bytes: tuple[int, ...] | None
+    found_by: str | None
+    stopped_by: StoppedBy
+    baselines: tuple[Baseline, ...]
+    wall_s: float
+    message: str | None = None
+    bound_scope: BoundScope = BoundScope.PARTITION
+    certificate: Certificate | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """(value − bound) / value."""
+        return None if self.value_us is None else relative_gap(self.value_us, self.lower_bound_us)
+
+
+def relative_gap(value_us: int, bound_us: int) -> float:
+    """(value − bound) / value, 0 if both are 0."""
+    return (value_us - bound_us) / value_us if value_us else 0.0
+
+
+def rank_key(value_us: int | None) -> tuple[bool, int]:
+    """The key that orders values, smaller first; no value is worst."""
+    return value_us is None, value_us or 0

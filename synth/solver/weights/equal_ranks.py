@@ -1,0 +1,52 @@
+"""All-gathers: all ranks may run one order, so that two ranks stand for any number.
+
+**Lemma.** With equal shares of micro-batches, no schedule is faster than one in which all ranks run
+the order of one of them. Take any schedule that keeps the limits, and let all ranks run the order
+of the rank with the least limit, which fits on all. A collective then starts as soon as that rank
+has come to it, and not when the last one has; so by induction along the order no op ends later than
+it did on that rank.
+
+Two ranks with links slowed down so that their collectives take as long therefore have the same
+times, and with limits moved by the difference of their static bytes the same memory. They are
+evaluated in a fraction of the time.
+"""
+
+from dataclasses import replace
+
+from synth.profile import Link, Links
+from synth.schedule.memory import kept_bytes
+from synth.schedule.weight_flow import Sharded
+from synth.solver.weights.travel import TravelProblem, everywhere
+
+
+def on_two_ranks(travel: TravelProblem, sharded: Sharded) -> TravelProblem:
+    """The same problem on two ranks, up to rounding, for state that homes alone keep."""
+    problem, p = travel.problem, travel.num_ranks
+    ring = [(rank, (rank + 1) % p) for rank in range(p)]
+    mean_bytes = sum(stage.parameter_bytes for stage in travel.stages) // len(travel.stages)
+    slowest = max(
+        (problem.costs.links.between(*ends) for ends in ring),
+        key=lambda link: link.transfer_us(mean_bytes // p),
+    )
+    bandwidth = slowest.bandwidth_bytes_per_s
+    link = Link(
+        latency_us=slowest.latency_us * (p - 1),
+        bandwidth_bytes_per_s=bandwidth and bandwidth * p / (2 * (p - 1)),
+    )
+    costs = problem.costs.replace(links=Links(default=link))
+    where = everywhere(2, len(travel.stages))
+    small = replace(
+        travel,
+        problem=replace(
+            problem,
+            costs=costs,
+            placement=where,
+            num_micro_batches=2 * travel.rounds,
+            caps_bytes=None,
+        ),
+    )
+    headrooms = travel.headrooms(sharded)
+    if headrooms is None:
+        return small
+    cap = min(headrooms) + kept_bytes(costs, where, small.flow(sharded), 0)
+    return replace(small, problem=replace(small.problem, caps_bytes=(cap, cap)))

@@ -1,0 +1,55 @@
+"""The programs of all ranks from the order of one, or of each."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from synth.op_kinds import OpKind
+from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
+from synth.solver.weights.compute_order import ComputeOrder
+from synth.solver.weights.travel import TravelProblem
+from synth.solver.weights.visit_placement import OpNeeds, Placing, with_visits
+
+_COUNTED = (OpKind.UNSHARD, OpKind.REDUCE_GRAD)
+
+
+def make_schedule(
+    table: OpNeeds, orders: Sequence[ComputeOrder], placing: Placing, headrooms: list[int] | None
+) -> Schedule:
+    """Place the visits of each rank's order, and number micro-batches and visits.
+
+    Args:
+        table: of the problem.
+        orders: of each rank, or one for all.
+        placing: the choices by which visits are placed.
+        headrooms: of each rank. All ranks place visits as the one with the least does: on a ring
+            they hand each visit on, and collectives stand in one order.
+    """
+    travel = table.travel
+    headroom = None if headrooms is None else min(headrooms)
+    placed = {order: with_visits(table, order, placing, headroom) for order in set(orders)}
+    programs = [
+        tuple(_of_rank(travel, rank, placed[orders[rank % len(orders)]]))
+        for rank in range(travel.num_ranks)
+    ]
+    problem = travel.problem
+    return Schedule(
+        problem.placement,
+        problem.num_micro_batches,
+        tuple(programs),
+        f"synth {travel.movement}",
+        placing.buffering,
+        weights=travel.flow(placing.sharded),
+    )
+
+
+def _of_rank(travel: TravelProblem, rank: int, ops: Iterable[Op]) -> Iterable[Op]:
+    """Number ops for a rank, and leave out visits at home."""
+    flow, num_ranks = travel.flow(), travel.num_ranks
+    numbers: defaultdict[tuple[OpKind, int], int] = defaultdict(int)
+    for kind, stage, number, _ in ops:
+        if kind not in _COUNTED:
+            yield Op(kind, stage, number * num_ranks + rank, rank)
+        elif not flow.keeps_all(stage, rank):
+            yield Op(kind, stage, numbers[kind, stage], rank)
+            numbers[kind, stage] += 1

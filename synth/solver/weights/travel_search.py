@@ -1,0 +1,320 @@
+"""The search for a schedule whose weights travel: first orders, then simulated annealing.
+
+A state is the order of each rank's ops, or of all ranks alike, with the choices by which visits are
+placed in it (`visit_placement`). It is evaluated by the exact lowering, memory and simulation of
+its schedule. With all-gathers two ranks stand for all (`equal_ranks`); a better schedule is
+evaluated on all ranks before it counts.
+"""
+
+import math
+import random
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from synth.schedule.memory import exceeds_caps, peak_bytes
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
+from synth.schedule.weight_flow import Sharded
+from synth.solver.budget import Allowance
+from synth.solver.evaluate.evaluate import evaluate
+from synth.solver.options import Part, SolveOptions
+from synth.solver.result import Baseline, Result, StoppedBy
+from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.tuning import TRAVEL
+from synth.solver.weights.compute_order import ComputeOrder, changed
+from synth.solver.weights.equal_ranks import on_two_ranks
+from synth.solver.weights.first_orders import first_orders, published
+from synth.solver.weights.programs import make_schedule
+from synth.solver.weights.travel import (
+    TravelProblem,
+    WeightMovement,
+    passes_from_rank_to_rank,
+)
+from synth.solver.weights.travel_bounds import least_cap_bytes, levels_that_may_fit, prove_travel
+from synth.solver.weights.visit_placement import OpNeeds, Placing
+from synth.units import format_bytes_both
+
+_BUFFERINGS = tuple(Buffering(*pair) for pair in TRAVEL.bufferings)
+
+
+def solve_travelling(
+    travel: TravelProblem,
+    options: SolveOptions | None = None,
+    on_improvement: OnImprovement | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Find the best schedule within the caps whose weights travel, and bound what can be found.
+
+    Never returns a schedule that exceeds a cap, nor one worse than a published schedule of the same
+    movement that fits.
+
+    Args:
+        travel: the problem and the movement of its weights.
+        options: limits and seed.
+        on_improvement: called in this thread for every better verified schedule or bound.
+        stop: set it, from any thread, to get the best so far.
+    """
+    search = TravelSearch(travel, options or SolveOptions(), on_improvement, stop)
+    return search.run()
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """The orders of all ranks, or one for all, and the choices by which visits are placed."""
+
+    orders: tuple[ComputeOrder, ...]
+    placing: Placing
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """A candidate with its value and its schedule on the ranks that were simulated."""
+
+    candidate: _Candidate
+    value_us: int
+
+
+class _Bench:
+    """Evaluates candidates on a problem: the one of the search, or two ranks that stand for it."""
+
+    def __init__(self, travel: TravelProblem, sharded: Sharded) -> None:
+        self.travel, self.table = travel, OpNeeds(travel)
+        self.headrooms = travel.headrooms(sharded)
+
+    def schedule(self, candidate: _Candidate) -> Schedule:
+        """Return the schedule of a candidate."""
+        return make_schedule(self.table, candidate.orders, candidate.placing, self.headrooms)
+
+    def score(self, candidate: _Candidate) -> _Scored | None:
+        """Evaluate a candidate, with less room for visits if it exceeds a limit; None: unfit."""
+        problem = self.travel.problem
+        for _ in range(TRAVEL.corrections):
+            try:
+                lowered = lower_checked(self.schedule(candidate), problem.costs)
+                if not passes_from_rank_to_rank(lowered):
+                    return None
+                peaks = peak_bytes(lowered)
+                if not exceeds_caps(peaks, problem.caps_bytes):
+                    value_us = problem.objective.value_us(check_deadlock(lowered))
+                    return _Scored(candidate, value_us)
+            except ScheduleError:
+                return None
+            over = max(map(int.__sub__, peaks, problem.caps_bytes or peaks))
+            reserve_bytes = candidate.placing.reserve_bytes + over
+            placing = replace(candidate.placing, reserve_bytes=reserve_bytes)
+            candidate = replace(candidate, placing=placing)
+        return None
+
+
+class TravelSearch:
+    """One search, which may run in several parts.
+
+    Attributes:
+        travel: the problem.
+        state: incumbent and bound.
+    """
+
+    def __init__(
+        self,
+        travel: TravelProblem,
+        options: SolveOptions,
+        on_improvement: OnImprovement | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        # No time is kept for robustness, which this search has not.
+        whole = replace(options, without=options.without | {Part.ROBUSTNESS})
+        self.travel = travel
+        self.state = SearchState(travel.problem, whole, on_improvement, stop)
+        self._rng = random.Random(options.seed)
+        self._is_ring = travel.movement == WeightMovement.RING
+        self._levels = levels_that_may_fit(travel)
+        self._real = {level: _Bench(travel, level) for level in self._levels}
+        self._benches = self._real
+        if not self._is_ring:
+            self._benches = {
+                level: _Bench(on_two_ranks(travel, level), level) for level in self._levels
+            }
+        self._pool: list[_Scored] = []
+        self._evaluations = self._all_evaluations()
+        self._num_evaluations = 0
+        self._is_exhausted = False
+        self.state.raise_bound(prove_travel(travel))
+
+    def run(self, seconds: float | None = None) -> Result:
+        """Search for some seconds, by default until the time limit, and return the best so far."""
+        budget = self.state.budget
+        allowance = budget.allow(budget.left_s() if seconds is None else seconds)
+        effort_s = TRAVEL.evaluation_s_per_op * self.travel.problem.num_ops
+        while not self._is_late(allowance):
+            allowance.spend(effort_s)
+            self._num_evaluations += 1
+            if next(self._evaluations, None) is None:
+                self._is_exhausted = True
+                break
+        return self._result()
+
+    def _is_late(self, allowance: Allowance) -> bool:
+        """True if the search should end; published schedules are evaluated even without time."""
+        state = self.state
+        if state.best is None and self._num_evaluations < TRAVEL.least_evaluations:
+            return state.budget.stop.is_set()
+        return state.should_stop() or allowance.left_s() <= 0
+
+    @property
+    def is_over(self) -> bool:
+        """True if more time would find nothing better."""
+        return self._is_exhausted or self.state.should_stop()
+
+    def _result(self) -> Result:
+        if not self._levels:
+            return self.state.result(StoppedBy.INFEASIBLE, self._why_none())
+        reason = self.state.reason()
+        is_open = reason == StoppedBy.EXHAUSTED and not self._is_exhausted
+        return self.state.result(StoppedBy.TIME_LIMIT if is_open else reason)
+
+    def _all_evaluations(self) -> Iterator[bool]:
+        """Yield True after each evaluation, or False if a move was impossible.
+
+        Published schedules come first, then all orders with the usual choices. Then annealing
+        alternates with other choices for the best orders.
+        """
+        yield from self._published()
+        if not self._levels:
+            return
+        names = first_orders(self.travel)
+        yield from self._tries(((o, p) for p in self._first_placings() for o in names), names)
+        best = [scored.candidate.orders[0] for scored in self._pool] or [*names]
+        others = ((order, placing) for placing in self._placings() for order in best)
+        is_left = True
+        while is_left or self._pool:
+            batch = list(islice(others, TRAVEL.batch))
+            is_left = bool(batch)
+            yield from self._tries(batch, names)
+            if self._pool:
+                yield from self._annealing(self._begin())
+
+    def _why_none(self) -> str:
+        need = least_cap_bytes(self.travel)
+        return (
+            f"no schedule whose weights travel by {self.travel.movement} fits: what a rank keeps, "
+            f"the weights of one stage and one micro-batch alone need "
+            f"{format_bytes_both(need)} (--mem-limit {need}B); allow that much, or "
+            f"take more ranks or a smaller micro-batch"
+        )
+
+    def _published(self) -> Iterator[bool]:
+        """Offer published schedules; those with the default look-ahead become baselines."""
+        problem = self.travel.problem
+        for name, schedule in published(self.travel):
+            alone = evaluate(replace(problem, caps_bytes=None), schedule, name)
+            if alone is not None:
+                fits = not exceeds_caps(alone.peak_bytes, problem.caps_bytes)
+                line = alone.timeline
+                if "ahead" not in name:
+                    times_us = line.makespan_us, line.period_us, max(line.work_us)
+                    mean_us = line.mean_work_us
+                    self.state.baselines.append(
+                        Baseline(name, *times_us, alone.peak_bytes, fits, True, mean_us)
+                    )
+                if fits:
+                    self.state.offer(alone)
+            yield True
+
+    def _tries(
+        self, pairs: Iterable[tuple[ComputeOrder, Placing]], names: dict[ComputeOrder, str]
+    ) -> Iterator[bool]:
+        for order, placing in pairs:
+            self._try(_Candidate((order,), placing), names[order])
+            yield True
+
+    def _first_placings(self) -> Iterator[Placing]:
+        for level in self._levels:
+            for every in self._scatters():
+                yield Placing(scatter_every=every, sharded=level)
+
+    def _placings(self) -> Iterator[Placing]:
+        for buffering in _BUFFERINGS:
+            for ahead in TRAVEL.first_aheads:
+                for first in self._first_placings():
+                    yield replace(first, ahead=ahead, buffering=buffering)
+
+    def _scatters(self) -> tuple[int, ...]:
+        """The numbers of W's between reduce-scatters to try: each one, and all."""
+        return (1,) if self._is_ring else tuple(dict.fromkeys((1, self.travel.rounds)))
+
+    def _try(self, candidate: _Candidate, name: str) -> _Scored | None:
+        """Evaluate a candidate; offer it if it is better than the incumbent."""
+        scored = self._benches[candidate.placing.sharded].score(candidate)
+        if scored is None:
+            return None
+        self._remember(scored)
+        if self.state.improves(scored.value_us):
+            schedule = self._real[candidate.placing.sharded].schedule(scored.candidate)
+            self.state.offer(evaluate(self.travel.problem, schedule, name))
+        return scored
+
+    def _remember(self, scored: _Scored) -> None:
+        """Keep the best candidates, one of each order."""
+        orders = scored.candidate.orders
+        same = next((one for one in self._pool if one.candidate.orders == orders), None)
+        if same is not None:
+            if same.value_us <= scored.value_us:
+                return
+            self._pool.remove(same)
+        self._pool.append(scored)
+        self._pool.sort(key=lambda one: one.value_us)
+        del self._pool[TRAVEL.pool :]
+
+    # Annealing
+
+    def _begin(self) -> _Scored:
+        """Choose a candidate to begin from, the best most often."""
+        place = int(len(self._pool) * self._rng.random() ** 2)
+        return self._pool[place]
+
+    def _annealing(self, current: _Scored) -> Iterator[bool]:
+        """Run from hot to cold, accepting worse candidates by Metropolis' rule."""
+        cooling = TRAVEL.cold / TRAVEL.hot
+        for step in range(TRAVEL.moves):
+            moved = self._neighbour(current.candidate)
+            scored = None if moved is None else self._try(moved, "annealing")
+            yield moved is not None
+            if scored is None:
+                continue
+            worse_us = scored.value_us - current.value_us
+            heat_us = current.value_us * TRAVEL.hot * cooling ** (step / TRAVEL.moves)
+            if worse_us <= 0 or self._rng.random() < math.exp(-worse_us / max(heat_us, 1e-9)):
+                current = scored
+
+    def _neighbour(self, candidate: _Candidate) -> _Candidate | None:
+        if self._rng.random() < TRAVEL.placing_share:
+            return replace(candidate, placing=self._other_placing(candidate.placing))
+        orders = candidate.orders
+        if self._is_ring and len(orders) == 1 and self._rng.random() < TRAVEL.alone_share:
+            orders *= self.travel.num_ranks
+        rank = self._rng.randrange(len(orders))
+        order = changed(orders[rank], self._rng, TRAVEL.farthest)
+        if order is None:
+            return None
+        moved = (*orders[:rank], order, *orders[rank + 1 :])
+        return _Candidate(moved, replace(candidate.placing, reserve_bytes=0))
+
+    def _other_placing(self, placing: Placing) -> Placing:
+        """Change one of the choices."""
+        rng, num_stages = self._rng, len(self.travel.stages)
+        placing = replace(placing, reserve_bytes=0)
+        match rng.randrange(3 if self._is_ring else 6):
+            case 0:
+                return replace(placing, ahead=rng.choice(TRAVEL.aheads))
+            case 1:
+                return replace(placing, buffering=rng.choice(_BUFFERINGS))
+            case 2:
+                return replace(placing, most_open=rng.choice([None, *range(1, num_stages + 1)]))
+            case 3:
+                return replace(placing, scatter_every=rng.randint(1, self.travel.rounds))
+            case 4:
+                return replace(placing, gathers_first=not placing.gathers_first)
+            case _:
+                return replace(placing, sharded=rng.choice(self._levels))
