@@ -143,7 +143,7 @@ def picture(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     points = [point for curve in curves.values() for point in curve]
     across = Scale(0.0, max(x for x, _ in points), 60, 460)
     up = Scale(min(y for _, y in points), max(y for _, y in points), 270, 20)
-    drawn = Picture(760, 330, STYLES)
+    drawn = Picture(760, 330, STYLES, "loss against tokens")
     for x in across.ticks(6):
         drawn.line([(across.at(x), up.start), (across.at(x), up.end)], "grid")
         drawn.text((across.at(x), up.start + 18), f"{x / 1000:,.0f}k", "tick", "middle")

@@ -157,7 +157,7 @@ def picture(curves: Mapping[str, Sequence[Row]]) -> str:
     points = [(row.num_ops, row.verify_s) for rows in curves.values() for row in rows]
     across = Scale.fitting(min(x for x, _ in points), max(x for x, _ in points), 70, 460)
     up = Scale.fitting(min(y for _, y in points), max(y for _, y in points), 250, 40)
-    svg = Picture(640, 310, STYLES)
+    svg = Picture(640, 310, STYLES, "seconds to verify against ops")
     for x in across.ticks(6):
         svg.line([(across.at(x), up.start), (across.at(x), up.end)], "grid")
         svg.text((across.at(x), up.start + 20), f"{x:,.0f}", "tick", "middle")

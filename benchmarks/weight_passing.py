@@ -196,7 +196,7 @@ def picture(
     rows: Sequence[tuple[str, int, Mapping[str, Outcome]]], limits: Mapping[str, float]
 ) -> str:
     """Tokens per second against the tokens of a micro-batch, a panel for each network, as SVG."""
-    svg = Picture(980, 330, _STYLES)
+    svg = Picture(980, 330, _STYLES, "tokens per second against tokens of a micro-batch")
     highest = max(one.tokens_per_s for *_, found in rows for one in found.values())
     for panel, name in enumerate(_NETWORKS):
         own = [(tokens, found) for of, tokens, found in rows if of == name]

@@ -57,7 +57,8 @@ PICTURE = FileKind(
     "a picture made by synth",
     re.compile(
         r'<svg xmlns="http://www\.w3\.org/2000/svg" width="\d+" height="\d+" '
-        r'viewBox="0 0 \d+ \d+">\n<style>text\{font-family:sans-serif\}'
+        r'viewBox="0 0 \d+ \d+"(?: role="img" aria-label="[^"]*")?>\n'
+        r"<style>text\{font-family:sans-serif\}"
         r"|%PDF-[^\n]*\n%[^\n]*picture made by synth"
         r"|\ufffdPNG\r\n\x1a\n.{,200}?tEXtSoftware\x00synth",
         re.DOTALL,

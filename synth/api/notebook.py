@@ -46,13 +46,15 @@ def plan_html(plan: Plan) -> str:
     if num_ops > _MOST_OPS:
         return _text(f"{figures}\n\n{num_ops:,} ops: `synth show --html` draws them\n\n{ranks}")
     picture = schedule_picture(plan.name, [Chart.planned(plan.name, plan, timeline)])
-    return f"{_text(figures)}{_image(svg_text(picture))}{_text(ranks)}"
+    return f"{_text(figures)}{_image(svg_text(picture), plan.name)}{_text(ranks)}"
 
 
-def _image(svg: str) -> str:
+def _image(svg: str, name: str) -> str:
     """Return an image of its own document, so that its styles do not reach the notebook's."""
     data = base64.b64encode(svg.encode()).decode()
-    return f"<img style='max-width:100%' src='data:image/svg+xml;base64,{data}'>"
+    return (
+        f"<img alt='{escape(name)}' style='max-width:100%' src='data:image/svg+xml;base64,{data}'>"
+    )
 
 
 def profile_html(profile: Profile) -> str:

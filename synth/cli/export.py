@@ -84,7 +84,7 @@ def _files(to: ExportFormat, output: Path | None) -> dict[Path, FileKind]:
     """Return the files to write, the named one first.
 
     Raises:
-        SynthError: torchtitan's options are to be written to stdout.
+        SynthError: torchtitan's options are to be written to stdout, or under the CSV's name.
     """
     from synth.interop.stage_table import beside
 
@@ -99,7 +99,13 @@ def _files(to: ExportFormat, output: Path | None) -> dict[Path, FileKind]:
     if to == ExportFormat.TORCH:
         files[beside(output)] = STAGE_TABLE
     if to == ExportFormat.TORCHTITAN:
-        files[output.with_suffix(".csv")] = TORCH_CSV
+        csv = output.with_suffix(".csv")
+        if csv == output:
+            raise SynthError(
+                f"torchtitan reads two files, and {output} would be both; the options and the CSV "
+                f"need two names; give -o {output.with_suffix('.toml')}"
+            )
+        files[csv] = TORCH_CSV
     return files
 
 
@@ -144,6 +150,12 @@ def _tell_of_losses(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
             f"format does not say; checkpoint them in the model, or it takes more memory than here"
         )
     if to == ExportFormat.MEGATRON:
+        if not plan.schedule().keeps_saved:
+            talk(
+                f"note: {plan_path} recomputes whole stages (R), which the layout does not say; "
+                f"give Megatron-LM its own options of recomputation, or it takes more memory than "
+                f"here"
+            )
         talk(
             "note: the layout is the partition alone; Megatron-LM runs its own order of ops, 1F1B "
             "or interleaved 1F1B"

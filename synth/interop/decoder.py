@@ -66,15 +66,6 @@ def _check_ends(plan: Plan, stage: int, held: list[int]) -> None:
         )
 
 
-def check_one_copy(plan: Plan, framework: str) -> None:
-    """Raise SynthError if a plan holds copies of stages, or moves weights or activations."""
-    if len(plan.placement) > 1:
-        raise SynthError(
-            f"the plan {plan.name!r} holds {len(plan.placement)} copies of each stage, and "
-            f"{framework} one; solve for a placement without replicas"
-        )
-
-
 def is_looped(plan: Plan) -> bool:
     """Return True if stage s is on rank s mod P."""
     return plan.placement[0] == tuple(s % plan.num_ranks for s in range(len(plan.partition)))

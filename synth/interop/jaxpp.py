@@ -4,18 +4,24 @@ JaxPP's tasks are FWD, BWD, and BWD_I and BWD_W where backwards are split (`is_p
 with both kinds of backward has a fused task of BWD_I and BWD_W where it has BW.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from synth.errors import SynthError
-from synth.interop.decoder import check_one_copy
+from synth.interop.expressible import check_expressible
 from synth.op_kinds import OpKind
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.ops import Op
 
-_SOURCE = '''"""Schedule {name} of {profile}, written by synth {version} for JaxPP."""
+_SOURCE = '''"""Schedule for JaxPP, written by synth."""
 
 from dataclasses import dataclass
 
 from jaxpp.schedules import BaseSchedule, FusedTask, Task
 from jaxpp.types import MpmdIdx, TaskType
+
+# The names of the schedule and its profile, and the version of synth.
+SOURCE = {source!r}
 
 # The rank of each stage.
 PLACEMENT = {placement}
@@ -56,26 +62,27 @@ def to_jaxpp(plan: Plan, version: str) -> str:
     """Write the source of a module that defines `SynthSchedule`.
 
     Raises:
-        SynthError: the plan holds copies of stages, or ops that JaxPP does not know.
+        SynthError: the plan has ops that JaxPP does not know, `check_expressible` refuses its
+            schedule, or the first stage's B and W are apart.
     """
-    check_one_copy(plan, "JaxPP")
-    programs = plan.schedule().programs
-    kinds = {op.kind for program in programs for op in program} - {OpKind.STEP}
+    schedule = plan.schedule()
+    check_expressible(schedule, "JaxPP")
+    programs = [[*filter(_is_task, program)] for program in schedule.programs]
+    kinds = {op.kind for program in programs for op in program}
     unknown = kinds - {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
     if unknown:
         raise SynthError(
             f"JaxPP has no op such as {min(unknown)}; solve with --recompute none for F, B, W and "
             f"BW alone"
         )
+    _check_first_stage(plan.name, programs)
     is_split = OpKind.B in kinds
     names = {"F": ["FWD"], "B": ["BWD_I"], "W": ["BWD_W"]}
     names["BW"] = ["BWD_I", "BWD_W"] if is_split else ["BWD"]
-    lines = [" ".join(map(_word, filter(_is_task, program))) for program in programs]
+    lines = [" ".join(map(_word, program)) for program in programs]
     listed = "".join(f"    {line!r},\n" for line in lines)
     return _SOURCE.format(
-        name=plan.name,
-        profile=plan.profile_name,
-        version=version,
+        source=(plan.name, plan.profile_name, version),
         placement=list(plan.placement[0]),
         programs=f"[\n{listed}]",
         num_stages=len(plan.partition),
@@ -83,6 +90,25 @@ def to_jaxpp(plan: Plan, version: str) -> str:
         is_split=is_split,
         kinds=names,
     )
+
+
+def _check_first_stage(name: str, programs: Sequence[Sequence[Op]]) -> None:
+    """Check JaxPP's rule of the first stage, whose backward it does not split.
+
+    The first stage has no gradient of an input, so `check_and_strip_adjecent_bwd_a_bwd_w` fuses its
+    BWD_I with the BWD_W that it needs behind it.
+
+    Raises:
+        SynthError: another op stands between a B and its W.
+    """
+    for rank, program in enumerate(programs):
+        for op, behind in pairwise(program):
+            if op.kind == OpKind.B and op.stage == 0 and behind != op._replace(kind=OpKind.W):
+                raise SynthError(
+                    f"JaxPP runs W of stage 0 right behind its B, and rank {rank} of {name!r} runs "
+                    f"{op} and then {behind}; export a schedule that does not part them, such as "
+                    f"zb-h1 or 1f1b"
+                )
 
 
 def _is_task(op: Op) -> bool:

@@ -9,7 +9,8 @@ no part of the layout.
 from itertools import groupby
 
 from synth.errors import SynthError
-from synth.interop.decoder import StageParts, check_one_copy, is_looped, stage_parts
+from synth.interop.decoder import StageParts, is_looped, stage_parts
+from synth.interop.expressible import check_expressible
 from synth.schedule.files.plan_file import Plan
 
 # Layers up to which a stage is spelled out.
@@ -20,10 +21,10 @@ def to_megatron(plan: Plan) -> str:
     """Write the layout of a plan.
 
     Raises:
-        SynthError: the layers are no embedding, decoder layers and head, or the placement is not
-            that of an interleaved schedule.
+        SynthError: the layers are no embedding, decoder layers and head, the placement is not that
+            of an interleaved schedule, or `check_expressible` refuses the schedule.
     """
-    check_one_copy(plan, "Megatron-LM")
+    check_expressible(plan.schedule(), "Megatron-LM")
     if not is_looped(plan):
         raise SynthError(
             f"Megatron-LM places stage s on rank s mod P, and {plan.name!r} does not; solve for "

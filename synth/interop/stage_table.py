@@ -29,5 +29,11 @@ def stage_table(plan: Plan) -> str:
 
 
 def beside(schedule_path: Path) -> Path:
-    """Return the path of the table: `plan.stages.json` beside `plan.csv`."""
-    return schedule_path.with_suffix(".stages.json")
+    """Return the path of the table: `plan.stages.json` beside `plan.csv`.
+
+    Beside `plan.v1` it is `plan.v1.stages.json`, so that `plan.v2` has a table of its own.
+    """
+    is_csv = schedule_path.suffix.lower() == ".csv"
+    return schedule_path.with_name(
+        f"{schedule_path.stem if is_csv else schedule_path.name}.stages.json"
+    )

@@ -10,6 +10,7 @@ import io
 import re
 
 from synth.errors import SynthError
+from synth.interop.expressible import check_expressible
 from synth.op_kinds import OpKind
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
@@ -29,19 +30,9 @@ def to_torch_csv(schedule: Schedule) -> str:
     its runtime has none.
 
     Raises:
-        SynthError: the schedule holds replicas, updates between ops, or kinds of op that PyTorch
-            does not know.
+        SynthError: the schedule recomputes with R, or `check_expressible` refuses it.
     """
-    if len(schedule.placement.ranks) > 1:
-        raise SynthError(
-            f"the schedule {schedule.name!r} holds {len(schedule.placement.ranks)} copies of each "
-            "stage, PyTorch's runtime one; solve for a placement without replicas"
-        )
-    if schedule.versions is not None:
-        raise SynthError(
-            f"the schedule {schedule.name!r} updates weights between its ops, PyTorch's runtime "
-            "only behind them; export one that flushes the pipeline"
-        )
+    check_expressible(schedule, "PyTorch's runtime")
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(
         [_cell(op) for op in program if op.kind != OpKind.STEP] for program in schedule.programs
@@ -52,7 +43,8 @@ def to_torch_csv(schedule: Schedule) -> str:
 def _cell(op: Op) -> str:
     if op.kind not in _LETTERS:
         raise SynthError(
-            f"PyTorch's runtime has no op such as {op}; it knows {', '.join(_LETTERS)} only"
+            f"PyTorch's runtime has no op such as {op}, only {', '.join(_LETTERS)}; solve with "
+            f"--recompute none"
         )
     return f"{op.stage}{_LETTERS[op.kind]}{op.microbatch}"
 

@@ -9,7 +9,8 @@ files; there they are fields of `ParallelismConfig`, with the same names.
 import json
 
 from synth.errors import SynthError
-from synth.interop.decoder import check_one_copy, is_looped, is_v_shaped, stage_parts
+from synth.interop.decoder import is_looped, is_v_shaped, stage_parts
+from synth.interop.expressible import check_expressible
 from synth.schedule.files.plan_file import Plan
 
 # The modules of a torchtitan model behind its decoder layers.
@@ -25,9 +26,10 @@ def to_torchtitan(plan: Plan, csv_path: str, head: tuple[str, ...] = HEAD) -> st
         head: names of the modules behind the decoder layers.
 
     Raises:
-        SynthError: the layers are others, or torchtitan has no such placement.
+        SynthError: the layers are others, torchtitan has no such placement, or `check_expressible`
+            refuses the schedule.
     """
-    check_one_copy(plan, "torchtitan")
+    check_expressible(plan.schedule(), "torchtitan")
     parts = [
         [
             *(["tok_embeddings"] if part.has_embedding else []),

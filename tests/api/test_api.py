@@ -130,6 +130,9 @@ def test_objects_fit_a_screen_and_are_drawn_in_notebooks() -> None:
     svg = base64.b64decode(found[1]).decode()
     ElementTree.fromstring(svg)
     assert "rank 7" in svg and "forward" in svg
+    assert 'role="img" aria-label="1f1b"' in svg and "<img alt='1f1b' " in html
+    named = plan.replace(name="<'a'>")._repr_html_()
+    assert named is not None and "<img alt='&lt;&#x27;a&#x27;&gt;' " in named
 
 
 @pytest.mark.slow

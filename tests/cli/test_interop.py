@@ -4,6 +4,10 @@ import json
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from synth import simulate
+from synth.interop.stage_table import beside
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import Synth
 
@@ -68,3 +72,26 @@ def test_megatron_and_jaxpp_are_written_to_stdout(synth: Synth, plan_file: Path)
     assert ended.stdout.startswith("E") and ended.stdout.endswith("L\n")
     assert "its own order" in ended.stderr
     assert "class SynthSchedule(BaseSchedule)" in synth("export", plan_file, "--to", "jaxpp").stdout
+
+
+def test_torchtitans_options_need_another_name_than_the_csv(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    ended = synth("export", plan_file, "--to", "torchtitan", "-o", tmp_path / "a.csv")
+    assert ended.code == 2 and not any(tmp_path.glob("a.*"))
+    assert f"need two names; give -o {tmp_path / 'a.toml'}" in ended.stderr
+
+
+def test_megatron_is_told_of_stages_that_recompute(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "recomputing.json"
+    simulate("1f1b:recompute", "zb-1.5b-p8-m24", ranks=2, micro_batches=2).save(path)
+    ended = synth("export", path, "--to", "megatron")
+    assert ended.code == 0 and "recomputes whole stages (R)" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("a.csv", "a.stages.json"), ("a.v1", "a.v1.stages.json"), ("a", "a.stages.json")],
+)
+def test_each_schedule_has_a_table_of_its_own(name: str, table: str) -> None:
+    assert beside(Path("out", name)) == Path("out", table)

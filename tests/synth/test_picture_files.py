@@ -24,7 +24,7 @@ STYLES = {
 
 
 def picture() -> Picture:
-    drawn = Picture(200, 100, STYLES)
+    drawn = Picture(200, 100, STYLES, "all shapes")
     drawn.rectangle((20, 10), 50, 30, "box", "F0.1")
     drawn.area([(100, 10), (140, 10), (140, 40), (100, 40)], "area")
     drawn.line([(10, 60), (190, 60)], "line")

@@ -20,7 +20,7 @@ _STYLES = STYLES | {
 
 def curve_picture(curve: Curve) -> Picture:
     """Draw values and bounds as two staircases, and published schedules as dots."""
-    picture = Picture(WIDTH, HEIGHT, _STYLES)
+    picture = Picture(WIDTH, HEIGHT, _STYLES, curve.title)
     frame = Frame.of(curve.ends_bytes, curve.ends_us)
     x, y = frame.x, frame.y
     found, proven = _found_line(curve, x, y), _proven_line(curve, x, y)

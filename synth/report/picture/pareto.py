@@ -30,7 +30,7 @@ _STYLES = STYLES | {
 
 def pareto_picture(pareto: Pareto) -> Picture:
     """Draw every schedule as a dot with its name, the front as a staircase."""
-    picture = Picture(WIDTH, HEIGHT, _STYLES)
+    picture = Picture(WIDTH, HEIGHT, _STYLES, pareto.title)
     frame = Frame.of(pareto.ends_bytes, pareto.ends_us)
     frame.draw(picture, pareto.title, "highest peak of a rank", pareto.objective)
     stairs = _stairs(pareto, frame)

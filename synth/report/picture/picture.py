@@ -63,11 +63,11 @@ class Picture:
 
     Every shape names one of `styles`, which are declarations of CSS that SVG understands: `fill`,
     `stroke`, `stroke-width`, `stroke-dasharray`, `stroke-linejoin`, `font-size`, `font-weight`.
-    For example `{"grid": "stroke:#ddd"}`.
+    For example `{"grid": "stroke:#ddd"}`. Screen readers say `title`.
     """
 
-    def __init__(self, width: int, height: int, styles: Mapping[str, str]) -> None:
-        self.width, self.height, self.styles = width, height, styles
+    def __init__(self, width: int, height: int, styles: Mapping[str, str], title: str) -> None:
+        self.width, self.height, self.styles, self.title = width, height, styles, title
         self.shapes: list[Shape] = []
 
     def line(self, points: Sequence[XY], style: str) -> None:

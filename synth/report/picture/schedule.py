@@ -70,7 +70,7 @@ def schedule_picture(
     top = _LEGEND + _LINE * legend.num_lines
     height = round(top + sum(block.height for block in blocks) + _BOTTOM)
     styles = {name: style for one in drawn for name, style in one.styles().items()}
-    picture = Picture(WIDTH, height, _STYLES | styles)
+    picture = Picture(WIDTH, height, _STYLES | styles, title)
     picture.text((LEFT, _TITLE), title, "title")
     legend.draw(picture, _LEGEND)
     for block in blocks:

@@ -22,7 +22,7 @@ def svg_text(picture: Picture) -> str:
     body = "\n".join(map(_element, picture.shapes))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}">\n'
+        f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(picture.title)}">\n'
         f"<style>text{{font-family:sans-serif}}\n{rules}</style>\n"
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n{body}\n</svg>\n'
     )

@@ -1,11 +1,14 @@
 """Plans for torchtitan, Megatron-LM and JaxPP, read by their real parsers where these install."""
 
+import ast
 import importlib
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -16,6 +19,7 @@ from synth.errors import SynthError
 from synth.interop.decoder import stage_parts
 from synth.interop.jaxpp import to_jaxpp
 from synth.interop.megatron import to_megatron
+from synth.interop.torch_csv import to_torch_csv
 from synth.interop.torchtitan import schedule_name, to_torchtitan
 from synth.layer_times import LayerTimes
 from synth.profile import Profile
@@ -125,6 +129,10 @@ class Task(NamedTuple):
         return cls(stage_id, mubatch_idx, kind)
 
 
+class Fused(tuple[Task, ...]):
+    pass
+
+
 @pytest.fixture
 def jaxpp(monkeypatch: pytest.MonkeyPatch) -> None:
     """JaxPP itself, or else the names of it that a schedule uses, as its source defines them."""
@@ -142,7 +150,19 @@ def jaxpp(monkeypatch: pytest.MonkeyPatch) -> None:
             def __post_init__(self) -> None:
                 assert self.num_stages > 0
 
-        schedules.BaseSchedule, schedules.FusedTask, schedules.Task = BaseSchedule, tuple, Task
+        def check(tasks: list[Any], first_stage: int) -> None:
+            """Hold the rule of `check_and_strip_adjecent_bwd_a_bwd_w`, which also fuses."""
+            for task, behind in pairwise(tasks):
+                if isinstance(task, Task):
+                    needs = (first_stage, TaskType.BWD_W)
+                    is_parted = not isinstance(behind, Task) or (behind[0], behind[2]) != needs
+                    if (task[0], task[2]) == (first_stage, TaskType.BWD_I) and is_parted:
+                        raise NotImplementedError(f"{task} is not followed by its BWD_W")
+                else:
+                    check([*task], first_stage)
+
+        schedules.check_and_strip_adjecent_bwd_a_bwd_w = check
+        schedules.BaseSchedule, schedules.FusedTask, schedules.Task = BaseSchedule, Fused, Task
         types.MpmdIdx = int
         types.TaskType = TaskType
         for name, module in (("jaxpp", ModuleType("jaxpp")), ("jaxpp.schedules", schedules)):
@@ -154,7 +174,10 @@ def tasks_of(plan: synth.Plan) -> tuple[Any, list[list[Any]]]:
     found: dict[str, Any] = {"__name__": __name__}
     exec(to_jaxpp(plan, "1"), found)
     schedule = found["SynthSchedule"](num_stages=len(plan.partition))
-    return schedule, schedule.tasks(plan.num_micro_batches)
+    tasks = schedule.tasks(plan.num_micro_batches)
+    for program in tasks:
+        sys.modules["jaxpp.schedules"].check_and_strip_adjecent_bwd_a_bwd_w(program, 0)
+    return schedule, tasks
 
 
 @pytest.mark.usefixtures("jaxpp")
@@ -176,6 +199,68 @@ def test_jaxpp_gets_every_op_in_order_on_its_rank(family: str, is_split: bool) -
             for kind in kinds.get(op.kind, [op.kind])
         ]
         assert said == ops
+
+
+@pytest.mark.usefixtures("jaxpp")
+@pytest.mark.parametrize("family", ["zb-2p", "v-half", "v-min"])
+def test_jaxpp_does_not_split_the_first_stages_backward(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(family)
+    with pytest.raises(SynthError, match=r"W of stage 0 right behind its B.*such as zb-h1"):
+        to_jaxpp(plan, "1")
+    monkeypatch.setattr("synth.interop.jaxpp._check_first_stage", lambda *_: None)
+    with pytest.raises(NotImplementedError):  # what JaxPP would say
+        tasks_of(plan)
+
+
+def test_names_are_no_code_in_jaxpps_module() -> None:
+    evil = '"""; import os; """ \\'
+    plan = plan_of("1f1b").replace(name=evil, profile_name=evil)
+    module = ast.parse(to_jaxpp(plan, "1"))
+    imports = [one for one in module.body if isinstance(one, ast.Import | ast.ImportFrom)]
+    assert [one.module for one in imports if isinstance(one, ast.ImportFrom)] == [
+        "dataclasses",
+        "jaxpp.schedules",
+        "jaxpp.types",
+    ]
+    values = {
+        one.targets[0].id: ast.literal_eval(one.value)
+        for one in module.body
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
+    }
+    assert values["SOURCE"] == (evil, evil, "1")
+    kinds = ["Expr", *["ImportFrom"] * 3, *["Assign"] * 3, "ClassDef", "FunctionDef"]
+    assert [type(one).__name__ for one in module.body] == kinds
+
+
+EXPORTS: dict[str, Callable[[synth.Plan], str]] = {
+    "torch": lambda plan: to_torch_csv(plan.schedule()),
+    "torchtitan": lambda plan: to_torchtitan(plan, "plan.csv"),
+    "megatron": to_megatron,
+    "jaxpp": lambda plan: to_jaxpp(plan, "1"),
+}
+
+
+@pytest.mark.parametrize("to", EXPORTS)
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        ("2bw", "updates weights between its ops"),
+        ("weipipe", "moves weights from rank to rank"),
+        ("chimera", "holds 2 copies of each stage"),
+        ("bpipe", "moves saved activations away"),
+    ],
+)
+def test_no_export_drops_what_its_format_cannot_say(to: str, family: str, message: str) -> None:
+    with pytest.raises(SynthError, match=message):
+        EXPORTS[to](plan_of(family))
+
+
+@pytest.mark.parametrize("to", ["torch", "jaxpp"])
+def test_orders_of_ops_without_recomputation_refuse_it(to: str) -> None:
+    with pytest.raises(SynthError, match=r"no op such as R.*--recompute none"):
+        EXPORTS[to](plan_of("1f1b:recompute"))
 
 
 @pytest.mark.usefixtures("jaxpp")

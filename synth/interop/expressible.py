@@ -1,0 +1,36 @@
+"""What no format of another runtime says of a schedule, so that exports refuse it."""
+
+from synth.errors import SynthError
+from synth.op_kinds import MOVES
+from synth.schedule.model import Schedule
+
+
+def check_expressible(schedule: Schedule, framework: str) -> None:
+    """Check that a schedule has nothing that the formats of all frameworks lack.
+
+    Raises:
+        SynthError: it moves weights or activations, holds copies of stages, or updates weights
+            between its ops.
+    """
+    copies = len(schedule.placement.ranks)
+    if schedule.weights is not None:
+        raise SynthError(
+            f"the schedule {schedule.name!r} moves weights from rank to rank, which {framework} "
+            f"cannot be told; solve with --weights stay"
+        )
+    if copies > 1:
+        raise SynthError(
+            f"the schedule {schedule.name!r} holds {copies} copies of each stage, and {framework} "
+            f"one; solve for a placement without replicas"
+        )
+    if schedule.versions is not None:
+        raise SynthError(
+            f"the schedule {schedule.name!r} updates weights between its ops, and {framework} only "
+            f"behind them; export one that flushes the pipeline"
+        )
+    moves = [op for program in schedule.programs for op in program if op.kind in MOVES]
+    if moves:
+        raise SynthError(
+            f"the schedule {schedule.name!r} moves saved activations away and back (first with "
+            f"{moves[0]}), which {framework} cannot be told; export one that keeps them"
+        )
