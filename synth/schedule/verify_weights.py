@@ -80,11 +80,12 @@ def _check_homes(schedule: Schedule, flow: WeightFlow, stage: int, homes: tuple[
 
 
 def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
-    """Check that weights are where they are used, and that ranks agree on their collectives.
+    """Check that weights are where they are used and updated, and that ranks agree on collectives.
 
     Raises:
         ScheduleError: names the first op that is wrong.
     """
+    _check_steps(arrays, visits.flow)
     if visits.homeless:
         node = visits.homeless[0]
         homes = visits.flow.homes[int(arrays.stage[node])]
@@ -94,6 +95,18 @@ def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
         )
     if visits.unmatched:
         raise ScheduleError(_why_unmatched(arrays, visits.unmatched[0]))
+    if visits.outdated:
+        node = visits.outdated[0]
+        raise ScheduleError(
+            f"{_name(arrays, node)}: other homes have updated their shares of stage "
+            f"{int(arrays.stage[node])} since the last iteration; an UNSHARD (U) must stand before "
+            f"the first op that reads it"
+        )
+    if visits.unfinished:
+        raise ScheduleError(
+            f"{_name(arrays, visits.unfinished[0])}: whole gradients are kept here, so REDUCE_GRAD "
+            f"(A) comes once, behind the last W"
+        )
     pair = disordered(arrays, visits.flow)
     if pair is not None:
         node, other = pair
@@ -102,6 +115,25 @@ def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
             f"{_name(arrays, node)} calls a collective {against}; all homes of a stage must list "
             f"its visits and reductions in one order"
         )
+
+
+def _check_steps(arrays: OpArrays, flow: WeightFlow) -> None:
+    """Each home runs the STEP of a stage once, and no other rank does."""
+    first: dict[tuple[int, int], int] = {}
+    for node in arrays.of_step.nonzero()[0].tolist():
+        stage, rank = int(arrays.stage[node]), int(arrays.rank[node])
+        if not flow.is_home(stage, rank):
+            homes = flow.homes[stage]
+            alone = "which alone runs" if len(homes) == 1 else "which alone run"
+            raise ScheduleError(
+                f"{_name(arrays, node)}: stage {stage} has its home on {_ranks(homes)}, {alone} "
+                f"its STEP"
+            )
+        if first.setdefault((stage, rank), node) != node:
+            raise ScheduleError(
+                f"{_name(arrays, node)}: {_name(arrays, first[stage, rank])} updates stage "
+                f"{stage} already; all copies on a rank are one set of parameters, with one STEP"
+            )
 
 
 def _why_unmatched(arrays: OpArrays, node: int) -> str:

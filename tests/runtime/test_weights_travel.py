@@ -8,10 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from synth.costs import uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
+from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.model import Schedule
-from synth.schedule.weight_flow import Route
+from synth.schedule.weight_flow import Route, Sharded
+from synth.solver.problem import Problem
+from synth.solver.weights.first_orders import first_orders
+from synth.solver.weights.programs import make_schedule
+from synth.solver.weights.travel import TravelProblem, WeightMovement, everywhere
+from synth.solver.weights.visit_placement import OpNeeds, Placing
 from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
 from tests.runtime.replaying import build_batch, build_stages, plain_autograd
@@ -97,6 +104,35 @@ def test_shares_of_reduced_gradients_are_autograds(num_ranks: int) -> None:
     names = ZERO if num_ranks > 1 else ZERO[:2]
     by_rank = RankThreads().run(replayed, num_ranks, made(names, num_ranks))
     assert by_rank == [[[]] * len(names)] * num_ranks
+
+
+def test_gradients_are_right_however_often_a_search_reduces_them() -> None:
+    costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
+    gather = TravelProblem(Problem(costs, everywhere(2, 2), 6), WeightMovement.GATHER)
+    order = next(iter(first_orders(gather)))
+    placings = [Placing(scatter_every=n, sharded=level) for level in Sharded for n in (1, 2, 3)]
+    schedules = [make_schedule(OpNeeds(gather), [order], placing, None) for placing in placings]
+    assert RankThreads().run(replayed, 2, schedules) == [[[]] * len(placings)] * 2
+
+
+def reduced_twice(rank: int, size: int, lowered: Lowered) -> None:
+    """Run a step of a schedule that nothing has verified."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    stages = build_stages(lowered.schedule.placement.num_stages)
+    pipeline = Pipeline(lowered, {n: [s] for n, s in enumerate(stages)}, group=group_here())
+    pipeline.step(Batch(*build_batch(lowered.schedule.num_micro_batches)))
+
+
+def test_whole_gradients_that_would_be_reduced_twice_stop_the_step() -> None:
+    each = generate("zero:1,zero-2", 2, 4)
+    assert each.weights is not None
+    whole = replace(each, weights=replace(each.weights, sharded=Sharded.OPTIMIZER))
+    costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
+    # The instruction is named, as that of any failure.
+    with pytest.raises(RunFailure, match=r"COLLECT gradient of stage 1 .*are to be reduced once"):
+        RankThreads().run(reduced_twice, 2, lower(whole, costs))
 
 
 def test_weights_may_be_sent_from_their_home_to_each_visit() -> None:

@@ -19,7 +19,7 @@ from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.memory import memory_usage, peak_bytes, static_bytes
-from synth.schedule.model import Buffering, Schedule
+from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op, ValueKind
 from synth.schedule.simulate import DeadlockError, simulate
 from synth.schedule.verify import verify
@@ -367,6 +367,55 @@ def test_visits_without_use_or_end_and_gradients_that_go_nowhere_are_refused() -
     )
     unused = (*first, Op(UNSHARD, 1, 1))
     _refused(replace(schedule, programs=(unused, schedule.programs[1])), "no op reads the weights")
+
+
+def test_gradients_that_are_kept_whole_are_reduced_once() -> None:
+    each = made("zero:1,zero-2", 2, 2)
+    assert each.weights is not None
+    whole = replace(each, weights=replace(each.weights, sharded=Sharded.OPTIMIZER))
+    _refused(whole, r"rank 0, op \d+ \(A1\.0\): whole gradients are kept here, so REDUCE_GRAD")
+    verify(made("zero:1,zero-1", 2, 2), costs(2))
+
+
+@pytest.mark.parametrize("name", ["zero:1,zero-1", "zero:1,zero-2"])
+def test_kept_parameters_are_read_behind_an_unshard_only(name: str) -> None:
+    schedule = made(name, 2, 2)
+
+    def changed(keep: Callable[[Op], bool], then: Op | None = None) -> Schedule:
+        """Both programs without some of their ops, and one of them moved behind an F."""
+        programs = []
+        for rank, program in enumerate(schedule.programs):
+            ops = [op for op in program if keep(op)]
+            if then is not None:
+                ops.insert(ops.index(Op(F, 0, rank, rank)) + 1, then._replace(replica=rank))
+            programs.append(tuple(ops))
+        return replace(schedule, programs=tuple(programs))
+
+    match = r"rank 0, op \d+ \(F0\.0\): other homes have updated their shares of stage 0"
+    _refused(changed(lambda op: op.kind != UNSHARD), match)
+    _refused(changed(lambda op: op[:2] != (UNSHARD, 0)), match)
+    _refused(changed(lambda op: op[:2] != (UNSHARD, 0), Op(UNSHARD, 0, 0)), match)
+    # One rank has nothing to fetch.
+    verify(made("zero:1", 1, 2), costs(1))
+
+
+def test_homes_alone_run_a_stages_step_each_once() -> None:
+    schedule = made("weipipe", 2, 2)
+    programs = list(schedule.programs)
+    programs[1] = (*programs[1], Op(OpKind.STEP, 0, 0, 1))
+    _refused(
+        replace(schedule, programs=tuple(programs)),
+        r"rank 1, op \d+ \(STEP0@1\): stage 0 has its home on rank 0, which alone runs its STEP",
+    )
+    both_here = replace(
+        made("zero:1", 1, 2), placement=Placement(((0,), (0,))), weights=WeightFlow(((0,),))
+    )
+    verify(both_here, costs(1))
+    twice = (*both_here.programs[0], Op(OpKind.STEP, 0, 0, 1))
+    _refused(
+        replace(both_here, programs=(twice,)),
+        r"rank 0, op \d+ \(STEP0\): rank 0, op \d+ \(STEP0@1\) updates stage 0 already",
+    )
 
 
 def test_ranks_that_call_collectives_in_different_orders_are_refused() -> None:

@@ -94,6 +94,8 @@ class WeightTravel:
         self._sends = OrderedSends(channels, _on_weight_links(lowered, rank), device)
         self._aside: dict[Op, dict[int, Tensor]] = {}
         self._scattering: dict[Collective, Collecting] = {}
+        self._reduced: set[int] = set()
+        """The stages whose whole gradients this step has reduced."""
 
     def _first_readers(self, rank: int) -> dict[Op, Value]:
         """The first op of each visit whose weights are gathered into buffers that stay."""
@@ -115,6 +117,7 @@ class WeightTravel:
 
     def begin(self) -> None:
         """Begin a step: let the weights that are kept here be sent, each when its turn has come."""
+        self._reduced.clear()
         for kept in self._kept.values():
             kept.begin()
         self._sends.begin()
@@ -252,13 +255,20 @@ class WeightTravel:
         """Start an all-gather of weights, or a reduce-scatter of the sum since the last one."""
         kept = self._kept[collective.stage]
         self._clock.ready(collective)
-        slot = self._slots.number(self._value(collective.kind, self._call_of(collective)))
+        value = self._value(collective.kind, self._call_of(collective))
         if collective.kind == CollectiveKind.GATHER:
             buffers = self._to_gather(kept)
             works = start_all_gather(kept.group, buffers) if kept.is_shared else []
-            self._table.arriving[slot] = Collecting(works, buffers, self._waiting(collective))
+            arrived = Collecting(works, buffers, self._waiting(collective))
+            self._table.arriving[self._slots.number(value)] = arrived
             return
-        sums = kept.totals if kept.totals is not None else self._table.values[slot]
+        if kept.totals is None:
+            sums = self._table.values[self._slots.number(value)]
+        elif collective.stage in self._reduced:
+            raise RuntimeError("gradients that are kept whole are to be reduced once in a step")
+        else:
+            self._reduced.add(collective.stage)
+            sums = kept.totals
         works = start_reduce_scatter(kept.group, sums) if kept.is_shared and sums else []
         self._scattering[collective] = Collecting(works, sums or (), self._waiting(collective))
 

@@ -66,6 +66,9 @@ class WeightVisits:
         homeless: ops that read weights that are neither kept on their rank nor visiting.
         unmatched: UNSHARDs of visits that no op reads, RESHARDs without such a visit, W's without a
             REDUCE_GRAD behind them and REDUCE_GRADs without a W before them.
+        outdated: ops that read the parameters which their rank keeps between visits before an
+            UNSHARD has brought the shares that other homes updated.
+        unfinished: REDUCE_GRADs of gradients that are kept whole (ZeRO-1) with a W behind them.
     """
 
     flow: WeightFlow
@@ -74,6 +77,8 @@ class WeightVisits:
     visits: list[Visit]
     homeless: list[int] = field(default_factory=list)
     unmatched: list[int] = field(default_factory=list)
+    outdated: list[int] = field(default_factory=list)
+    unfinished: list[int] = field(default_factory=list)
 
     def reads_of_sums(self, num_cells: int) -> IntArray:
         """The nodes that read a sum of gradients, some of them repeatedly."""
@@ -106,6 +111,9 @@ class _Finder:
         self.visits: list[tuple[tuple[int, bool, int], Visit]] = []
         self.homeless: list[int] = []
         self.unmatched: list[int] = []
+        self.outdated: list[int] = []
+        self.unfinished: list[int] = []
+        self.first_unshard = _first_unshards(arrays)
 
     def found(self) -> WeightVisits:
         for nodes in self.by_copy:
@@ -122,6 +130,8 @@ class _Finder:
             [visit for _, visit in self.visits],
             sorted(self.homeless),
             sorted(self.unmatched),
+            sorted(self.outdated),
+            sorted(self.unfinished),
         )
 
     def _kind(self, node: int) -> OpKind:
@@ -163,6 +173,10 @@ class _Finder:
             if not self.flow.keeps_all(stage, rank):
                 self.homeless.append(node)
             self._add_visit(stage, _NONE, _NONE, rank, node)
+        elif len(self.flow.homes[stage]) > 1:
+            first = self.first_unshard.get((stage, rank))
+            if first is None or node < first:
+                self.outdated.append(node)
 
     def _close(self, opened: int, readers: list[int]) -> None:
         if opened == _NONE or not readers:
@@ -181,10 +195,15 @@ class _Finder:
     def _accumulations_of(self, nodes: list[int]) -> None:
         """Gather the W's up to each REDUCE_GRAD of a copy."""
         adding: list[int] = []
+        last_reduced = _NONE
         is_held = self.flow.sharded != Sharded.OPTIMIZER
         for node in nodes:
             if self._kind(node) in _ADDING:
                 adding.append(node)
+                if not is_held and last_reduced != _NONE:
+                    # The rank's whole gradients hold the sum of all homes by then.
+                    self.unfinished.append(last_reduced)
+                    last_reduced = _NONE
             elif self._kind(node) == OpKind.REDUCE_GRAD:
                 if not adding:
                     self.unmatched.append(node)
@@ -192,7 +211,7 @@ class _Finder:
                     value = self._value(_ACC, node)
                     self.makes.append((adding[0], value))
                     self.reads += [(other, value) for other in (*adding[1:], node)]
-                adding = []
+                adding, last_reduced = [], node
         self.unmatched += adding
 
     def _add_sums(self) -> None:
@@ -215,6 +234,14 @@ class _Finder:
 
 _KINDS = list(OpKind)
 _WEIGHTS, _SUM, _ACC = (VALUE_CODES[kind] for kind in (WEIGHTS, GRAD_SUM, GRAD_ACC))
+
+
+def _first_unshards(arrays: OpArrays) -> dict[tuple[int, int], int]:
+    """The first UNSHARD of each stage on each rank, by (stage, rank)."""
+    found: dict[tuple[int, int], int] = {}
+    for node in (arrays.kind == KIND_CODES[OpKind.UNSHARD]).nonzero()[0].tolist():
+        found.setdefault((int(arrays.stage[node]), int(arrays.rank[node])), node)
+    return found
 
 
 def _pairs(found: list[tuple[int, int]]) -> Pairs:

@@ -6,13 +6,15 @@ of the rank with the least limit, which fits on all. A collective then starts as
 has come to it, and not when the last one has; so by induction along the order no op ends later than
 it did on that rank.
 
-Two ranks with links slowed down so that their collectives take as long therefore have the same
-times, and with limits moved by the difference of their static bytes the same memory. They are
+Two ranks with links slowed down so that their collectives take as long, and with STEPs so long that
+a half of one takes as long as a share of it on all ranks, therefore have the same times, and with
+limits moved by the difference of their static bytes the same memory. They are
 evaluated in a fraction of the time.
 """
 
 from dataclasses import replace
 
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule.memory import kept_bytes
 from synth.schedule.weight_flow import Sharded
@@ -20,7 +22,8 @@ from synth.solver.weights.travel import TravelProblem, everywhere
 
 
 def on_two_ranks(travel: TravelProblem, sharded: Sharded) -> TravelProblem:
-    """The same problem on two ranks, up to rounding, for state that homes alone keep."""
+    """The same problem on two ranks, up to the rounding of collectives, for state that homes alone
+    keep."""
     problem, p = travel.problem, travel.num_ranks
     ring = [(rank, (rank + 1) % p) for rank in range(p)]
     mean_bytes = sum(stage.parameter_bytes for stage in travel.stages) // len(travel.stages)
@@ -33,7 +36,11 @@ def on_two_ranks(travel: TravelProblem, sharded: Sharded) -> TravelProblem:
         latency_us=slowest.latency_us * (p - 1),
         bandwidth_bytes_per_s=bandwidth and bandwidth * p / (2 * (p - 1)),
     )
-    costs = problem.costs.replace(links=Links(default=link))
+    stages = tuple(
+        stage.replace(duration_us={**stage.duration_us, OpKind.STEP: 2 * travel.step_us(number)})
+        for number, stage in enumerate(travel.stages)
+    )
+    costs = problem.costs.replace(stages=stages, links=Links(default=link))
     where = everywhere(2, len(travel.stages))
     small = replace(
         travel,

@@ -70,7 +70,7 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class _Scored:
-    """A candidate with its value and its schedule on the ranks that were simulated."""
+    """A candidate with its value, on the ranks that were simulated."""
 
     candidate: _Candidate
     value_us: int
@@ -231,7 +231,7 @@ class TravelSearch:
 
     def _first_placings(self) -> Iterator[Placing]:
         for level in self._levels:
-            for every in self._scatters():
+            for every in self._scatters(level):
                 yield Placing(scatter_every=every, sharded=level)
 
     def _placings(self) -> Iterator[Placing]:
@@ -240,9 +240,12 @@ class TravelSearch:
                 for first in self._first_placings():
                     yield replace(first, ahead=ahead, buffering=buffering)
 
-    def _scatters(self) -> tuple[int, ...]:
+    def _scatters(self, level: Sharded) -> tuple[int, ...]:
         """The numbers of W's between reduce-scatters to try: each one, and all."""
-        return (1,) if self._is_ring else tuple(dict.fromkeys((1, self.travel.rounds)))
+        if self._is_ring:
+            return (1,)
+        whole = (self.travel.rounds,)
+        return whole if level == Sharded.OPTIMIZER else tuple(dict.fromkeys((1, *whole)))
 
     def _try(self, candidate: _Candidate, name: str) -> _Scored | None:
         """Evaluate a candidate; offer it if it is better than the incumbent."""

@@ -31,7 +31,8 @@ class Placing:
     Attributes:
         ahead: the number of ops before its first reader at which a visit may begin.
         most_open: the most stages whose weights are on a rank at once; None: as many as fit.
-        scatter_every: the number of W's of a stage after which its gradient is reduced.
+        scatter_every: the number of W's of a stage after which its gradient is reduced. Whole
+            gradients (ZeRO-1) are reduced once, whatever it says.
         gathers_first: of collectives at one place, all-gathers come before reduce-scatters.
         buffering: of the schedule.
         sharded: the state that homes alone keep.
@@ -105,6 +106,8 @@ class OpNeeds:
 
     def is_reduced(self, count: int, placing: Placing) -> bool:
         """True if a REDUCE_GRAD follows the `count`-th W of a stage."""
+        if placing.sharded == Sharded.OPTIMIZER:
+            return count == self.travel.rounds
         return count % placing.scatter_every == 0 or count == self.travel.rounds
 
 
