@@ -6,7 +6,7 @@ from synth.costs import Costs
 from synth.op_kinds import VISITS, OpKind
 from synth.schedule.arrays import OpArrays
 from synth.schedule.error import ScheduleError
-from synth.schedule.lowering.weight_visits import WeightVisits, disordered
+from synth.schedule.lowering.weight_visits import WeightVisits, disordered, sources_of_visits
 from synth.schedule.model import Schedule
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
@@ -86,6 +86,13 @@ def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
         ScheduleError: names the first op that is wrong.
     """
     _check_steps(arrays, visits.flow)
+    if visits.flow.weights != Route.GATHER:
+        for visit, source in sources_of_visits(arrays, visits):
+            if source.rank == visit.rank:
+                raise ScheduleError(
+                    f"{_name(arrays, visit.node)}: the home of stage {visit.stage} is this rank, "
+                    f"which would send the weights of this visit to itself; leave the visit out"
+                )
     if visits.homeless:
         node = visits.homeless[0]
         homes = visits.flow.homes[int(arrays.stage[node])]

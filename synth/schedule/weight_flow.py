@@ -27,7 +27,9 @@ class Route(StrEnum):
     STAR = "star"
     """From the home to each visit."""
     CHAIN = "chain"
-    """From visit to visit, or from contribution to contribution, in the order of micro-batches."""
+    """From visit to visit, or from contribution to contribution, in the order of micro-batches.
+
+    The home sends weights to the first visit, and to one whose rank has the visit before it too."""
     GATHER = "gather"
     """A collective among the homes: all-gather of weights, reduce-scatter of gradients."""
 

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from synth.costs import uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
+from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered, lower
-from synth.schedule.model import Schedule
-from synth.schedule.weight_flow import Route, Sharded
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.solver.problem import Problem
 from synth.solver.weights.first_orders import first_orders
 from synth.solver.weights.programs import make_schedule
@@ -140,6 +142,18 @@ def test_weights_may_be_sent_from_their_home_to_each_visit() -> None:
     assert schedule.weights is not None
     star = replace(schedule, weights=replace(schedule.weights, weights=Route.STAR))
     assert RankThreads().run(replayed, 3, [star]) == [[[]]] * 3
+
+
+def test_a_chain_may_visit_a_rank_twice_in_a_row() -> None:
+    program = [
+        Op(kind, 0, j, 1)
+        for j in range(2)
+        for kind in (OpKind.UNSHARD, OpKind.F, OpKind.BW, OpKind.RESHARD)
+    ]
+    flow = WeightFlow(((0,),), weights=Route.CHAIN, gradients=Route.CHAIN)
+    placement = Placement(((0,), (1,)))
+    schedule = Schedule(placement, 2, ((), tuple(program)), "in a row", weights=flow)
+    assert RankThreads().run(replayed, 2, [schedule]) == [[[]]] * 2
 
 
 @pytest.mark.parametrize(
@@ -304,7 +318,7 @@ def test_warm_up_and_evaluation_leave_no_trace(name: str) -> None:
     assert all(RankThreads().run(warmed_up, 2, name))
 
 
-def own_loop(rank: int, size: int, name: str, set_to_none: bool) -> list[float]:
+def own_loop(rank: int, size: int, name: str, zeroes: str) -> list[float]:
     """The losses of a training loop with one of torch's optimizers, as far as of this rank."""
     from synth.runtime.batch import Batch
     from synth.runtime.pipeline import Pipeline
@@ -322,12 +336,20 @@ def own_loop(rank: int, size: int, name: str, set_to_none: bool) -> list[float]:
         assert loss is not None
         losses.append(float(loss))
         optimizer.step()
-        optimizer.zero_grad(set_to_none=set_to_none)
+        optimizer.zero_grad(set_to_none=zeroes != "in place")
+        if zeroes == "modules":
+            for stage in stages:
+                stage.zero_grad()
+        elif zeroes == "replaced":
+            for module in (*stages, *pipeline.updated.values()):
+                for parameter in module.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad = torch.zeros_like(parameter.grad)
     return losses
 
 
-@pytest.mark.parametrize("set_to_none", [False, True])
-def test_a_loop_of_ones_own_updates_what_is_at_home(set_to_none: bool) -> None:
+@pytest.mark.parametrize("zeroes", ["in place", "to None", "modules", "replaced"])
+def test_a_loop_of_ones_own_updates_what_is_at_home(zeroes: str) -> None:
     stages = build_stages(2)
     optimizer = torch.optim.AdamW([p for stage in stages for p in stage.parameters()], 1e-2)
     wanted = []
@@ -340,7 +362,7 @@ def test_a_loop_of_ones_own_updates_what_is_at_home(set_to_none: bool) -> None:
         optimizer.step()
         optimizer.zero_grad()
     for name in ("weipipe", "zero:1", "zero:1,zero-2", "zero:1,zero-1"):
-        by_rank = RankThreads().run(own_loop, 2, name, set_to_none)
+        by_rank = RankThreads().run(own_loop, 2, name, zeroes)
         assert [sum(shares) for shares in zip(*by_rank, strict=True)] == pytest.approx(wanted)
 
 

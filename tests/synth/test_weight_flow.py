@@ -418,6 +418,29 @@ def test_homes_alone_run_a_stages_step_each_once() -> None:
     )
 
 
+def two_visits_in_a_row(route: Route, rank: int) -> Schedule:
+    """One stage, whose home is rank 0, and two micro-batches on one rank, each with a visit."""
+    program = tuple(Op(kind, 0, j, rank) for j in range(2) for kind in (UNSHARD, F, BW, RESHARD))
+    flow = WeightFlow(((0,),), weights=route, gradients=Route.CHAIN)
+    programs = tuple(program if r == rank else () for r in range(2))
+    return Schedule(Placement(((0,), (1,))), 2, programs, "in a row", weights=flow)
+
+
+@pytest.mark.parametrize("route", [Route.STAR, Route.CHAIN])
+def test_a_rank_sends_no_weights_to_itself(route: Route) -> None:
+    lowered = verify(two_visits_in_a_row(route, 1), costs(1))[0]
+    sent = [t[:2] for t in _ends(lowered) if t[2] == ValueKind.WEIGHTS]
+    assert sent == [(0, 1)] * 2
+    _refused(
+        two_visits_in_a_row(route, 0),
+        r"rank 0, op 0 \(U0\.0\): the home of stage 0 is this rank, .*leave the visit out",
+    )
+
+
+def _ends(lowered: Lowered) -> list[tuple[int, int, ValueKind]]:
+    return [(t.source, t.target, t.value.kind) for t in lowered.transfers]
+
+
 def test_ranks_that_call_collectives_in_different_orders_are_refused() -> None:
     schedule = made("zero:1", 2, 1)
     first = schedule.programs[0]

@@ -11,6 +11,7 @@ A share is the same n-th part of each flat buffer of the stage. Updates work ele
 that the shares together are updated as the whole would be.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -84,6 +85,8 @@ class KeptStage:
         self.updated: nn.Module | None = None
         self._share: Share | None = None
         self._totals: Tensors | None = None
+        self._total_views: list[Tensor] = []
+        """The parameters' places in the totals."""
         if rank not in homes or len(homes) > 1:
             for parameter in self.weights.parameters:
                 parameter.grad = None  # it is elsewhere, or in a flat part
@@ -142,24 +145,20 @@ class KeptStage:
         self._share = self.updated = Share(self.weights, parts)
         if self._flow.sharded == Sharded.OPTIMIZER:
             self._totals = self.weights.layout.gradients.zeros(self.weights.device)
-            views = self.weights.layout.gradients.views(self._totals)
-            for parameter, view in zip(self.weights.trained, views, strict=True):
-                parameter.grad = view
-            own = self.share_of(self._totals)
-            for parameter, part in zip(self._share.trained, own, strict=True):
-                parameter.grad = part
+            self._total_views = self.weights.layout.gradients.views(self._totals)
+            self.begin()
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Begin a step: where whole gradients are kept, one that was set to None begins with zeros.
+        """Begin a step: where whole gradients are kept, those of the parameters are parts of them.
 
-        It is a part of them, and has to be again.
+        One that was set to None, on the stage's module or on the share that STEP updates, begins
+        with zeros; one that was replaced by another tensor begins with its values.
         """
         if self._totals is None or self._share is None:
             return
-        for parameter, part in zip(self._share.trained, self.share_of(self._totals), strict=True):
-            if parameter.grad is None:
-                parameter.grad = part.zero_()
+        _reattach(self.weights.trained, self._total_views)
+        _reattach(self._share.trained, self.share_of(self._totals))
 
     @torch.no_grad()
     def add(self, sums: Tensors) -> None:
@@ -187,3 +186,14 @@ class KeptStage:
                 if index != self.index:
                     part: Tensor = share([total], index, self._num_shares)[0]
                     part.zero_()
+
+
+def _reattach(parameters: Sequence[nn.Parameter], parts: Sequence[Tensor]) -> None:
+    """Let the gradients of parameters be these parts of buffers, with the values they have now."""
+    for parameter, part in zip(parameters, parts, strict=True):
+        found = parameter.grad
+        if found is None:
+            part.zero_()
+        elif found.data_ptr() != part.data_ptr():
+            part.copy_(found)
+        parameter.grad = part

@@ -10,6 +10,7 @@
 
 A *chain* of a stage connects its visits in the order of micro-batches, visits for forwards apart
 from those for backwards. A rank hands weights on as soon as they have arrived, before it uses them.
+Of two visits of a chain on one rank in a row, the second gets its weights from the home.
 """
 
 from collections import defaultdict
@@ -255,7 +256,7 @@ def weight_transfers(arrays: OpArrays, found: WeightVisits) -> tuple[RequiredTra
     That value are the weights of the visit before; −1 stands for those that the home keeps.
     """
     rows, held = [], []
-    pairs = [] if found.flow.weights == Route.GATHER else _sources(arrays, found)
+    pairs = [] if found.flow.weights == Route.GATHER else sources_of_visits(arrays, found)
     for visit, before in pairs:
         rows.append((visit.value, before.rank, visit.rank, before.first_read, visit.first_read))
         held.append(before.value)
@@ -265,7 +266,7 @@ def weight_transfers(arrays: OpArrays, found: WeightVisits) -> tuple[RequiredTra
     return required, np.array(held, dtype=np.int64)
 
 
-def _sources(arrays: OpArrays, found: WeightVisits) -> list[tuple[Visit, Visit]]:
+def sources_of_visits(arrays: OpArrays, found: WeightVisits) -> list[tuple[Visit, Visit]]:
     """Each visit with the one from which its weights come, in the order of the UNSHARDs."""
     flow, pairs = found.flow, []
     before: Visit | None = None
@@ -273,7 +274,7 @@ def _sources(arrays: OpArrays, found: WeightVisits) -> list[tuple[Visit, Visit]]
         home = flow.homes[visit.stage][0]
         source = Visit(visit.stage, visit.is_forward, _NONE, _NONE, home, arrays.first_node[home])
         if flow.weights == Route.CHAIN and before is not None and before[:2] == visit[:2]:
-            source = before
+            source = source if before.rank == visit.rank else before
         if visit.value != _NONE:
             pairs.append((visit, source))
         before = visit
