@@ -9,6 +9,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from synth.extras import TORCH, missing_of
 from synth.version import __version__
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ __all__ = [
     "simulate",
     "solve",
 ]
+
+# Without torch `from synth import *`, `dir` and `help` leave out what needs it. Asking for it by
+# name is a `MissingExtra`, but no AttributeError: `from synth import Pipeline` would hide its text.
+if not TYPE_CHECKING and missing_of(TORCH):
+    __all__.remove("Pipeline")
 
 # In a checkout `runtime` and `profiles` in this folder are symbolic links to its siblings. Without
 # such links (Windows) the siblings are found through this path.

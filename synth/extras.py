@@ -6,9 +6,17 @@ from synth.errors import SynthError
 
 _DISTRIBUTION = "synth-pipeline"
 
+# What the extra `torch` installs for profiling, running and emulating.
+TORCH = ("torch", "safetensors")
+
 
 class MissingExtra(SynthError, ImportError):
     """A package is not installed that an extra of this distribution installs."""
+
+
+def missing_of(packages: tuple[str, ...]) -> list[str]:
+    """Return those of some packages, by import name, that are not installed."""
+    return [name for name in packages if find_spec(name) is None]
 
 
 def require(extra: str, packages: tuple[str, ...], purpose: str, way_out: str = "") -> None:
@@ -23,7 +31,7 @@ def require(extra: str, packages: tuple[str, ...], purpose: str, way_out: str = 
     Raises:
         MissingExtra: one is not installed; says how to install it.
     """
-    missing = [name for name in packages if find_spec(name) is None]
+    missing = missing_of(packages)
     if missing:
         one = len(missing) == 1
         raise MissingExtra(

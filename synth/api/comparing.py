@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 from synth.api.notebook import comparison_html
 from synth.api.words import (
     AnyProfile,
+    limit_text,
     links_texts,
     named_as_arguments,
     numbers_text,
     profile_or_name,
     seconds_text,
     share_text,
-    sizes_text,
+    texts,
+    whole_number,
 )
 from synth.display import draw_with
 from synth.options.memory_limit import read_limit
@@ -30,9 +32,9 @@ def compare(
     *,
     ranks: int,
     micro_batches: int,
-    mem_limit: str | int | Sequence[int] | None = None,
+    mem_limit: str | int | Sequence[int | str] | None = None,
     objective: str = "makespan",
-    only: Sequence[str] | None = None,
+    only: str | Sequence[str] | None = None,
     placement: str | Sequence[str] | None = "auto",
     partition: str | Sequence[int] = "auto",
     recompute: str | None = None,
@@ -49,7 +51,8 @@ def compare(
         micro_batches: number of micro-batches per iteration.
         mem_limit: memory limit of each rank, as of `synth.solve`.
         objective: the time to sort by and to minimize, as of `synth.solve`.
-        only: published schedules, with their options, such as `"interleaved:3"`; None: all.
+        only: one published schedule or several, with their options, such as `"interleaved:3"`;
+            None: all.
         placement: where the solver searches, one or several; `"auto"`: one search over all
             placements; None: no search.
         partition: layers per stage, `"even"`, or `"auto"`: even for published schedules, searched
@@ -73,13 +76,16 @@ def compare(
 
     draw_with(Comparison, comparison_html)
     measured = load_profile(profile_or_name(profile), links_texts(link))
-    limit = read_limit(sizes_text(mem_limit), ranks, measured)
-    sizes = numbers_text(partition) or "auto"
+    ranks = whole_number(ranks, "ranks", 1)
+    micro_batches = whole_number(micro_batches, "micro_batches", 1)
+    limit = read_limit(limit_text(mem_limit), ranks, measured)
+    sizes = numbers_text(partition, "partition") or "auto"
     question = read_question(measured, ranks, micro_batches, limit, objective, sizes)
-    names = [placement] if isinstance(placement, str) else placement or []
+    names = texts(placement, "placement", "linear") or []
     options = SolveOptions(
         time_limit_s=parse_seconds(seconds_text(time_limit)),
         gap=parse_fraction(share_text(gap)),
-        seed=seed,
+        seed=whole_number(seed, "seed"),
     )
-    return compared(question, only, read_searches(names, ranks, recompute), options)
+    published = texts(only, "only", "1f1b")
+    return compared(question, published, read_searches(names, ranks, recompute), options)

@@ -12,9 +12,13 @@ from synth.api.words import (
     profile_or_name,
     seconds_text,
     share_text,
+    whole_number,
 )
 from synth.display import draw_with
+from synth.errors import SynthError
 from synth.options.deadline import Deadline
+from synth.options.defaults import AUTO
+from synth.options.keywords import word
 from synth.options.partition import EVEN, is_searched
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.profiles import load_profile
@@ -79,9 +83,16 @@ def frontier(
     from synth.schedule.placements import placement as named_placement
 
     draw_with(MemoryCurve, curve_html)
+    if isinstance(placement, str) and word(placement) == AUTO:
+        raise SynthError(
+            "one curve is of one placement; give linear, looped:N, v or another that synth.solve "
+            "names, and a curve for each"
+        )
+    ranks = whole_number(ranks, "ranks", 1)
+    micro_batches = whole_number(micro_batches, "micro_batches", 1)
     limit = seconds_text(time_limit)
     measured = load_profile(profile_or_name(profile), links_texts(link))
-    sizes = numbers_text(partition) or EVEN
+    sizes = numbers_text(partition, "partition") or EVEN
     search_partitions = is_searched(sizes)
     arguments = ProblemArguments(
         measured, micro_batches, EVEN if search_partitions else sizes, objective
@@ -91,7 +102,12 @@ def frontier(
     if search_partitions:
         check_partitions_searchable(problem, choice)
     effort = Effort(
-        points, parse_seconds(limit), jobs, workers, parse_fraction(share_text(gap)), seed
+        whole_number(points, "points"),
+        parse_seconds(limit),
+        whole_number(jobs, "jobs"),
+        whole_number(workers, "workers", 1),
+        parse_fraction(share_text(gap)),
+        whole_number(seed, "seed"),
     )
     return trace(
         measured,

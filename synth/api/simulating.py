@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 from synth.api.words import (
     AnyProfile,
+    limit_text,
     links_texts,
     named_as_arguments,
     numbers_text,
     profile_or_name,
-    sizes_text,
+    shown_value,
+    whole_number,
 )
 from synth.errors import SynthError
 from synth.options.memory_limit import read_limit
@@ -25,7 +27,7 @@ def simulate(
     *,
     ranks: int | None = None,
     micro_batches: int | None = None,
-    mem_limit: str | int | Sequence[int] | None = None,
+    mem_limit: str | int | Sequence[int | str] | None = None,
     partition: str | Sequence[int] = "even",
     link: str | Sequence[str] | None = None,
 ) -> Plan:
@@ -54,10 +56,19 @@ def simulate(
     from synth.partition_costs import partition_costs
     from synth.plan.partition.balance import balance
 
+    ranks = whole_number(ranks, "ranks", 1)
+    micro_batches = whole_number(micro_batches, "micro_batches", 1)
+    if isinstance(schedule, Plan):
+        raise SynthError("schedule is a Plan; give plan.schedule(), the order of its ops")
     if isinstance(schedule, Schedule):
         _check_sizes(schedule, ranks, micro_batches)
         num_ranks, num_micro_batches = schedule.num_ranks, schedule.num_micro_batches
         where = schedule.placement
+    elif not isinstance(schedule, str):
+        raise SynthError(
+            f"schedule={shown_value(schedule)} is not understood; give a Schedule, or the name of "
+            f"a published one, such as '1f1b'"
+        )
     elif ranks is None or micro_batches is None:
         raise SynthError(
             f"a published schedule such as {schedule} needs the number of ranks and of "
@@ -67,8 +78,8 @@ def simulate(
         num_ranks, num_micro_batches = ranks, micro_batches
         where = family_placement(schedule, ranks)
     measured = load_profile(profile_or_name(profile), links_texts(link))
-    caps = read_limit(sizes_text(mem_limit), num_ranks, measured).caps_bytes
-    given = read_partition(numbers_text(partition) or "even", where)
+    caps = read_limit(limit_text(mem_limit), num_ranks, measured).caps_bytes
+    given = read_partition(numbers_text(partition, "partition") or "even", where)
     sizes = given or balance(measured, where, caps, num_micro_batches)
     if not isinstance(schedule, Schedule):
         costs = partition_costs(measured, sizes)

@@ -1,5 +1,6 @@
 """`synth.solve`: the best plan that fits in memory, as the command of the same name finds it."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,14 +8,18 @@ from typing import TYPE_CHECKING
 
 from synth.api.words import (
     AnyProfile,
+    limit_text,
     links_texts,
     named_as_arguments,
     numbers_text,
     profile_or_name,
     seconds_text,
     share_text,
+    shown_value,
     sizes_text,
+    whole_number,
 )
+from synth.errors import SynthError
 from synth.options.best_so_far import BestSoFar
 from synth.options.request import NoSchedule
 from synth.options.solve_arguments import AskedSolve, SolveArguments, read_solve
@@ -31,7 +36,7 @@ def solve(
     *,
     ranks: int,
     micro_batches: int,
-    mem_limit: str | int | Sequence[int] | None = None,
+    mem_limit: str | int | Sequence[int | str] | None = None,
     mem_reserve: str | int | None = None,
     objective: str = "makespan",
     placement: str | None = None,
@@ -44,7 +49,7 @@ def solve(
     seed: int = 0,
     deterministic: bool = False,
     workers: int | None = None,
-    hint: str | Path | None = None,
+    hint: str | Path | Plan | None = None,
     on_improvement: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Find the best pipeline schedule that fits in memory, with a proven lower bound.
@@ -73,7 +78,7 @@ def solve(
         seed: of the search, 0 or more.
         deterministic: the same input gives the same plan; the limit then counts solver steps.
         workers: number of solver threads; None: one per core.
-        hint: the initial schedule: a plan file, or a published schedule such as `"zb-h1"`.
+        hint: the initial schedule: a plan, a plan file, or a published schedule such as `"zb-h1"`.
         on_improvement: called in this or another thread with each better plan, and with the same
             plan for each better bound.
 
@@ -86,23 +91,23 @@ def solve(
     asked = read_solve(
         SolveArguments(
             profile_name=profile_or_name(profile),
-            ranks=ranks,
-            micro_batches=micro_batches,
-            mem_limit=sizes_text(mem_limit),
-            mem_reserve=sizes_text(mem_reserve),
+            ranks=whole_number(ranks, "ranks", 1),
+            micro_batches=whole_number(micro_batches, "micro_batches", 1),
+            mem_limit=limit_text(mem_limit),
+            mem_reserve=sizes_text(mem_reserve, "mem_reserve"),
             target=None,
             output=None,
             objective=objective,
             placement=placement,
-            partition=numbers_text(partition),
+            partition=numbers_text(partition, "partition"),
             recompute=recompute,
             link=links_texts(link),
             time_limit=seconds_text(time_limit),
             gap=share_text(gap),
-            seed=seed,
+            seed=whole_number(seed, "seed"),
             deterministic=deterministic,
-            workers=workers,
-            hint=None if hint is None else str(hint),
+            workers=whole_number(workers, "workers", 1),
+            hint=_hint(hint),
             solver="cpsat",
             verbose=False,
             weights=weights,
@@ -112,6 +117,22 @@ def solve(
     if result.schedule is None:
         raise NoSchedule(result)
     return asked.request.on(result.problem).plan(result)
+
+
+def _hint(given: str | Path | Plan | None) -> str | Plan | None:
+    """Return a plan itself, or a path or name as text.
+
+    Raises:
+        SynthError: something else.
+    """
+    if given is None or isinstance(given, Plan):
+        return given
+    if not isinstance(given, str | os.PathLike):
+        raise SynthError(
+            f"hint={shown_value(given)} is not understood; give a Plan (synth.simulate makes one "
+            f"of a Schedule), the path of a plan file, or a name such as 'zb-h1'"
+        )
+    return os.fspath(given)
 
 
 def _search(asked: AskedSolve, on_improvement: Callable[[Plan], None] | None) -> "Result":

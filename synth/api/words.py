@@ -1,22 +1,35 @@
 """Arguments of Python as the texts that options are, and errors that name the arguments."""
 
 import functools
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from numbers import Real
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeGuard, TypeVar, overload
 
 from synth.errors import SynthError
 from synth.messages import REWORDED
+from synth.options.memory_limit import is_least
 from synth.profile import Profile
+from synth.schedule.files.plan_file import Plan
+from synth.units import parse_seconds
 
 _Given = ParamSpec("_Given")
 _Returned = TypeVar("_Returned")
 
 AnyProfile = Profile | str | Path
 
-# An option of the command line in a message, such as `--mem-limit`.
-_OPTION = re.compile(r"--([a-z][a-z-]*)")
+# An option of the command line in a message, such as `--mem-limit`; or a command in backquotes,
+# whose options keep their names.
+_OPTION = re.compile(r"`synth [^`]*`|--([a-z][a-z-]*)")
+
+_SIZES = "layers per stage, such as (3, 3, 2), 'even' or 'auto'"
+_SECONDS = "seconds, such as 60, or a time such as '2m'"
+_SHARE = "a share, such as 0.005 or '0.5%'"
+
+# Characters of a wrong value that a message shows.
+_MOST_SHOWN = 60
 
 
 def named_as_arguments(function: Callable[_Given, _Returned]) -> Callable[_Given, _Returned]:
@@ -37,36 +50,148 @@ def named_as_arguments(function: Callable[_Given, _Returned]) -> Callable[_Given
 
 
 def _renamed(said: str) -> str:
-    return _OPTION.sub(lambda option: option[1].replace("-", "_"), said)
+    return _OPTION.sub(lambda found: (found[1] or "").replace("-", "_") or found[0], said)
 
 
 def profile_or_name(profile: AnyProfile) -> Profile | str:
-    """Return a profile itself, or its path or name as text."""
-    return profile if isinstance(profile, Profile) else str(profile)
+    """Return a profile itself, or its path or name as text.
+
+    Raises:
+        SynthError: something else.
+    """
+    if isinstance(profile, Profile):
+        return profile
+    if isinstance(profile, str | os.PathLike):
+        return os.fspath(profile)
+    if isinstance(profile, Plan):
+        raise SynthError(
+            f"profile is a Plan, which has the costs of its stages alone; give the profile that it "
+            f"was made from ({profile.profile_name})"
+        )
+    raise _not_understood(
+        "profile", profile, "a Profile, the path of a profile file, or the name of a shipped one"
+    )
 
 
-def sizes_text(given: str | int | Sequence[int] | None) -> str | None:
+@overload
+def whole_number(given: int, name: str, least: int | None = None) -> int: ...
+@overload
+def whole_number(given: None, name: str, least: int | None = None) -> None: ...
+def whole_number(given: int | None, name: str, least: int | None = None) -> int | None:
+    """Return a whole number of any type, such as NumPy's or `4.0`, as an int; None as it is.
+
+    Raises:
+        SynthError: something else, or less than `least`.
+    """
+    if given is None:
+        return None
+    if not _is_whole(given):
+        raise _not_understood(name, given, "a whole number")
+    if least is not None and given < least:
+        raise SynthError(f"{name}={given} is too few; give {least} or more")
+    return int(given)
+
+
+def sizes_text(given: str | int | Sequence[int | str] | None, name: str) -> str | None:
     """`40GB` as it is; bytes as `40000000000B`, of several ranks separated by commas."""
+    return _listed(given, name, "B", "a size such as '40GB', bytes, or one of these for each rank")
+
+
+def limit_text(given: str | int | Sequence[int | str] | None) -> str | None:
+    """Return `mem_limit` as text.
+
+    Raises:
+        SynthError: it is `min`, which needs a target, or no size.
+    """
+    text = sizes_text(given, "mem_limit")
+    if is_least(text):
+        raise SynthError(
+            "mem_limit='min' is only of the command `synth solve`; give a size, such as '40GB'"
+        )
+    return text
+
+
+def numbers_text(given: str | Sequence[int] | None, name: str) -> str | None:
+    """`3,3,2` as it is, or made from numbers."""
+    if isinstance(given, Real):
+        raise _not_understood(name, given, _SIZES)
+    return _listed(given, name, "", _SIZES)
+
+
+def _listed(given: object, name: str, unit: str, needed: str) -> str | None:
+    """Return numbers as texts with a unit, separated by commas; texts and None as they are."""
     if given is None or isinstance(given, str):
         return given
-    return ",".join(f"{size}B" for size in ([given] if isinstance(given, int) else given))
+    listed = []
+    for part in _parts(given):
+        if not isinstance(part, str) and not _is_whole(part):
+            raise _not_understood(name, given, needed)
+        listed.append(part if isinstance(part, str) else f"{int(part)}{unit}")
+    if not listed:
+        raise _not_understood(name, given, needed)
+    return ",".join(listed)
 
 
-def numbers_text(given: str | Sequence[int] | None) -> str | None:
-    """`3,3,2` as it is, or made from numbers."""
-    return given if given is None or isinstance(given, str) else ",".join(map(str, given))
+def _is_whole(given: object) -> TypeGuard[int]:
+    """True of an int, and of NumPy's and `4.0`, which `int` makes one of."""
+    return isinstance(given, Real) and not isinstance(given, bool) and given % 1 == 0
 
 
 def seconds_text(given: str | float) -> str:
-    """`60s` as it is, or made from seconds."""
-    return given if isinstance(given, str) else f"{given:f}s"
+    """`60s` as it is, or made from seconds.
+
+    Raises:
+        SynthError: it is no time, or no time at all.
+    """
+    text = given if isinstance(given, str) else f"{_real(given, 'time_limit', _SECONDS):f}s"
+    if parse_seconds(text) == 0:
+        raise SynthError(f"time_limit={given!r} leaves no time to search; give {_SECONDS}")
+    return text
 
 
 def share_text(given: str | float) -> str:
     """`0.5%` as it is, or made from a share."""
-    return given if isinstance(given, str) else f"{given:f}"
+    return given if isinstance(given, str) else f"{_real(given, 'gap', _SHARE):f}"
+
+
+def _real(given: object, name: str, needed: str) -> float:
+    if not isinstance(given, Real) or isinstance(given, bool):
+        raise _not_understood(name, given, needed)
+    return float(given)
+
+
+def texts(given: str | Sequence[str] | None, name: str, example: str) -> list[str] | None:
+    """Return one text or several as a list; None as it is.
+
+    Raises:
+        SynthError: something else.
+    """
+    if given is None:
+        return None
+    parts = [given] if isinstance(given, str) else _parts(given)
+    found = [part for part in parts if isinstance(part, str)]
+    if len(found) < len(parts) or not isinstance(given, Iterable):
+        raise _not_understood(name, given, f"a text such as {example!r}, or several")
+    return found
 
 
 def links_texts(given: str | Sequence[str] | None) -> list[str] | None:
     """One link or several, as a list."""
-    return [given] if isinstance(given, str) else None if given is None else list(given)
+    return texts(given, "link", "10us,25GB/s")
+
+
+def _parts(given: object) -> list[object]:
+    """Return the elements of a sequence, also of an array; of anything else itself."""
+    if isinstance(given, Iterable) and not isinstance(given, bytes | Mapping | Set):
+        return [*given]
+    return [given]
+
+
+def _not_understood(name: str, given: object, needed: str) -> SynthError:
+    return SynthError(f"{name}={shown_value(given)} is not understood; give {needed}")
+
+
+def shown_value(given: object) -> str:
+    """Return the first line of a value's `repr`, shortened."""
+    line = repr(given).partition("\n")[0]
+    return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}…"

@@ -17,6 +17,7 @@ from synth.units import shown
 
 if TYPE_CHECKING:
     from synth.plan.choose.candidates import Candidate
+    from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Placement
 
 
@@ -117,7 +118,9 @@ def _placements(name: str, num_ranks: int, num_layers: int) -> "dict[str, Placem
     return {name: placement(name, num_ranks)}
 
 
-def check_goes_with_choice(chosen: SolveChoices, target: str | None, hint: str | None) -> None:
+def check_goes_with_choice(
+    chosen: SolveChoices, target: str | None, hint: "str | Plan | None"
+) -> None:
     """Refuse options that are for one placement, or for one partition of it.
 
     Raises:

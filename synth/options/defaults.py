@@ -11,10 +11,14 @@ cause an error:
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from synth.options.keywords import word
 from synth.options.partition import EVEN, read_sizes
 from synth.profile import Profile
+
+if TYPE_CHECKING:
+    from synth.schedule.files.plan_file import Plan
 
 AUTO, LINEAR, NONE = "auto", "linear", "none"
 
@@ -44,7 +48,7 @@ def choices(
     placement: str | None,
     partition: str | None,
     recompute: str | None,
-    hint: str | None,
+    hint: "str | Plan | None",
     *,
     is_for_one: bool,
 ) -> SolveChoices:
@@ -84,7 +88,9 @@ def _is_for_several(
     return any(where.num_stages == len(sizes) for where in every)
 
 
-def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) -> SolveChoices:
+def _of_hint(
+    hint: "str | Plan", num_ranks: int, profile: Profile, *, is_placed: bool
+) -> SolveChoices:
     """Return the placement of a hint, and of a file also its partition; else linear and even.
 
     Wrong hints are refused by `read_hint`.
@@ -97,10 +103,10 @@ def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) ->
 
     found = SolveChoices(LINEAR, EVEN, AUTO, True)
     try:
-        if not Path(hint).exists():
+        if isinstance(hint, str) and not Path(hint).exists():
             family_placement(hint, num_ranks)
             return SolveChoices(family_layout(hint), EVEN, AUTO, True)
-        plan = Plan.load(Path(hint))
+        plan = Plan.load(Path(hint)) if isinstance(hint, str) else hint
     except SynthError:
         return found
     is_cut_alike = sum(plan.partition) == len(profile.layers) and not is_placed

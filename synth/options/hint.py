@@ -10,24 +10,36 @@ from synth.profile import Profile
 
 if TYPE_CHECKING:
     from synth.costs import Costs
+    from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Placement, Schedule
     from synth.solver.problem import Problem
 
 
-def read_hint(text: str | None, problem: "Problem", profile: Profile) -> "Schedule | None":
+def hint_name(given: "str | Plan | None") -> str | None:
+    """Return the text of a hint; of a plan that is in memory its name."""
+    return given if given is None or isinstance(given, str) else given.name
+
+
+def read_hint(
+    given: "str | Plan | None", problem: "Problem", profile: Profile
+) -> "Schedule | None":
     """Return the schedule to start from; a file takes precedence over a published schedule.
 
     Raises:
         SynthError: neither, or one for other sizes or on another placement.
     """
-    if text is None:
+    from synth.schedule.files.plan_file import Plan
+
+    if given is None:
         return None
-    path = Path(text)
+    if not isinstance(given, str):
+        return _as_ordered(given.name, _of_plan(given, given.name, problem, profile), problem)
+    path = Path(given)
     if path.exists() or path.suffix or len(path.parts) > 1:
-        given = _of_file(path, problem, profile)
+        found = _of_plan(Plan.load(path), given, problem, profile)
     else:
-        given = _made(text, problem)
-    return _as_ordered(text, given, problem)
+        found = _made(given, problem)
+    return _as_ordered(given, found, problem)
 
 
 def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
@@ -110,41 +122,38 @@ def _those_that_can_be(problem: "Problem") -> str:
     return f"with these numbers there are on this placement: {', '.join(names)}"
 
 
-def _of_file(path: Path, problem: "Problem", profile: Profile) -> "Schedule":
-    from synth.schedule.files.plan_file import Plan
-
-    plan = Plan.load(path)
+def _of_plan(plan: "Plan", name: str, problem: "Problem", profile: Profile) -> "Schedule":
     plan.check()
     schedule = plan.schedule()
     sizes = (plan.num_ranks, plan.num_micro_batches)
     if sizes != (problem.num_ranks, problem.num_micro_batches):
         raise SynthError(
-            f"--hint {path} is for {plan.num_ranks} ranks and {plan.num_micro_batches} "
+            f"--hint {name} is for {plan.num_ranks} ranks and {plan.num_micro_batches} "
             f"micro-batches, asked for are {problem.num_ranks} ranks and "
             f"{problem.num_micro_batches} micro-batches; give a plan for the same sizes, or none"
         )
     if schedule.placement != problem.placement:
         raise SynthError(
-            f"--hint {path} places its stages on ranks {_placed(schedule.placement)}, asked for is "
+            f"--hint {name} places its stages on ranks {_placed(schedule.placement)}, asked for is "
             f"{_placed(problem.placement)}; give a plan with the same --placement, or none"
         )
     if plan.profile_fingerprint != profile.fingerprint():
         talk(
-            f"note: --hint {path} was made from another profile, or for other links "
+            f"note: --hint {name} was made from another profile, or for other links "
             f"({plan.profile_name}, not this {profile.name}); its order is taken, its times are not"
         )
-    _tell_of_layers(path, plan.recomputed_layers or (), problem.recomputed_layers)
+    _tell_of_layers(name, plan.recomputed_layers or (), problem.recomputed_layers)
     return schedule
 
 
-def _tell_of_layers(path: Path, recomputed: tuple[int, ...], asked: tuple[int, ...]) -> None:
+def _tell_of_layers(name: str, recomputed: tuple[int, ...], asked: tuple[int, ...]) -> None:
     """Say that a hint's recomputed layers are ignored, if others or none were asked for."""
     from synth.report.text.tables import places
 
     if recomputed and recomputed != asked:
         given = places(recomputed).replace("–", "-").replace(" ", "")
         talk(
-            f"note: the layers that --hint {path} recomputes are not taken, and its order may not "
+            f"note: the layers that --hint {name} recomputes are not taken, and its order may not "
             f"fit without; --recompute {LAYERS}{given} recomputes them"
         )
 

@@ -16,7 +16,7 @@ from synth.options.candidates import (
 )
 from synth.options.deadline import Deadline
 from synth.options.defaults import SolveChoices, choices, chooses_layers
-from synth.options.hint import read_hint
+from synth.options.hint import hint_name, read_hint
 from synth.options.memory_limit import LEAST, is_least, read_limit
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.profiles import load_profile
@@ -33,6 +33,7 @@ from synth.units import parse_fraction, parse_seconds
 if TYPE_CHECKING:
     from synth.plan.choose.candidates import Chosen
     from synth.plan.weights.choice import TravelCandidate
+    from synth.schedule.files.plan_file import Plan
     from synth.solver.options import SolveOptions
     from synth.solver.problem import Problem
     from synth.solver.result import Incumbent, Result
@@ -59,7 +60,7 @@ class SolveArguments:
     seed: int
     deterministic: bool
     workers: int | None
-    hint: str | None
+    hint: "str | Plan | None"
     solver: str
     verbose: bool
     weights: str = STAY
@@ -236,7 +237,7 @@ def _recorded(
         "deterministic": str(given.deterministic).lower(),
         "seed": str(given.seed),
         "workers": "all cores" if given.workers is None else str(given.workers),
-        "hint": given.hint or "none",
+        "hint": hint_name(given.hint) or "none",
     }
     weights = None if given.weights == STAY else given.weights
     optional = {"target": given.target, "mem_reserve": given.mem_reserve, "weights": weights}

@@ -5,14 +5,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import synth
+from synth.api.words import named_as_arguments
 from synth.op_kinds import OpKind
+from synth.options.solve_arguments import AskedSolve
 from synth.profiles import find
 from synth.schedule.model import Placement
 
@@ -86,6 +90,111 @@ def test_mistakes_are_told_in_the_words_of_python(call: Callable[[], object], me
     with pytest.raises(synth.SynthError, match=message) as caught:
         call()
     assert "--" not in str(caught.value)
+
+
+PLAN: Any = synth.simulate("1f1b", NAME, **SIZE)
+NOTHING: Any = None
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"ranks": "4"}, "^ranks='4' is not understood; give a whole number"),
+    ({"ranks": 4.5}, r"^ranks=4\.5 is not understood"),
+    ({"ranks": True}, "^ranks=True is not understood"),
+    ({"micro_batches": "8"}, "^micro_batches='8' is not understood"),
+    ({"mem_limit": 0.5}, r"^mem_limit=0\.5 is not understood; give a size"),
+    ({"mem_limit": {}}, r"^mem_limit=\{\} is not understood; give a size"),
+    ({"mem_limit": float("inf")}, "^mem_limit=inf is not understood"),
+    ({"mem_limit": []}, r"^mem_limit=\[\] is not understood"),
+    ({"partition": 6}, "^partition=6 is not understood; give layers per stage"),
+    ({"link": 10}, "^link=10 is not understood; give a text such as '10us"),
+    ({"workers": 0}, "^workers=0 is too few; give 1 or more"),
+    ({"time_limit": 0}, "^time_limit=0 leaves no time"),
+    ({"time_limit": None}, "^time_limit=None is not understood"),
+    ({"gap": None}, "^gap=None is not understood"),
+    ({"hint": PLAN.schedule()}, "^hint=Schedule 1f1b.*give a Plan"),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *((partial(synth.solve, NAME, **SIZE | wrong), message) for wrong, message in WRONG),
+        *(
+            (partial(call, NAME, **SIZE, mem_limit="min"), "is only of the command `synth solve`")
+            for call in (synth.solve, synth.compare, partial(synth.simulate, "1f1b"))
+        ),
+        (partial(synth.compare, NAME, ranks=4, micro_batches=0), "^micro_batches=0 is too few"),
+        (partial(synth.compare, NAME, **SIZE | {"only": 3}), "^only=3 is not understood"),
+        (partial(synth.simulate, PLAN, NAME), r"give plan\.schedule\(\)"),
+        (partial(synth.simulate, NOTHING, NAME, **SIZE), "^schedule=None is not understood"),
+        (partial(synth.solve, PLAN, **SIZE), "made from .zb-1.5b-p8-m24"),
+        (partial(synth.solve, NOTHING, **SIZE), "^profile=None is not understood; give a Profile"),
+        (partial(synth.frontier, NAME, **SIZE, placement="auto"), "one curve is of one placement"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_told(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(synth.SynthError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "limit", [40e9, np.int64(40 * 10**9), ["40GB"] * 4, np.full(4, 40 * 10**9), ("40GB", 4e10) * 2]
+)
+def test_numbers_of_any_type_are_numbers(limit: Any) -> None:
+    sizes: dict[str, Any] = {"ranks": np.int32(4), "micro_batches": 8.0}
+    partition: Any = np.full(4, 6)
+    plan = synth.simulate("1f1b", NAME, **sizes, mem_limit=limit, partition=partition)
+    assert plan.caps_bytes == (40 * 10**9,) * 4
+    assert (plan.num_ranks, plan.num_micro_batches, plan.partition) == (4, 8, (6, 6, 6, 6))
+
+
+def test_one_published_schedule_is_compared_by_its_name() -> None:
+    found = synth.compare(NAME, **SIZE, only="1f1b", placement=None)
+    assert [entry.name for entry in found.ranked()] == ["1f1b"]
+
+
+def test_a_search_begins_from_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[AskedSolve] = []
+
+    def search(asked: AskedSolve, *_: object) -> None:
+        begun.append(asked)
+        raise synth.SynthError("begun")
+
+    monkeypatch.setattr(AskedSolve, "search", search)
+    plan = synth.simulate("zb-h1", NAME, **SIZE)
+    with pytest.raises(synth.SynthError, match="begun"):
+        synth.solve(NAME, **SIZE, hint=plan)
+    assert begun[0].request.options.hint == plan.schedule()
+    assert begun[0].request.arguments["hint"] == "zb-h1"
+    with pytest.raises(synth.SynthError, match=r"^hint zb-h1 is for 4 ranks and 8 micro-batches"):
+        synth.solve(NAME, ranks=4, micro_batches=9, hint=plan)
+
+
+def test_options_in_a_quoted_command_keep_their_names() -> None:
+    @named_as_arguments
+    def fail() -> None:
+        raise synth.SynthError("--mem-limit: see `synth solve --mem-limit`, or --time-limit")
+
+    with pytest.raises(synth.SynthError) as caught:
+        fail()
+    assert str(caught.value) == "mem_limit: see `synth solve --mem-limit`, or time_limit"
+
+
+def test_without_torch_all_but_the_pipeline_can_be_imported() -> None:
+    code = """
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *given: None if name == "torch" else found(name, *given)
+import synth
+from synth import *
+print(solve.__name__, "Pipeline" in dir(synth))
+try:
+    from synth import Pipeline
+except ImportError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names, error = run.stdout.splitlines()
+    assert names == "solve False" and "pip install 'synth-pipeline[torch]'" in error
 
 
 def test_simulate_adds_up_the_work_of_one_rank() -> None:
