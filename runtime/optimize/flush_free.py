@@ -22,6 +22,10 @@ class FlushFreeStep:
 
     There is no global gradient norm, for which the pipeline would have to be flushed. Gradients are
     clipped by the norm of their own stage, and a stage skips an update that is not finite.
+
+    The numbers of updates that `on_update` is given count from 0 in each `FlushFreeStep` and are in
+    no checkpoint. So a rule that depends on them, such as `DelayedRate`, begins anew after a
+    resume.
     """
 
     late = False

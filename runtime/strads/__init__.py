@@ -4,7 +4,9 @@ Most pipelines of this project divide layers; here the parameters of one model a
 blocks that are updated in parallel, and which ones come next is decided while the model trains.
 A model gives three functions, `schedule`, `push` and `pull`, and the engine runs them on all ranks:
 
-    engine = Engine(Lasso(rows, targets, penalty, group, scheduler), group, depth=1)
+    sampler = PrioritySampler(rows.shape[1], seed=0)
+    model = Lasso(rows, targets, 0.5, group, sampler=sampler, block_size=8, threshold=0.1)
+    engine = Engine(model, group, depth=1)
     for _ in range(1000):
         engine.step()
     engine.drain()

@@ -46,7 +46,8 @@ class ScheduledModel(ABC):
         """Compute this rank's part of a block's updates from its data.
 
         Returns:
-            A tensor of the same shape and dtype on every rank, which the engine adds up over them.
+            A tensor of the same shape and dtype on every rank, which the engine adds up over them
+            in place: it belongs to the engine from then on, so return none that the model keeps.
         """
 
     @abstractmethod
@@ -114,7 +115,7 @@ class Engine:
             self._pull_without_push()
             return
         self.largest_staleness = max(self.largest_staleness, len(self._open))
-        total = self._model.push(block)
+        total = self._model.push(block).contiguous()  # collectives read memory, not strides
         self._open.append(_OpenBlock(block, total, self._sums.allreduce([total])))
         self.num_rounds += 1
         while len(self._open) > self._depth:

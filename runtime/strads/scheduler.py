@@ -35,7 +35,9 @@ class DynamicScheduler:
         Raises:
             SynthError: blocks are empty, or larger than the number of candidates.
         """
-        drawn = candidates or block_size * (_CANDIDATES if check is not None else 1)
+        drawn = candidates
+        if drawn is None:
+            drawn = block_size * (_CANDIDATES if check is not None else 1)
         if block_size < 1 or drawn < block_size:
             raise SynthError(
                 f"blocks of {block_size} parameters from {drawn} candidates; a block needs at "

@@ -225,6 +225,45 @@ def test_gloo_processes_and_threads_find_the_same(pool: Any) -> None:
         np.testing.assert_array_equal(mine, other.coefficients)
 
 
+class Empty(ScheduledModel):
+    """A model that never schedules anything."""
+
+    def schedule(self, in_flight: Tensor) -> Tensor:
+        return in_flight[:0]
+
+    def push(self, block: Tensor) -> Tensor:
+        raise AssertionError
+
+    def pull(self, block: Tensor, total: Tensor) -> Tensor:
+        raise AssertionError
+
+
+class Strided(Empty):
+    """Pushes every other element of a tensor."""
+
+    total: Tensor
+
+    def schedule(self, in_flight: Tensor) -> Tensor:
+        return torch.arange(3)
+
+    def push(self, block: Tensor) -> Tensor:
+        return torch.arange(6.0)[::2]
+
+    def pull(self, block: Tensor, total: Tensor) -> Tensor:
+        self.total = total
+        return total
+
+
+def strided_on_gloo(rank: int, size: int) -> list[float]:
+    model = Strided()
+    Engine(model, Group.world()).step()
+    return model.total.tolist()
+
+
+def test_a_push_may_return_a_view(pool: Any) -> None:
+    assert pool.run(strided_on_gloo, 2) == [[0.0, 4.0, 8.0]] * 2
+
+
 def solve_on_gloo(rank: int, size: int) -> Array:
     problem = correlated(groups=6, size=3, correlation=0.5)
     return solve(Group.world(), problem, 200, 1, size=3, threshold=0.3).coefficients
@@ -290,19 +329,6 @@ def test_round_robin_leaves_a_rejected_candidate_ahead() -> None:
     assert blocks == [[0], [1, 2, 3], [0], [1, 2, 3]]
 
 
-class Empty(ScheduledModel):
-    """A model that never schedules anything."""
-
-    def schedule(self, in_flight: Tensor) -> Tensor:
-        return in_flight[:0]
-
-    def push(self, block: Tensor) -> Tensor:
-        raise AssertionError
-
-    def pull(self, block: Tensor, total: Tensor) -> Tensor:
-        raise AssertionError
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -310,6 +336,10 @@ class Empty(ScheduledModel):
         (lambda group: Engine(Empty(), group, depth=-1), "depth is -1"),
         (lambda group: PrioritySampler(4, floor_share=0), "must be positive"),
         (lambda group: DynamicScheduler(RoundRobinSampler(4), 0, check=None), "blocks of 0"),
+        (
+            lambda group: DynamicScheduler(RoundRobinSampler(4), 2, check=None, candidates=0),
+            "from 0 candidates",
+        ),
         (lambda group: one_feature(group, torch.zeros(3, 1)), "feature 0 is 0 in all rows"),
         (lambda group: one_feature(group, torch.ones(2, 1)), r"\[2, 1\] and targets \[3\]"),
         (lambda group: one_feature(group, torch.ones(3, 1), penalty=-1.0), "penalty is -1"),

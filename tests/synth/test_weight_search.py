@@ -164,7 +164,11 @@ def test_no_pair_of_programs_beats_one_for_all_ranks() -> None:
     rng = random.Random(1)
     travel = travelling(GATHER, unequal_costs(2, rng), 2, 1)
     programs = rng.sample(gather_programs(travel), 60)
-    alone = [value_us(travel, on_all_ranks(travel, one), BUFFERINGS[-1]) for one in programs]
+    alone: list[int] = []
+    for one in programs:
+        alone_us = value_us(travel, on_all_ranks(travel, one), BUFFERINGS[-1])
+        assert alone_us is not None  # without limits each of them runs
+        alone.append(alone_us)
     pairs = 0
     for k, one in enumerate(programs):
         for i in range(k):
@@ -172,8 +176,8 @@ def test_no_pair_of_programs_beats_one_for_all_ranks() -> None:
             us = value_us(travel, mixed, BUFFERINGS[-1])
             if us is not None:
                 pairs += 1
-                assert us >= max(alone[k] or 0, alone[i] or 0)
-    assert pairs > 5
+                assert us >= max(alone[k], alone[i])
+    assert pairs > 100
 
 
 # Bounds
