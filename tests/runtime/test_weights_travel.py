@@ -103,9 +103,39 @@ def test_gradients_that_travel_are_autograds_bit_for_bit(num_ranks: int) -> None
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_shares_of_reduced_gradients_are_autograds(num_ranks: int) -> None:
-    names = ZERO if num_ranks > 1 else ZERO[:2]
-    by_rank = RankThreads().run(replayed, num_ranks, made(names, num_ranks))
-    assert by_rank == [[[]] * len(names)] * num_ranks
+    by_rank = RankThreads().run(replayed, num_ranks, made(ZERO, num_ranks))
+    assert by_rank == [[[]] * len(ZERO)] * num_ranks
+
+
+class _Scale(nn.Module):
+    """A product that no rule of the split backward knows, so that B computes its gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((4,), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(x * self.factor)
+
+
+def split_on_one_rank(rank: int, size: int, name: str) -> bool:
+    """True if the gradient of a stage whose backwards are split is autograd's."""
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate(name, 1, 2)
+    kinds = {OpKind.BW: (OpKind.B, OpKind.W)}
+    ops = [op._replace(kind=k) for op in schedule.programs[0] for k in kinds.get(op.kind, (op[0],))]
+    split = replace(schedule, programs=(tuple(ops),))
+    stage, alone, x = _Scale(), _Scale(), torch.linspace(-1, 1, 16).view(4, 4)
+    pipeline = Pipeline(split, {0: stage}, group=group_here(), loss=nn.functional.mse_loss)
+    pipeline.step(pipeline.split(x, targets=x))
+    nn.functional.mse_loss(alone(x), x).backward()
+    return torch.allclose(gradient_of(stage.factor), gradient_of(alone.factor))
+
+
+@pytest.mark.parametrize("name", ["zero:1", "zero:1,zero-2", "zero:1,zero-1"])
+def test_one_rank_may_split_its_backwards(name: str) -> None:
+    assert RankThreads().run(split_on_one_rank, 1, name) == [True]
 
 
 def test_gradients_are_right_however_often_a_search_reduces_them() -> None:

@@ -375,6 +375,8 @@ def test_gradients_that_are_kept_whole_are_reduced_once() -> None:
     whole = replace(each, weights=replace(each.weights, sharded=Sharded.OPTIMIZER))
     _refused(whole, r"rank 0, op \d+ \(A1\.0\): whole gradients are kept here, so REDUCE_GRAD")
     verify(made("zero:1,zero-1", 2, 2), costs(2))
+    # A rank alone hands its gradients to nobody.
+    verify(made("zero:1,zero-1", 1, 2), costs(1))
 
 
 @pytest.mark.parametrize("name", ["zero:1,zero-1", "zero:1,zero-2"])

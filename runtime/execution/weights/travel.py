@@ -188,7 +188,7 @@ class WeightTravel:
         if op.kind in (OpKind.W, OpKind.BW) and (read or made):
             of_sum = next(iter(read.values()), None), next(iter(made.values()), None)
             work = self._adding(kept, op, *of_sum, work)
-        elif op.kind == OpKind.B and kept.totals is None:
+        elif op.kind == OpKind.B and self._flow.sharded != Sharded.OPTIMIZER:
             work = self._setting_aside(kept, op, work)
         if visit is None:
             return work
@@ -262,15 +262,19 @@ class WeightTravel:
             arrived = Collecting(works, buffers, self._waiting(collective))
             self._table.arriving[self._slots.number(value)] = arrived
             return
-        if kept.totals is None:
-            sums = self._table.values[self._slots.number(value)]
-        elif collective.stage in self._reduced:
-            raise RuntimeError("gradients that are kept whole are to be reduced once in a step")
-        else:
-            self._reduced.add(collective.stage)
-            sums = kept.totals
+        sums = self._to_reduce(kept, value)
         works = start_reduce_scatter(kept.group, sums) if kept.is_shared and sums else []
         self._scattering[collective] = Collecting(works, sums or (), self._waiting(collective))
+
+    def _to_reduce(self, kept: KeptStage, value: Value) -> Tensors | None:
+        """The sum since the last reduce-scatter; None: a stage's only home has it in place."""
+        if self._flow.sharded != Sharded.OPTIMIZER:
+            return self._table.values[self._slots.number(value)]
+        if kept.totals is not None:
+            if value.stage in self._reduced:
+                raise RuntimeError("gradients that are kept whole are to be reduced once in a step")
+            self._reduced.add(value.stage)
+        return kept.totals
 
     def collected(self, collective: Collective) -> None:
         """Wait for a reduce-scatter, and keep this rank's share of its result."""

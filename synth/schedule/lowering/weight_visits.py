@@ -69,7 +69,8 @@ class WeightVisits:
             REDUCE_GRAD behind them and REDUCE_GRADs without a W before them.
         outdated: ops that read the parameters which their rank keeps between visits before an
             UNSHARD has brought the shares that other homes updated.
-        unfinished: REDUCE_GRADs of gradients that are kept whole (ZeRO-1) with a W behind them.
+        unfinished: REDUCE_GRADs of gradients that are kept whole (ZeRO-1) with a W or REDUCE_GRAD
+            of the stage behind them on their rank.
     """
 
     flow: WeightFlow
@@ -113,7 +114,6 @@ class _Finder:
         self.homeless: list[int] = []
         self.unmatched: list[int] = []
         self.outdated: list[int] = []
-        self.unfinished: list[int] = []
         self.first_unshard = _first_unshards(arrays)
 
     def found(self) -> WeightVisits:
@@ -132,7 +132,7 @@ class _Finder:
             sorted(self.homeless),
             sorted(self.unmatched),
             sorted(self.outdated),
-            sorted(self.unfinished),
+            self._unfinished(),
         )
 
     def _kind(self, node: int) -> OpKind:
@@ -196,15 +196,10 @@ class _Finder:
     def _accumulations_of(self, nodes: list[int]) -> None:
         """Gather the W's up to each REDUCE_GRAD of a copy."""
         adding: list[int] = []
-        last_reduced = _NONE
         is_held = self.flow.sharded != Sharded.OPTIMIZER
         for node in nodes:
             if self._kind(node) in _ADDING:
                 adding.append(node)
-                if not is_held and last_reduced != _NONE:
-                    # The rank's whole gradients hold the sum of all homes by then.
-                    self.unfinished.append(last_reduced)
-                    last_reduced = _NONE
             elif self._kind(node) == OpKind.REDUCE_GRAD:
                 if not adding:
                     self.unmatched.append(node)
@@ -212,8 +207,27 @@ class _Finder:
                     value = self._value(_ACC, node)
                     self.makes.append((adding[0], value))
                     self.reads += [(other, value) for other in (*adding[1:], node)]
-                adding, last_reduced = [], node
+                adding = []
         self.unmatched += adding
+
+    def _unfinished(self) -> list[int]:
+        """The REDUCE_GRADs of whole gradients with a W or REDUCE_GRAD of the stage behind them.
+
+        The gradients hold the sum of all homes by then, which would be reduced once more.
+        """
+        if self.flow.sharded != Sharded.OPTIMIZER:
+            return []
+        found: list[int] = []
+        has_more: set[tuple[int, int]] = set()
+        for node in reversed(range(self.arrays.num_nodes)):
+            kind, stage = self._kind(node), int(self.arrays.stage[node])
+            if len(self.flow.homes[stage]) == 1 or kind not in (*_ADDING, OpKind.REDUCE_GRAD):
+                continue
+            key = stage, int(self.arrays.rank[node])
+            if kind == OpKind.REDUCE_GRAD and key in has_more:
+                found.append(node)
+            has_more.add(key)
+        return found[::-1]
 
     def _add_sums(self) -> None:
         """Chain the contributions of a stage in the order of micro-batches, and the STEP to it."""
