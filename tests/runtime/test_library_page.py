@@ -14,13 +14,14 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
 
 
-def programs() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def program_with(word: str) -> str:
+    """The first program of the page in which a word stands."""
+    programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return next(program for program in programs if word in program)
 
 
 def test_the_pages_solver_writes_a_plan_that_is_true(tmp_path: Path) -> None:
-    solving = next(program for program in programs() if "claim_of" in program)
-    (tmp_path / "solving.py").write_text(solving)
+    (tmp_path / "solving.py").write_text(program_with("claim_of"))
     command = [sys.executable, "solving.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr
@@ -33,15 +34,14 @@ def test_the_pages_solver_writes_a_plan_that_is_true(tmp_path: Path) -> None:
 
 
 def test_the_pages_pipeline_learns_under_torchrun(tmp_path: Path) -> None:
-    _, training, *_ = programs()
-    losses = run_under_torchrun(tmp_path, training, 2)
+    losses = run_under_torchrun(tmp_path, program_with("init_process_group"), 2)
     assert len(losses) == 20
     assert losses[-1] < 0.7 * losses[0]
 
 
 @pytest.mark.slow
 def test_the_pages_data_parallel_loops_learn_the_same(tmp_path: Path) -> None:
-    _, _, training, *_ = programs()
+    training = program_with("fully_shard")
     plain = run_under_torchrun(tmp_path, training, 4, "plain")
     assert len(plain) == 40  # 20 steps of two pipelines
     assert sum(plain[-2:]) < 0.7 * sum(plain[:2])
