@@ -24,9 +24,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 DURATIONS = Path(__file__).with_name("durations.json")
 
-# Processor time above which a test is slow; the file lists half a second and more. `make test` leaves
-# slow tests out. Of a function whose cases are all slow, the quickest one stays if it takes no longer
-# than the second figure.
+# Processor time above which a test is slow; the file lists half a second and more. `make test`
+# leaves slow tests out. Of a function whose cases are all slow, the quickest one stays if it takes
+# no longer than the second figure.
 LONGEST_S = 0.4
 LONGEST_ALONE_S = 1.0
 
