@@ -17,6 +17,7 @@ from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.weight_flow import Route
 
 CPU = torch.device("cpu")
 TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 2, "num_heads": 2, "context_length": 16}
@@ -51,6 +52,14 @@ def plan_of(
     return Plan.of(profile, tuple(sizes), schedule, recomputed_layers=recomputed_layers)
 
 
+def late_bytes(plan: Plan) -> int:
+    """What collectives over gloo may still hold: some runs peak one or two buffers above the plan."""
+    weights = plan.schedule().weights
+    if weights is None or weights.weights != Route.GATHER:
+        return 0
+    return 2 * (max(stage.parameter_bytes for stage in plan.costs.stages) + UNCOUNTED_BYTES)
+
+
 def train(rank: int, world_size: int, plan: str, options: TrainOptions) -> RankResult:
     loaded = Plan.from_json(plan)
     world = World(rank, world_size, CPU, "gloo", "here", 2)
@@ -72,7 +81,7 @@ def test_memory_is_that_of_the_plan(
     plan = plan_of(profile, name)
     for rank, result in enumerate(run(pool, plan, options)):
         predicted = plan.claim.peak_bytes[rank]
-        assert 0.9 * predicted < result.peak_bytes <= predicted + UNCOUNTED_BYTES
+        assert 0.9 * predicted < result.peak_bytes <= predicted + UNCOUNTED_BYTES + late_bytes(plan)
 
 
 @pytest.mark.parametrize("name", ["weipipe", "zero:1"])
@@ -81,12 +90,9 @@ def test_recomputed_layers_hold_no_weights_between_their_forward_and_their_backw
 ) -> None:
     expected = run(pool, plan_of(profile, "1f1b"), options)[0].losses
     plan = plan_of(profile, name, recomputed_layers=(1, 2))
-    # About every second run of collectives over gloo peaks one or two buffers above the plan.
-    buffer = max(stage.parameter_bytes for stage in plan.costs.stages)
-    late_bytes = 2 * (buffer + UNCOUNTED_BYTES) if name == "zero:1" else 0
     for rank, result in enumerate(run(pool, plan, options)):
         assert result.losses == pytest.approx(expected, rel=1e-5)
-        assert result.peak_bytes <= plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES + late_bytes
+        assert result.peak_bytes <= plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES + late_bytes(plan)
 
 
 def saving(options: TrainOptions, folder: Path, steps: int, **more: Any) -> TrainOptions:
