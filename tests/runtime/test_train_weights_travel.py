@@ -53,7 +53,7 @@ def plan_of(
 
 
 def late_bytes(plan: Plan) -> int:
-    """What collectives over gloo may still hold: some runs peak one or two buffers above the plan."""
+    """The bytes by which some runs of collectives over gloo peak above the plan: two buffers."""
     weights = plan.schedule().weights
     if weights is None or weights.weights != Route.GATHER:
         return 0
