@@ -37,7 +37,7 @@ DISTURBANCES = {
 
 
 class Mode(NamedTuple):
-    """How a run may deviate from its plan."""
+    """A number of ops to look ahead, and the memory limit as a multiple of the highest peak."""
 
     look_ahead: int
     room: float

@@ -46,8 +46,8 @@ class Case(NamedTuple):
         return features.shape[1] / float(torch.linalg.matrix_norm(features, 2)) ** 2
 
 
-class Way(NamedTuple):
-    """How updates are scheduled."""
+class UpdateScheduling(NamedTuple):
+    """A way to schedule updates."""
 
     sampler: str = "priority"
     block_size: int = 8
@@ -56,7 +56,7 @@ class Way(NamedTuple):
 
 
 class Count(NamedTuple):
-    """What it took to reach each tolerance; infinite if the run diverged or was too long."""
+    """The updates and rounds until each tolerance was reached; infinite if it never was."""
 
     rounds: list[float]
     updates: list[float]
@@ -109,7 +109,12 @@ def _optimum(features: Tensor, targets: Tensor, penalty: float) -> float:
 
 
 def count(
-    case: Case, way: Way, tolerances: Sequence[float], ranks: int, seed: int, most_rounds: int
+    case: Case,
+    way: UpdateScheduling,
+    tolerances: Sequence[float],
+    ranks: int,
+    seed: int,
+    most_rounds: int,
 ) -> Count:
     """Run until the last tolerance is reached."""
     try:
@@ -125,7 +130,7 @@ def count(
 def _count(
     group: InProcessGroup,
     case: Case,
-    way: Way,
+    way: UpdateScheduling,
     tolerances: Sequence[float],
     seed: int,
     most_rounds: int,
@@ -164,7 +169,10 @@ def main() -> None:
 
 
 def _medians(
-    cases: Sequence[Case], way: Way, tolerances: Sequence[float], asked: argparse.Namespace
+    cases: Sequence[Case],
+    way: UpdateScheduling,
+    tolerances: Sequence[float],
+    asked: argparse.Namespace,
 ) -> tuple[list[str], list[str]]:
     """The medians of rounds and updates over the cases, by tolerance."""
     found = [
@@ -195,8 +203,10 @@ def _parallelism(asked: argparse.Namespace) -> str:
     print(f"32 groups of 4 features, correlation 0.8: features / spectral radius = {limit:.1f}")
     rows = []
     for block_size in (4, 8, 16, 32):
-        off = _medians(cases, Way(block_size=block_size, threshold=None), [1e-4], asked)
-        on = _medians(cases, Way(block_size=block_size, threshold=0.3), [1e-4], asked)
+        off = _medians(
+            cases, UpdateScheduling(block_size=block_size, threshold=None), [1e-4], asked
+        )
+        on = _medians(cases, UpdateScheduling(block_size=block_size, threshold=0.3), [1e-4], asked)
         rows.append((str(block_size), off[0][0], on[0][0], off[1][0], on[1][0]))
     head = ("block", "rounds,\noff", "rounds,\non", "updates,\noff", "updates,\non")
     return table(head, rows)
@@ -208,7 +218,7 @@ def _orders(asked: argparse.Namespace) -> str:
     for share in (0.05, 0.2, 0.4):
         cases = [case_of(seed, 1000, 1, 0.0, 20, 400, share) for seed in range(asked.seeds)]
         for sampler in SAMPLERS:
-            _, updates = _medians(cases, Way(sampler), tolerances, asked)
+            _, updates = _medians(cases, UpdateScheduling(sampler), tolerances, asked)
             rows.append((f"{share:g}", sampler, *updates))
     return table(("penalty", "order", *(f"{each:g}" for each in tolerances)), rows)
 
@@ -217,8 +227,10 @@ def _staleness(asked: argparse.Namespace) -> str:
     cases = _correlated(asked)
     rows = []
     for depth in (0, 1, 2, 4):
-        off = _medians(cases, Way(block_size=4, threshold=None, depth=depth), [1e-4], asked)
-        on = _medians(cases, Way(block_size=4, depth=depth), [1e-4], asked)
+        off = _medians(
+            cases, UpdateScheduling(block_size=4, threshold=None, depth=depth), [1e-4], asked
+        )
+        on = _medians(cases, UpdateScheduling(block_size=4, depth=depth), [1e-4], asked)
         rows.append((str(depth), off[0][0], on[0][0], off[1][0], on[1][0]))
     head = ("depth", "rounds,\noff", "rounds,\non", "updates,\noff", "updates,\non")
     return table(head, rows)

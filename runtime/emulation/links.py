@@ -118,7 +118,7 @@ class EmulatedLinks:
         return (self._arriving[transfer].end_ns or 0) - self.device.now_ns()
 
     def _known_end_ns(self, transfer: Transfer) -> int | None:
-        """When a posted receive ends by the plan's links; None: its message has not come."""
+        """The end of a posted receive by the plan's links; None: its message has not come."""
         assert self._watched is not None
         arriving = self._arriving[transfer]
         if arriving.end_ns is None and self._watched.has_arrived(transfer):

@@ -52,7 +52,7 @@ class UpdateRule(Protocol):
         ...
 
     def direction(self, moments: Sequence[Tensor], count: int, settings: StepSettings) -> Tensor:
-        """What the last update subtracted from a parameter, over the learning rate.
+        """The last update of a parameter, divided by the learning rate; it was subtracted.
 
         Args:
             moments: one for each name in `moments`, of one parameter.

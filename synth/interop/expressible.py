@@ -1,4 +1,4 @@
-"""What no format of another runtime says of a schedule, so that exports refuse it."""
+"""Refusals of schedules that no format of another runtime can express."""
 
 from synth.errors import SynthError
 from synth.op_kinds import MOVES

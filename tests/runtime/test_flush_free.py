@@ -453,7 +453,7 @@ def test_corrections_act_on_each_stage_by_its_delay(what: str, optimizer: str) -
 
 
 def _directions(state: Versions, stage: int, optimizer: str) -> dict[str, Tensor]:
-    """What the last update subtracted from each parameter, over the rate: by the definitions."""
+    """The last update of each parameter, divided by the rate, by the definitions."""
     found = {}
     for name, parameter in state.stages[stage].named_parameters():
         moments = state.optimizers[stage].state.get(parameter, {})

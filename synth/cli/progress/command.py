@@ -1,4 +1,4 @@
-"""What every command has: the line of progress, and `--quiet`, which leaves it and messages out."""
+"""The line of progress of a command, and `--quiet`, which leaves it and all messages out."""
 
 import functools
 import inspect
