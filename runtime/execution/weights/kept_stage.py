@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from synth.schedule.weight_flow import Sharded, WeightFlow
 
+from ..gradients.all_reduce import spread
 from ..stage.boundary import Tensors
 from .flat_layout import share
-from .share_collectives import spread_from_first
 from .shared_tensor import SharedParameter
 from .stage_weights import StageWeights
 
@@ -135,7 +135,8 @@ class KeptStage:
 
     def _keep_share(self) -> None:
         whole = self.weights.gather()
-        spread_from_first(self.group, whole)
+        for buffer in whole:
+            spread(self.group, buffer)
         parts = self.share_of(whole)
         if self._flow.sharded == Sharded.WEIGHTS:
             parts = tuple(part.clone() for part in parts)

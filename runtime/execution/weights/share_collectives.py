@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import BroadcastOptions, ReduceOptions
@@ -24,18 +23,13 @@ def start_all_gather(group: Any, buffers: Sequence[Tensor]) -> list[Any]:
     Returns:
         The collectives to wait for.
     """
-    works = []
-    for buffer in map(as_real, buffers):
-        if _is_nccl(group):
-            own = share([buffer], group.rank(), group.size())[0]
-            works.append(group._allgather_base(buffer, own))
-            continue
-        for root in range(group.size()):
-            options = BroadcastOptions()
-            options.rootRank = root
-            part = share([buffer], root, group.size())[0]
-            works.append(group.broadcast([part], options))
-    return works
+
+    def of_share(part: Tensor, root: int) -> Any:
+        options = BroadcastOptions()
+        options.rootRank = root
+        return group.broadcast([part], options)
+
+    return _start(group, buffers, lambda buffer, own: group._allgather_base(buffer, own), of_share)
 
 
 def start_reduce_scatter(group: Any, buffers: Sequence[Tensor]) -> list[Any]:
@@ -44,17 +38,38 @@ def start_reduce_scatter(group: Any, buffers: Sequence[Tensor]) -> list[Any]:
     Returns:
         The collectives to wait for.
     """
+
+    def of_share(part: Tensor, root: int) -> Any:
+        options = ReduceOptions()
+        options.rootRank = root
+        return group.reduce([part], options)
+
+    return _start(
+        group, buffers, lambda buffer, own: group._reduce_scatter_base(own, buffer), of_share
+    )
+
+
+def _start(
+    group: Any,
+    buffers: Sequence[Tensor],
+    of_whole: Callable[[Tensor, Tensor], Any],
+    of_share: Callable[[Tensor, int], Any],
+) -> list[Any]:
+    """Start NCCL's collective of each whole buffer, or one of each share.
+
+    Args:
+        group: a process group.
+        buffers: flat.
+        of_whole: starts the collective of a buffer and this rank's share of it.
+        of_share: starts the collective of a share and the rank that has it.
+    """
     works = []
     for buffer in map(as_real, buffers):
+        parts = [share([buffer], root, group.size())[0] for root in range(group.size())]
         if _is_nccl(group):
-            own = share([buffer], group.rank(), group.size())[0]
-            works.append(group._reduce_scatter_base(own, buffer))
-            continue
-        for root in range(group.size()):
-            options = ReduceOptions()
-            options.rootRank = root
-            part = share([buffer], root, group.size())[0]
-            works.append(group.reduce([part], options))
+            works.append(of_whole(buffer, parts[group.rank()]))
+        else:
+            works += [of_share(part, root) for root, part in enumerate(parts)]
     return works
 
 
@@ -86,12 +101,3 @@ class Collecting:
 def _is_nccl(group: Any) -> bool:
     nccl = getattr(dist, "ProcessGroupNCCL", None)
     return nccl is not None and isinstance(group, nccl)
-
-
-def spread_from_first(group: Any, buffers: Sequence[Tensor]) -> None:
-    """Copy the buffers of the group's first rank to all; all ranks call this."""
-    with torch.no_grad():
-        for buffer in map(as_real, buffers):
-            options = BroadcastOptions()
-            options.rootRank = 0
-            group.broadcast([buffer], options).wait()

@@ -5,8 +5,9 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import BroadcastOptions
 
+from ..gradients.all_reduce import as_real
+from ..transport.gloo.private_groups import broadcast
 from .flat_layout import FlatPlace
 
 
@@ -91,10 +92,7 @@ class SharedTensor:
                 continue
             if root == self._index:
                 part.copy_(self.to_local())
-            options = BroadcastOptions()
-            options.rootRank = root
-            flat = torch.view_as_real(part) if part.is_complex() else part
-            self._group.broadcast([flat], options).wait()
+            broadcast(self._group, as_real(part), root)
         return whole.view(self.shape)
 
     @torch.no_grad()
