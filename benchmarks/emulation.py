@@ -14,13 +14,15 @@ from pathlib import Path
 from synth.cli.answer.run import trace_of
 from synth.costs import uniform_costs
 from synth.families import generate
-from synth.profile import Link, Links, Profile
+from synth.links import Link, Links
+from synth.profile import Profile
 from synth.profiles import find
 from synth.report.explain.comparison import RunComparison, compare
 from synth.report.text.tables import table
 from synth.runtime.emulation.rank import EmulationOptions
 from synth.runtime.training.launch import launch
-from synth.schedule.files.plan_file import Claim, Plan, program_text
+from synth.schedule.files.claim import Claim
+from synth.schedule.files.plan_file import Plan, program_text
 from synth.schedule.measured.trace import Source
 
 

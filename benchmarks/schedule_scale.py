@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from synth.costs import Costs, uniform_costs
+from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links
 from synth.record import write_atomically
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 from benchmarks.results_file import Run, check_request, markdown_table, save
 from synth.costs import Costs, StageCosts
 from synth.errors import SynthError
+from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, peak_bytes, verify
 from synth.solver import Part, Problem, Result, SolveOptions, StoppedBy, solve
 from synth.solver.infeasibility import may_fit, serial_schedule

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from synth.costs import Costs, StageCosts
 from synth.families import generate
+from synth.links import Link, Links, NodeLink
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links, NodeLink
 from synth.record import write_atomically
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale

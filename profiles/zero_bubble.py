@@ -27,17 +27,9 @@ vocabulary is not printed, weigh what the layer weighs that they replace.
 from dataclasses import dataclass
 from pathlib import Path
 
+from synth.links import Link, Links
 from synth.op_kinds import MEASURED, OpKind
-from synth.profile import (
-    Layer,
-    LayerProfile,
-    Link,
-    Links,
-    Profile,
-    Provenance,
-    Timing,
-    Workload,
-)
+from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 
 SOURCE = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024 (arXiv 2401.10241), Tables 5 and 6"
 NOTES = (

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.weight_passing import Model, costs_of, network, picture, simulate
+from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links
 
 FREE = Links()
 MODEL = Model(hidden=1024, num_layers=8, sequence=2048, tokens=2048)

@@ -13,10 +13,11 @@ from torch import nn
 
 from synth import version
 from synth.errors import SynthError
+from synth.links import Links
 from synth.measurement_conditions import Conditions, spread_of
 from synth.op_kinds import OpKind
 from synth.optimizer import OptimizerSpec
-from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
+from synth.profile import Layer, LayerProfile, Profile, Provenance, Workload
 from synth.units import format_bytes
 
 from ..execution.stage.side_effects import same_buffers

@@ -17,7 +17,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from synth import version
 from synth.errors import ExitCode, RunFailure, SynthError
-from synth.profile import Links
+from synth.links import Links
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 

@@ -26,7 +26,8 @@ from synth.units import format_bytes, format_us
 if TYPE_CHECKING:
     import torch
 
-    from synth.profile import Link, Links, ModelArguments, Profile, Workload
+    from synth.links import Link, Links
+    from synth.profile import ModelArguments, Profile, Workload
     from synth.runtime.input_function import MicroBatch
     from synth.runtime.profiling.machine_watch import MachineWatch
 
@@ -230,7 +231,7 @@ def _links_of_this_machine(ranks: int | None, device: "torch.device") -> "Links"
 
 
 def _link_to_host(device: "torch.device") -> "Links":
-    from synth.profile import Links
+    from synth.links import Links
     from synth.runtime.profiling.host_probe import probe_host
 
     return Links(host=probe_host(device))

@@ -1,6 +1,6 @@
 """The claim of a plan file, made from the result of a search."""
 
-from synth.schedule.files.plan_file import Claim
+from synth.schedule.files.claim import Claim
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result

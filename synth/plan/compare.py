@@ -21,7 +21,7 @@ from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.weights.choice import even_stages, travel_candidates
 from synth.plan.weights.choose import solve_choosing_weights
-from synth.schedule.files.plan_file import Claim
+from synth.schedule.files.claim import Claim
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import exceeds_caps, peak_bytes, static_bytes
 from synth.schedule.model import Placement

@@ -8,7 +8,8 @@ from synth.objective import Objective
 from synth.plan.choose.candidates import Partitioning
 from synth.plan.recompute.choice import Choice
 from synth.profile import Profile
-from synth.schedule.files.plan_file import Claim, Plan
+from synth.schedule.files.claim import Claim
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.solver.result import relative_gap
 from synth.solver.weights.travel import WeightMovement

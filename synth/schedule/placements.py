@@ -12,10 +12,10 @@ replicated:2      all 2 D stages on rank 0, a copy of them on rank 1, and so on 
 import re
 
 from synth.errors import SynthError
+from synth.links import MOST_RANKS
 from synth.schedule.model import Placement
 
 _MIRROR = "bidirectional"
-_MOST_RANKS = 1 << 16
 _NAMES = (
     "linear, looped:N, v, wave:N, bidirectional, bidirectional-v, bidirectional-looped:N, "
     "replicated:N"
@@ -31,8 +31,8 @@ def placement(name: str, num_ranks: int) -> Placement:
     """
     if num_ranks < 1:
         raise SynthError(f"a placement needs at least one rank, given {num_ranks}")
-    if num_ranks > _MOST_RANKS:
-        raise SynthError(f"{num_ranks:,} ranks are asked for; give at most {_MOST_RANKS:,}")
+    if num_ranks > MOST_RANKS:
+        raise SynthError(f"{num_ranks:,} ranks are asked for; give at most {MOST_RANKS:,}")
     if match := re.fullmatch(r"replicated(?::([1-9]\d{0,3}))?", name):
         return replicated(num_ranks, int(match[1] or 1))
     base, mirror = name, False

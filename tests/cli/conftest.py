@@ -11,8 +11,9 @@ import pytest
 from synth.cli import main
 from synth.cli.progress import interrupt
 from synth.families import generate
+from synth.links import Link, Links
 from synth.partition_costs import partition_costs
-from synth.profile import Link, Links, Profile, Workload
+from synth.profile import Profile, Workload
 from synth.profiles import find
 from synth.schedule import lower, peak_bytes
 from synth.schedule.files.plan_file import Plan

@@ -16,7 +16,8 @@ from synth.plan.reason import reason_of
 from synth.profile import Workload
 from synth.report.explain.difference import Difference
 from synth.runtime.profiling.profile_model import profile_model
-from synth.schedule.files.plan_file import Claim, Plan, program_text
+from synth.schedule.files.claim import Claim
+from synth.schedule.files.plan_file import Plan, program_text
 from synth.schedule.measured.trace import Source, Trace
 
 COMMAND = [sys.executable, "-m", "synth"]

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from synth.families import generate
+from synth.links import Link, Links
 from synth.optimizer import OptimizerSpec
-from synth.profile import Link, Links, Workload
+from synth.profile import Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import lower

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from synth.costs import Costs, uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
-from synth.profile import Link, Links
+from synth.links import Link, Links
 from synth.runtime.execution.core.out_of_order import OutOfOrder
 from synth.schedule.look_ahead import LookAhead
 from synth.schedule.lowering.lower import Lowered, Transfer, lower

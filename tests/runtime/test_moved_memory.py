@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from synth.families import family_placement, generate
+from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
-from synth.profile import Link, Links, Profile, Timing, Workload
+from synth.profile import Profile, Timing, Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.rank_result import RankResult
 from synth.schedule.files.plan_file import Plan

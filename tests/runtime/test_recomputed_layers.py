@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from synth.families import generate
+from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
 from synth.plan.recompute.choice import needs_bytes, solve_with
-from synth.profile import Link, Links, Profile, Timing, Workload
+from synth.profile import Profile, Timing, Workload
 from synth.recomputed_layers import recomputing
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from synth.links import Link, Links
 from synth.partition_costs import partition_costs
-from synth.profile import Link, Links, Profile
+from synth.profile import Profile
 from synth.runtime.training.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.solver.options import SolveOptions

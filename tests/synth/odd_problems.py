@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from synth.costs import Costs, StageCosts
+from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links, PairLink
 from synth.schedule import Op
 from synth.solver import Problem
 

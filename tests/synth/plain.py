@@ -9,8 +9,8 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from synth.costs import Costs, StageCosts
+from synth.links import Link, Links, PairLink
 from synth.op_kinds import MEASURED, OpKind
-from synth.profile import Link, Links, PairLink
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.placements import placement

@@ -3,8 +3,8 @@
 import pytest
 
 from synth.costs import StageCosts, uniform_costs
+from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links, PairLink
 
 
 def test_stage_costs_need_every_kind_of_op() -> None:

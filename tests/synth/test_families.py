@@ -21,8 +21,9 @@ from synth.families import (
     generate,
     generate_for,
 )
+from synth.links import Link, Links
 from synth.partition_costs import partition_costs
-from synth.profile import Link, Links, Profile
+from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import Buffering, peak_bytes, verify
 from synth.schedule.placements import placement

@@ -4,8 +4,8 @@ import pytest
 
 from synth.costs import HOST, Costs, uniform_costs
 from synth.families import family_placement, generate
+from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links, PairLink
 from synth.schedule import Lowered, Timeline, peak_bytes, verify
 from synth.schedule.files.plan_file import program_text
 from tests.synth.picture import picture, rows

@@ -4,8 +4,8 @@ import pytest
 
 from synth.costs import uniform_costs
 from synth.families import generate
+from synth.links import Link, Links
 from synth.objective import Objective
-from synth.profile import Link, Links
 from synth.report.text.axis import axis
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.gantt import gantt, render

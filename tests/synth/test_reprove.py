@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from synth.families import generate
+from synth.links import Link
 from synth.objective import BoundScope, Objective
 from synth.partition_costs import partition_costs
 from synth.plan.claim import claim_of
@@ -13,7 +14,7 @@ from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.choosing import solve_choosing
 from synth.plan.reprove.reprove import ProofVerdict, Reproof, reprove
-from synth.profile import Link, Profile
+from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement

@@ -6,8 +6,9 @@ import pytest
 
 from synth.errors import SynthError
 from synth.families import generate
+from synth.links import Link, Links, NodeLink, PairLink
 from synth.partition_costs import partition_costs
-from synth.profile import Link, Links, NodeLink, PairLink, Profile
+from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.scaled import moved_bytes, scaled

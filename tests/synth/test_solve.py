@@ -9,8 +9,8 @@ import pytest
 from synth.costs import Costs, StageCosts, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
+from synth.links import Link, Links
 from synth.op_kinds import MEASURED, OpKind
-from synth.profile import Link, Links
 from synth.schedule import Op, Placement, Schedule, peak_bytes, verify
 from synth.solver import (
     Incumbent,

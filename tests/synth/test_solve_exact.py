@@ -8,9 +8,9 @@ from itertools import permutations, product
 import pytest
 
 from synth.costs import Costs, StageCosts
+from synth.links import Link, Links, PairLink
 from synth.objective import Spans
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links, PairLink
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.solver import Objective, Problem, Result, SolveOptions, SolverName, StoppedBy, solve
 from synth.solver.infeasibility import find_shortage

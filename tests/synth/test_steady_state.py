@@ -6,8 +6,8 @@ import pytest
 
 from synth.costs import Costs, uniform_costs
 from synth.families import generate
+from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links
 from synth.schedule.model import Buffering
 from synth.schedule.simulate import simulate
 from synth.schedule.steady_state import least_steady_us, steady_us

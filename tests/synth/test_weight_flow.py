@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from synth.costs import Costs, StageCosts, uniform_costs
 from synth.families import generate
 from synth.families.weipipe import home, turns
+from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
-from synth.profile import Link, Links, Profile
+from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan

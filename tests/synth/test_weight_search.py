@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from synth.costs import Costs, StageCosts, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
+from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links
 from synth.schedule.lowering.lower import lower
 from synth.schedule.memory import kept_bytes, peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule

@@ -14,7 +14,8 @@ from synth.families import generate
 from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule.files.plan_file import Claim, Plan
+from synth.schedule.files.claim import Claim
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.verify import ScheduleError
 from tests.cli.conftest import NAME, Synth
 from tests.synth.plain import damaged, random_costs, random_schedule, shuffled

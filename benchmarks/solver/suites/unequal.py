@@ -17,8 +17,8 @@ from benchmarks.solver.probe import Cell
 from synth.costs import Costs, StageCosts, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
+from synth.links import Link, Links
 from synth.op_kinds import MEASURED, OpKind
-from synth.profile import Link, Links
 from synth.solver import Objective, Problem, Result
 
 NUM_RANKS, NUM_MICRO_BATCHES = 8, 32

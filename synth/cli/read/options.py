@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from synth.profile import MOST_RANKS
+from synth.links import MOST_RANKS
 
 ProfileArgument = Annotated[
     str, typer.Argument(metavar="PROFILE", help="Profile file, or the name of a shipped profile.")

@@ -15,14 +15,16 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 from synth.certificate import Certificate
 from synth.display import Displayed
 from synth.errors import SynthError
+from synth.field_types import PlainText
 from synth.objective import BoundScope, Objective
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge, Found
 from synth.plan.partition import bounds
 from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
-from synth.profile import PlainText, Profile
+from synth.profile import Profile
 from synth.record import FileRecord, Record
-from synth.schedule.files.plan_file import Claim, Plan
+from synth.schedule.files.claim import Claim
+from synth.schedule.files.plan_file import Plan
 from synth.solver.problem import Problem
 from synth.solver.result import StoppedBy, relative_gap
 from synth.units import format_bytes, format_us

@@ -32,7 +32,8 @@ from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
 from synth.plan.tuning import REPROVE
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
-from synth.schedule.files.plan_file import NOT_SEARCHED, Plan
+from synth.schedule.files.claim import NOT_SEARCHED
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 from synth.schedule.weight_flow import Route

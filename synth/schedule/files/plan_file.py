@@ -7,29 +7,27 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from synth.certificate import Certificate
 from synth.costs import Costs
 from synth.display import Displayed
 from synth.errors import SynthError
+from synth.field_types import PlainText
 from synth.measurement_conditions import Conditions
-from synth.objective import BoundScope, Objective
 from synth.partition_costs import partition_costs
-from synth.profile import PlainText, Profile, Workload
+from synth.profile import Profile, Workload
 from synth.recomputed_layers import recomputing
-from synth.record import FileRecord, Record, is_stream
+from synth.record import FileRecord, is_stream
 from synth.safe_read import parse_json, read_bytes
+from synth.schedule.files.claim import Claim
 from synth.schedule.files.fingerprint import KEY as FINGERPRINT
 from synth.schedule.files.fingerprint import Fingerprint
+from synth.schedule.files.weight_records import Versions, Weights
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
-from synth.schedule.weight_flow import Route, Sharded, WeightFlow
-from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
 from synth.units import format_bytes, format_us, shown
-from synth.version import __version__
 
 _Layer = TypeVar("_Layer")
 
@@ -38,128 +36,6 @@ _Number = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
 
 # Fits into 64 bits.
 _Cap = Annotated[int, Field(gt=0, lt=2**62, strict=True)]
-
-
-# `stopped_by` of a schedule that no search found; its bound is the largest work of a rank.
-NOT_SEARCHED = "not searched"
-
-
-class Claim(Record):
-    """The solver's claim about a schedule; `check` simulates the schedule again and compares.
-
-    `bound_holds_for` names the partitions for which `lower_bound_us` is proven; a bound for several
-    also holds for this one. Files without it mean this partition. `certificate` says how the bound
-    was proven; files before version 4 have none.
-    """
-
-    objective: str
-    makespan_us: NonNegativeInt
-    period_us: NonNegativeInt
-    peak_bytes: tuple[NonNegativeInt, ...]
-    lower_bound_us: NonNegativeInt
-    gap: float = Field(ge=0, le=1)
-    bound_holds_for: BoundScope = BoundScope.PARTITION
-    certificate: Certificate | None = None
-    found_by: PlainText
-    stopped_by: PlainText
-    seed: int | None = None
-    solve_seconds: float | None = None
-    synth_version: str
-
-    @classmethod
-    def of(cls, schedule: Schedule, costs: Costs, caps_bytes: Sequence[int] | None = None) -> Self:
-        """Make the claim that the simulation supports, with the largest work of a rank as bound.
-
-        Raises:
-            ScheduleError: the schedule cannot run.
-        """
-        lowered, timeline = verify(schedule, costs, caps_bytes)
-        value_us, bound_us = timeline.makespan_us, max(timeline.work_us)
-        return cls(
-            objective=str(Objective.MAKESPAN),
-            makespan_us=value_us,
-            period_us=timeline.period_us,
-            peak_bytes=peak_bytes(lowered),
-            lower_bound_us=bound_us,
-            gap=(value_us - bound_us) / value_us if value_us else 0.0,
-            found_by=schedule.name,
-            stopped_by=NOT_SEARCHED,
-            synth_version=__version__,
-        )
-
-    @property
-    def judged_by(self) -> Objective:
-        """The objective of the bound and of the gap.
-
-        Raises:
-            ValueError: the objective in the file is unknown.
-        """
-        return Objective.parse(self.objective)
-
-    @property
-    def value_us(self) -> int:
-        """The objective's value."""
-        return self.judged_by.value_us(self)
-
-    def check_proof(self) -> None:
-        """Check that the bound and the gap are possible for the claimed value.
-
-        Raises:
-            ScheduleError: they contradict it.
-        """
-        try:
-            value_us = self.value_us
-        except ValueError as error:
-            raise ScheduleError(f"objective: {error}") from None
-        if self.lower_bound_us > value_us:
-            raise ScheduleError(
-                f"lower_bound_us {self.lower_bound_us} is above the {self.judged_by.words}, "
-                f"{value_us} µs"
-            )
-        gap = (value_us - self.lower_bound_us) / value_us if value_us else 0.0
-        if abs(gap - self.gap) > 1e-9:
-            raise ScheduleError(f"gap is {self.gap}, but the bound and the value make it {gap}")
-
-
-class Weights(Record):
-    """The homes of all stages, and the routes of weights and gradients: a `WeightFlow`."""
-
-    homes: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[stage] → ranks")
-    sharded: Sharded
-    route: Route
-    gradients: Route
-
-    @classmethod
-    def of(cls, flow: WeightFlow | None) -> "Weights | None":
-        """The record of a flow."""
-        if flow is None:
-            return None
-        return cls(
-            homes=flow.homes, sharded=flow.sharded, route=flow.weights, gradients=flow.gradients
-        )
-
-    def flow(self) -> WeightFlow:
-        """The flow of the record."""
-        return WeightFlow(self.homes, self.sharded, self.route, self.gradients)
-
-
-class Versions(Record):
-    """How often weights are updated, and the versions that ops read: a `WeightVersions`."""
-
-    update_every: PositiveInt = Field(description="micro-batches of an update")
-    forward: ForwardReads
-    backward: BackwardReads
-
-    @classmethod
-    def of(cls, rule: WeightVersions | None) -> "Versions | None":
-        """The record of a rule."""
-        if rule is None:
-            return None
-        return cls(update_every=rule.every, forward=rule.forward, backward=rule.backward)
-
-    def rule(self) -> WeightVersions:
-        """The rule of the record."""
-        return WeightVersions(self.update_every, self.forward, self.backward)
 
 
 class Plan(Displayed, FileRecord):

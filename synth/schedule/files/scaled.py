@@ -4,9 +4,10 @@ from pydantic import ValidationError
 
 from synth.costs import HOST, Costs, StageCosts
 from synth.errors import SynthError
-from synth.profile import Link, Links, NodeLink, PairLink
+from synth.links import Link, Links, NodeLink, PairLink
 from synth.record import describe
-from synth.schedule.files.plan_file import Claim, Plan
+from synth.schedule.files.claim import Claim
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
 # The largest factor, and the inverse of the smallest; no machine differs more from another.

@@ -14,8 +14,8 @@ evaluated in a fraction of the time.
 
 from dataclasses import replace
 
+from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.profile import Link, Links
 from synth.schedule.memory import kept_bytes
 from synth.schedule.weight_flow import Sharded
 from synth.solver.weights.travel import TravelProblem, everywhere

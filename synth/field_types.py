@@ -1,0 +1,40 @@
+"""Types of fields in the JSON files: whole numbers, times, and texts of one line."""
+
+import unicodedata
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from synth.layer_times import MOST_US
+from synth.units import shown
+
+TimeUs = Annotated[float, Field(ge=0, le=MOST_US)]
+
+
+def _number(given: object) -> object:
+    """Refuse booleans and texts as a number of bytes; 80e9 is one."""
+    if isinstance(given, float) and given.is_integer():
+        return int(given)
+    if isinstance(given, bool | str | float):
+        raise ValueError("Input should be a valid integer")
+    return given
+
+
+Whole = Annotated[int, BeforeValidator(_number)]
+
+# Unicode categories: control characters, surrogates, line and paragraph separators.
+_UNSHOWN = ("Cc", "Cs", "Zl", "Zp")
+
+
+def check_plain(text: str) -> str:
+    """Text that can be shown: without control characters and halves of characters."""
+    for character in text:
+        if unicodedata.category(character) in _UNSHOWN:
+            raise ValueError(
+                f"{shown(text)} has U+{ord(character):04X} in it, which cannot be shown; needed: "
+                f"plain text in one line"
+            )
+    return text
+
+
+PlainText = Annotated[str, AfterValidator(check_plain)]

@@ -1,0 +1,97 @@
+"""The claim of a plan file: times, peaks and a bound, which anyone can check again."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from pydantic import Field, NonNegativeInt
+
+from synth.certificate import Certificate
+from synth.costs import Costs
+from synth.field_types import PlainText
+from synth.objective import BoundScope, Objective
+from synth.record import Record
+from synth.schedule.error import ScheduleError
+from synth.schedule.memory import peak_bytes
+from synth.schedule.model import Schedule
+from synth.schedule.verify import verify
+from synth.version import __version__
+
+# `stopped_by` of a schedule that no search found; its bound is the largest work of a rank.
+NOT_SEARCHED = "not searched"
+
+
+class Claim(Record):
+    """The solver's claim about a schedule; `check` simulates the schedule again and compares.
+
+    `bound_holds_for` names the partitions for which `lower_bound_us` is proven; a bound for several
+    also holds for this one. Files without it mean this partition. `certificate` says how the bound
+    was proven; files before version 4 have none.
+    """
+
+    objective: str
+    makespan_us: NonNegativeInt
+    period_us: NonNegativeInt
+    peak_bytes: tuple[NonNegativeInt, ...]
+    lower_bound_us: NonNegativeInt
+    gap: float = Field(ge=0, le=1)
+    bound_holds_for: BoundScope = BoundScope.PARTITION
+    certificate: Certificate | None = None
+    found_by: PlainText
+    stopped_by: PlainText
+    seed: int | None = None
+    solve_seconds: float | None = None
+    synth_version: str
+
+    @classmethod
+    def of(cls, schedule: Schedule, costs: Costs, caps_bytes: Sequence[int] | None = None) -> Self:
+        """Make the claim that the simulation supports, with the largest work of a rank as bound.
+
+        Raises:
+            ScheduleError: the schedule cannot run.
+        """
+        lowered, timeline = verify(schedule, costs, caps_bytes)
+        value_us, bound_us = timeline.makespan_us, max(timeline.work_us)
+        return cls(
+            objective=str(Objective.MAKESPAN),
+            makespan_us=value_us,
+            period_us=timeline.period_us,
+            peak_bytes=peak_bytes(lowered),
+            lower_bound_us=bound_us,
+            gap=(value_us - bound_us) / value_us if value_us else 0.0,
+            found_by=schedule.name,
+            stopped_by=NOT_SEARCHED,
+            synth_version=__version__,
+        )
+
+    @property
+    def judged_by(self) -> Objective:
+        """The objective of the bound and of the gap.
+
+        Raises:
+            ValueError: the objective in the file is unknown.
+        """
+        return Objective.parse(self.objective)
+
+    @property
+    def value_us(self) -> int:
+        """The objective's value."""
+        return self.judged_by.value_us(self)
+
+    def check_proof(self) -> None:
+        """Check that the bound and the gap are possible for the claimed value.
+
+        Raises:
+            ScheduleError: they contradict it.
+        """
+        try:
+            value_us = self.value_us
+        except ValueError as error:
+            raise ScheduleError(f"objective: {error}") from None
+        if self.lower_bound_us > value_us:
+            raise ScheduleError(
+                f"lower_bound_us {self.lower_bound_us} is above the {self.judged_by.words}, "
+                f"{value_us} µs"
+            )
+        gap = (value_us - self.lower_bound_us) / value_us if value_us else 0.0
+        if abs(gap - self.gap) > 1e-9:
+            raise ScheduleError(f"gap is {self.gap}, but the bound and the value make it {gap}")

@@ -1,0 +1,48 @@
+"""The parts of a plan file about weights: their homes and routes, their updates and versions."""
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from synth.record import Record
+from synth.schedule.weight_flow import Route, Sharded, WeightFlow
+from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
+
+
+class Weights(Record):
+    """The homes of all stages, and the routes of weights and gradients: a `WeightFlow`."""
+
+    homes: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[stage] → ranks")
+    sharded: Sharded
+    route: Route
+    gradients: Route
+
+    @classmethod
+    def of(cls, flow: WeightFlow | None) -> "Weights | None":
+        """The record of a flow."""
+        if flow is None:
+            return None
+        return cls(
+            homes=flow.homes, sharded=flow.sharded, route=flow.weights, gradients=flow.gradients
+        )
+
+    def flow(self) -> WeightFlow:
+        """The flow of the record."""
+        return WeightFlow(self.homes, self.sharded, self.route, self.gradients)
+
+
+class Versions(Record):
+    """How often weights are updated, and the versions that ops read: a `WeightVersions`."""
+
+    update_every: PositiveInt = Field(description="micro-batches of an update")
+    forward: ForwardReads
+    backward: BackwardReads
+
+    @classmethod
+    def of(cls, rule: WeightVersions | None) -> "Versions | None":
+        """The record of a rule."""
+        if rule is None:
+            return None
+        return cls(update_every=rule.every, forward=rule.forward, backward=rule.backward)
+
+    def rule(self) -> WeightVersions:
+        """The rule of the record."""
+        return WeightVersions(self.update_every, self.forward, self.backward)
