@@ -24,9 +24,10 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.schedule import ScheduleError, verify
 from synth.schedule.memory import kept_bytes
+from synth.schedule.placements import everywhere
 from synth.solver import Problem, SolveOptions
 from synth.solver.weights.first_orders import published
-from synth.solver.weights.travel import TravelProblem, WeightMovement, everywhere
+from synth.solver.weights.travel import TravelProblem, WeightMovement
 from synth.solver.weights.travel_search import solve_travelling
 
 FORMAT = "synth-weight-search-benchmark-1"

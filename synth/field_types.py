@@ -22,6 +22,9 @@ def _number(given: object) -> object:
 
 Whole = Annotated[int, BeforeValidator(_number)]
 
+# As many ranks, ops or micro-batches as a token has digits for.
+StrictCount = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
+
 # Unicode categories: control characters, surrogates, line and paragraph separators.
 _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")
 

@@ -92,7 +92,7 @@ class _Drafting:
 
 
 def make(setting: Setting) -> Programs:
-    """See above."""
+    """Draft all programs with the rule of the groups, and put the updates in."""
     n = setting.num_ranks
     every = batch_size(setting, 2 * n)
     return with_updates(_Drafting(n, setting.num_micro_batches, every).drafted(), every)

@@ -1,7 +1,7 @@
-"""Judges variants of a problem by their list schedules, which takes little and a known effort.
+"""Judging variants of a problem by list schedules: a quick estimate, within a given effort.
 
-Partitions (`partition.tight_cap_search`) and choices of layers to recompute
-(`recompute.layer_choice`) are compared so before any of them gets a trial of the solver.
+It ranks partitions (`partition.tight_cap_search`) and choices of layers to recompute
+(`recompute.layer_choice`) before any of them gets a trial of the solver.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Why a plan is as it is, in a sentence: the ranks whose memory is full, and a known schedule."""
+"""The reason for a plan, in a sentence: what binds, and how long a known schedule takes."""
 
 from dataclasses import dataclass
 

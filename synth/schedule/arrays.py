@@ -125,16 +125,31 @@ class OpArrays:
             found[stage, microbatch, replica] = SAVED_MODES[self.saved_mode_codes[cell]]
         return found
 
+    def of_kinds(self, *kinds: OpKind) -> Flags:
+        """A mask of the ops of some kinds."""
+        return np.isin(self.kind, [KIND_CODES[kind] for kind in kinds])
+
+    def name(self, node: int) -> str:
+        """An op for messages: its rank, its place there, and its token."""
+        rank = int(self.rank[node])
+        place = node - self.first_node[rank]
+        return f"rank {rank}, op {place} ({self.ops[rank][place]})"
+
     @cached_property
     def of_step(self) -> Flags:
         """A mask of the STEPs."""
         return np.equal(self.kind, KIND_CODES[OpKind.STEP])
 
     @cached_property
+    def copies(self) -> IntArray:
+        """The stage copy of every op: replica · S + stage."""
+        copies: IntArray = self.replica * self.num_stages + self.stage
+        return copies
+
+    @cached_property
     def cells(self) -> IntArray:
         """The cell of every op; a STEP's number is that of its update."""
-        first = (self.replica * self.num_stages + self.stage) * self.schedule.num_micro_batches
-        cells: IntArray = first + self.microbatch
+        cells: IntArray = self.copies * self.schedule.num_micro_batches + self.microbatch
         return cells
 
     @cached_property

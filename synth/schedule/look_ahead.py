@@ -23,8 +23,8 @@ argument needs only that all instructions before a head have run, that each link
 and that nothing early waits.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import ChainMap, Counter, defaultdict
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from synth.costs import HOST
@@ -210,7 +210,7 @@ class LookAhead:
 
         Behind the furthest instruction that has run, everything is as in the plan.
         """
-        uses = self._uses.copy()
+        uses = ChainMap({}, self._uses)  # its writes stay out of `self._uses`
         level = self.level_bytes
         last = max(self._furthest, index)
         rest = (i for i in range(self.head, last + 1) if i != index and not self._done[i])
@@ -223,7 +223,7 @@ class LookAhead:
         return True
 
     def _step(
-        self, facts: _Facts, level: int, uses: Counter[Value] | None = None
+        self, facts: _Facts, level: int, uses: MutableMapping[Value, int] | None = None
     ) -> tuple[int, int]:
         """The level after an instruction, and the highest during it."""
         left = self._uses if uses is None else uses
@@ -231,7 +231,7 @@ class LookAhead:
         after -= sum(self._bytes_of(value) for value in facts.touched if left[value] == 1)
         return after, max(level + facts.rise_bytes, after)
 
-    def _touch(self, uses: Counter[Value], facts: _Facts) -> list[Value]:
+    def _touch(self, uses: MutableMapping[Value, int], facts: _Facts) -> list[Value]:
         freed = []
         for value in facts.touched:
             uses[value] -= 1

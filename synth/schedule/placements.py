@@ -71,7 +71,11 @@ def wave(num_ranks: int, waves: int = 1) -> Placement:
 
 def replicated(num_ranks: int, rounds: int = 1) -> Placement:
     """Place a copy of all stages, `rounds` for each rank, on every rank."""
-    num_stages = rounds * num_ranks
+    return everywhere(num_ranks, rounds * num_ranks)
+
+
+def everywhere(num_ranks: int, num_stages: int) -> Placement:
+    """Place a copy of all stages on every rank."""
     return Placement(tuple((rank,) * num_stages for rank in range(num_ranks)))
 
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from synth.costs import IntArray
 from synth.op_kinds import OpKind
-from synth.schedule.arrays import KIND_CODES
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.simulate import Timeline
 
@@ -24,23 +23,24 @@ from synth.schedule.simulate import Timeline
 def steady_us(timeline: Timeline) -> float | None:
     """The simulated time per micro-batch, from the backwards of the first stage while it is full.
 
+    It is measured over a whole number of repetitions: as many micro-batches as are in flight and as
+    an update takes divide a repetition. In fewer, updates would count too often or not at all.
+
     Returns:
-        None for a schedule that flushes, or one that is never full for as many micro-batches as
-        are in flight.
+        None for a schedule that flushes, or one that is never full for a whole repetition.
     """
     lowered = timeline.lowered
     rule, m = lowered.schedule.versions, lowered.schedule.num_micro_batches
     if rule is None:
         return None
     in_flight = int(_in_flight(lowered)[0])
-    first, last = in_flight, m - in_flight
-    # What repeats is a number of micro-batches that both divide.
-    length = (last - first) // lcm(in_flight, rule.every) * lcm(in_flight, rule.every)
-    length = length or last - first
-    if length < in_flight:
+    repetition = lcm(in_flight, rule.every)
+    last = m - in_flight
+    count = (last - in_flight) // repetition * repetition
+    if count < 1:
         return None
-    node: list[int] = _backwards(lowered, 0).tolist()
-    return (timeline.end_us[node[last]] - timeline.end_us[node[last - length]]) / length
+    node: list[int] = _backwards_of_first_stage(lowered).tolist()
+    return (timeline.end_us[node[last]] - timeline.end_us[node[last - count]]) / count
 
 
 def least_steady_us(lowered: Lowered) -> float | None:
@@ -72,25 +72,22 @@ def _round_trips_us(lowered: Lowered) -> list[float]:
 
 
 def _is_fused(lowered: Lowered) -> bool:
-    return bool((lowered.arrays.kind == KIND_CODES[OpKind.BW]).any())
+    return bool(lowered.arrays.of_kinds(OpKind.BW).any())
 
 
 def _in_flight(lowered: Lowered) -> IntArray:
     """By stage the most micro-batches whose F is over and whose B or BW is not."""
     arrays = lowered.arrays
-    begins = (arrays.kind == KIND_CODES[OpKind.F]).astype(np.int64)
-    ends = np.isin(arrays.kind, [KIND_CODES[OpKind.B], KIND_CODES[OpKind.BW]]).astype(np.int64)
+    change = arrays.of_kinds(OpKind.F).astype(np.int64) - arrays.of_kinds(OpKind.B, OpKind.BW)
     found = [
-        (begins - ends)[arrays.stage == stage].cumsum().max(initial=0)
-        for stage in range(arrays.num_stages)
+        change[arrays.stage == stage].cumsum().max(initial=0) for stage in range(arrays.num_stages)
     ]
     return np.array(found)
 
 
-def _backwards(lowered: Lowered, stage: int) -> IntArray:
-    """The nodes of a stage's B's or BW's, by micro-batch."""
+def _backwards_of_first_stage(lowered: Lowered) -> IntArray:
+    """The nodes of its B's or BW's, by micro-batch."""
     arrays = lowered.arrays
-    is_backward = np.isin(arrays.kind, [KIND_CODES[OpKind.B], KIND_CODES[OpKind.BW]])
-    node = (is_backward & (arrays.stage == stage)).nonzero()[0]
+    node = (arrays.of_kinds(OpKind.B, OpKind.BW) & (arrays.stage == 0)).nonzero()[0]
     ordered: IntArray = node[arrays.microbatch[node].argsort()]
     return ordered

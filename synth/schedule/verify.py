@@ -112,7 +112,7 @@ def _check_ops_exist(arrays: OpArrays) -> None:
 def _all_exist(arrays: OpArrays) -> bool:
     schedule = arrays.schedule
     holder = np.array(schedule.placement.ranks)
-    guest = np.isin(arrays.kind, [KIND_CODES[kind] for kind in _GUESTS])
+    guest = arrays.of_kinds(*_GUESTS)
     ends = (len(OpKind), arrays.num_stages, schedule.num_micro_batches, len(holder))
     is_one_update = schedule.versions is None
     return bool(

@@ -1,10 +1,8 @@
 """The verifier's part for weights with versions: STEPs, batches of gradients, versions read."""
 
-import numpy as np
-
 from synth.costs import Costs
 from synth.op_kinds import OpKind
-from synth.schedule.arrays import KIND_CODES, OpArrays
+from synth.schedule.arrays import OpArrays
 from synth.schedule.error import ScheduleError
 from synth.schedule.lowering.version_accesses import VersionAccesses
 from synth.schedule.model import Schedule
@@ -49,7 +47,7 @@ def check_versions(arrays: OpArrays, accesses: VersionAccesses) -> None:
         node = int(late[0])
         stage, version = int(arrays.stage[node]), int(accesses.version[node])
         raise ScheduleError(
-            f"{_name(arrays, node)} reads version {version} of stage {stage}, which "
+            f"{arrays.name(node)} reads version {version} of stage {stage}, which "
             f"{Op(OpKind.STEP, stage, version - 1)} makes behind it; the newest one there is "
             f"{int(accesses.newest[node])}. Update less often, or keep fewer micro-batches in "
             f"flight"
@@ -77,18 +75,12 @@ def _check_steps(arrays: OpArrays, accesses: VersionAccesses) -> None:
 
 def _check_batches_apart(arrays: OpArrays, accesses: VersionAccesses) -> None:
     """A gradient is added after the update of the batch before: there is one accumulator."""
-    adds = np.isin(arrays.kind, [KIND_CODES[OpKind.W], KIND_CODES[OpKind.BW]])
+    adds = arrays.of_kinds(OpKind.W, OpKind.BW)
     early = (adds & (arrays.microbatch // accesses.rule.every > accesses.newest)).nonzero()[0]
     if len(early):
         node = int(early[0])
         stage, newest = int(arrays.stage[node]), int(accesses.newest[node])
         raise ScheduleError(
-            f"{_name(arrays, node)} adds to the gradient before {Op(OpKind.STEP, stage, newest)} "
+            f"{arrays.name(node)} adds to the gradient before {Op(OpKind.STEP, stage, newest)} "
             f"has taken that of the batch before"
         )
-
-
-def _name(arrays: OpArrays, node: int) -> str:
-    rank = int(arrays.rank[node])
-    place = node - arrays.first_node[rank]
-    return f"rank {rank}, op {place} ({arrays.ops[rank][place]})"

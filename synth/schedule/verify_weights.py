@@ -90,14 +90,14 @@ def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
         for visit, source in sources_of_visits(arrays, visits):
             if source.rank == visit.rank:
                 raise ScheduleError(
-                    f"{_name(arrays, visit.node)}: the home of stage {visit.stage} is this rank, "
+                    f"{arrays.name(visit.node)}: the home of stage {visit.stage} is this rank, "
                     f"which would send the weights of this visit to itself; leave the visit out"
                 )
     if visits.homeless:
         node = visits.homeless[0]
         homes = visits.flow.homes[int(arrays.stage[node])]
         raise ScheduleError(
-            f"{_name(arrays, node)}: the weights of stage {int(arrays.stage[node])} are not on "
+            f"{arrays.name(node)}: the weights of stage {int(arrays.stage[node])} are not on "
             f"this rank; their home is {_ranks(homes)}, and no visit is open"
         )
     if visits.unmatched:
@@ -105,21 +105,21 @@ def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
     if visits.outdated:
         node = visits.outdated[0]
         raise ScheduleError(
-            f"{_name(arrays, node)}: other homes have updated their shares of stage "
+            f"{arrays.name(node)}: other homes have updated their shares of stage "
             f"{int(arrays.stage[node])} since the last iteration; an UNSHARD (U) must stand before "
             f"the first op that reads it"
         )
     if visits.unfinished:
         raise ScheduleError(
-            f"{_name(arrays, visits.unfinished[0])}: whole gradients are kept here, so REDUCE_GRAD "
+            f"{arrays.name(visits.unfinished[0])}: whole gradients are kept here, so REDUCE_GRAD "
             f"(A) comes once, behind the last W"
         )
     pair = disordered(arrays, visits.flow)
     if pair is not None:
         node, other = pair
-        against = f"while {_name(arrays, other)} comes there" if other >= 0 else "alone"
+        against = f"while {arrays.name(other)} comes there" if other >= 0 else "alone"
         raise ScheduleError(
-            f"{_name(arrays, node)} calls a collective {against}; all homes of a stage must list "
+            f"{arrays.name(node)} calls a collective {against}; all homes of a stage must list "
             f"its visits and reductions in one order"
         )
 
@@ -133,18 +133,18 @@ def _check_steps(arrays: OpArrays, flow: WeightFlow) -> None:
             homes = flow.homes[stage]
             alone = "which alone runs" if len(homes) == 1 else "which alone run"
             raise ScheduleError(
-                f"{_name(arrays, node)}: stage {stage} has its home on {_ranks(homes)}, {alone} "
+                f"{arrays.name(node)}: stage {stage} has its home on {_ranks(homes)}, {alone} "
                 f"its STEP"
             )
         if first.setdefault((stage, rank), node) != node:
             raise ScheduleError(
-                f"{_name(arrays, node)}: {_name(arrays, first[stage, rank])} updates stage "
+                f"{arrays.name(node)}: {arrays.name(first[stage, rank])} updates stage "
                 f"{stage} already; all copies on a rank are one set of parameters, with one STEP"
             )
 
 
 def _why_unmatched(arrays: OpArrays, node: int) -> str:
-    kind, where = list(OpKind)[int(arrays.kind[node])], _name(arrays, node)
+    kind, where = list(OpKind)[int(arrays.kind[node])], arrays.name(node)
     if kind == OpKind.UNSHARD:
         return f"{where}: no op reads the weights of this visit"
     if kind == OpKind.RESHARD:
@@ -152,12 +152,6 @@ def _why_unmatched(arrays: OpArrays, node: int) -> str:
     if kind == OpKind.REDUCE_GRAD:
         return f"{where}: there is no gradient since the last one"
     return f"{where}: no REDUCE_GRAD (A) follows, so this gradient never reaches its home"
-
-
-def _name(arrays: OpArrays, node: int) -> str:
-    rank = int(arrays.rank[node])
-    place = node - arrays.first_node[rank]
-    return f"rank {rank}, op {place} ({arrays.ops[rank][place]})"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.op_kinds import OpKind
-from synth.schedule.arrays import KIND_CODES
 from synth.schedule.lowering.lower import Lowered
 
 
@@ -33,7 +32,7 @@ def version_facts(lowered: Lowered) -> tuple[StageVersions, ...]:
     m = arrays.schedule.num_micro_batches
     read = np.zeros((2, arrays.num_stages, m), dtype=np.int64)
     for row, kinds in enumerate(((OpKind.F,), (OpKind.B, OpKind.BW))):
-        node = np.isin(arrays.kind, [KIND_CODES[kind] for kind in kinds]).nonzero()[0]
+        node = arrays.of_kinds(*kinds).nonzero()[0]
         read[row, arrays.stage[node], arrays.microbatch[node]] = accesses.version[node]
     delay = (np.arange(m) // accesses.rule.every - read).max(axis=2).tolist()
     drift = np.abs(read[1] - read[0]).max(axis=1).tolist()

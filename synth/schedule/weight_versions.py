@@ -54,10 +54,6 @@ class WeightVersions:
     forward: ForwardReads = ForwardReads.NEWEST
     backward: BackwardReads = BackwardReads.STASHED
 
-    def update_of(self, microbatch: int) -> int:
-        """The update that takes a micro-batch's gradient."""
-        return microbatch // self.every
-
     def __str__(self) -> str:
         """The three words: `every 4, F batch-1, B stashed`."""
         return f"every {self.every}, F {self.forward}, B {self.backward}"

@@ -473,11 +473,11 @@ class TravelTuning:
     # Times that visits are placed again with less room, if a rank exceeds its limit.
     corrections: int = 4
     # Orders that are kept to begin from, and the moves of one run of annealing.
-    pool: int = 6
-    moves: int = 300
+    pool_size: int = 6
+    moves_per_run: int = 300
     # Temperature at the beginning and the end of a run, as shares of the value.
-    hot: float = 0.01
-    cold: float = 0.0003
+    hottest_share: float = 0.01
+    coldest_share: float = 0.0003
     # Largest distance of a move, and the share of moves that change the placing of visits.
     farthest: int = 16
     placing_share: float = 0.2

@@ -9,9 +9,10 @@ from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.runtime.training.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.placements import everywhere
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.weights.travel import TravelProblem, WeightMovement, everywhere
+from synth.solver.weights.travel import TravelProblem, WeightMovement
 from synth.solver.weights.travel_search import TravelSearch
 from tests.runtime.test_train_weights_travel import (
     TINY,

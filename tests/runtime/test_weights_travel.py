@@ -15,11 +15,12 @@ from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
+from synth.schedule.placements import everywhere
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.solver.problem import Problem
 from synth.solver.weights.first_orders import first_orders
 from synth.solver.weights.programs import make_schedule
-from synth.solver.weights.travel import TravelProblem, WeightMovement, everywhere
+from synth.solver.weights.travel import TravelProblem, WeightMovement
 from synth.solver.weights.visit_placement import OpNeeds, Placing
 from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import RankThreads, draw_weights, group_here

@@ -48,7 +48,7 @@ def roomy(lowered: Lowered, factor: float = 2.0) -> list[int]:
 
 
 class State(NamedTuple):
-    """What has happened: the instructions done on every rank, and the transfers that ended."""
+    """The events so far: the instructions done on every rank, and the transfers that ended."""
 
     done: tuple[tuple[bool, ...], ...]
     arrived: frozenset[Transfer]

@@ -509,3 +509,28 @@ def test_both_copies_of_the_stages_are_in_a_ranks_layers() -> None:
     profile = Profile.load(find("zb-1.5b-p8-m24"))
     plan = Plan.of(profile, [12, 12], generate("chimera", 2, 4))
     assert [list(plan.modules(rank, range(24))) for rank in (0, 1)] == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("family", "place", "odd"),
+    [
+        ("zero:1", ("weights", "homes"), [[True], [False]]),
+        ("zero:1", ("placement",), [[True, False], [True, False]]),
+        ("pipedream", ("versions", "update_every"), True),
+        ("2bw:every=2", ("versions", "update_every"), "2"),
+        ("2bw:every=2", ("versions", "update_every"), 0),
+    ],
+)
+def test_ranks_and_numbers_of_micro_batches_are_whole_numbers(
+    family: str, place: tuple[str, ...], odd: object
+) -> None:
+    profile = Profile.load(find("gpt-bytes-cpu"))
+    half = len(profile.layers) // 2
+    sizes = [half, len(profile.layers) - half]
+    data = json.loads(Plan.of(profile, sizes, generate(family, 2, 4)).to_json())
+    at = data
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = odd
+    with pytest.raises(SynthError, match=place[-1]):
+        Plan.from_json(json.dumps(data))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from synth.costs import Costs, uniform_costs
+from synth.errors import SynthError
 from synth.families import generate
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
@@ -75,3 +76,17 @@ def test_a_schedule_that_flushes_or_is_never_full_has_none() -> None:
     short = simulate(lower_checked(generate("2bw", 4, 8), given))
     assert steady_us(flushing) is None and least_steady_us(flushing.lowered) is None
     assert steady_us(short) is None
+
+
+@pytest.mark.parametrize("name", ["2bw", "paci", "2bw:every=24", "paci:every=12"])
+def test_a_time_is_of_whole_updates_and_no_less_than_the_bound(name: str) -> None:
+    """A STEP that takes long must not fall between the micro-batches that are measured."""
+    for n, m in ((1, 24), (3, 24), (4, 12), (5, 24), (5, 96)):
+        given = costs(n, 3, step_us=1000)
+        try:
+            line = simulate(lower_checked(generate(name, n, m, costs=given), given))
+        except SynthError:
+            continue  # the family needs other numbers
+        found_us, least_us = steady_us(line), least_steady_us(line.lowered)
+        assert least_us is not None
+        assert found_us is None or found_us >= least_us - 1e-9

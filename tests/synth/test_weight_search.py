@@ -17,6 +17,7 @@ from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import lower
 from synth.schedule.memory import kept_bytes, peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.placements import everywhere
 from synth.schedule.simulate import DeadlockError, simulate
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Sharded
@@ -30,7 +31,6 @@ from synth.solver.weights.programs import make_schedule
 from synth.solver.weights.travel import (
     TravelProblem,
     WeightMovement,
-    everywhere,
     passes_from_rank_to_rank,
 )
 from synth.solver.weights.travel_bounds import prove_travel

@@ -1,4 +1,4 @@
-"""Where the search may put weights, and the candidates that follow."""
+"""The choices of `--weights`, and the candidates that follow from each."""
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum

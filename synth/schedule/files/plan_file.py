@@ -5,12 +5,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from synth.costs import Costs
 from synth.display import Displayed
 from synth.errors import SynthError
-from synth.field_types import PlainText
+from synth.field_types import PlainText, StrictCount
 from synth.measurement_conditions import Conditions
 from synth.partition_costs import partition_costs
 from synth.profile import Profile, Workload
@@ -30,9 +30,6 @@ from synth.schedule.verify import ScheduleError, verify
 from synth.units import format_bytes, format_us, shown
 
 _Layer = TypeVar("_Layer")
-
-# As many ops or micro-batches as a token has digits for.
-_Number = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
 
 # Fits into 64 bits.
 _Cap = Annotated[int, Field(gt=0, lt=2**62, strict=True)]
@@ -61,18 +58,18 @@ class Plan(Displayed, FileRecord):
     arguments: dict[str, str] = Field(default_factory=dict)
     partition: tuple[PositiveInt, ...] = Field(description="layers per stage, in forward order")
     layers: tuple[PlainText, ...] = Field(description="layer names, in forward order")
-    recomputed_layers: tuple[_Number, ...] | None = Field(
+    recomputed_layers: tuple[StrictCount, ...] | None = Field(
         default=None, description="places of the layers of which F keeps only the input"
     )
-    placement: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[replica][stage] → rank")
-    receive_ahead: _Number = 1
-    send_behind: _Number = 2
+    placement: tuple[tuple[StrictCount, ...], ...] = Field(description="[replica][stage] → rank")
+    receive_ahead: StrictCount = 1
+    send_behind: StrictCount = 2
     eager: bool = Field(default=True, description="copies are reduced as soon as possible")
     weights: Weights | None = Field(default=None, description="how weights travel; None: they stay")
     versions: Versions | None = Field(
         default=None, description="updates within the plan; None: one, at its end"
     )
-    num_micro_batches: _Number = Field(gt=0)
+    num_micro_batches: StrictCount = Field(gt=0)
     caps_bytes: tuple[_Cap, ...] | None = None
     costs: Costs
     claim: Claim

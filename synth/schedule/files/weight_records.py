@@ -1,7 +1,8 @@
 """The parts of a plan file about weights: their homes and routes, their updates and versions."""
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 
+from synth.field_types import StrictCount
 from synth.record import Record
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
@@ -10,7 +11,7 @@ from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVe
 class Weights(Record):
     """The homes of all stages, and the routes of weights and gradients: a `WeightFlow`."""
 
-    homes: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[stage] → ranks")
+    homes: tuple[tuple[StrictCount, ...], ...] = Field(description="[stage] → ranks")
     sharded: Sharded
     route: Route
     gradients: Route
@@ -30,9 +31,9 @@ class Weights(Record):
 
 
 class Versions(Record):
-    """How often weights are updated, and the versions that ops read: a `WeightVersions`."""
+    """The rule of updates, and of the versions that ops read: a `WeightVersions`."""
 
-    update_every: PositiveInt = Field(description="micro-batches of an update")
+    update_every: StrictCount = Field(gt=0, description="micro-batches of an update")
     forward: ForwardReads
     backward: BackwardReads
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from synth.costs import Costs
 from synth.op_kinds import OpKind
-from synth.schedule.arrays import KIND_CODES, OpArrays
+from synth.schedule.arrays import OpArrays
 
 
 class CollectiveKind(StrEnum):
@@ -141,7 +141,7 @@ def _last_nodes(arrays: OpArrays, *kinds: OpKind) -> list[list[int]]:
     """The last op of some kinds for every stage copy, [stage][replica], or −1."""
     num_replicas = len(arrays.schedule.placement.ranks)
     last = np.full((arrays.num_stages, num_replicas), -1)
-    node = np.isin(arrays.kind, [KIND_CODES[kind] for kind in kinds]).nonzero()[0]
+    node = arrays.of_kinds(*kinds).nonzero()[0]
     last[arrays.stage[node], arrays.replica[node]] = node
     found: list[list[int]] = last.tolist()
     return found

@@ -15,7 +15,7 @@ import numpy as np
 
 from synth.costs import IntArray
 from synth.op_kinds import OpKind
-from synth.schedule.arrays import KIND_CODES, Flags, OpArrays
+from synth.schedule.arrays import OpArrays
 from synth.schedule.lowering.effects import VALUE_CODES, WEIGHTS, WGRAD, Pairs
 from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
 
@@ -46,8 +46,7 @@ def find_versions(arrays: OpArrays, rule: WeightVersions) -> VersionAccesses:
     """Find the versions that all ops read, and the STEPs that must stash one."""
     newest = _steps_before(arrays)
     version = _versions(arrays, rule, newest)
-    copy = arrays.cells // arrays.schedule.num_micro_batches
-    stash = _value(arrays, VALUE_CODES[WEIGHTS], copy, version)
+    stash = _value(arrays, VALUE_CODES[WEIGHTS], arrays.copies, version)
     stale = (~arrays.of_step & (version != NONE) & (version < newest)).nonzero()[0]
     of_gradients = _gradients_of_steps(arrays, rule)
     node = np.concatenate([stale, of_gradients.node])
@@ -69,7 +68,7 @@ def _value(arrays: OpArrays, kind_code: int, copy: IntArray, number: IntArray) -
 
 def _steps_before(arrays: OpArrays) -> IntArray:
     """For each op the number of STEPs of its stage copy that stand before it."""
-    copy = arrays.cells // arrays.schedule.num_micro_batches
+    copy = arrays.copies
     # The nodes of a copy stand on one rank, so their order is that of its program.
     order = copy.argsort(kind="stable")
     is_step = arrays.of_step[order].astype(np.int64)
@@ -83,7 +82,7 @@ def _steps_before(arrays: OpArrays) -> IntArray:
 
 def _versions(arrays: OpArrays, rule: WeightVersions, newest: IntArray) -> IntArray:
     version = np.where(arrays.of_step, arrays.microbatch, NONE)
-    forward = _of_kinds(arrays, OpKind.F)
+    forward = arrays.of_kinds(OpKind.F)
     match rule.forward:
         case ForwardReads.NEWEST:
             read = newest
@@ -95,7 +94,7 @@ def _versions(arrays: OpArrays, rule: WeightVersions, newest: IntArray) -> IntAr
         case ForwardReads.PREVIOUS_BATCH:
             read = np.maximum(arrays.microbatch // rule.every - 1, 0)
     version[forward] = read[forward]
-    backward = _of_kinds(arrays, OpKind.B, OpKind.BW, OpKind.R)
+    backward = arrays.of_kinds(OpKind.B, OpKind.BW, OpKind.R)
     read = newest
     if rule.backward == BackwardReads.STASHED:
         by_cell = np.zeros(arrays.num_cells, dtype=np.int64)
@@ -105,15 +104,10 @@ def _versions(arrays: OpArrays, rule: WeightVersions, newest: IntArray) -> IntAr
     return version
 
 
-def _of_kinds(arrays: OpArrays, *kinds: OpKind) -> Flags:
-    return np.isin(arrays.kind, [KIND_CODES[kind] for kind in kinds])
-
-
 def _gradients_of_steps(arrays: OpArrays, rule: WeightVersions) -> Pairs:
     """Every STEP with the wgrad of each micro-batch of its batch."""
     step = arrays.of_step.nonzero()[0]
-    m = arrays.schedule.num_micro_batches
-    copy, first = arrays.cells[step] // m, arrays.microbatch[step] * rule.every
-    number = np.minimum(first[:, None] + np.arange(rule.every), m - 1)
-    value = _value(arrays, VALUE_CODES[WGRAD], copy[:, None], number)
+    last, first = arrays.schedule.num_micro_batches - 1, arrays.microbatch[step] * rule.every
+    number = np.minimum(first[:, None] + np.arange(rule.every), last)
+    value = _value(arrays, VALUE_CODES[WGRAD], arrays.copies[step, None], number)
     return Pairs(np.repeat(step, rule.every), value.ravel())

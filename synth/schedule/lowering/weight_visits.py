@@ -103,7 +103,7 @@ class _Finder:
     def __init__(self, arrays: OpArrays, flow: WeightFlow) -> None:
         self.arrays, self.flow = arrays, flow
         self.num_micro_batches = arrays.schedule.num_micro_batches
-        copy = arrays.cells // self.num_micro_batches
+        copy = arrays.copies
         # The nodes of a copy stand on one rank, so their order is that of its program.
         order = copy.argsort(kind="stable")
         ends = np.bincount(copy, minlength=int(copy.max(initial=0)) + 1).cumsum()
@@ -233,7 +233,7 @@ class _Finder:
         """Chain the contributions of a stage in the order of micro-batches, and the STEP to it."""
         arrays = self.arrays
         adder = np.full((arrays.num_stages, self.num_micro_batches), _NONE)
-        adds = np.isin(arrays.kind, [KIND_CODES[kind] for kind in _ADDING]).nonzero()[0]
+        adds = arrays.of_kinds(*_ADDING).nonzero()[0]
         adder[arrays.stage[adds], arrays.microbatch[adds]] = adds
         for node in adds.tolist():
             self.makes.append((node, self._value(_SUM, node)))
@@ -346,7 +346,7 @@ def _calls(arrays: OpArrays, flow: WeightFlow) -> list[int]:
         )
         if route == Route.GATHER
     ]
-    nodes = np.isin(arrays.kind, [KIND_CODES[kind] for kind in kinds]).nonzero()[0]
+    nodes = arrays.of_kinds(*kinds).nonzero()[0]
     found: list[int] = nodes.tolist()
     return found
 

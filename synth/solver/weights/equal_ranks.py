@@ -6,10 +6,10 @@ of the rank with the least limit, which fits on all. A collective then starts as
 has come to it, and not when the last one has; so by induction along the order no op ends later than
 it did on that rank.
 
-Two ranks with links slowed down so that their collectives take as long, and with STEPs so long that
-a half of one takes as long as a share of it on all ranks, therefore have the same times, and with
-limits moved by the difference of their static bytes the same memory. They are
-evaluated in a fraction of the time.
+So two ranks have the same times as all of them if their links are slowed down until collectives
+take as long, and if half of a STEP takes as long as a share of it on all ranks. They have the same
+memory if the limit is changed by the difference of static bytes. They take a fraction of the time
+to evaluate.
 """
 
 from dataclasses import replace
@@ -17,13 +17,18 @@ from dataclasses import replace
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule.memory import kept_bytes
+from synth.schedule.placements import everywhere
 from synth.schedule.weight_flow import Sharded
-from synth.solver.weights.travel import TravelProblem, everywhere
+from synth.solver.weights.travel import TravelProblem
 
 
 def on_two_ranks(travel: TravelProblem, sharded: Sharded) -> TravelProblem:
-    """The same problem on two ranks, up to the rounding of collectives, for state that homes alone
-    keep."""
+    """Make the problem on two ranks that has the same times, up to the rounding of collectives.
+
+    Args:
+        travel: the problem.
+        sharded: the state that homes alone keep.
+    """
     problem, p = travel.problem, travel.num_ranks
     ring = [(rank, (rank + 1) % p) for rank in range(p)]
     mean_bytes = sum(stage.parameter_bytes for stage in travel.stages) // len(travel.stages)

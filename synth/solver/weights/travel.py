@@ -19,7 +19,7 @@ from synth.families.weipipe import home
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import kept_bytes
-from synth.schedule.model import Placement
+from synth.schedule.placements import everywhere
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.solver.problem import Problem
 
@@ -29,11 +29,6 @@ class WeightMovement(StrEnum):
 
     RING = "ring"
     GATHER = "gather"
-
-
-def everywhere(num_ranks: int, num_stages: int) -> Placement:
-    """A copy of all stages on every rank."""
-    return Placement(tuple((rank,) * num_stages for rank in range(num_ranks)))
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ class TravelSearch:
             self._pool.remove(same)
         self._pool.append(scored)
         self._pool.sort(key=lambda one: one.value_us)
-        del self._pool[TRAVEL.pool :]
+        del self._pool[TRAVEL.pool_size :]
 
     # Annealing
 
@@ -279,16 +279,17 @@ class TravelSearch:
 
     def _annealing(self, current: _Scored) -> Iterator[bool]:
         """Run from hot to cold, accepting worse candidates by Metropolis' rule."""
-        cooling = TRAVEL.cold / TRAVEL.hot
-        for step in range(TRAVEL.moves):
+        cooling = TRAVEL.coldest_share / TRAVEL.hottest_share
+        for step in range(TRAVEL.moves_per_run):
             moved = self._neighbour(current.candidate)
             scored = None if moved is None else self._try(moved, "annealing")
             yield moved is not None
             if scored is None:
                 continue
             worse_us = scored.value_us - current.value_us
-            heat_us = current.value_us * TRAVEL.hot * cooling ** (step / TRAVEL.moves)
-            if worse_us <= 0 or self._rng.random() < math.exp(-worse_us / max(heat_us, 1e-9)):
+            share = TRAVEL.hottest_share * cooling ** (step / TRAVEL.moves_per_run)
+            temperature_us = max(share * current.value_us, 1e-9)
+            if worse_us <= 0 or self._rng.random() < math.exp(-worse_us / temperature_us):
                 current = scored
 
     def _neighbour(self, candidate: _Candidate) -> _Candidate | None:
