@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.strads import SAMPLERS, Way, case_of, count
+from benchmarks.strads import SAMPLERS, UpdateScheduling, case_of, count
 from synth.errors import SynthError, TrainingDiverged
 from synth.runtime.execution.transport.groups import Group
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
@@ -291,7 +291,9 @@ def test_priority_takes_fewer_updates_than_a_fixed_or_random_order_to_a_sparse_s
     case = case_of(0, 200, 1, 0.0, relevant=5, rows=150, penalty_share=0.4)
 
     found = {
-        name: count(case, Way(name), [1e-6], ranks=1, seed=0, most_rounds=2000).updates[0]
+        name: count(
+            case, UpdateScheduling(name), [1e-6], ranks=1, seed=0, most_rounds=2000
+        ).updates[0]
         for name in SAMPLERS
     }
 
