@@ -13,14 +13,13 @@ from torch import Tensor
 
 from synth.errors import RunFailure, SynthError
 from synth.op_kinds import VISITS, OpKind
-from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
+from synth.schedule.lowering.lower import Action, Instruction, Lowered
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.validation_point import HalfOpenTransfers, find_validation_points
 
 from ...batch import Batch
 from ..gradients.copies_and_ties import Reducer
 from ..gradients.data_parallel import DataParallel
-from ..stage.boundary import Tensors
 from ..stage.loss_terms import LossTerms
 from ..stage.saved_moves import Moves
 from ..stage.stage_ops import StageOps
@@ -35,6 +34,8 @@ from .progress import RankProgress
 from .stage_protocol import StageProtocol
 from .step_table import SavedSizes, Shapes, Slots, StepTable
 from .stepper import ForwardPredictor, Stepper
+from .transfers import RankTransfers
+from .updates import Updates
 
 # The values that cross between ranks, or to the host and back, besides weights and sums.
 _TRANSFERRED = (ValueKind.ACT, ValueKind.GRAD, ValueKind.MOVED_OUT, ValueKind.MOVED_BACK)
@@ -98,9 +99,6 @@ class Executor:
         self._device = device
         self._clock = clock
         self._reducer = reducer
-        self._data_parallel = data_parallel
-        self._on_gradients = on_gradients
-        self._stepper: Stepper | None = None
         self._point = 0
         self._half_open = HalfOpenTransfers((), ())
         self._progress = progress
@@ -129,17 +127,25 @@ class Executor:
         self._versions: VersionedWeights | None = None
         if lowered.versions is not None:
             self._versions = VersionedWeights(lowered, rank, stages, self._slots, self._table)
-        self._last_backwards = _last_backwards(ops)
-        self._updates_at = _updating_steps(ops, at_last=self._travel is not None)
-        if self._versions is not None:
-            self._updates_at = {op: (op.stage,) for op in ops if op.kind == OpKind.STEP}
-        self._updates = False
+        self._transfers = RankTransfers(
+            channels, self._moves, self._travel, self._slots, self._table, device
+        )
+        self._updates = Updates(
+            ops,
+            stages,
+            self._table,
+            travel=self._travel,
+            reducer=reducer,
+            data_parallel=data_parallel,
+            on_gradients=on_gradients,
+            at_every_step=self._versions is not None,
+        )
         self._actions = [self._compile(lowered, i) for i in self._program]
         self._frees = [self._freed(i) for i in self._program]
         self._all = range(len(self._program))
         # Sums that travel reach their home by the program of each step, updating or not.
         self._without_update = [
-            i for i in self._all if self._travel is not None or not _updates(self._program[i])
+            i for i in self._all if self._travel is not None or not _is_of_update(self._program[i])
         ]
 
     def step(
@@ -171,7 +177,7 @@ class Executor:
             SynthError: the schedule has updates between its ops, and there is nothing to carry them
                 out, or they are not wanted.
         """
-        if self._versions is not None and (self._stepper is None or not update):
+        if self._versions is not None and (self.stepper is None or not update):
             raise SynthError(
                 "this schedule updates weights between its ops: give the pipeline a stepper "
                 "(build_flush_free_step), and let every step update"
@@ -183,7 +189,7 @@ class Executor:
             )
         self._is_broken = True
         terms = terms or self._mean
-        self._updates = update
+        self._updates.wanted = update
         for stage in self._stages.values():
             stage.begin()
         try:
@@ -208,11 +214,12 @@ class Executor:
 
     def _step_through(self, begin: Callable[[], None], update: bool) -> None:
         begin()
-        if self._stepper is not None:
-            self._stepper.begin()
+        stepper = self._updates.stepper
+        if stepper is not None:
+            stepper.begin()
         before = range(self._point)
         self._run(before)
-        if self._stepper is not None and self._stepper.late and not self._stepper.validate():
+        if stepper is not None and stepper.late and not stepper.validate():
             self._undo_iteration()
             begin()
             self._run(before)
@@ -232,7 +239,7 @@ class Executor:
     @property
     def stepper(self) -> Stepper | None:
         """Carries out the STEPs; None: the caller steps its optimizer."""
-        return self._stepper
+        return self._updates.stepper
 
     @stepper.setter
     def stepper(self, stepper: Stepper | None) -> None:
@@ -246,7 +253,7 @@ class Executor:
                 "this schedule updates weights between its ops, which cannot be validated "
                 "afterwards; leave post-validation out of the optimizer"
             )
-        self._stepper = stepper
+        self._updates.stepper = stepper
         if self._versions is not None:
             self._versions.predictor = stepper if isinstance(stepper, ForwardPredictor) else None
         self._point, self._half_open = 0, HalfOpenTransfers((), ())
@@ -276,30 +283,18 @@ class Executor:
         if self._travel is not None:
             self._travel.begin()
         if self._out_of_order is not None:
-            run = set(self._all if self._updates else self._without_update)
+            run = set(self._all if self._updates.wanted else self._without_update)
             self._out_of_order.begin([place for place in self._all if place not in run])
 
     def _undo_iteration(self) -> None:
         """Undo the ops that ran before the validation point, as all other ranks do.
 
-        Transfers cannot be undone, only completed: the half-open ones get their other end, with
-        arbitrary contents. Sends start before anything is waited for, so that no two ranks wait for
-        each other. Receives are waited for one by one, which takes the memory of one of them;
-        dropping the activations first has freed enough.
+        Activations are dropped first, which frees the memory for the transfers that are completed.
         """
-        step = self._table
-        step.values.clear()
+        self._table.values.clear()
         for stage in self._stages.values():
             stage.forget()
-        open_ones = [pending for pending in step.leaving if pending is not None]
-        open_ones += [self._channels.send(self._buffers(t), t) for t in self._half_open.to_send]
-        for pending in step.arriving:
-            if pending is not None:
-                pending.wait()
-        for transfer in self._half_open.to_receive:
-            self._channels.receive(self._buffers(transfer), transfer).wait()
-        for pending in open_ones:
-            pending.wait()
+        self._transfers.complete(self._half_open)
 
     def _run(self, places: Sequence[int]) -> None:
         """Run the instructions at some places of the program."""
@@ -344,9 +339,7 @@ class Executor:
             return self._compile_op(lowered, instruction.compute)
         if instruction.action in (Action.COLLECT, Action.COLLECTED):
             return self._compile_collective(instruction)
-        transfer = instruction.moved
-        run = {Action.RECV: self._receive, Action.SEND: self._send, Action.SENT: self._sent}
-        return partial(run[instruction.action], self._slots.number(transfer.value), transfer)
+        return self._transfers.compile(instruction)
 
     def _compile_collective(self, instruction: Instruction) -> Callable[[], None]:
         collective, starts = instruction.collected, instruction.action == Action.COLLECT
@@ -369,7 +362,7 @@ class Executor:
             OpKind.B: self._ops.backward,
             OpKind.BW: self._ops.backward,
             OpKind.W: self._ops.weights,
-            OpKind.STEP: self._compile_step,
+            OpKind.STEP: self._updates.compile_step,
             OpKind.OFFLOAD: self._moves.offload,
             OpKind.RELOAD: self._moves.expect,
             OpKind.HOST_FOR: self._moves.expect,
@@ -383,43 +376,11 @@ class Executor:
         if self._versions is not None:
             work = self._versions.running(op, work)
         run = partial(self._compute, op, arrivals, work)
-        return partial(self._complete, op.stage, run) if op in self._last_backwards else run
+        return self._updates.after(op, run)
 
     def _freed(self, instruction: Instruction) -> list[int]:
         numbers = self._slots.numbers
         return [numbers[value] for value in instruction.frees if value in numbers]
-
-    def _buffers(self, transfer: Transfer) -> Tensors:
-        """Empty tensors of a transfer's shapes."""
-        kind, stage, microbatch, _ = transfer.value
-        if kind in (ValueKind.WEIGHTS, ValueKind.GRAD_SUM) and self._travel is not None:
-            return self._travel.buffers(transfer.value)
-        if kind in (ValueKind.MOVED_OUT, ValueKind.MOVED_BACK):
-            return self._moves.buffers(stage, microbatch, self._device)
-        boundary = self._table.shapes[microbatch][stage]
-        if kind == ValueKind.ACT:
-            return boundary.activations(self._device)
-        return boundary.gradients(self._device)
-
-    def _receive(self, slot: int, transfer: Transfer) -> None:
-        buffers = self._buffers(transfer)
-        receiver = self._channels if self._travel is None else self._travel
-        self._table.arriving[slot] = receiver.receive(buffers, transfer)
-
-    def _send(self, slot: int, transfer: Transfer) -> None:
-        tensors = self._table.values[slot]
-        if self._travel is not None and self._travel.carries(transfer):
-            self._table.leaving[slot] = self._travel.send(tensors, transfer)
-            return
-        if tensors is None:
-            raise RuntimeError(f"{transfer} is to be sent before it was made")
-        self._table.leaving[slot] = self._channels.send(tensors, transfer)
-
-    def _sent(self, slot: int, transfer: Transfer) -> None:
-        pending, self._table.leaving[slot] = self._table.leaving[slot], None
-        if pending is None:
-            raise RuntimeError(f"{transfer} was not started")
-        pending.wait()
 
     def _compute(self, op: Op, arrivals: list[int], work: Callable[[], None]) -> None:
         """Wait for the inputs that are under way, then run the op."""
@@ -428,50 +389,12 @@ class Executor:
             if step.arriving[slot] is not None:
                 step.take_in(slot)
         if op.kind == OpKind.STEP:
-            self._before_step(op)
+            self._updates.prepare(op)
         if self._clock.recording:
             with self._clock.measure(op):
                 work()
         else:
             work()
-
-    def _complete(self, stage: int, run: Callable[[], None]) -> None:
-        """Run the op that completes a stage's gradients, then start their reduction."""
-        run()
-        if not self._updates:
-            return
-        self._stages[stage].reduce_gradients()
-        if self._on_gradients is not None:
-            self._on_gradients(stage)
-        if self._data_parallel is not None:
-            self._data_parallel.start(stage)
-
-    def _before_step(self, op: Op) -> None:
-        if self._travel is not None:
-            self._travel.deliver(op)
-        if self._versions is not None:
-            return  # every stage updates by itself
-        if self._updates and op in self._updates_at and not self._table.updating:
-            self._before_update()
-
-    def _before_update(self) -> None:
-        """Complete all gradients of the rank, and let the stepper compute their norm."""
-        self._table.updating = True
-        if self._reducer is not None:
-            self._reducer.finish()
-        if self._data_parallel is not None:
-            self._data_parallel.finish()
-        if self._stepper is not None:
-            self._stepper.synchronize()
-
-    def _compile_step(self, op: Op) -> Callable[[], None]:
-        """Return the STEP of a stage; copies on one rank share it, so only the first acts."""
-        return partial(self._optimizer_steps, self._updates_at.get(op, ()))
-
-    def _optimizer_steps(self, stages: Iterable[int]) -> None:
-        if self._stepper is not None and self._updates:
-            for stage in stages:
-                self._stepper.step(stage)
 
     def _describe(self, instruction: Instruction, error: Exception) -> str:
         numbers, arriving = self._slots.numbers, self._table.arriving
@@ -484,28 +407,7 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _last_backwards(ops: Sequence[Op]) -> set[Op]:
-    """The op of each stage of a rank after which its gradients are complete."""
-    kinds = (OpKind.B, OpKind.W, OpKind.BW)
-    return set({op.stage: op for op in ops if op.kind in kinds}.values())
-
-
-def _updating_steps(ops: Sequence[Op], *, at_last: bool) -> dict[Op, tuple[int, ...]]:
-    """By STEP the stages that it updates: its own, if it is the first STEP of that stage.
-
-    Args:
-        ops: of a rank.
-        at_last: True if sums arrive until the last STEP, which then updates all stages, as the
-            global norm needs all of them.
-    """
-    steps = [op for op in ops if op.kind == OpKind.STEP]
-    first = {op.stage: op for op in reversed(steps)}
-    if at_last and steps:
-        return {steps[-1]: tuple(sorted(first))}
-    return {op: (stage,) for stage, op in first.items()}
-
-
-def _updates(instruction: Instruction) -> bool:
+def _is_of_update(instruction: Instruction) -> bool:
     """True if the instruction is left out when gradients only accumulate."""
     if instruction.action == Action.COMPUTE:
         return instruction.compute.kind == OpKind.STEP

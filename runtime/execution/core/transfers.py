@@ -1,0 +1,101 @@
+"""The transfers of a rank's program: posted, started and waited for, each in the slot of its value.
+
+A rank's receive buffers are allocated here, when the receive is posted.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from synth.schedule.lowering.lower import Action, Instruction, Transfer
+from synth.schedule.ops import ValueKind
+from synth.schedule.validation_point import HalfOpenTransfers
+
+from ..stage.boundary import Tensors
+from ..stage.saved_moves import Moves
+from ..transport.channels import Channels
+from ..weights.travel import WeightTravel
+from .step_table import Slots, StepTable
+
+
+class RankTransfers:
+    """Sends and receives of one rank."""
+
+    def __init__(
+        self,
+        channels: Channels,
+        moves: Moves,
+        travel: WeightTravel | None,
+        slots: Slots,
+        table: StepTable,
+        device: torch.device,
+    ) -> None:
+        """Prepare a rank.
+
+        Args:
+            channels: opened for the schedule's transfers.
+            moves: knows the shapes of saved activations that move.
+            travel: sends and receives weights and sums; None: weights stay.
+            slots: the slots of the table's values.
+            table: shared by all steps.
+            device: the device of all tensors.
+        """
+        self._channels, self._moves, self._travel = channels, moves, travel
+        self._slots, self._table, self._device = slots, table, device
+
+    def compile(self, instruction: Instruction) -> Callable[[], None]:
+        """Return a function that runs a RECV, SEND or SENT."""
+        transfer = instruction.moved
+        run = {Action.RECV: self._receive, Action.SEND: self._send, Action.SENT: self._sent}
+        return partial(run[instruction.action], self._slots.number(transfer.value), transfer)
+
+    def complete(self, half_open: HalfOpenTransfers) -> None:
+        """Complete what is under way, as ops are undone; transfers cannot be.
+
+        The half-open ones get their other end, with arbitrary contents. Sends start before anything
+        is waited for, so that no two ranks wait for each other. Receives are waited for one by one,
+        which takes the memory of one of them.
+        """
+        step = self._table
+        open_ones = [pending for pending in step.leaving if pending is not None]
+        open_ones += [self._channels.send(self._buffers(t), t) for t in half_open.to_send]
+        for pending in step.arriving:
+            if pending is not None:
+                pending.wait()
+        for transfer in half_open.to_receive:
+            self._channels.receive(self._buffers(transfer), transfer).wait()
+        for pending in open_ones:
+            pending.wait()
+
+    def _buffers(self, transfer: Transfer) -> Tensors:
+        """Empty tensors of a transfer's shapes."""
+        kind, stage, microbatch, _ = transfer.value
+        if kind in (ValueKind.WEIGHTS, ValueKind.GRAD_SUM) and self._travel is not None:
+            return self._travel.buffers(transfer.value)
+        if kind in (ValueKind.MOVED_OUT, ValueKind.MOVED_BACK):
+            return self._moves.buffers(stage, microbatch, self._device)
+        boundary = self._table.shapes[microbatch][stage]
+        if kind == ValueKind.ACT:
+            return boundary.activations(self._device)
+        return boundary.gradients(self._device)
+
+    def _receive(self, slot: int, transfer: Transfer) -> None:
+        buffers = self._buffers(transfer)
+        receiver = self._channels if self._travel is None else self._travel
+        self._table.arriving[slot] = receiver.receive(buffers, transfer)
+
+    def _send(self, slot: int, transfer: Transfer) -> None:
+        tensors = self._table.values[slot]
+        if self._travel is not None and self._travel.carries(transfer):
+            self._table.leaving[slot] = self._travel.send(tensors, transfer)
+            return
+        if tensors is None:
+            raise RuntimeError(f"{transfer} is to be sent before it was made")
+        self._table.leaving[slot] = self._channels.send(tensors, transfer)
+
+    def _sent(self, slot: int, transfer: Transfer) -> None:
+        pending, self._table.leaving[slot] = self._table.leaving[slot], None
+        if pending is None:
+            raise RuntimeError(f"{transfer} was not started")
+        pending.wait()

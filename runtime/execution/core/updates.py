@@ -1,0 +1,122 @@
+"""The updates of a rank's step: complete gradients are reduced, and STEPs update the parameters."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from synth.op_kinds import OpKind
+from synth.schedule.ops import Op
+
+from ..gradients.copies_and_ties import Reducer
+from ..gradients.data_parallel import DataParallel
+from ..weights.travel import WeightTravel
+from .stage_protocol import StageProtocol
+from .step_table import StepTable
+from .stepper import Stepper
+
+
+class Updates:
+    """Reduces gradients and carries out STEPs.
+
+    Attributes:
+        stepper: updates the parameters; None: the caller does after the step.
+        wanted: False: the gradients of this step only accumulate.
+    """
+
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        stages: Mapping[int, StageProtocol],
+        table: StepTable,
+        *,
+        travel: WeightTravel | None,
+        reducer: Reducer | None,
+        data_parallel: DataParallel | None,
+        on_gradients: Callable[[int], None] | None,
+        at_every_step: bool,
+    ) -> None:
+        """Find the ops that complete gradients, and the STEPs that update.
+
+        Args:
+            ops: of the rank, in order.
+            stages: its stages, by number.
+            table: shared by all steps.
+            travel: brings the sums of gradients; None: weights stay.
+            reducer: see `Executor`, as for the next two.
+            data_parallel: averages gradients.
+            on_gradients: called with a stage's number.
+            at_every_step: True if each STEP updates its stage, and none waits for other stages;
+                False: a stage is updated once, after all gradients of the rank are reduced.
+        """
+        self.stepper: Stepper | None = None
+        self.wanted = False
+        self._stages, self._table, self._travel = stages, table, travel
+        self._reducer, self._data_parallel = reducer, data_parallel
+        self._on_gradients, self._at_every_step = on_gradients, at_every_step
+        self._last_backwards = _last_backwards(ops)
+        self._updates_at = _updating_steps(ops, at_last=travel is not None)
+        if at_every_step:
+            self._updates_at = {op: (op.stage,) for op in ops if op.kind == OpKind.STEP}
+
+    def after(self, op: Op, run: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that runs an op, then reduces the gradients that it completes."""
+        return partial(self._complete, op.stage, run) if op in self._last_backwards else run
+
+    def prepare(self, op: Op) -> None:
+        """Complete the gradients that a STEP uses, ahead of it."""
+        if self._travel is not None:
+            self._travel.deliver(op)
+        if self._at_every_step:
+            return  # every stage updates by itself
+        if self.wanted and op in self._updates_at and not self._table.updating:
+            self._before_update()
+
+    def compile_step(self, op: Op) -> Callable[[], None]:
+        """Return the STEP of a stage; copies on one rank share it, so only the first acts."""
+        return partial(self._optimizer_steps, self._updates_at.get(op, ()))
+
+    def _complete(self, stage: int, run: Callable[[], None]) -> None:
+        """Run the op that completes a stage's gradients, then start their reduction."""
+        run()
+        if not self.wanted:
+            return
+        self._stages[stage].reduce_gradients()
+        if self._on_gradients is not None:
+            self._on_gradients(stage)
+        if self._data_parallel is not None:
+            self._data_parallel.start(stage)
+
+    def _before_update(self) -> None:
+        """Complete all gradients of the rank, and let the stepper compute their norm."""
+        self._table.updating = True
+        if self._reducer is not None:
+            self._reducer.finish()
+        if self._data_parallel is not None:
+            self._data_parallel.finish()
+        if self.stepper is not None:
+            self.stepper.synchronize()
+
+    def _optimizer_steps(self, stages: Iterable[int]) -> None:
+        if self.stepper is not None and self.wanted:
+            for stage in stages:
+                self.stepper.step(stage)
+
+
+def _last_backwards(ops: Sequence[Op]) -> set[Op]:
+    """The op of each stage of a rank after which its gradients are complete."""
+    kinds = (OpKind.B, OpKind.W, OpKind.BW)
+    return set({op.stage: op for op in ops if op.kind in kinds}.values())
+
+
+def _updating_steps(ops: Sequence[Op], *, at_last: bool) -> dict[Op, tuple[int, ...]]:
+    """By STEP the stages that it updates: its own, if it is the first STEP of that stage.
+
+    Args:
+        ops: of a rank.
+        at_last: True if sums arrive until the last STEP, which then updates all stages, as the
+            global norm needs all of them.
+    """
+    steps = [op for op in ops if op.kind == OpKind.STEP]
+    first = {op.stage: op for op in reversed(steps)}
+    if at_last and steps:
+        return {steps[-1]: tuple(sorted(first))}
+    return {op: (stage,) for stage, op in first.items()}
