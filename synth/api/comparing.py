@@ -10,7 +10,9 @@ from synth.api.words import (
     links_texts,
     named_as_arguments,
     numbers_text,
+    objective_text,
     profile_or_name,
+    recompute_text,
     seconds_text,
     share_text,
     texts,
@@ -80,7 +82,8 @@ def compare(
     micro_batches = whole_number(micro_batches, "micro_batches", 1)
     limit = read_limit(limit_text(mem_limit), ranks, measured)
     sizes = numbers_text(partition, "partition") or "auto"
-    question = read_question(measured, ranks, micro_batches, limit, objective, sizes)
+    kind, choice = objective_text(objective), recompute_text(recompute)
+    question = read_question(measured, ranks, micro_batches, limit, kind, sizes)
     names = texts(placement, "placement", "linear") or []
     options = SolveOptions(
         time_limit_s=parse_seconds(seconds_text(time_limit)),
@@ -88,4 +91,4 @@ def compare(
         seed=whole_number(seed, "seed"),
     )
     published = texts(only, "only", "1f1b")
-    return compared(question, published, read_searches(names, ranks, recompute), options)
+    return compared(question, published, read_searches(names, ranks, choice), options)

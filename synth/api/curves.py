@@ -6,23 +6,27 @@ from typing import TYPE_CHECKING
 from synth.api.notebook import curve_html
 from synth.api.words import (
     AnyProfile,
+    check_callable,
     links_texts,
     named_as_arguments,
+    number_or_none,
     numbers_text,
+    objective_text,
+    option_text,
     profile_or_name,
+    recompute_text,
     seconds_text,
     share_text,
+    shown_value,
     whole_number,
 )
 from synth.display import draw_with
 from synth.errors import SynthError
-from synth.options.deadline import Deadline
-from synth.options.defaults import AUTO
+from synth.options.curve import read_curve
+from synth.options.defaults import AUTO, NONE
 from synth.options.keywords import word
-from synth.options.partition import EVEN, is_searched
-from synth.options.problem_arguments import ProblemArguments
+from synth.options.partition import EVEN
 from synth.options.profiles import load_profile
-from synth.options.recompute import read_recompute
 from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -78,43 +82,48 @@ def frontier(
     Raises:
         SynthError: an argument is wrong.
     """
-    from synth.plan.memory_curve.curve_file import MemoryCurve, check_partitions_searchable
+    from synth.plan.memory_curve.curve_file import MemoryCurve
     from synth.plan.memory_curve.curve_search import Effort, trace
     from synth.schedule.placements import placement as named_placement
 
     draw_with(MemoryCurve, curve_html)
-    if isinstance(placement, str) and word(placement) == AUTO:
+    if word(option_text(placement, "placement", "'linear', 'looped:2', 'v', …")) == AUTO:
         raise SynthError(
             "one curve is of one placement; give linear, looped:N, v or another that synth.solve "
             "names, and a curve for each"
         )
-    ranks = whole_number(ranks, "ranks", 1)
-    micro_batches = whole_number(micro_batches, "micro_batches", 1)
+    check_callable(on_point, "on_point")
+    if begun is not None and not isinstance(begun, MemoryCurve):
+        raise SynthError(
+            f"begun={shown_value(begun)} is not understood; give a curve that frontier returned, "
+            f"or MemoryCurve.load(path)"
+        )
+    where = named_placement(placement, whole_number(ranks, "ranks", 1))
     limit = seconds_text(time_limit)
     measured = load_profile(profile_or_name(profile), links_texts(link))
-    sizes = numbers_text(partition, "partition") or EVEN
-    search_partitions = is_searched(sizes)
-    arguments = ProblemArguments(
-        measured, micro_batches, EVEN if search_partitions else sizes, objective
+    curve = read_curve(
+        measured,
+        where,
+        whole_number(micro_batches, "micro_batches", 1),
+        objective=objective_text(objective),
+        partition=numbers_text(partition, "partition") or EVEN,
+        recompute=recompute_text(recompute) or NONE,
+        time_limit=limit,
     )
-    problem = arguments.on(named_placement(placement, ranks), Deadline.of(limit).for_partitions())
-    choice = read_recompute(recompute, problem.costs.num_stages)
-    if search_partitions:
-        check_partitions_searchable(problem, choice)
     effort = Effort(
         whole_number(points, "points"),
         parse_seconds(limit),
         whole_number(jobs, "jobs"),
-        whole_number(workers, "workers", 1),
+        number_or_none(workers, "workers", 1),
         parse_fraction(share_text(gap)),
         whole_number(seed, "seed"),
     )
     return trace(
         measured,
-        problem,
+        curve.problem,
         effort=effort,
         begun=begun,
         on_point=on_point,
-        recompute=choice,
-        search_partitions=search_partitions,
+        recompute=curve.recompute,
+        search_partitions=curve.search_partitions,
     )

@@ -7,10 +7,10 @@ from synth.api.words import (
     limit_text,
     links_texts,
     named_as_arguments,
+    number_or_none,
     numbers_text,
     profile_or_name,
     shown_value,
-    whole_number,
 )
 from synth.errors import SynthError
 from synth.options.memory_limit import read_limit
@@ -56,8 +56,8 @@ def simulate(
     from synth.partition_costs import partition_costs
     from synth.plan.partition.balance import balance
 
-    ranks = whole_number(ranks, "ranks", 1)
-    micro_batches = whole_number(micro_batches, "micro_batches", 1)
+    ranks = number_or_none(ranks, "ranks", 1)
+    micro_batches = number_or_none(micro_batches, "micro_batches", 1)
     if isinstance(schedule, Plan):
         raise SynthError("schedule is a Plan; give plan.schedule(), the order of its ops")
     if isinstance(schedule, Schedule):

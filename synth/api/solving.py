@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING
 
 from synth.api.words import (
     AnyProfile,
+    check_callable,
     limit_text,
     links_texts,
     named_as_arguments,
+    number_or_none,
     numbers_text,
+    objective_text,
+    option_text,
     profile_or_name,
+    recompute_text,
     seconds_text,
     share_text,
     shown_value,
     sizes_text,
+    text_or_none,
+    truth,
     whole_number,
 )
 from synth.errors import SynthError
@@ -88,6 +95,7 @@ def solve(
     Raises:
         SynthError: an argument is wrong, no schedule fits, or none was found in time.
     """
+    check_callable(on_improvement, "on_improvement")
     asked = read_solve(
         SolveArguments(
             profile_name=profile_or_name(profile),
@@ -97,20 +105,20 @@ def solve(
             mem_reserve=sizes_text(mem_reserve, "mem_reserve"),
             target=None,
             output=None,
-            objective=objective,
-            placement=placement,
+            objective=objective_text(objective),
+            placement=text_or_none(placement, "placement", "'linear', 'v', 'auto', …"),
             partition=numbers_text(partition, "partition"),
-            recompute=recompute,
+            recompute=recompute_text(recompute),
             link=links_texts(link),
             time_limit=seconds_text(time_limit),
             gap=share_text(gap),
             seed=whole_number(seed, "seed"),
-            deterministic=deterministic,
-            workers=whole_number(workers, "workers", 1),
+            deterministic=truth(deterministic, "deterministic"),
+            workers=number_or_none(workers, "workers", 1),
             hint=_hint(hint),
             solver="cpsat",
             verbose=False,
-            weights=weights,
+            weights=option_text(weights, "weights", "'stay', 'ring', 'gather' or 'auto'"),
         )
     )
     result = _search(asked, on_improvement)

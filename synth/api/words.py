@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from numbers import Real
 from pathlib import Path
-from typing import ParamSpec, TypeGuard, TypeVar, overload
+from typing import ParamSpec, TypeGuard, TypeVar
 
 from synth.errors import SynthError
 from synth.messages import REWORDED
@@ -73,23 +73,69 @@ def profile_or_name(profile: AnyProfile) -> Profile | str:
     )
 
 
-@overload
-def whole_number(given: int, name: str, least: int | None = None) -> int: ...
-@overload
-def whole_number(given: None, name: str, least: int | None = None) -> None: ...
-def whole_number(given: int | None, name: str, least: int | None = None) -> int | None:
-    """Return a whole number of any type, such as NumPy's or `4.0`, as an int; None as it is.
+def whole_number(given: object, name: str, least: int | None = None) -> int:
+    """Return a whole number of any type, such as NumPy's or `4.0`, as an int.
 
     Raises:
         SynthError: something else, or less than `least`.
     """
-    if given is None:
-        return None
     if not _is_whole(given):
         raise _not_understood(name, given, "a whole number")
     if least is not None and given < least:
         raise SynthError(f"{name}={given} is too few; give {least} or more")
     return int(given)
+
+
+def number_or_none(given: object, name: str, least: int | None = None) -> int | None:
+    """Return None as it is, and all else as `whole_number` does."""
+    return None if given is None else whole_number(given, name, least)
+
+
+def option_text(given: object, name: str, examples: str) -> str:
+    """Return a text as it is.
+
+    Raises:
+        SynthError: something else; the message shows the examples.
+    """
+    if not isinstance(given, str):
+        raise _not_understood(name, given, f"a text: {examples}")
+    return given
+
+
+def text_or_none(given: object, name: str, examples: str) -> str | None:
+    """Return None as it is, and all else as `option_text` does."""
+    return None if given is None else option_text(given, name, examples)
+
+
+def objective_text(given: object) -> str:
+    """Return `objective`, which is a text."""
+    return option_text(given, "objective", "'makespan', 'period' or 'iterations:8'")
+
+
+def recompute_text(given: object) -> str | None:
+    """Return `recompute`, which is a text or None."""
+    return text_or_none(given, "recompute", "'none', 'all', 'auto', or stages such as '0,1'")
+
+
+def truth(given: object, name: str) -> bool:
+    """Return True or False, also of NumPy's type, as a bool.
+
+    Raises:
+        SynthError: something else, such as a text.
+    """
+    if given not in (True, False):
+        raise _not_understood(name, given, "True or False")
+    return bool(given)
+
+
+def check_callable(given: object, name: str) -> None:
+    """Check an argument that is to be called, unless it is None.
+
+    Raises:
+        SynthError: it cannot be called.
+    """
+    if given is not None and not callable(given):
+        raise _not_understood(name, given, "a function")
 
 
 def sizes_text(given: str | int | Sequence[int | str] | None, name: str) -> str | None:

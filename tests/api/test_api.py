@@ -110,6 +110,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"time_limit": None}, "^time_limit=None is not understood"),
     ({"gap": None}, "^gap=None is not understood"),
     ({"hint": PLAN.schedule()}, "^hint=Schedule 1f1b.*give a Plan"),
+    ({"ranks": None}, "^ranks=None is not understood; give a whole number"),
+    ({"seed": None}, "^seed=None is not understood"),
+    ({"placement": 3}, "^placement=3 is not understood; give a text: 'linear'"),
+    ({"objective": None}, "^objective=None is not understood; give a text: 'makespan'"),
+    ({"recompute": [0, 1]}, r"^recompute=\[0, 1\] is not understood; give a text: 'none'"),
+    ({"weights": None}, "^weights=None is not understood; give a text: 'stay'"),
+    ({"deterministic": "false"}, "^deterministic='false' is not understood; give True or False"),
+    ({"on_improvement": 3}, "^on_improvement=3 is not understood; give a function"),
 ]
 
 
@@ -127,7 +135,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         (partial(synth.simulate, NOTHING, NAME, **SIZE), "^schedule=None is not understood"),
         (partial(synth.solve, PLAN, **SIZE), "made from .zb-1.5b-p8-m24"),
         (partial(synth.solve, NOTHING, **SIZE), "^profile=None is not understood; give a Profile"),
+        (partial(synth.compare, NAME, **SIZE | {"objective": 3}), "^objective=3 is not understood"),
+        (partial(synth.compare, NAME, **SIZE | {"recompute": [0]}), r"^recompute=\[0\] is not"),
         (partial(synth.frontier, NAME, **SIZE, placement="auto"), "one curve is of one placement"),
+        (partial(synth.frontier, NAME, **SIZE | {"placement": 3}), "^placement=3 is not"),
+        (partial(synth.frontier, NAME, **SIZE | {"points": None}), "^points=None is not"),
+        (partial(synth.frontier, NAME, **SIZE | {"begun": PLAN}), "^begun=Plan 1f1b.*give a curve"),
+        (partial(synth.frontier, NAME, **SIZE | {"on_point": 3}), "^on_point=3 is not"),
     ],
 )
 def test_values_of_the_wrong_kind_are_told(call: Callable[[], object], message: str) -> None:
