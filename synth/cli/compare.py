@@ -21,7 +21,6 @@ from synth.cli.answer.output import (
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.cli.read.options import (
-    MOST_COLUMNS,
     ChosenRecomputeOption,
     ForceOption,
     GapOption,
@@ -32,6 +31,7 @@ from synth.cli.read.options import (
     ProfileArgument,
     RanksOption,
     SeedOption,
+    width_option,
 )
 from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.cli.read.plans import save_plans
@@ -124,15 +124,7 @@ def command(
         Path | None,
         typer.Option(help="Folder to write the plan file of every row to."),
     ] = None,
-    width: Annotated[
-        int | None,
-        typer.Option(
-            min=40,
-            max=MOST_COLUMNS,
-            help="Width of table and plot in columns.",
-            show_default="the terminal's, or 80",
-        ),
-    ] = None,
+    width: Annotated[int | None, width_option("table and plot", "the terminal's, or 80")] = None,
     force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.answer.run import early_ops_text, iterations_us, trace_of
 from synth.cli.progress.line import current_line
-from synth.cli.read.options import MOST_COLUMNS, ForceOption
+from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.plans import load_checked
 from synth.cli.read.run_options import WEEK_S, LookAheadOption, refuse_charts
 from synth.overwrite_guard import TRACE, check_replaceable
@@ -67,9 +67,7 @@ def command(
             help="Seconds without a sign of life after which a rank is declared dead.",
         ),
     ] = 300.0,
-    width: Annotated[
-        int | None, typer.Option(min=40, max=MOST_COLUMNS, help="Width of the chart in columns.")
-    ] = None,
+    width: ChartWidthOption = None,
     force: ForceOption = False,
     output_format: FormatOption = Format.TEXT,
 ) -> None:

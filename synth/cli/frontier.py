@@ -22,7 +22,6 @@ from synth.cli.progress.interrupt import Interrupted, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.cli.read.options import (
     MOST_AT_ONCE,
-    MOST_COLUMNS,
     AnyPartitionOption,
     ForceOption,
     GapOption,
@@ -34,16 +33,14 @@ from synth.cli.read.options import (
     RanksOption,
     RecomputeOption,
     SeedOption,
+    width_option,
 )
 from synth.cli.read.pictures import CurvePictureOption, check_pictures
 from synth.cli.read.plans import save_plans
 from synth.errors import SynthError
 from synth.file_lock import only_writer
-from synth.options.deadline import Deadline
-from synth.options.partition import EVEN, is_searched
-from synth.options.problem_arguments import ProblemArguments
+from synth.options.curve import CurveProblem, read_curve
 from synth.options.profiles import load_profile
-from synth.options.recompute import read_recompute
 from synth.overwrite_guard import PAGE, check_replaceable
 from synth.processors import num_processors
 from synth.profile import Profile
@@ -53,9 +50,7 @@ from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 if TYPE_CHECKING:
     from synth.plan.memory_curve.curve_file import MemoryCurve
     from synth.plan.memory_curve.curve_search import Effort
-    from synth.plan.recompute.choice import Choice
     from synth.schedule.files.plan_file import Plan
-    from synth.solver.problem import Problem
 
 # More parallel searches leave each of them too few workers on most machines.
 _MOST_JOBS = 4
@@ -107,15 +102,7 @@ def command(
         Path | None,
         typer.Option(help="Folder to write the plan file of every point to."),
     ] = None,
-    width: Annotated[
-        int | None,
-        typer.Option(
-            min=40,
-            max=MOST_COLUMNS,
-            help="Width of table and plot in columns.",
-            show_default="the terminal's, or 100",
-        ),
-    ] = None,
+    width: Annotated[int | None, width_option("table and plot", "the terminal's, or 100")] = None,
     force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -124,15 +111,19 @@ def command(
     Every point is a plan with a proven lower bound. Ctrl-C keeps the points found so far, and the
     same command continues from them. Only one process at a time may write a curve.
     """
-    from synth.plan.memory_curve.curve_file import check_partitions_searchable
     from synth.plan.memory_curve.curve_search import Effort
     from synth.schedule.placements import placement as named_placement
 
     profile, where = load_profile(profile_name, link), named_placement(placement, ranks)
-    search_partitions = is_searched(partition)
-    given = EVEN if search_partitions else partition
-    should_stop = Deadline.of(time_limit).for_partitions()
-    problem = ProblemArguments(profile, micro_batches, given, objective).on(where, should_stop)
+    asked = read_curve(
+        profile,
+        where,
+        micro_batches,
+        objective=objective,
+        partition=partition,
+        recompute=recompute,
+        time_limit=time_limit,
+    )
     pictures = _pictures(output, picture or [], html, profile_name, force)
     check_replaceable(html, PAGE, "--html", force)
     check_folder("--save", save)
@@ -146,18 +137,8 @@ def command(
         parse_fraction(gap),
         seed,
     )
-    choice = read_recompute(recompute, problem.costs.num_stages)
-    if search_partitions:
-        check_partitions_searchable(problem, choice)
     request = _Request(
-        profile,
-        problem,
-        effort=effort,
-        output=output,
-        pictures=pictures,
-        placement=placement,
-        recompute=choice,
-        search_partitions=search_partitions,
+        profile, asked, effort=effort, output=output, pictures=pictures, placement=placement
     )
     with only_writer(output, "let that end and run this again, or give another -o"):
         curve, is_cut_short = _trace(request)
@@ -200,22 +181,20 @@ def _pictures(
 @dataclass(frozen=True)
 class _Request:
     profile: Profile
-    problem: "Problem"
+    asked: CurveProblem
     effort: "Effort"
     output: Path
     pictures: list[Path]
     placement: str
-    recompute: "Choice" = ()
-    search_partitions: bool = False
 
     @property
     def title(self) -> str:
         """The title of the plot."""
-        problem = self.problem
+        problem = self.asked.problem
         return (
             f"{self.profile.name} on {problem.num_ranks} ranks ({self.placement}), "
             f"{problem.num_micro_batches} micro-batches, in "
-            f"{'any' if self.search_partitions else 'one'} partition"
+            f"{'any' if self.asked.search_partitions else 'one'} partition"
         )
 
     def save(self, curve: "MemoryCurve") -> None:
@@ -232,10 +211,11 @@ def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
     """Return the curve, and True if a stop was asked for."""
     from synth.plan.memory_curve.curve_search import trace
 
-    begun, problem, effort = _begun(request), request.problem, request.effort
+    begun, asked, effort = _begun(request), request.asked, request.effort
+    problem = asked.problem
     there = f"; {len(begun.points)} points are there already" if begun else ""
     sizes = ",".join(map(str, problem.partition or ()))
-    how = "in the best partition" if request.search_partitions else f"as {sizes}"
+    how = "in the best partition" if asked.search_partitions else f"as {sizes}"
     talk(
         f"{request.profile.name}: {problem.num_ranks} ranks {how}, {problem.num_micro_batches} "
         f"micro-batches;"
@@ -251,8 +231,8 @@ def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
             begun=begun,
             on_point=progress,
             stop=stop,
-            recompute=request.recompute,
-            search_partitions=request.search_partitions,
+            recompute=asked.recompute,
+            search_partitions=asked.search_partitions,
         )
         return traced, stop.is_set()
 
@@ -270,6 +250,7 @@ def _begun(request: _Request) -> "MemoryCurve | None":
     """
     from synth.plan.memory_curve.curve_file import MemoryCurve, difference, empty_curve
 
+    asked = request.asked
     if not request.output.exists():
         return None
     begun = MemoryCurve.load(request.output)
@@ -277,9 +258,9 @@ def _begun(request: _Request) -> "MemoryCurve | None":
         begun,
         empty_curve(
             request.profile,
-            request.problem,
-            request.recompute,
-            search_partitions=request.search_partitions,
+            asked.problem,
+            asked.recompute,
+            search_partitions=asked.search_partitions,
         ),
     )
     if differs is not None:

@@ -11,7 +11,7 @@ from synth.cli.progress.line import current_line
 from synth.cli.read import run_checkpoints as saved
 from synth.cli.read import run_options as options
 from synth.cli.read.optimizer import read_optimizer
-from synth.cli.read.options import MOST_COLUMNS, ForceOption
+from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.own_model import ModelOption, TrustOption, read_inputs, read_model
 from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.cli.read.plans import load_checked
@@ -73,9 +73,7 @@ def command(
         ),
     ] = None,
     picture: PictureOption = None,
-    width: Annotated[
-        int | None, typer.Option(min=40, max=MOST_COLUMNS, help="Width of the chart in columns.")
-    ] = None,
+    width: ChartWidthOption = None,
     force: ForceOption = False,
     output_format: FormatOption = Format.TEXT,
 ) -> None:

@@ -18,7 +18,7 @@ from synth.cli.answer.output import (
     wrapped,
 )
 from synth.cli.read.excerpt import BeginOption, EndOption, ShownRanksOption, read_excerpt
-from synth.cli.read.options import MOST_COLUMNS, ForceOption
+from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
@@ -37,15 +37,7 @@ if TYPE_CHECKING:
 
 def command(
     plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
-    width: Annotated[
-        int | None,
-        typer.Option(
-            min=40,
-            max=MOST_COLUMNS,
-            help="Width of the chart in columns.",
-            show_default="the terminal's",
-        ),
-    ] = None,
+    width: ChartWidthOption = None,
     measured: Annotated[
         Path | None,
         typer.Option(help="Trace of a run of PLAN (`synth run --trace`) to draw beside it."),

@@ -1,6 +1,6 @@
 """Options that several commands share, and the profile that they read."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -93,6 +93,16 @@ ForceOption = Annotated[
 
 # Most columns of a plot: far more than any terminal has.
 MOST_COLUMNS = 10_000
+
+
+def width_option(what: str, default: str) -> Any:
+    """Declare `--width` of something that a command draws, with its default in words."""
+    return typer.Option(
+        min=40, max=MOST_COLUMNS, help=f"Width of {what} in columns.", show_default=default
+    )
+
+
+ChartWidthOption = Annotated[int | None, width_option("the chart", "the terminal's, or 100")]
 
 GapOption = Annotated[str, typer.Option(help="Stop at this proven gap to the lower bound.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Random seed of the search.")]
