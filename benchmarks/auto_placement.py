@@ -15,12 +15,10 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, check_request, markdown_table, save
-from synth.errors import SynthError
+from benchmarks.results_file import Run, markdown_table, parse_request, save
 from synth.families import generate, is_pipeline, variants_for
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
@@ -186,7 +184,7 @@ def _less_percent(rows: Sequence[Row]) -> float | None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Judge all profiles; print and save their rows. 2 if the request was wrong."""
+    """Judge all profiles; print and save their rows."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.auto_placement", description=__doc__.splitlines()[0]
     )
@@ -194,14 +192,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=10.0, help="the time limit, in seconds")
     parser.add_argument("--first", type=int, default=0, help="number of the first profile")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="each with 0 to N-1")
-    parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
-    asked = parser.parse_args(given)
-    try:
-        check_request(asked.seeds, asked.json)
-    except SynthError as error:
-        print(error, file=sys.stderr)
-        return 2
+    asked = parse_request(parser, given)
     about = (
         f"{asked.profiles} generated profiles, 2 to 8 ranks, {asked.limit:g} s each; placement, "
         f"partition and recomputation chosen by the search, against the best published pipeline "

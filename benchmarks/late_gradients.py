@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from benchmarks.line_plot import LinePlot
 from synth.families import generate
 from synth.optimizer import OptimizerSpec
 from synth.record import write_atomically
-from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text
 from synth.runtime.batch import Batch
@@ -129,13 +129,6 @@ def smoothed(losses: Sequence[float], points: int = 48) -> list[tuple[float, flo
 
 
 COLOURS = ("#222222", "#1f6fb4", "#d1662b", "#7f3fa5", "#888888", "#2f8f4e")
-STYLES = {
-    "grid": "fill:none;stroke:#dddddd",
-    "tick": "font-size:12px;fill:#444444",
-    "name": "font-size:13px;fill:#222222",
-    **{f"curve{i}": f"fill:none;stroke:{c};stroke-width:2" for i, c in enumerate(COLOURS)},
-    **{f"dot{i}": f"fill:{c}" for i, c in enumerate(COLOURS)},
-}
 
 
 def picture(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
@@ -143,20 +136,12 @@ def picture(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     points = [point for curve in curves.values() for point in curve]
     across = Scale(0.0, max(x for x, _ in points), 60, 460)
     up = Scale(min(y for _, y in points), max(y for _, y in points), 270, 20)
-    drawn = Picture(760, 330, STYLES, "loss against tokens")
-    for x in across.ticks(6):
-        drawn.line([(across.at(x), up.start), (across.at(x), up.end)], "grid")
-        drawn.text((across.at(x), up.start + 18), f"{x / 1000:,.0f}k", "tick", "middle")
-    for y in up.ticks(6):
-        drawn.line([(across.start, up.at(y)), (across.end, up.at(y))], "grid")
-        drawn.text((across.start - 6, up.at(y) + 4), f"{y:.1f}", "tick", "end")
-    drawn.text((260, 315), "tokens", "name", "middle")
-    drawn.text((16, 145), "loss (nats per byte)", "name", "middle", -90)
-    for place, (name, curve) in enumerate(curves.items()):
-        drawn.line([(across.at(x), up.at(y)) for x, y in curve], f"curve{place}")
-        drawn.circle((485, 40 + 24 * place), 4, f"dot{place}")
-        drawn.text((495, 44 + 24 * place), name, "tick")
-    return svg_text(drawn)
+    plot = LinePlot((760, 330), across, up, COLOURS, "loss against tokens")
+    names = "tokens", "loss (nats per byte)"
+    plot.draw_axes(names, lambda x: f"{x / 1000:,.0f}k", lambda y: f"{y:.1f}")
+    for name, curve in curves.items():
+        plot.add(name, curve)
+    return svg_text(plot.picture)
 
 
 def runs(total: int) -> dict[str, Run]:

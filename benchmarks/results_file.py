@@ -1,7 +1,8 @@
 """Files of results: the request, the commit and the machine that answered it, and the rows."""
 
 import json
-from collections.abc import Container, Iterable, Mapping
+from argparse import ArgumentParser, Namespace
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,18 @@ def check_request(num_seeds: int, path: Path | None) -> None:
         raise SynthError(f"{num_seeds} seeds asked for; give at least 1")
     if path is not None and not path.absolute().parent.is_dir():
         raise SynthError(f"{path} lies in no folder that exists; make it first")
+
+
+def parse_request(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
+    """Parse a command line that also has `--seeds` and `--json`; exit with 2 if it is wrong."""
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="each with 0 to N-1")
+    parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
+    asked = parser.parse_args(arguments)
+    try:
+        check_request(asked.seeds, asked.json)
+    except SynthError as error:
+        parser.error(str(error))
+    return asked
 
 
 def origin(document: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Cost of judging a schedule as it grows: lowering, simulation, memory and verification.
 
-    python benchmarks/schedule_scale.py [--ranks 64] [--micro-batches 512] [--repeat 3] [--svg FILE]
+    python -m benchmarks.schedule_scale [--ranks 64] [--micro-batches 512] [--repeat 3] [--svg F]
 
 One row per schedule, F, B and W split, two stages per rank in a V. Both tables end at the largest
 schedule: one grows in ranks, one in micro-batches; `×` is the growth of `verify` from row to row.
@@ -20,11 +20,11 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.line_plot import LinePlot
 from synth.costs import Costs, uniform_costs
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.record import write_atomically
-from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text
 from synth.schedule import Op, Schedule, lower, peak_bytes, simulate, verify
@@ -157,36 +157,16 @@ def picture(curves: Mapping[str, Sequence[Row]]) -> str:
     points = [(row.num_ops, row.verify_s) for rows in curves.values() for row in rows]
     across = Scale.fitting(min(x for x, _ in points), max(x for x, _ in points), 70, 460)
     up = Scale.fitting(min(y for _, y in points), max(y for _, y in points), 250, 40)
-    svg = Picture(640, 310, STYLES, "seconds to verify against ops")
-    for x in across.ticks(6):
-        svg.line([(across.at(x), up.start), (across.at(x), up.end)], "grid")
-        svg.text((across.at(x), up.start + 20), f"{x:,.0f}", "tick", "middle")
-    for y in up.ticks(6):
-        svg.line([(across.start, up.at(y)), (across.end, up.at(y))], "grid")
-        svg.text((across.start - 8, up.at(y) + 4), f"{y:g}", "tick", "end")
-    svg.text((265, 295), "ops (F, B, W; two stages per rank, V)", "name", "middle")
-    svg.text((20, 145), "seconds to verify", "name", "middle", -90)
-    for place, (name, rows) in enumerate(curves.items()):
-        style = f"curve{place}"
-        line_points = [(across.at(row.num_ops), up.at(row.verify_s)) for row in rows]
-        svg.line(line_points, style)
-        for row, point in zip(rows, line_points, strict=True):
-            tip = f"{row.num_ranks} ranks, {row.num_micro_batches} micro-batches"
-            svg.circle(point, 4, f"dot{place}", tip)
-        svg.circle((485, 60 + 24 * place), 4, f"dot{place}")
-        svg.text((495, 64 + 24 * place), name, "tick")
-    return svg_text(svg)
+    plot = LinePlot((640, 310), across, up, COLOURS, "seconds to verify against ops")
+    names = "ops (F, B, W; two stages per rank, V)", "seconds to verify"
+    plot.draw_axes(names, lambda x: f"{x:,.0f}", lambda y: f"{y:g}")
+    for name, rows in curves.items():
+        tips = [f"{row.num_ranks} ranks, {row.num_micro_batches} micro-batches" for row in rows]
+        plot.add(name, [(row.num_ops, row.verify_s) for row in rows], tips)
+    return svg_text(plot.picture)
 
 
-STYLES = {
-    "grid": "fill:none;stroke:#dddddd",
-    "tick": "font-size:12px;fill:#444444",
-    "name": "font-size:13px;fill:#222222",
-    "curve0": "fill:none;stroke:#1f6fb4;stroke-width:2",
-    "dot0": "fill:#1f6fb4",
-    "curve1": "fill:none;stroke:#d1662b;stroke-width:2",
-    "dot1": "fill:#d1662b",
-}
+COLOURS = ("#1f6fb4", "#d1662b")
 
 
 def halved(number: int, times: int) -> list[int]:

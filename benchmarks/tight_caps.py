@@ -21,12 +21,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, check_request, markdown_table, save
+from benchmarks.results_file import Run, markdown_table, parse_request, save
 from synth.costs import Costs, StageCosts
-from synth.errors import SynthError
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, peak_bytes, verify
@@ -314,7 +312,7 @@ def _figures(kind: str, rows: Sequence[Row]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print and save a row for each case and seed, then the table. 2 if the request was wrong."""
+    """Print and save a row for each case and seed, then the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -322,14 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=("small", "realistic"))
     parser.add_argument("--count", type=int, default=30, help="of each kind")
     parser.add_argument("--counted", action="store_true", help="limits in steps, not by the clock")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="each with 0 to N-1")
-    parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
-    given = parser.parse_args(arguments)
-    try:
-        check_request(given.seeds, given.json)
-    except SynthError as error:
-        print(error, file=sys.stderr)
-        return 2
+    given = parse_request(parser, arguments)
     kinds = [make for make in (small, realistic) if given.only in (None, make.__name__)]
     effort = "counted seconds" if given.counted else "s"
     about = (

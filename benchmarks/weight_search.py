@@ -15,12 +15,10 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, check_request, markdown_table, save
+from benchmarks.results_file import Run, markdown_table, parse_request, save
 from benchmarks.weight_passing import Model, costs_of, network
-from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.schedule import ScheduleError, verify
 from synth.schedule.memory import kept_bytes
@@ -148,20 +146,13 @@ def _seconds(us: float | None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print and save a row for each case and seed, then the table. 2 if the request was wrong."""
+    """Print and save a row for each case and seed, then the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--only", choices=[*map(str, WeightMovement)])
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="each with 0 to N-1")
-    parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
-    given = parser.parse_args(arguments)
-    try:
-        check_request(given.seeds, given.json)
-    except SynthError as error:
-        print(error, file=sys.stderr)
-        return 2
+    given = parse_request(parser, arguments)
     movements = [one for one in WeightMovement if given.only in (None, str(one))]
     about = (
         f"8 ranks, 32 micro-batches, H = {_HIDDEN}, {_LAYERS} layers, memory limits of one to four "
