@@ -50,6 +50,17 @@ def started(
         end(process)
 
 
+def stderr_after_kill(process: "subprocess.Popen[str]", worker: int) -> str:
+    """Kill a worker once a step is made; the run ends with 1 soon after. Its messages."""
+    read_until(process, "step ")
+    os.kill(workers_of(process.pid)[worker], signal.SIGKILL)
+    killed_at = time.monotonic()
+    _, stderr = process.communicate(timeout=600)
+    assert time.monotonic() - killed_at < 150  # without a watcher: after the time-out of 300 s
+    assert process.returncode == 1
+    return stderr
+
+
 def is_running(process: int) -> bool:
     """True if the process exists and is not a zombie, which has no command line.
 
@@ -71,13 +82,8 @@ def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
 ) -> None:
     arguments = (run_plan, "--data", text, "--steps", 100000)
     with started(COMMAND, *arguments, temporary=tmp_path) as process:
-        read_until(process, "step ")
-        os.kill(workers_of(process.pid)[1], signal.SIGKILL)
-        killed_at = time.monotonic()
-        _, stderr = process.communicate(timeout=600)
+        stderr = stderr_after_kill(process, 1)
 
-    assert time.monotonic() - killed_at < 150  # without a watcher: after the time-out of 300 s
-    assert process.returncode == 1
     assert re.search(rf"rank 1 was killed by SIGKILL {WHERE}", stderr)
     op = r"(F|B|W|BW|STEP|RECV|SEND|SENT|the sum of the losses)"
     assert re.search(rf"rank 0 (failed in {op}|in step|was stopped)", stderr)
@@ -92,13 +98,8 @@ def test_a_rank_that_is_killed_while_weights_travel_ends_the_others_within_secon
     workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
     plan = make_run_plan(workload, (3, 3), tmp_path, "weipipe")
     with started(COMMAND, plan, "--data", text, "--steps", 100000) as process:
-        read_until(process, "step ")
-        os.kill(workers_of(process.pid)[1], signal.SIGKILL)
-        killed_at = time.monotonic()
-        _, stderr = process.communicate(timeout=600)
+        stderr = stderr_after_kill(process, 1)
 
-    assert time.monotonic() - killed_at < 150  # without a watcher: after the time-out of 300 s
-    assert process.returncode == 1
     assert re.search(rf"rank 1 was killed by SIGKILL {WHERE}", stderr)
     assert re.search(r"rank 0 (failed in \w+|in step|was stopped)", stderr)
     assert "Traceback" not in stderr
@@ -110,13 +111,8 @@ def test_a_killed_rank_of_one_pipeline_ends_those_side_by_side_with_it(
 ) -> None:
     arguments = (run_plan, "--data", text, "--steps", 100000, "--data-parallel", 2)
     with started(COMMAND, *arguments, temporary=tmp_path) as process:
-        read_until(process, "step ")
-        os.kill(workers_of(process.pid)[3], signal.SIGKILL)
-        killed_at = time.monotonic()
-        _, stderr = process.communicate(timeout=600)
+        stderr = stderr_after_kill(process, 3)
 
-    assert time.monotonic() - killed_at < 150  # without a watcher: after the time-out of 300 s
-    assert process.returncode == 1
     assert re.search(rf"rank 1 of pipeline 1 was killed by SIGKILL {WHERE}", stderr)
     assert re.search(r"(pipeline 0: rank|rank) 0", stderr)
     assert "Traceback" not in stderr

@@ -41,7 +41,7 @@ def wait_for(is_there: Callable[[], bool]) -> None:
 
 
 def visible(text: str) -> str:
-    """What a terminal shows of its last line, after erasing."""
+    """The last line of a terminal, as it is after erasing."""
     return text.rpartition("\n")[2].rpartition("\r\x1b[2K")[2]
 
 

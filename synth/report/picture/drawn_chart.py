@@ -1,4 +1,4 @@
-"""How a chart is drawn: numbered ops, plain ones, or shares of time, by what fits into a pixel."""
+"""The drawing of a chart: numbered ops, plain ones, or shares of time, by the width of its ops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
