@@ -450,8 +450,8 @@ class RobustnessTuning:
 class TravelTuning:
     """Local search over orders whose weights travel."""
 
-    # Look-aheads of published schedules beside the default of one, those of first orders, in ops,
-    # and those of moves.
+    # Number of ops between the begin of a visit and its first reader: in published schedules,
+    # besides the default of one; in first orders; and in moves.
     other_aheads: tuple[int, ...] = (0, 2, 3)
     first_aheads: tuple[int, ...] = (1, 3, 0, 8)
     aheads: tuple[int, ...] = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -489,12 +489,14 @@ class TravelTuning:
     least_evaluations: int = 8
     # Numbers of stages per rank to try where weights are gathered.
     stages_per_rank: tuple[int, ...] = (1, 2, 4)
-    # Share of the time for the first trials of all candidates, and share of the rest in which
-    # pipelines are searched whose weights stay, if they can win or else.
+    # Share of the time for the first trials of all candidates.
     trial_share: float = 0.4
+    # Share of the remaining time for pipelines, whose weights stay: if their bounds let them win,
+    # and if not.
     staying_share: float = 0.7
     unlikely_share: float = 0.2
-    # Multiple of the best value up to which a candidate is searched longer, and its shortest part.
+    # Multiple of the best value up to which a candidate is searched longer, and the shortest time
+    # of such a search.
     near: float = 1.05
     shortest_part_s: float = 0.5
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from synth.certificate import Certificate, PartitionProof, ProverName
 from synth.objective import BoundScope
-from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
+from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial, why_ended
 from synth.plan.partition.paths import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
@@ -218,7 +218,7 @@ class Standings:
             certificate=self.certificate(bound_us, ranked[0], ranked[0].certificate),
             baselines=tuple(self._baselines()),
             wall_s=wall_s,
-            stopped_by=self._stopped(best, bound_us, is_interrupted, is_over),
+            stopped_by=why_ended(best, bound_us, self.gap, is_interrupted, is_over),
             bound_scope=self.bound_scope,
         )
         return Chosen(result, tuple(ranked))
@@ -247,20 +247,6 @@ class Standings:
                 if baseline.name not in names:
                     names.add(baseline.name)
                     yield baseline
-
-    def _stopped(
-        self, best: Result, bound_us: int, is_interrupted: bool, is_over: bool
-    ) -> StoppedBy:
-        """Return why the race ended, in terms of all candidates."""
-        if best.value_us is None:
-            return best.stopped_by
-        if best.value_us <= bound_us:
-            return StoppedBy.OPTIMAL
-        if is_interrupted:
-            return StoppedBy.INTERRUPT
-        if relative_gap(best.value_us, bound_us) <= self.gap:
-            return StoppedBy.GAP
-        return StoppedBy.EXHAUSTED if is_over else StoppedBy.TIME_LIMIT
 
 
 def why_all_infeasible(name: str, message: str) -> str:

@@ -13,7 +13,7 @@ from synth.certificate import Proven
 from synth.families import generate
 from synth.objective import BoundScope, Spans
 from synth.op_kinds import OpKind
-from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
+from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial, why_ended
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.choice import bound_us
 from synth.plan.weights.choice import TravelCandidate
@@ -22,7 +22,7 @@ from synth.schedule.memory import exceeds_caps
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Incumbent, Result, StoppedBy, rank_key, relative_gap
+from synth.solver.result import Baseline, Incumbent, StoppedBy, rank_key, relative_gap
 from synth.solver.search_state import OnImprovement, SearchState
 from synth.solver.tuning import TRAVEL
 from synth.solver.weights.travel_bounds import backward_us
@@ -169,7 +169,7 @@ class _Choosing:
             return Chosen(found, tuple(trials))
         least_us = min(trial.lower_bound_us for trial in possible)
         baselines: dict[str, Baseline] = {
-            one.name: one for trial in trials for one in (trial.published or _rows(trial))
+            one.name: one for trial in trials for one in (trial.published or _baselines(trial))
         }
         is_one = len(trials) == 1
         result = replace(
@@ -179,22 +179,15 @@ class _Choosing:
             bound_scope=best.bound_scope if is_one else BoundScope.CANDIDATES,
             baselines=tuple(baselines.values()),
             wall_s=self.searches[0].state.budget.elapsed_s(),
-            stopped_by=_reason(best, least_us, self.options.gap),
+            stopped_by=why_ended(
+                best, least_us, self.options.gap, self.stop.is_set(), is_over=self.left_s > 0
+            ),
         )
         return Chosen(result, tuple(trials))
 
 
-def _rows(trial: Trial) -> tuple[Baseline, ...]:
+def _baselines(trial: Trial) -> tuple[Baseline, ...]:
     return () if trial.found is None else trial.found.baselines
-
-
-def _reason(best: Result, bound_us: int, gap: float) -> StoppedBy:
-    """The reason to stop, which for the best alone may have been a bound of its own."""
-    if best.value_us is None or best.stopped_by == StoppedBy.INTERRUPT:
-        return best.stopped_by
-    if best.value_us <= bound_us:
-        return StoppedBy.OPTIMAL
-    return StoppedBy.GAP if relative_gap(best.value_us, bound_us) <= gap else StoppedBy.TIME_LIMIT
 
 
 # Data parallelism

@@ -54,8 +54,8 @@ class TravelProblem:
             )
         if m % p:
             raise SynthError(
-                f"{given} need as many micro-batches on each rank, given {m} for {p} ranks; give a "
-                f"multiple of {p}"
+                f"{given} need the same number of micro-batches on each rank, given {m} for {p} "
+                f"ranks; give a multiple of {p}"
             )
         unknown = [s for s, stage in enumerate(problem.costs.stages) if not stage.parameter_bytes]
         if any(problem.costs.stages[s].static_bytes for s in unknown):
