@@ -530,6 +530,45 @@ def sent_home(rank: int, size: int) -> list[int]:
     return list(pipeline.updated)
 
 
+class _Scaled(nn.Linear):
+    """A linear layer whose output is scaled by a buffer."""
+
+    scale: Tensor
+
+    def __init__(self, device: str | None) -> None:
+        super().__init__(3, 3, device=device)
+        self.register_buffer("scale", torch.full((3,), 0.5, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+def scaled(rank: int, size: int, name: str, away: str) -> list[list[float]]:
+    """Build with other buffers away from home, step, and return those that the rank has."""
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate(name, size, size)
+    assert schedule.weights is not None
+    stages: dict[int, nn.Module] = {}
+    for n in range(schedule.placement.num_stages):
+        is_first_home = schedule.weights.homes[n][0] == rank
+        stages[n] = _Scaled("meta" if away == "meta" and not is_first_home else None)
+        if not is_first_home:
+            next(stages[n].buffers()).fill_(7.0)
+    pipeline = Pipeline(schedule, stages, group=group_here(), loss=nn.functional.mse_loss)
+    x = torch.ones(size, 3)
+    loss = pipeline.step(pipeline.split(x, targets=x))
+    assert loss is not None and loss.isfinite()
+    return [next(stage.buffers()).tolist() for stage in stages.values()]
+
+
+@pytest.mark.parametrize(
+    ("name", "away"), [("weipipe", "differs"), ("weipipe", "meta"), ("zero:1", "differs")]
+)
+def test_buffers_start_as_at_home(name: str, away: str) -> None:
+    assert RankThreads().run(scaled, 2, name, away) == [[[0.5] * 3] * 2] * 2
+
+
 def test_parameters_of_two_stages_are_refused() -> None:
     one = nn.Linear(3, 3)
     said = RankThreads().run(build, 2, {0: one, 1: nn.Sequential(one)}, False)

@@ -14,6 +14,7 @@ from ..gradients.copies_and_ties import check_alike
 from ..gradients.layout import GradientLayout
 from ..stage.stage import Stage
 from ..transport.rank_group import RankGroup
+from .buffers import spread_buffers
 from .kept_stage import KeptStage
 from .stage_weights import has_values
 
@@ -44,10 +45,11 @@ def keep_stages(
         if flow.is_home(number, group.rank) and not has_values(stage.module):
             raise SynthError(
                 f"stage {number} has its home on rank {group.rank}, and its parameters have no "
-                f"values there: they are on the meta device, or were released by a pipeline with "
-                f"other homes; give a module with values"
+                f"values there, or its buffers have none: they are on the meta device, or were "
+                f"released by a pipeline with other homes; give a module with values"
             )
     check_alike(group, stages, layout)
+    spread_buffers(lowered.schedule, group, stages, device)
     groups: dict[tuple[int, ...], Any] = {
         homes: group.subgroup(homes, purpose="weights")
         for homes in sorted(set(flow.homes))

@@ -208,8 +208,8 @@ def release_parameters(module: nn.Module) -> None:
 
 
 def has_values(module: nn.Module) -> bool:
-    """True if all parameters have memory for their elements."""
-    return all(
+    """True if all parameters have memory for their elements, and no buffer is on meta."""
+    return not any(buffer.is_meta for buffer in module.buffers()) and all(
         not p.is_meta and p.untyped_storage().nbytes() >= p.numel() * p.element_size()
         for p in module.parameters()
     )
