@@ -1,7 +1,7 @@
 """The steps of a search as one table: order, share of the remaining time, and condition.
 
 The solver (`solver.py`) runs the steps from the first to the last and ends as soon as the incumbent
-is proven or the time is up. A step names an improver by its part. Numbers are in `tuning.py`, the
+is proven or the time is up. A step names an improver by its part. Numbers are in `tuning`, the
 order of the bounds among each other in `bounds/bound_policy.py`.
 """
 

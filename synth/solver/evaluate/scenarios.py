@@ -17,7 +17,7 @@ from synth.schedule.arrays import KIND_CODES
 from synth.schedule.lowering.effects import VALUE_KINDS, WEIGHTS
 from synth.schedule.lowering.lower import Lowered
 from synth.solver.problem import Problem
-from synth.solver.tuning import ROBUSTNESS
+from synth.solver.tuning import SCENARIOS
 
 # Rows are nodes or ranks, columns are scenarios.
 Times = npt.NDArray[np.float64]
@@ -43,16 +43,14 @@ class ScenarioFactors:
         problem: Problem,
         seed: int = 0,
         num_scenarios: int | None = None,
-        deviation: float = ROBUSTNESS.deviation,
+        deviation: float = SCENARIOS.deviation,
         bias: float = 0.0,
     ) -> None:
         rng = np.random.default_rng(seed)
         placement, m = problem.placement, problem.num_micro_batches
         copies = len(placement.ranks) * placement.num_stages
         scenarios = num_scenarios or (
-            ROBUSTNESS.scenarios
-            if m * copies <= ROBUSTNESS.many_cells
-            else ROBUSTNESS.few_scenarios
+            SCENARIOS.scenarios if m * copies <= SCENARIOS.many_cells else SCENARIOS.few_scenarios
         )
 
         def factors(num_kinds: int) -> Times:
@@ -60,9 +58,9 @@ class ScenarioFactors:
             drawn = 1 + deviation * rng.standard_normal(shape)
             drawn += bias * rng.standard_normal((num_kinds, copies, 1, scenarios))
             drawn[..., 0] = 1
-            clipped: Times = np.clip(
-                drawn, ROBUSTNESS.least_factor, ROBUSTNESS.most_factor
-            ).reshape(-1, scenarios)
+            clipped: Times = np.clip(drawn, SCENARIOS.least_factor, SCENARIOS.most_factor).reshape(
+                -1, scenarios
+            )
             return clipped
 
         # Kinds that only schedules from elsewhere have are among them. Those of travelling weights

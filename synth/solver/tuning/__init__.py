@@ -1,0 +1,55 @@
+"""Numeric constants of the solver, one frozen dataclass for each component.
+
+Limits of size and effort are here, and shares of time; nothing here changes what is correct, only
+how long it takes. `docs/solver-notes.md` says where values were measured. Units are in the names:
+`_s` seconds, `_us` microseconds, `_share` a part of a whole from 0 to 1, `_ops` F, B and W ops.
+"""
+
+from synth.solver.tuning.bounds import (
+    BOUND_POLICY,
+    FORWARD_SPACING,
+    IDLE_TIME,
+    RANK_SUBSETS,
+    RECHECK,
+)
+from synth.solver.tuning.cpsat import CPSAT, EXACT_MODEL
+from synth.solver.tuning.evaluate import EVALUATION, SCENARIOS
+from synth.solver.tuning.improve import (
+    ANNEALING,
+    BANDIT,
+    EXTEND,
+    LIST_SCHEDULING,
+    PUBLISHED,
+    ROBUSTNESS,
+    SHORT_INSTANCE,
+    WINDOWS,
+)
+from synth.solver.tuning.modulo import MODULO, ONE_MICRO_BATCH, PERIOD_SEARCH, SEVERAL_MICRO_BATCHES
+from synth.solver.tuning.search import SEARCH
+from synth.solver.tuning.weights import TRAVEL
+
+__all__ = [
+    "ANNEALING",
+    "BANDIT",
+    "BOUND_POLICY",
+    "CPSAT",
+    "EVALUATION",
+    "EXACT_MODEL",
+    "EXTEND",
+    "FORWARD_SPACING",
+    "IDLE_TIME",
+    "LIST_SCHEDULING",
+    "MODULO",
+    "ONE_MICRO_BATCH",
+    "PERIOD_SEARCH",
+    "PUBLISHED",
+    "RANK_SUBSETS",
+    "RECHECK",
+    "ROBUSTNESS",
+    "SCENARIOS",
+    "SEARCH",
+    "SEVERAL_MICRO_BATCHES",
+    "SHORT_INSTANCE",
+    "TRAVEL",
+    "WINDOWS",
+]

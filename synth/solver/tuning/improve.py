@@ -1,0 +1,182 @@
+"""Numeric constants of the improvers, except for modulo scheduling."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PublishedTuning:
+    """Published schedules as first incumbents."""
+
+    # Time for published schedules even if the limit is shorter; enough for ordinary problems.
+    grace_s: float = 0.5
+    # Share of the time limit after which no more are tried.
+    share: float = 0.5
+
+
+@dataclass(frozen=True)
+class ListSchedulingTuning:
+    """Effort of list scheduling, in ops placed, so that a search is repeatable."""
+
+    # At the beginning of the search.
+    quick_ops: int = 40_000
+    # Later, per second of the time limit; the second value is where modulo schedules of several
+    # micro-batches are better starts.
+    ops_per_s: int = 6_000
+    ops_per_s_with_rounds: int = 2_500
+    # Best orders of one call that are verified and simulated exactly.
+    orders_evaluated: int = 4
+    # Memory models over which the effort is divided, at most.
+    most_models: int = 3
+    # Fewest schedules of one call, and fewest of the uniform rules.
+    fewest_schedules: int = 12
+    fewest_uniform_rules: int = 6
+
+
+@dataclass(frozen=True)
+class AnnealingTuning:
+    """Simulated annealing over single moves."""
+
+    # Effort units: one per op timed, and this many per move; the rate is of one core.
+    units_per_s: int = 900_000
+    units_per_move: int = 12
+    # Farthest move in places, and the share of moves by one place.
+    farthest: int = 12
+    adjacent_share: float = 0.5
+    # Share of moves that fuse or split B and W, where BW gains anything.
+    fusion_share: float = 0.05
+    # Temperature at the beginning and the end of a round, in mean op durations.
+    hottest: float = 0.1
+    coldest: float = 0.01
+    # Moves per op in the first round and in the longest, and the growth of rounds.
+    moves_per_op: int = 20
+    most_moves_per_op: int = 2_000
+    growth: float = 1.5
+    # Moves between two looks at the clock.
+    moves_per_look: int = 64
+    # Bufferings tried besides those of the evaluation: few buffers, for ranks at their limits.
+    tight_bufferings: tuple[tuple[int, int], ...] = (
+        (0, 2),
+        (0, 4),
+        (1, 0),
+        (1, 3),
+        (2, 1),
+        (2, 2),
+    )
+    # Share of the time limit without a gain after which the first run ends; most problems need no
+    # more than that.
+    least_stalled_share: float = 0.02
+
+
+@dataclass(frozen=True)
+class ExtendTuning:
+    """Extending a schedule by its steady-state segment."""
+
+    # Segments rated for each size, those of the shortest time first.
+    rated_segments: int = 60
+    # Sizes, and segments of each, that are extended to the whole.
+    sizes: int = 3
+    segments_per_size: int = 12
+    # Orders returned.
+    returned: int = 4
+
+
+@dataclass(frozen=True)
+class ShortInstanceTuning:
+    """The short instance that is solved exactly and extended."""
+
+    # Micro-batches per rank of the short instance, and their largest share of all.
+    micro_batches_per_rank: float = 2.25
+    most_kept_share: float = 2 / 3
+    # With several stages per rank: some rank holds at most this share of 1F1B's forwards.
+    tight_share: float = 0.5
+    # Estimated time for each pair of ops; the second value is for several stages per rank.
+    s_per_pair: float = 1e-5
+    s_per_pair_of_several: float = 5e-5
+    # Share of the remaining time, and the largest short instance.
+    share: float = 0.5
+    most_ops: int = 2_000
+    # Pause between two extensions, in durations of one.
+    pauses: int = 5
+
+
+@dataclass(frozen=True)
+class WindowTuning:
+    """Large-neighbourhood search over windows of time."""
+
+    # (ops, seconds of effort) of the window sizes among which a bandit chooses.
+    sizes: tuple[tuple[int, float], ...] = (
+        (24, 0.25),
+        (48, 1.0),
+        (96, 3.0),
+        (192, 6.0),
+        (384, 10.0),
+        (960, 20.0),
+    )
+    # Windows up to this size are always allowed, larger ones up to half of all ops.
+    always_ops: int = 192
+    # Starting orders race with windows of this size for this share of the effort.
+    race_ops: int = 48
+    race_share: float = 0.04
+    # Effort besides CP-SAT's: per op of a window to build it, per op of all to evaluate a change.
+    build_s_per_op: float = 1e-4
+    evaluate_s_per_op: float = 1.5e-6
+    # One window in this many is long and free on few ranks only.
+    narrow_every: int = 4
+    free_ranks: int = 2
+    longest_ops: int = 2_000
+    # Draws of a window until one has no ops in common with those being solved.
+    draws: int = 8
+    # Interval at which running windows are awaited.
+    poll_s: float = 0.05
+    # Time without a gain after which moves for robustness follow: share of the time limit, and the
+    # least, in which a few windows of every size end.
+    patience_share: float = 0.03
+    least_patience_s: float = 1.5
+    # Orders to start from.
+    starts: int = 3
+    # Pause between two exact evaluations, in durations of one.
+    pauses: int = 5
+
+
+@dataclass(frozen=True)
+class BanditTuning:
+    """The bandit over window sizes."""
+
+    # Weight of past gains and costs after each window of a size.
+    decay: float = 0.95
+    # Least share of the best arm's effort for each other arm.
+    least_share: float = 0.1
+    # Expected gain per second before a size was tried, as a share of the objective, and the
+    # seconds of experience that it counts for.
+    expected_gain_share: float = 0.001
+    expected_s: float = 2.0
+    # A size is exhausted after windows without a gain that hold this many times all ops, and at
+    # least this many windows.
+    cover: int = 1
+    fewest_windows: int = 10
+
+
+@dataclass(frozen=True)
+class RobustnessTuning:
+    """Moves that lower the mean objective over duration scenarios."""
+
+    # Farthest move in places.
+    farthest: int = 4
+    # Paths shorter than the longest by this share count little in the second preference.
+    near_share: float = 0.01
+    # Differences below this are rounding errors.
+    tolerance_us: float = 1e-6
+    # Effort: ops of the orders tried, orders tried at most, and in a row without a gain.
+    effort_ops: int = 60_000
+    most_trials: int = 150
+    patience: int = 30
+
+
+PUBLISHED = PublishedTuning()
+LIST_SCHEDULING = ListSchedulingTuning()
+ANNEALING = AnnealingTuning()
+EXTEND = ExtendTuning()
+SHORT_INSTANCE = ShortInstanceTuning()
+WINDOWS = WindowTuning()
+BANDIT = BanditTuning()
+ROBUSTNESS = RobustnessTuning()

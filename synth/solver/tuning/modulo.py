@@ -1,0 +1,93 @@
+"""Numeric constants of modulo scheduling."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OneMicroBatchTuning:
+    """Modulo scheduling of one micro-batch per period, in coarse ticks."""
+
+    # Exact ticks are used up to this many per period.
+    most_exact_ticks: int = 400
+    # Periods tried, in largest works of a rank, until this many patterns are found.
+    period_shares: tuple[float, ...] = (1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3, 1.5)
+    enough_patterns: int = 2
+    # Ticks per largest work: with more the search stalls, with fewer unequal stages look alike.
+    ticks: int = 36
+
+
+@dataclass(frozen=True)
+class PeriodSearchTuning:
+    """Search for the shortest period (initiation interval) of several micro-batches.
+
+    A *step* is the next period to try, as a share of the way from the longest period not found to
+    the shortest found. Seconds are effort as `cpsat.run.decide` counts it.
+    """
+
+    # The search ends when the open interval is this share of the period.
+    precision: float = 0.001
+    # Largest share of the effort for one period, before and after one is found.
+    share_before_found: float = 0.6
+    share_after_found: float = 0.35
+    # Undecided periods in a row after which a size is given up; and just below the shortest found.
+    most_undecided: int = 2
+    most_undecided_below: int = 3
+    # Effort per pair of ops: expected, the most for a brief try, and expected for a thorough one.
+    s_per_pair: float = 9e-6
+    most_s_per_pair: float = 1.5e-5
+    thorough_s_per_pair: float = 3.5e-5
+    # Expected effort of a thorough try per op, which is less for many ops.
+    thorough_s_per_op: float = 0.015
+    # Factor on the expected effort that one thorough try may take.
+    thorough_factor: float = 1.15
+    # Steps: at first and after a refuted period until one is found; after a refuted one later; at
+    # first in thorough tries; after an undecided one; less by this after each found, down to the
+    # least.
+    first_step: float = 0.25
+    later_step: float = 0.5
+    first_thorough_step: float = 0.65
+    step_after_undecided: float = 0.6
+    step_decrease: float = 0.2
+    least_step: float = 0.3
+    # Until one is found: largest factor from one period to the next, since far too long periods
+    # leave too many schedules; and the largest rise after an undecided one, since the transition
+    # from refuted to found is sharp.
+    most_rise: float = 1.25
+    rise_after_undecided: float = 0.02
+
+
+@dataclass(frozen=True)
+class SeveralMicroBatchesTuning:
+    """Modulo scheduling of several micro-batches per period."""
+
+    # Micro-batches per period, in this order, after as many as fill the memory.
+    sizes: tuple[int, ...] = (4, 2, 6, 3, 8)
+    # Largest model.
+    most_ops: int = 800
+    # Least share of the remaining effort for one size.
+    least_share: float = 0.7
+
+
+@dataclass(frozen=True)
+class ModuloTuning:
+    """Shares of the time limit for modulo scheduling, and the unrolling."""
+
+    # One micro-batch per period; the second value is where several are tried too.
+    one_share: float = 0.05
+    one_share_with_several: float = 0.02
+    # Several micro-batches per period: share per micro-batch of the problem, and the most.
+    several_share_per_micro_batch: float = 0.004
+    most_several_share: float = 0.45
+    # After a short instance: share for both together, and the least for this.
+    share_with_short_instance: float = 0.35
+    least_several_share: float = 0.08
+    # Relative gain after a short instance that is of use: windows get farther from its schedules.
+    least_gain: float = 0.01
+    # Micro-batches of a period from which the unrolling begins, at most.
+    most_unrollings: int = 8
+
+
+ONE_MICRO_BATCH = OneMicroBatchTuning()
+PERIOD_SEARCH = PeriodSearchTuning()
+SEVERAL_MICRO_BATCHES = SeveralMicroBatchesTuning()
+MODULO = ModuloTuning()

@@ -1,0 +1,38 @@
+"""Numeric constants of the search as a whole."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SearchTuning:
+    """Sizes and shares of the steps (`policy.py`)."""
+
+    # Largest problem. Even published schedules take minutes to generate and verify beyond.
+    most_ops: int = 2_000_000
+    # Chain of stage copies on a rank up to which the least peak is found exactly.
+    most_copies_of_least_peak: int = 10
+    # Factor between two bounds that are reported.
+    reported_bound_factor: float = 1.001
+    # Share of the time limit kept for robustness at the end.
+    robustness_share: float = 0.05
+    # Time for the final polish even if the limit has passed.
+    grace_s: float = 0.5
+    # Ops up to which the exact model gets all the time, and up to which it is tried briefly.
+    exact_alone_ops: int = 240
+    exact_brief_ops: int = 800
+    brief_share: float = 0.15
+    # Ops up to which the exact model may soon find or prove something, so that windows leave time
+    # for it; the second value is for ranks that hold several stages.
+    small_ops: int = 1_600
+    small_ops_of_several: int = 800
+    # Ops beyond which building the exact model costs more than it repays.
+    exact_most_ops: int = 12_000
+    # Share of the remaining time for windows, on small and on large problems.
+    window_share: float = 0.4
+    window_share_of_large: float = 0.95
+    # Share of the remaining time for annealing: before the exact model, and after the windows.
+    annealing_share_first: float = 0.5
+    annealing_share: float = 0.5
+
+
+SEARCH = SearchTuning()
