@@ -21,6 +21,10 @@ there: 18 static bytes per parameter (2 for bf16, 4 for the gradient accumulated
 fp32 copy and the two moments of Adam); no op needs workspace; and the embedding and the head, whose
 vocabulary is not printed, weigh what the layer weighs that they replace.
 
+FLOPs. F of a transformer layer takes 24·s·b·h² + 4·b·s²·h (Narayanan et al. 2021, appendix). The
+head's are not known without its vocabulary and count 0, so an MFU is a lower bound of the model's.
+The peak is that of the A100's datasheet for dense bf16.
+
 `python -m synth.profiles.zero_bubble` writes the files anew.
 """
 
@@ -34,9 +38,13 @@ from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Work
 SOURCE = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024 (arXiv 2401.10241), Tables 5 and 6"
 NOTES = (
     "Stage times as published, shared equally by the layers of a stage. Bytes follow the formulas "
-    "of the paper's Table 1; 18 static bytes per parameter are counted, not published. "
+    "of the paper's Table 1; 18 static bytes per parameter are counted, not published. FLOPs are "
+    "those of the transformer layers alone, as the vocabulary of the head is not published. "
     "See synth.profiles.zero_bubble."
 )
+
+# NVIDIA A100 datasheet: bf16 on tensor cores, without sparsity.
+A100_FLOPS_PER_S = 312e12
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,13 @@ class PublishedModel:
         return (self.num_blocks + 2) // self.num_ranks
 
     @property
+    def block_flops(self) -> int:
+        """FLOPs of the forward of a transformer layer for one micro-batch."""
+        tokens = self.sequence_length * self.micro_batch_size
+        hidden = self.hidden_size
+        return 24 * tokens * hidden**2 + 4 * tokens * self.sequence_length * hidden
+
+    @property
     def stage_us(self) -> dict[OpKind, int]:
         """The printed values of the paper, by op."""
         forward, weight = self.forward_us, self.backward_weight_us
@@ -95,6 +110,7 @@ def profile(row: PublishedModel) -> Profile:
         ),
         workload=_workload(row),
         capacity_bytes=80 * 10**9,
+        peak_flops_per_s=A100_FLOPS_PER_S,
         links=Links(default=Link(latency_us=row.transfer_us)),
         layer_profiles={
             "embedding": _layer(row, is_first=True),
@@ -150,6 +166,7 @@ def _layer(row: PublishedModel, *, is_first: bool = False, is_last: bool = False
             OpKind.STEP: 0,
         },
         input_until=OpKind.F,
+        forward_flops=0 if is_first or is_last else row.block_flops,
     )
 
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from synth.layer_times import MOST_US
-from synth.units import shown
+from synth.units import MOST_US, shown
 
 TimeUs = Annotated[float, Field(ge=0, le=MOST_US)]
 

@@ -4,12 +4,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from synth.model_flops import Flops
 from synth.op_kinds import OpKind
 from synth.record import Record
-from synth.units import MOST_SUMMABLE
-
-# A week: beyond any op or transfer, and small enough for every sum to stay exact.
-MOST_US = 6.048e11
+from synth.units import MOST_SUMMABLE, MOST_US
 
 # AdamW keeps two moments of each parameter.
 _MOMENTS = 2
@@ -26,6 +24,9 @@ class LayerTimes(Record):
     - `output_bytes`: the output of a micro-batch, 0 for the last layer;
     - `saved_bytes`: what F keeps of a micro-batch for the backward, with the layer's input;
     - `saved_w_bytes`: the part of it that W needs after B (None: all of it).
+
+    `forward_flops` are the floating-point operations of a micro-batch's forward, a multiply-add
+    being two; None: not counted, so there is no MFU.
     """
 
     name: str
@@ -41,6 +42,7 @@ class LayerTimes(Record):
     output_bytes: int = Field(default=0, ge=0, le=MOST_SUMMABLE)
     saved_bytes: int = Field(default=0, ge=0, le=MOST_SUMMABLE)
     saved_w_bytes: int | None = Field(default=None, ge=0, le=MOST_SUMMABLE)
+    forward_flops: Flops | None = None
 
     @model_validator(mode="after")
     def _has_backward(self) -> Self:

@@ -23,13 +23,14 @@ from pydantic_core import CoreSchema
 from synth.display import Displayed
 from synth.errors import SynthError
 from synth.field_types import PlainText, TimeUs, Whole, check_plain
-from synth.layer_times import MOST_US, LayerTimes
+from synth.layer_times import LayerTimes
 from synth.links import MOST_RANKS, Links
 from synth.measurement_conditions import Conditions
+from synth.model_flops import Flops, ModelFlops, PeakFlops
 from synth.op_kinds import MEASURED, OpKind
 from synth.optimizer import OptimizerSpec
 from synth.record import FileRecord, Record
-from synth.units import MOST_SUMMABLE, format_us
+from synth.units import MOST_SUMMABLE, MOST_US, format_us
 
 ModelArguments = dict[str, int | float | str | bool]
 
@@ -102,6 +103,9 @@ class LayerProfile(Record):
 
     `input_until`, `output_until`, `gradient_until` name the last op of this layer (F, B or W) that
     needs its input, its output, and the gradient of its output: until then they cannot be freed.
+
+    `forward_flops` are the floating-point operations of F of a micro-batch, a multiply-add being
+    two; None: not counted. They serve for the MFU and change no schedule.
     """
 
     time_us: dict[OpKind, Timing]
@@ -117,6 +121,9 @@ class LayerProfile(Record):
     gradient_until: OpKind = OpKind.B
     deferred_share: float = Field(
         default=1.0, ge=0, le=1, description="share of the weight-gradient elements that W computes"
+    )
+    forward_flops: Flops | None = Field(
+        default=None, description="floating-point operations of F, for the MFU"
     )
 
     @model_validator(mode="after")
@@ -258,11 +265,12 @@ def _numbered(name: str, count: int) -> list[str]:
 class Profile(Displayed, FileRecord):
     """A whole profile file.
 
-    Version 2 added the function that makes the inputs, and times that are plain numbers.
+    Version 2 added the function that makes the inputs, and times that are plain numbers. Version 3
+    added the FLOPs of layers and the peak FLOP/s of the device.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     MADE_BY: ClassVar[str] = "synth profile"
 
     name: PlainText
@@ -273,6 +281,9 @@ class Profile(Displayed, FileRecord):
         gt=0,
         le=MOST_SUMMABLE,
         description="memory of the device, for `--mem-limit auto`",
+    )
+    peak_flops_per_s: PeakFlops | None = Field(
+        default=None, description="of the device, in the dtype of the layers, for the MFU"
     )
     links: Links = Links()
     layer_profiles: dict[str, LayerProfile]
@@ -302,6 +313,7 @@ class Profile(Displayed, FileRecord):
         sequence_length: int = 1,
         links: Links | None = None,
         capacity_bytes: int | None = None,
+        peak_flops_per_s: float | None = None,
         device: str = "unknown",
         source: str = "measured elsewhere",
     ) -> Self:
@@ -316,6 +328,7 @@ class Profile(Displayed, FileRecord):
             sequence_length: tokens of a sample, for throughput in tokens.
             links: between ranks; None: transfers take no time.
             capacity_bytes: memory of a device, for `--mem-limit auto`.
+            peak_flops_per_s: FLOP/s of a device at its peak, for the MFU.
             device: on which it was measured, for display.
             source: of the numbers, for display.
 
@@ -349,6 +362,7 @@ class Profile(Displayed, FileRecord):
                 time_us={kind: Timing.exactly(us) for kind, us in layer.time_us.items()},
                 rise_bytes=layer.rise_bytes(largest),
                 input_until=OpKind.F,
+                forward_flops=layer.forward_flops,
                 **layer.sizes,
             )
             entries += [Layer(name=each, profile=layer.name) for each in own_names]
@@ -365,6 +379,7 @@ class Profile(Displayed, FileRecord):
                 runnable=False,
             ),
             capacity_bytes=capacity_bytes,
+            peak_flops_per_s=peak_flops_per_s,
             links=links or Links(),
             layer_profiles=profiles,
             layers=tuple(entries),
@@ -385,7 +400,16 @@ class Profile(Displayed, FileRecord):
         """The profile of the layer at a place of the model's list."""
         return self.layer_profiles[self.layers[index].profile]
 
+    @property
+    def flops(self) -> ModelFlops | None:
+        """The FLOPs of a micro-batch; None: those of a layer are not known, or there are none."""
+        forwards = [self.layer_profile(i).forward_flops for i in range(len(self.layers))]
+        return ModelFlops.of_forwards(forwards, self.peak_flops_per_s)
+
     def fingerprint(self) -> str:
         """A short hash of everything that a schedule depends on."""
-        relevant = self.model_dump_json(include={"workload", "links", "layer_profiles", "layers"})
+        relevant = self.model_dump_json(
+            include={"workload", "links", "layer_profiles", "layers"},
+            exclude={"layer_profiles": {"__all__": {"forward_flops"}}},
+        )
         return hashlib.sha256(relevant.encode()).hexdigest()[:16]

@@ -13,6 +13,9 @@ _FACTORS: dict[str, int] = {
 # A pebibyte, and 35 years in microseconds: sums of numbers up to here stay exact in 64 bits.
 MOST_SUMMABLE = 1 << 50
 
+# A week in microseconds: beyond any op or transfer, and small enough for every sum to stay exact.
+MOST_US = 6.048e11
+
 _MOST_SECONDS = MOST_SUMMABLE / 1e6
 
 # The most characters of a typed text that a message shows.

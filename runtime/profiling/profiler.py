@@ -14,6 +14,7 @@ from synth.schedule.ops import Op
 from ..execution.core.clock import OpClock
 from ..execution.stage.boundary import Tensors
 from ..optimize import StageOptimizer, StepSettings, widen_gradients, zero_gradient
+from .flop_count import forward_flops
 from .held_bytes import held_bytes
 from .meter import measure
 from .sample import Sample
@@ -53,6 +54,7 @@ def profile_layer(
         output_until=held.output_until,
         gradient_until=held.gradient_until,
         deferred_share=_deferred_share(sample, parameters),
+        forward_flops=forward_flops(sample),
     )
     for parameter in parameters:
         parameter.grad = None

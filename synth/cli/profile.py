@@ -17,8 +17,9 @@ from synth.cli.read.optimizer import (
     PostValidationOption,
     read_optimizer,
 )
-from synth.cli.read.options import ForceOption
+from synth.cli.read.options import ForceOption, PeakFlopsOption
 from synth.errors import SynthError
+from synth.model_flops import format_flops, parse_flops_per_s
 from synth.overwrite_guard import PROFILE, check_replaceable
 from synth.record import check_outputs
 from synth.units import format_bytes, format_us
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from synth.links import Link, Links
+    from synth.model_flops import ModelFlops
     from synth.profile import ModelArguments, Profile, Workload
     from synth.runtime.input_function import MicroBatch
     from synth.runtime.profiling.machine_watch import MachineWatch
@@ -88,15 +90,17 @@ def command(
             min=2, help="Also measure the links between this many processes on this machine."
         ),
     ] = None,
+    peak_flops: PeakFlopsOption = None,
     force: ForceOption = False,
 ) -> None:
     """Measure MODEL layer by layer: time and memory of F, B, W, BW and STEP.
 
     Under torchrun, rank 0 measures the layers, and all ranks the links between them.
     """
+    peak_per_s = None if peak_flops is None else parse_flops_per_s(peak_flops)
     if model.lower().endswith(".csv"):
         _check_only_of_times(context, model)
-        _read_times(Path(model), output, force, micro_batch_size, seq_len)
+        _read_times(Path(model), output, force, micro_batch_size, seq_len, peak_per_s)
         return
     named = [given.rpartition(":")[0] or None for given in (model, inputs) if given is not None]
     check_outputs(output, inputs=named)
@@ -124,7 +128,15 @@ def command(
     )
     for name in filter(None, (dtype, autocast)):
         dtype_of(name)
-    measure = partial(_measure, workload, batch, warmup=warmup, iters=iters, output=output)
+    measure = partial(
+        _measure,
+        workload,
+        batch,
+        warmup=warmup,
+        iters=iters,
+        output=output,
+        peak_flops_per_s=peak_per_s,
+    )
     if under_torchrun():
         _measure_inside_torchrun(device, threads, measure)
         return
@@ -134,7 +146,7 @@ def command(
 
 
 # What a CSV of times takes; all other options are of a measurement.
-_OF_TIMES = ("model", "output", "force", "micro_batch_size", "seq_len", "quiet")
+_OF_TIMES = ("model", "output", "force", "micro_batch_size", "seq_len", "peak_flops", "quiet")
 
 
 def _check_only_of_times(context: typer.Context, model: str) -> None:
@@ -155,7 +167,12 @@ def _check_only_of_times(context: typer.Context, model: str) -> None:
 
 
 def _read_times(
-    path: Path, output: Path, force: bool, size: int | None, length: int | None
+    path: Path,
+    output: Path,
+    force: bool,
+    size: int | None,
+    length: int | None,
+    peak_flops_per_s: float | None,
 ) -> None:
     """Make a profile of a CSV file of times.
 
@@ -170,7 +187,11 @@ def _read_times(
     check_replaceable(output, PROFILE, "-o", force)
     layers = from_times_csv(read_text(path, "a CSV file of layers"), str(path))
     profile = Profile.from_times(
-        path.stem, layers, micro_batch_size=size or 1, sequence_length=length or 1
+        path.stem,
+        layers,
+        micro_batch_size=size or 1,
+        sequence_length=length or 1,
+        peak_flops_per_s=peak_flops_per_s,
     )
     profile.save(output)
     answer(_summary(profile))
@@ -264,6 +285,7 @@ def _measure(
     iters: int,
     links: "Links | None",
     output: Path,
+    peak_flops_per_s: float | None,
     watch: "MachineWatch",
 ) -> None:
     """Measure the layers, and write and show the profile."""
@@ -279,6 +301,7 @@ def _measure(
         tell=_tell,
         watch=watch,
     )
+    profile = profile.replace(peak_flops_per_s=peak_flops_per_s)
     profile.save(output)
     answer(_summary(profile))
     warn_of(profile.provenance.conditions, "this profile")
@@ -308,9 +331,19 @@ def _summary(profile: "Profile") -> str:
     lines.append(f"link: {_described(profile.links.default)}")
     if profile.links.host is not None:
         lines.append(f"link to the host's memory: {_described(profile.links.host)}")
+    if profile.flops is not None:
+        lines.append(_said_of(profile.flops))
     if profile.provenance.notes is not None:
         lines.append(profile.provenance.notes)
     return "\n".join(lines)
+
+
+def _said_of(flops: "ModelFlops") -> str:
+    """Return the FLOPs of a micro-batch, and the peak or the option that sets it."""
+    count = f"{format_flops(flops.per_micro_batch)} per micro-batch, forward and backward"
+    if flops.peak_per_s is None:
+        return f"{count}; --peak-flops RATE of the device gives the MFU"
+    return f"{count}; peak {format_flops(flops.peak_per_s)}/s"
 
 
 def _described(link: "Link") -> str:

@@ -28,10 +28,11 @@ _BYTES = {
     **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMG", 1)},
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMG", 1)},
 }
+_FLOPS = {"GFLOP": 10**9, "TFLOP": 10**12}
 _COLUMN = re.compile(r"(\w+?)_([a-zA-Zµ]+)")
 _KNOWN = (
     f"name; count; {', '.join(_TIMES)} with _us, _ms or _s; {', '.join(_SIZES)} with _bytes, _kB, "
-    f"_MB, _GB, _KiB, _MiB or _GiB"
+    f"_MB, _GB, _KiB, _MiB or _GiB; forward_GFLOP or forward_TFLOP"
 )
 
 
@@ -71,6 +72,8 @@ def _column(title: str, path: str) -> tuple[str, float]:
             return f"{quantity}_us", _US[unit]
         if quantity in _SIZES and unit in _BYTES:
             return f"{quantity}_bytes", _BYTES[unit]
+        if quantity == "forward" and unit in _FLOPS:
+            return "forward_flops", _FLOPS[unit]
     raise SynthError(f"{path} has a column {shown(title)}; known columns: {_KNOWN}")
 
 
@@ -95,7 +98,7 @@ def _value(cell: str, name: str, factor: float, place: str) -> float | int:
         value = math.nan
     if not math.isfinite(value):
         raise SynthError(f"{place}: {name} is {shown(cell.strip())}; needed: a number")
-    if name.endswith("_bytes"):
+    if name.endswith(("_bytes", "_flops")):
         if value < 0:  # which rounding could hide
             raise SynthError(f"{place}: {name} is {shown(cell.strip())}; needed: 0 or more")
         return round(value)

@@ -15,6 +15,16 @@ head,      1,     2.9,        5.7,         410,      0
 """
 
 
+def test_a_csv_with_flops_and_a_peak_say_what_an_mfu_is_of(synth: Synth, tmp_path: Path) -> None:
+    (tmp_path / "times.csv").write_text("name,forward_ms,backward_ms,forward_GFLOP\na,1,2,5\n")
+    command = ("profile", tmp_path / "times.csv", "-o", tmp_path / "p.json")
+    ended = synth(*command, "--peak-flops", "30TFLOPS")
+    assert "15 GFLOP per micro-batch, forward and backward; peak 30 TFLOP/s" in ended.stdout
+    assert Profile.load(tmp_path / "p.json").peak_flops_per_s == 30e12
+    ended = synth(*command, "--peak-flops", "fast")
+    assert ended.code == 2 and "write for example 989e12 or 989TFLOPS" in ended.stderr
+
+
 def test_the_command_makes_a_profile_of_a_csv(synth: Synth, tmp_path: Path) -> None:
     (tmp_path / "times.csv").write_text(TIMES)
     ended = synth("profile", tmp_path / "times.csv", "-o", tmp_path / "p.json", "--seq-len", "7")

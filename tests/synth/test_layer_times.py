@@ -55,6 +55,13 @@ def test_a_stage_costs_what_its_layers_were_measured_to_cost() -> None:
     assert (two.duration_us[OpKind.F], two.duration_us[OpKind.BW], two.saved_bytes) == (20, 40, 200)
 
 
+def test_a_csv_may_have_the_flops_of_a_forward() -> None:
+    text = "name, forward_ms, backward_ms, forward_TFLOP\na, 1, 2, 0.25\nb, 1, 2,\n"
+    assert [layer.forward_flops for layer in from_times_csv(text)] == [250_000_000_000, None]
+    with pytest.raises(SynthError, match="forward_GFLOP"):
+        from_times_csv(text.replace("TFLOP", "FLIP"))
+
+
 def test_a_csv_is_read_in_the_units_of_its_columns() -> None:
     embedding, block, head = from_times_csv(TIMES)
     assert (embedding.name, block.count, head.forward_us) == ("embedding", 3, 2900)

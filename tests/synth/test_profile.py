@@ -102,8 +102,8 @@ def test_text_that_cannot_be_shown_is_refused(data: dict[str, Any], text: str, c
 
 
 def test_a_newer_version_says_upgrade(data: dict[str, Any]) -> None:
-    data["schema_version"] = 3
-    assert "schema_version is 3, this synth reads 1 to 2; upgrade synth" in refusal(data)
+    data["schema_version"] = 4
+    assert "schema_version is 4, this synth reads 1 to 3; upgrade synth" in refusal(data)
 
 
 @pytest.mark.parametrize("version", [0, None, "1"])

@@ -75,6 +75,15 @@ LinkOption = Annotated[
         "all ranks, 8:20us,200Gb/s between nodes of 8 ranks. Can be repeated.",
     ),
 ]
+PeakFlopsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RATE",
+        help="FLOP/s of a rank's device at its peak, in the dtype of the layers, for the MFU: "
+        "989e12 or 989TFLOPS.",
+        show_default="of the profile, if any",
+    ),
+]
 # Most solver threads or processes: starting more takes longer than they gain.
 MOST_AT_ONCE = 1024
 

@@ -1,0 +1,50 @@
+"""Counting the floating-point operations of a layer's forward."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from .sample import Sample
+
+_ATEN = torch.ops.aten
+
+
+def forward_flops(sample: Sample) -> int:
+    """Count the FLOPs of F of a micro-batch as PyTorch's `FlopCounterMode` does.
+
+    Matrix multiplications, convolutions and attention count, a multiply-add as two. Attention
+    counts all pairs of a query and a key, also those that a mask leaves out, as the 12·L·H·Q·T per
+    token of Chowdhery et al. 2022, "PaLM", appendix B, do. Element-wise ops, and kernels that
+    PyTorch does not know, count 0. A compiled layer is counted as it is without compilation.
+    """
+    counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION)
+    own_inputs = replace(sample, x=sample.copy_of_x())
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), counter:
+        own_inputs.run()
+    return counter.get_total_flops()
+
+
+def _attention(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
+) -> int:
+    """The FLOPs of QKᵀ, and of its product with V; fewer heads of K and V are shared.
+
+    Args:
+        query: shape [batch, heads, queries, head size].
+        key: shape [batch, heads of K and V, keys, head size].
+        value: shape [batch, heads of K and V, keys, head size of V].
+    """
+    batch, heads, queries, size = query
+    return 2 * batch * heads * queries * key[2] * (size + value[3])
+
+
+# `FlopCounterMode` itself has no formula for the CPU, and refuses K and V with fewer heads than Q.
+_ATTENTION = {
+    _ATEN._scaled_dot_product_flash_attention: _attention,
+    _ATEN._scaled_dot_product_efficient_attention: _attention,
+    _ATEN._scaled_dot_product_cudnn_attention: _attention,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
+}
