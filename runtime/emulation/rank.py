@@ -18,6 +18,7 @@ from synth.schedule.memory import static_bytes
 
 from ..batch import Batch
 from ..execution.core.clock import OpClock
+from ..execution.core.compiled_program import CompiledProgram
 from ..execution.core.executor import Executor
 from ..execution.core.out_of_order import OutOfOrder
 from ..execution.core.progress import RankProgress
@@ -184,7 +185,7 @@ class RankEmulation:
             for op in ops
             if op.kind == OpKind.HOST_FOR
         }
-        self._executor = Executor(
+        program = CompiledProgram(
             lowered,
             world.rank,
             stages,
@@ -193,7 +194,9 @@ class RankEmulation:
             clock=self._clock,
             reducer=EmulatedReducer(lowered, group, self._clock, device),
             progress=progress,
-            out_of_order=_look_ahead(lowered, world.rank, options, paced),
+        )
+        self._executor = Executor(
+            program, out_of_order=_look_ahead(lowered, world.rank, options, paced)
         )
         self._steps: Stepper = (
             _LateSteps(stages, group) if options.post_validation else _Steps(stages, device)

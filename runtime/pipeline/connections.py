@@ -8,6 +8,7 @@ from synth.schedule.files.plan_file import schedule_fingerprint
 from synth.schedule.look_ahead import LookAhead
 
 from ..execution.core.clock import OpClock
+from ..execution.core.compiled_program import CompiledProgram
 from ..execution.core.executor import Executor
 from ..execution.core.out_of_order import OutOfOrder
 from ..execution.gradients.copies_and_ties import GradientReducer
@@ -72,7 +73,7 @@ def connect(
     channels = open_channels(
         parts.device, parts.lowered.transfers, options.timeout_s, group, parts.lowered, watched
     )
-    executor = Executor(
+    program = CompiledProgram(
         parts.lowered,
         parts.rank,
         parts.stages,
@@ -84,6 +85,9 @@ def connect(
         data_parallel=_join_peers(parts, groups, layout, reducer),
         on_gradients=options.on_gradients,
         progress=options.progress,
+    )
+    executor = Executor(
+        program,
         on_failure=groups.announce,
         out_of_order=_look_ahead(parts, options.look_ahead, watched),
     )

@@ -26,6 +26,7 @@ from synth.schedule.version_facts import version_facts
 
 from ..batch import Batch
 from ..execution.core.clock import OpClock
+from ..execution.core.compiled_program import CompiledProgram
 from ..execution.core.executor import Executor
 from ..execution.core.forward_only import forward_only
 from ..execution.core.stepper import Stepper
@@ -341,7 +342,7 @@ class Pipeline:
 
     def _forward_only(self) -> Executor:
         if self._evaluator is None:
-            self._evaluator = Executor(
+            program = CompiledProgram(
                 forward_only(self.lowered),
                 self._group.rank,
                 self.stages,
@@ -350,8 +351,8 @@ class Pipeline:
                 clock=OpClock(self.device, recording=False),
                 kept=self._connections.kept,
                 reducer=self._connections.reducer,
-                on_failure=self._groups.announce,
             )
+            self._evaluator = Executor(program, on_failure=self._groups.announce)
         return self._evaluator
 
     def _terms(

@@ -197,16 +197,16 @@ def train(
 
 
 def _counting_versions(pipeline: Any) -> list[int]:
-    executor, most = pipeline._connections.executor, [1]
-    slots = executor._slots.numbers
+    program, most = pipeline._connections.executor._program, [1]
+    slots = program._slots.numbers
     of_weights = [slot for value, slot in slots.items() if value.kind == ValueKind.WEIGHTS]
 
     def counted(run: Callable[[], None]) -> None:
         run()
-        table = executor._table.values
+        table = program._table.values
         most[0] = max(most[0], 1 + sum(table[slot] is not None for slot in of_weights))
 
-    executor._actions = [(lambda run=run: counted(run)) for run in executor._actions]
+    program._actions = [(lambda run=run: counted(run)) for run in program._actions]
     return most
 
 

@@ -11,7 +11,7 @@ from ..transport.watched_channels import Arrivals
 
 
 class ProgramRunner(Protocol):
-    """Runs the instructions of a program; the executor."""
+    """Runs the instructions of a program: a `CompiledProgram`."""
 
     def note_place(self, place: int) -> None:
         """Note that everything before this place has run."""
