@@ -13,6 +13,7 @@ from synth.schedule.lowering.effects import EffectTable
 from synth.schedule.lowering.required_transfers import RequiredTransfers
 from synth.schedule.lowering.saved_moves import MoveBuffers, host_transfers
 from synth.schedule.lowering.weight_visits import WeightVisits, weight_transfers
+from synth.schedule.weight_flow import Route
 
 # Indices into an array, or all of it.
 Index = IntArray | slice
@@ -77,10 +78,11 @@ def find_transfers(
 ) -> TransferTable:
     """Make one transfer for every value read on a rank that did not make it, and the host's.
 
-    A link serves transfers in the order in which their values were made or, where weights travel,
-    in which they are read, as weights are there from the start. Links are ordered by the first read
-    from them, program after program; then come the links to and from the host, rank by rank.
-    Receives of a link are posted in its order, so one is posted early if a later one needs it.
+    A link serves transfers in the order in which their values were made or, where weights travel
+    over links, in which they are read, as weights are there from the start. Links are ordered by
+    the first read from them, program after program; then come the links to and from the host, rank
+    by rank. Receives of a link are posted in its order, so one is posted early if a later one needs
+    it.
     """
     required = _implied_transfers(def_use)
     if not arrays.is_plain:
@@ -89,7 +91,8 @@ def find_transfers(
     if visits is not None:
         of_weights, relayed = weight_transfers(arrays, visits)
         required, held = required.joined(of_weights), np.concatenate([held, relayed])
-    turn = required.made if visits is None else required.read
+    on_links = visits is not None and visits.flow.weights != Route.GATHER
+    turn = required.read if on_links else required.made
     order, opens_link = _link_order(arrays, required, turn)
     value, source, target, made, read, *_ = required = RequiredTransfers(
         *(field[order] for field in required)

@@ -1,0 +1,152 @@
+"""Copies of a pipeline side by side, whose state is sharded over the ranks that hold a stage.
+
+This is pipeline parallelism beside data parallelism with ZeRO (Rajbhandari et al. 2020, arXiv
+1910.02054) over the data-parallel ranks. Pipeline d of n has ranks d·R to d·R + R − 1 and
+micro-batches d·m to d·m + m − 1, so the homes of a stage are its n data-parallel ranks:
+
+    rank          0  1  2  3 | 4  5  6  7
+    stage         0  1  2  3 | 0  1  2  3
+    homes of 1       x       |    x
+
+    sharded     all-gather of a stage's parameters       reduce-scatter of its gradients
+    OPTIMIZER   once, before its first F                 once, behind its last W
+    GRADIENTS   once, before its first F                 behind each W
+    WEIGHTS     before each run of ops of the stage,     behind each run of W's of the stage
+                freed behind it
+
+The first is Megatron-LM's distributed optimizer, the last FSDP with pipelines as torchtitan sets it
+up: a rank that holds one stage has one run, so it gathers once in an iteration.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from synth.op_kinds import VISITS, OpKind
+from synth.schedule.error import ScheduleError
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.weight_flow import Sharded, WeightFlow
+
+_READING = (OpKind.F, OpKind.R, OpKind.B, OpKind.BW)
+_ADDING = (OpKind.W, OpKind.BW)
+
+
+def sharded_pipelines(
+    schedule: Schedule, num_pipelines: int, sharded: Sharded = Sharded.OPTIMIZER
+) -> Schedule:
+    """Run copies of a pipeline side by side, and shard their state.
+
+    Args:
+        schedule: of one pipeline, whose weights stay.
+        num_pipelines: the number of copies, at least 2; each runs as many micro-batches as the
+            given schedule.
+        sharded: the state of which a rank keeps only its share.
+
+    Raises:
+        ScheduleError: there are fewer than two pipelines; the schedule has copies of stages, or
+            weights that travel or have versions.
+    """
+    _check(schedule, num_pipelines)
+    one = schedule.placement.ranks[0]
+    num_ranks, count = schedule.num_ranks, schedule.num_micro_batches
+    pipelines = range(num_pipelines)
+    programs = [tuple(_with_visits(program, sharded)) for program in schedule.programs]
+    return replace(
+        schedule,
+        placement=Placement(tuple(tuple(d * num_ranks + rank for rank in one) for d in pipelines)),
+        num_micro_batches=num_pipelines * count,
+        programs=tuple(
+            tuple(_of_pipeline(op, d, count) for op in program)
+            for d in pipelines
+            for program in programs
+        ),
+        name=f"{schedule.name}, {num_pipelines} pipelines, {sharded} sharded",
+        weights=WeightFlow(
+            tuple(tuple(d * num_ranks + rank for d in pipelines) for rank in one), sharded
+        ),
+    )
+
+
+def _check(schedule: Schedule, num_pipelines: int) -> None:
+    if num_pipelines < 2:
+        raise ScheduleError(
+            f"state is sharded over pipelines side by side; give at least 2, given {num_pipelines}"
+        )
+    reasons = {
+        "has several copies of its stages": len(schedule.placement.ranks) > 1,
+        "says already how weights travel": schedule.weights is not None,
+        "updates weights between its ops": schedule.versions is not None,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ScheduleError(
+                f"schedule {schedule.name} {reason}, so its state cannot be sharded over pipelines "
+                f"side by side; take one with a single copy of each stage and one update"
+            )
+
+
+def _of_pipeline(op: Op, pipeline: int, count: int) -> Op:
+    """The op in one of the pipelines; visits and STEPs have numbers of their own."""
+    is_numbered = op.kind in VISITS or op.kind == OpKind.STEP
+    number = op.microbatch if is_numbered else pipeline * count + op.microbatch
+    return op._replace(microbatch=number, replica=pipeline)
+
+
+def _with_visits(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
+    """Add the visits of weights and the reductions of gradients to one rank's program."""
+    if sharded == Sharded.WEIGHTS:
+        opening, closing = _visits(program)
+    else:
+        first_reads = {op.stage: None for op in program if op.kind in _READING}
+        yield from (Op(OpKind.UNSHARD, stage) for stage in first_reads)
+        opening, closing = {}, {}
+    reducing = _reductions(program, sharded)
+    for place, op in enumerate(program):
+        yield from opening.get(place, ())
+        yield op
+        yield from closing.get(place, ())
+        yield from reducing.get(place, ())
+
+
+def _visits(program: Sequence[Op]) -> tuple[dict[int, list[Op]], dict[int, list[Op]]]:
+    """A visit for each run of ops that read the weights of one stage.
+
+    Weights are gathered from the beginning of the run before, so that transfers overlap compute.
+    A stage that two runs in a row would need at once is gathered when the first one has ended.
+
+    Returns:
+        The UNSHARDs before an op, by its place, and the RESHARDs behind it.
+    """
+    reads = [(place, op.stage) for place, op in enumerate(program) if op.kind in _READING]
+    runs = [list(run) for _, run in groupby(reads, key=lambda read: read[1])]
+    opening: dict[int, list[Op]] = {}
+    closing: dict[int, list[Op]] = {}
+    numbers: dict[int, int] = {}
+    for index, run in enumerate(runs):
+        (first, stage), (last, _) = run[0], run[-1]
+        number = numbers.setdefault(stage, 0)
+        numbers[stage] += 1
+        before = runs[index - 1][0][0] if index else first
+        opening.setdefault(before, []).append(Op(OpKind.UNSHARD, stage, number))
+        closing.setdefault(last, []).append(Op(OpKind.RESHARD, stage, number))
+    return opening, closing
+
+
+def _reductions(program: Sequence[Op], sharded: Sharded) -> dict[int, list[Op]]:
+    """The REDUCE_GRADs behind an op, by its place."""
+    adds = [(place, op.stage) for place, op in enumerate(program) if op.kind in _ADDING]
+    if sharded == Sharded.OPTIMIZER:
+        places = {stage: place for place, stage in adds}
+        ends = sorted((place, stage) for stage, place in places.items())
+    elif sharded == Sharded.GRADIENTS:
+        ends = adds
+    else:
+        ends = [list(run)[-1] for _, run in groupby(adds, key=lambda add: add[1])]
+    numbers: dict[int, int] = {}
+    found: dict[int, list[Op]] = {}
+    for place, stage in ends:
+        number = numbers.setdefault(stage, 0)
+        numbers[stage] += 1
+        found[place] = [Op(OpKind.REDUCE_GRAD, stage, number)]
+    return found
