@@ -90,7 +90,8 @@ def in_a_worker(models: Sequence[cp_model.CpModel]) -> list[float]:
 
 def processor_s() -> float:
     """The processor time of this process and its workers so far, in seconds."""
-    # How Linux numbers the processor clock of another process, see clock_getcpuclockid(3).
+    # Linux derives the id of the processor clock of another process from its pid like this, see
+    # clock_getcpuclockid(3).
     clocks = ((~worker << 3) | 2 for worker in worker_pool.processes())
     return time.process_time() + sum(map(time.clock_gettime, clocks))
 

@@ -54,7 +54,7 @@ def main() -> None:
         "norm\nms",
         "jitter\nms",
         "outside\nms",
-        "room\nms",
+        "slack\nms",
     )
     print(table(head, rows))
 

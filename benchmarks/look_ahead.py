@@ -40,16 +40,16 @@ class Mode(NamedTuple):
     """A number of ops to look ahead, and the memory limit as a multiple of the highest peak."""
 
     look_ahead: int
-    room: float
+    of_peak: float
 
     def caps_bytes(self, plan: Plan) -> tuple[int, ...]:
         """The same limit for all ranks, as their devices are alike."""
         peaks = plan.claim.peak_bytes
-        return (round(self.room * max(peaks)),) * len(peaks)
+        return (round(self.of_peak * max(peaks)),) * len(peaks)
 
     def __str__(self) -> str:
         """The head of its column."""
-        return f"N = {self.look_ahead},\n{self.room:g} × peak"
+        return f"N = {self.look_ahead},\n{self.of_peak:g} × peak"
 
 
 STRICT = Mode(0, 1.0)
@@ -57,8 +57,8 @@ STRICT = Mode(0, 1.0)
 
 def mode_of(text: str) -> Mode:
     """Read `4:1.25`: a look-ahead of 4 ops, and limits of 1.25 times the largest peak."""
-    look_ahead, room = text.split(":")
-    return Mode(int(look_ahead), float(room))
+    look_ahead, of_peak = text.split(":")
+    return Mode(int(look_ahead), float(of_peak))
 
 
 Run = Callable[[Plan, Disturbance, Mode], tuple[float, float]]

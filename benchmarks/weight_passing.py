@@ -49,7 +49,7 @@ _WORKING_BYTES = 34
 _LATENCY_US = 20
 _NETWORKS = {"10 GbE": 1.25e9, "200 Gb/s": 25e9, "NVLink": 200e9}
 
-# What is compared: activations passed (first two), weights passed, weights gathered.
+# The systems compared: two pass activations, two pass weights, one gathers weights.
 _SYSTEMS = ("1f1b", "zb-h1", "weipipe", "weipipe:wzb2", "zero:1")
 
 

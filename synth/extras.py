@@ -6,7 +6,7 @@ from synth.errors import SynthError
 
 _DISTRIBUTION = "synth-pipeline"
 
-# What the extra `torch` installs for profiling, running and emulating.
+# The packages that the extra `torch` installs for profiling, running and emulating.
 TORCH = ("torch", "safetensors")
 
 

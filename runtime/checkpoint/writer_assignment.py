@@ -21,7 +21,7 @@ class Holding:
         aliases: the other names of such tensors, with the first one.
         not_finite: a tensor that is not finite.
         refusal: a tensor that cannot be stored, and why.
-        obstacle: why the checkpoint cannot be written now.
+        obstacle: the reason why the checkpoint cannot be written now; None: it can.
     """
 
     sizes: dict[str, int] = field(default_factory=dict)

@@ -12,8 +12,8 @@ from synth.optimizer import OptimizerSpec
 from .rules import UpdateRule, new_state, rule_of
 from .settings import StepSettings
 
-# What is copied or widened is so piece by piece, so that the workspace stays small. On a device
-# pieces are larger, because each costs several launches.
+# Elements that are copied or widened at a time, so that the workspace stays small; more on a
+# device, where each piece costs several launches.
 _PIECE_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 21}
 
 

@@ -48,7 +48,7 @@ class Lasso(ScheduledModel):
             block_size: the largest number of coefficients that are updated in parallel.
             threshold: of the dependency check, the largest absolute correlation xⱼᵀxₖ/‖xⱼ‖‖xₖ‖
                 within what is in flight; None: no check.
-            candidates: how many are drawn for a block, see `DynamicScheduler`.
+            candidates: the number drawn for a block, see `DynamicScheduler`.
 
         Raises:
             SynthError: the shapes do not fit, the penalty is negative, or a feature is 0 in all

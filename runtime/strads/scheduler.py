@@ -29,7 +29,7 @@ class DynamicScheduler:
             block_size: the largest number of parameters that are updated in parallel.
             check: drops candidates that depend on others; None: all of them are updated, which may
                 diverge (Bradley et al. 2011).
-            candidates: how many are drawn for a block; None: four times the block size with a
+            candidates: the number drawn for a block; None: four times the block size with a
                 check, else the block size.
 
         Raises:

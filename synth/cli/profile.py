@@ -123,7 +123,12 @@ def command(
         dtype=dtype,
         autocast=autocast,
         recomputed_layers=tuple(recompute) if recompute else None,
-        optimizer=read_optimizer(optimizer, master_weights, float32_gradients, post_validation),
+        optimizer=read_optimizer(
+            optimizer,
+            master_weights=master_weights,
+            float32_gradients=float32_gradients,
+            post_validation=post_validation,
+        ),
         threads=threads,
     )
     for name in filter(None, (dtype, autocast)):
@@ -145,7 +150,7 @@ def command(
     measure(chosen, links=_links_of_this_machine(ranks, chosen), watch=watch)
 
 
-# What a CSV of times takes; all other options are of a measurement.
+# The options that go with a CSV of times; all others are of a measurement.
 _OF_TIMES = ("model", "output", "force", "micro_batch_size", "seq_len", "peak_flops", "quiet")
 
 

@@ -93,9 +93,9 @@ def command(
     made_by = read_inputs(checked.workload, data, inputs, trust)
     stepped_by = read_optimizer(
         optimizer or str(checked.workload.optimizer),
-        master_weights,
-        float32_gradients,
-        post_validation,
+        master_weights=master_weights,
+        float32_gradients=float32_gradients,
+        post_validation=post_validation,
     )
     chosen = TrainOptions(
         data=data,

@@ -219,7 +219,7 @@ def _add_collectives(
             num_bytes = _gathered_bytes(lowered, placed.collective)
             starts = zip(placed.collective.ranks, placed.after, placed.waits_for, strict=True)
             for index, (rank, place, node) in enumerate(starts):
-                # What starts behind an op counts with what is received before the next one.
+                # A collective that starts behind an op counts as received before the next one.
                 received[first_slot[rank] + place + 1] += num_bytes
                 value = VALUE_CODES[GRAD_ACC] * num_cells + int(arrays.cells[node])
                 if placed.waits is not None and lowered.def_use.maker[value] >= 0:

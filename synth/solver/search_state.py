@@ -67,7 +67,7 @@ class SearchState:
         """True if the search serves another one."""
         return self._within is not None
 
-    # When to end
+    # End of the search
 
     def finished(self) -> bool:
         """Return True if the search should end: proven, close enough, stopped, or out of time."""
@@ -97,7 +97,7 @@ class SearchState:
         """Return the answer.
 
         Args:
-            message: why there is no schedule, if a proof says so.
+            message: the reason why there is no schedule, if a proof says so.
         """
         best = self.best
         if best is None and message is None:

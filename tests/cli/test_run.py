@@ -19,6 +19,7 @@ from synth.runtime.profiling.profile_model import profile_model
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan, program_text
 from synth.schedule.measured.trace import Source, Trace
+from tests.tied_model import TIED
 
 COMMAND = [sys.executable, "-m", "synth"]
 
@@ -184,21 +185,6 @@ def test_two_copies_of_the_stages_learn_what_one_copy_learns(
         ):
             assert measured <= predicted
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
-TIED = """
-from torch import nn
-class Head(nn.Module):
-    def __init__(self, table):
-        super().__init__()
-        self.norm, self.table = nn.LayerNorm(16), table
-    def forward(self, x, targets):
-        logits = nn.functional.linear(self.norm(x), self.table.weight)
-        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-def layers():
-    table = nn.Embedding(256, 16)
-    return [table, nn.Linear(16, 16), nn.Tanh(), Head(table)]
-"""
 
 
 def test_an_embedding_and_a_head_stay_tied_across_ranks(text: Path, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_layers_per_stage_leave_placements_of_as_many_stages(synth: Synth) -> No
 def test_few_layers_leave_few_placements(synth: Synth) -> None:
     wide = ("--ranks", "13", "--micro-batches", "2", "--dry-run")
     ended = synth("solve", NAME, "--placement", "auto", *wide)
-    # Where no placement is named, nobody asked for those that cannot be.
+    # Without --placement nobody asked for the impossible ones, so none is listed.
     assert "not v:" not in synth("solve", NAME, *wide).stdout
     assert ended.code == 0
     assert "not v: 26 stages asked for, the profile has 24 layers" in ended.stdout

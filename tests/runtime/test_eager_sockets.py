@@ -23,7 +23,7 @@ from synth.schedule import Buffering, lower
 
 Ends = tuple[EagerSender, EagerReceiver]
 
-# What no test waits for, however busy the machine is.
+# Longer than any test waits, however busy the machine is.
 PATIENT_S = 300.0
 
 

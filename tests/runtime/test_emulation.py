@@ -118,7 +118,7 @@ def test_eight_ranks_replay_published_and_solved_schedules(many: Any) -> None:
 
 
 def test_moves_to_the_host_and_to_other_ranks_are_replayed(many: Any) -> None:
-    # What a stage saves, 100 kB, takes 2 ms to the host, and 2.4 ms to another rank.
+    # The 100 kB that a stage saves take 2 ms to the host, and 2.4 ms to another rank.
     host = Link(latency_us=1000.0, bandwidth_bytes_per_s=100e6)
     cases = []
     for name in ("bpipe", "pipeoffload:1,full", "pipeoffload:2"):

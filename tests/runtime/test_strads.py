@@ -71,7 +71,7 @@ def lasso_of(
 
 
 class Solution(NamedTuple):
-    """What one rank found."""
+    """The result of one rank."""
 
     coefficients: Array
     gap: float

@@ -22,8 +22,8 @@ from synth.schedule.weight_flow import Route
 CPU = torch.device("cpu")
 TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 2, "num_heads": 2, "context_length": 16}
 ADAM = OptimizerSpec.parse("adamw")
-# What no plan counts: where a stage is not at home, an element for each of its parameters; and the
-# padding that makes a buffer divisible into shares of whole 64 bytes.
+# Bytes that no plan counts: of a stage that is not at home, an element for each of its parameters;
+# and the padding that makes a buffer divisible into shares of whole 64 bytes.
 UNCOUNTED_BYTES = 1024
 
 

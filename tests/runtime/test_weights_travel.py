@@ -491,7 +491,7 @@ def test_ranks_that_wait_for_weights_of_one_that_failed_fail_too(
         assert "imed out" not in said[rank]
 
 
-# What is refused
+# Refusals
 
 
 def build(rank: int, size: int, stages: dict[int, nn.Module], tied: bool) -> str:

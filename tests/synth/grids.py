@@ -356,8 +356,8 @@ PRINTED = {
 # groups of three; the chunks of rank 0 from 1, backwards negative.
 MEGATRON_S_ORDER = "1 1 1 2 2 2 -2 1 -2 1 -2 2 -1 2 -1 -1 -2 -2 -1 -1"
 
-# What the authors' program (sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py) makes of their
-# two building blocks for F = B = W: they, too, squeeze and reorder by a rule that is not printed.
+# Schedules of the authors' program (sail-sg/zero-bubble-pipeline-parallelism, zbv_greedy.py) from
+# their two building blocks for F = B = W. It squeezes and reorders by a rule that is not printed.
 V_AUTHORS = {
     "v-half": """
         F0 F1 F2 F3 F4 .. .. f0 b0 w0 f1 b1 w1 f2 .. .. B0 b2 w2 f3 W0 F5 B1 b3 w3 f4 W1 F6

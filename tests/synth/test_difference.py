@@ -40,9 +40,9 @@ def plan(name: str = "1f1b") -> Lowered:
 
 def happening(lowered: Lowered, extra_us: dict[int, int], gap_us: dict[int, int]) -> ExecutionTrace:
     """The chart of an iteration in which nodes take longer, or start later than they could."""
+    planned = simulate(lowered)
     order = sorted(
-        range(len(lowered.durations_us)),
-        key=lambda n: (simulate(lowered).start_us[n], simulate(lowered).end_us[n]),
+        range(len(lowered.durations_us)), key=lambda n: (planned.start_us[n], planned.end_us[n])
     )
     start, end = [0] * len(order), [0] * len(order)
     for _ in range(len(order)):  # relax until nothing changes; equal times have no order above
@@ -56,6 +56,15 @@ def happening(lowered: Lowered, extra_us: dict[int, int], gap_us: dict[int, int]
         if not changed:
             break
     return planned_execution(Timeline(lowered, start, end))
+
+
+def random_happening(draw: random.Random, lowered: Lowered) -> ExecutionTrace:
+    """The chart of an iteration in which three nodes of ten take longer, and three start later."""
+    nodes = range(len(lowered.durations_us))
+    extra_us = {n: draw.randrange(2000) for n in nodes if draw.random() < 0.3}
+    return happening(
+        lowered, extra_us, {n: draw.randrange(500) for n in nodes if draw.random() < 0.3}
+    )
 
 
 def explain(lowered: Lowered, *executions: ExecutionTrace, rest_us: int = 0) -> Difference:
@@ -193,15 +202,7 @@ def reads(op: Op, transfer: Transfer) -> bool:
 def test_the_pieces_add_up_whatever_happens(seed: int) -> None:
     draw = random.Random(seed)
     lowered = plan(draw.choice(["1f1b", "zb-h1", "zb-2p", "gpipe"]))
-    nodes = range(len(lowered.durations_us))
-    executions = [
-        happening(
-            lowered,
-            {n: draw.randrange(2000) for n in nodes if draw.random() < 0.3},
-            {n: draw.randrange(500) for n in nodes if draw.random() < 0.3},
-        )
-        for _ in range(3)
-    ]
+    executions = [random_happening(draw, lowered) for _ in range(3)]
     explain(lowered, *executions, rest_us=draw.randrange(1000))  # asserts the sum
 
 

@@ -120,7 +120,7 @@ TO_HOST = Links(host=Link(latency_us=1))
 costs_of_any = partial(uniform_costs, forward_us=2, backward_input_us=3, backward_weight_us=1)
 
 
-# Which numbers of ranks p and micro-batches m a definition admits, where not all.
+# Numbers of ranks p and micro-batches m that a definition admits, if not all.
 ADMITS: dict[str, Callable[[int, int], bool]] = {
     "weipipe": lambda p, m: m % p == 0,
     "weipipe:wzb1": lambda p, m: p % 2 == 0,
@@ -265,7 +265,7 @@ def test_no_ranks_or_no_micro_batches_are_refused() -> None:
 
 
 def test_with_one_op_of_send_behind_zb_h2_loses_time_to_senders_that_wait() -> None:
-    # Why the default buffering is (1, 2): the published rate of this profile is .0444.
+    # The default buffering is (1, 2) because the published rate of this profile is .0444.
     profile = Profile.load(find("zb-1.5b-p8-m64"))
     costs = partition_costs(profile, [3] * 8)
     tight = replace(generate("zb-h2", 8, 64), buffering=Buffering(1, 1))

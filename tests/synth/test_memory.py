@@ -133,7 +133,7 @@ def test_peaks_are_those_of_the_plain_version_and_of_the_curves(
     costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
     lowered, expected = lower(schedule, costs), plain.Plain(schedule, costs)
     ranks = range(schedule.num_ranks)
-    # Where a room stands behind what reads it, the programs wait for themselves.
+    # Programs that allocate a buffer behind its reader wait for themselves.
     assume(all(r.target == HOST or r.post <= r.read for routes in expected.routes for r in routes))
     assert peak_bytes(lowered) == tuple(map(expected.peak, ranks))
     assert peak_bytes(lowered) == tuple(memory_usage(lowered, rank).peak_bytes for rank in ranks)

@@ -10,7 +10,7 @@ from synth.report.text.difference import difference_text
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.measured.execution_trace import ExecutionTrace, planned_spans
 from synth.schedule.simulate import simulate
-from tests.synth.test_difference import happening, nodes_of, pieces, plan
+from tests.synth.test_difference import happening, nodes_of, pieces, plan, random_happening
 
 # Of ZB-H1 here: from its first F until it has heard for the last time of the slow last stage.
 PACE = 0
@@ -76,15 +76,7 @@ def test_time_between_iterations_is_outside() -> None:
 def test_the_pieces_add_up_whatever_happens(seed: int) -> None:
     draw = random.Random(seed)
     lowered = late_plan(draw.choice(["1f1b", "zb-h1", "zb-2p", "gpipe"]))
-    nodes = range(len(lowered.durations_us))
-    executions = [
-        happening(
-            lowered,
-            {n: draw.randrange(2000) for n in nodes if draw.random() < 0.3},
-            {n: draw.randrange(500) for n in nodes if draw.random() < 0.3},
-        )
-        for _ in range(2)
-    ]
+    executions = [random_happening(draw, lowered) for _ in range(2)]
     explain(lowered, *executions, rest_us=draw.randrange(1000))  # asserts the sum
 
 

@@ -29,8 +29,8 @@ def narrowed(
     """The periods that are tried, and those found, where this one and longer ones can be found.
 
     Args:
-        open_us: what brief tries leave open.
-        still_open_us: what thorough ones leave open too.
+        open_us: the periods that brief tries leave open.
+        still_open_us: those that thorough ones leave open too.
     """
     tried: list[int] = []
 

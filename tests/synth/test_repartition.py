@@ -69,14 +69,14 @@ def test_a_plan_on_the_new_cut_is_shorter_than_any_on_the_old_one() -> None:
     assert found.value_us < bounds(problem, (0,)).makespan_us
     assert found.lower_bound_us <= found.value_us
     verify(found.schedule, found.problem.costs)
-    # Who listens hears of each cut, and of nothing slower once there is something.
+    # Listeners hear of each partition, and of no schedule slower than an earlier one.
     values = [value for _, value in heard]
     assert values == sorted(values, reverse=True) and values[-1] == found.value_us
     assert {at.partition for at, _ in heard} == {(6, 6), (5, 7)}
 
 
 @pytest.mark.parametrize("name", ["linear", "v"])
-def test_what_is_chosen_fits_and_is_bounded_on_its_own_cut(name: str) -> None:
+def test_the_chosen_schedule_fits_and_is_bounded_on_its_own_partition(name: str) -> None:
     problem = problem_of(name, 2, 6, 700)
     options = SolveOptions(time_limit_s=2, workers=1)
     found = solve_repartitioning(PROFILE, problem, None, options)

@@ -58,7 +58,7 @@ def test_measured_stands_under_planned_on_one_scale() -> None:
 
 
 def test_an_op_of_one_cell_is_its_letter_and_bw_is_told_from_b() -> None:
-    # What is written into ops is decided for a kind as a whole: no F here has its number.
+    # Labels are decided for all ops of a kind together: no F here has its number.
     times = [("F0.0", 0, 10), ("BW0.0", 10, 20), ("F0.1", 20, 200)]
     spans = [[OpSpan(Op.parse(token), start, end) for token, start, end in times]]
     chart = screen(gantt(spans, 28).plain)

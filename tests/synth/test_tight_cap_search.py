@@ -26,7 +26,7 @@ EACH = profile_that_saves_much().layers[0]
 
 
 def layered(count: int) -> Profile:
-    """So many equal layers, whose F keeps much."""
+    """A profile of `count` equal layers, whose F keeps much."""
     layers = tuple(EACH.replace(name=f"l{i}") for i in range(count))
     return profile_that_saves_much().replace(layers=layers)
 
@@ -121,7 +121,7 @@ def test_with_room_for_all_the_even_one_stays_ahead(cap: int | None) -> None:
 
 
 def test_stages_that_recompute_are_judged_as_they_are_then() -> None:
-    # Where all of them keep only inputs, there is room for all, and even is best.
+    # If all stages keep only their inputs, every partition fits, and the even one is best.
     start = even("linear", 4, 12, 160)
     search = PartitionSearch(PROFILE, start, MUCH, recompute=range(4))
     assert search.run()

@@ -61,7 +61,7 @@ def test_a_transfer_that_held_nobody_up_was_over_when_it_was_asked_for() -> None
 
 
 def test_the_receivers_wait_counts_before_the_senders() -> None:
-    # What the sender waited for may only have been a copy into a buffer.
+    # The sender may only have waited for a copy into a buffer.
     waits = {0: Wait(SENT, 1100, 1200, True), 1: Wait(SENT, 200, 400, True)}
     assert transfer_span(sent=1000, posted=0, waits=waits).end_us == 1400
     waits[1] = Wait(SENT, 900, 910, False)

@@ -239,7 +239,7 @@ def test_versions_and_their_bytes_are_those_of_programs_replayed_with_counters(
         assert peak_bytes(lowered)[rank] == memory_usage(lowered, rank).peak_bytes
 
 
-# What the verifier refuses
+# Refusals of the verifier
 
 
 def test_2bw_needs_one_micro_batch_less_than_ranks_in_a_batch() -> None:

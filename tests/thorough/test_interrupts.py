@@ -85,7 +85,7 @@ def test_no_moment_of_ctrl_c_ends_in_a_traceback_or_half_a_file(
             said = "\n".join(map(str, (*told, code, stdout, stderr)))
             assert command.left_after(LEAVE_S) == [], said
         assert "Traceback" not in stderr, said
-        # Where all is said, another one ends it as the signal does: for a shell, with 130, too.
+        # After the output is complete, another signal ends it as usual: for a shell, also with 130.
         assert code in (0, 130, -signal.SIGINT), said
         assert code or stdout, said
         if code == 130:

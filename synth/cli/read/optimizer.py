@@ -30,7 +30,7 @@ PostValidationOption = Annotated[
 
 
 def read_optimizer(
-    written: str, master_weights: bool, float32_gradients: bool, post_validation: bool
+    written: str, *, master_weights: bool, float32_gradients: bool, post_validation: bool
 ) -> "OptimizerSpec":
     """Read the optimizer; the switches may also be part of what is written.
 

@@ -54,7 +54,7 @@ class ChoiceOption:
 
 Option = Count | ChoiceOption
 
-# Whether copies add up a stage's gradients as soon as they are complete, or after all computing.
+# Copies of a stage add up its gradients as soon as they are complete, or after all computing.
 SYNC = ChoiceOption("sync", ("eager", "late-sync"), untried=("late-sync",))
 
 

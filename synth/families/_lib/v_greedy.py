@@ -119,7 +119,7 @@ class VGreedyRun:
         self._most_us = max(self.spent_us)
         self._allowed = list(allowed_us) if allowed_us is not None else [0] * self.d
         self._clock, self._held = [0] * self.d, [0] * self.d
-        # When each rank's ops of a pass ended.
+        # The times at which each rank's ops of a pass ended.
         self._ended: list[list[list[int]]] = [[[] for _ in range(self.d)] for _ in range(4)]
         self._owed: list[deque[int]] = [deque() for _ in range(self.d)]
 

@@ -142,7 +142,7 @@ class Chosen(NamedTuple):
 
 
 def why_ended(
-    best: Result, bound_us: int, gap: float, is_interrupted: bool, is_over: bool
+    best: Result, bound_us: int, gap: float, *, is_interrupted: bool, is_over: bool
 ) -> StoppedBy:
     """Return why a search among candidates ended.
 

@@ -35,7 +35,8 @@ _COSTS = {
     Pass.AVERAGED_WITH_R: JUDGING.timed_with_r_cost,
 }
 
-# Called before each schedule with its number of ops, and True if it is as published; True ends it.
+# Charges the effort of a schedule before it is made, given its number of ops, and True if it is as
+# published. The answer True ends the pass.
 IsLateForOps = Callable[[int, bool], bool]
 
 

@@ -56,7 +56,10 @@ class Pass(IntEnum):
 
 
 class IsLate(Protocol):
-    """True if there is no time to make and judge some more schedules; called before each."""
+    """Charge the effort of some more schedules; True if there is no time for them.
+
+    Called before each schedule is made.
+    """
 
     def __call__(self, schedules: int = 1) -> bool: ...
 
@@ -120,8 +123,8 @@ class JudgedSchedules:
         else:
             self._run_timed_with_r(step, is_late, best_us)
 
-    def _is_over(self, is_late: bool) -> bool:
-        """Note that a pass ran out of time, if so."""
+    def _ends_pass(self, is_late: bool) -> bool:
+        """Return `is_late`; if it is True, note that not all schedules were judged."""
         self.is_complete = self.is_complete and not is_late
         return is_late
 
@@ -132,7 +135,7 @@ class JudgedSchedules:
             return
         made = {Pass.UNTIMED: _untimed, Pass.TIMED: _timed, Pass.AVERAGED: _averaged}[step]
         schedules = made(self.problem)
-        while not self._is_over(is_late()) and (one := next(schedules, None)) is not None:
+        while not self._ends_pass(is_late()) and (one := next(schedules, None)) is not None:
             if self.choice:
                 self._keep_order(*one)
             else:
@@ -142,7 +145,7 @@ class JudgedSchedules:
         if schedule.keeps_saved:
             self._orders.append((name, schedule))
 
-    # What keeps all that F saves, and what families rebuild or move by themselves
+    # Schedules that keep all that F saves, and those whose families recompute or move it
 
     def _judge(self, name: str, schedule: Schedule, *, is_order: bool) -> None:
         if is_order:
@@ -191,7 +194,7 @@ class JudgedSchedules:
         """Judge all families on the choices of layers that list scheduling finds best."""
         problem = self.problem
         is_asked = self.choice is None and problem.caps_bytes is not None and applies(problem)
-        if not is_asked or self._is_over(is_late(JUDGED_SCHEDULES.layer_search_counts_as)):
+        if not is_asked or self._ends_pass(is_late(JUDGED_SCHEDULES.layer_search_counts_as)):
             return
         effort_ops = JUDGED_SCHEDULES.layer_search_schedules * problem.num_ops
         effort_s = effort_ops / LIST_JUDGING.ops_per_s
@@ -215,7 +218,7 @@ class JudgedSchedules:
         choices = [stages for stages in self._stages_tried() if self._can_win(stages, best_us)]
         for name, schedule in self._orders:
             for stages in choices:
-                if self._is_over(is_late()):
+                if self._ends_pass(is_late()):
                     return
                 value_us = self._judge_with_r(stages, name, schedule)
                 if value_us is not None:
@@ -231,7 +234,7 @@ class JudgedSchedules:
             return
         stages = best.stages
         for stage in reversed(best.stages):
-            if self._is_over(is_late()):
+            if self._ends_pass(is_late()):
                 return
             fewer = tuple(other for other in stages if other != stage)
             if self._judge_with_r(fewer, best.name, best.schedule) is not None:
@@ -241,12 +244,12 @@ class JudgedSchedules:
         """Judge families that are made anew for each number of recomputing stages."""
         make = _timed if step == Pass.TIMED_WITH_R else _averaged
         for stages in self._stages_tried():
-            if self._is_over(is_late()):
+            if self._ends_pass(is_late()):
                 return
             if not self._can_win(stages, best_us):
                 continue
             made = make(replace(self.problem, costs=merged(self.problem.costs, stages)))
-            while not self._is_over(is_late()) and (one := next(made, None)) is not None:
+            while not self._ends_pass(is_late()) and (one := next(made, None)) is not None:
                 self._judge_with_r(stages, *one)
 
     def _stages_tried(self) -> Iterator[tuple[int, ...]]:

@@ -53,7 +53,7 @@ def solve_best_of(
     Args:
         candidates: at least one, all of one objective; the first ones win ties.
         profile: of the candidates' costs.
-        partitioning: how partitions are made; a search begins with those given.
+        partitioning: given, even or searched; a search begins with those given.
         options: the time limit is for all candidates together; a hint is ignored.
         listeners: returns for the problem of a trial the listener that hears of improvements over
             all candidates.
@@ -121,7 +121,7 @@ class _RaceRun:
             until_plain_s: the moment for schedules as published, without R; None: the same.
         """
 
-        def is_late(ops: int, is_plain: bool) -> bool:
+        def is_late(ops: int, is_plain: bool) -> bool:  # charges the ops, see `judge`
             if self.announcer.told_us is None and not self.num_judged and not self.stop.is_set():
                 self.num_judged = 1  # judge one schedule even without time
                 return False

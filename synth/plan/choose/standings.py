@@ -218,7 +218,9 @@ class Standings:
             certificate=self.certificate(bound_us, ranked[0], ranked[0].certificate),
             baselines=tuple(self._baselines()),
             wall_s=wall_s,
-            stopped_by=why_ended(best, bound_us, self.gap, is_interrupted, is_over),
+            stopped_by=why_ended(
+                best, bound_us, self.gap, is_interrupted=is_interrupted, is_over=is_over
+            ),
             bound_scope=self.bound_scope,
         )
         return Chosen(result, tuple(ranked))

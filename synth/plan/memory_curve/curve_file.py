@@ -177,7 +177,7 @@ def difference(one: MemoryCurve | Plan, other: MemoryCurve | Plan) -> str | None
         mine, others = getattr(one, name), getattr(other, name)
         if mine != others:
             return f"{name.replace('_', ' ')}: {mine} there, {others} here"
-    mine, others = _cut(one), _cut(other)
+    mine, others = _partition(one), _partition(other)
     is_point = isinstance(one, Plan) or isinstance(other, Plan)
     if mine != others and not (is_point and _SEARCHED in (mine, others)):
         return f"partition: {mine} there, {others} here"
@@ -188,7 +188,7 @@ def difference(one: MemoryCurve | Plan, other: MemoryCurve | Plan) -> str | None
     return None if mine == others else f"objective: {mine} there, {others} here"
 
 
-def _cut(of: MemoryCurve | Plan) -> tuple[int, ...] | str:
+def _partition(of: MemoryCurve | Plan) -> tuple[int, ...] | str:
     """Return the partition of all points, or a word if each has its own."""
     return _SEARCHED if isinstance(of, MemoryCurve) and of.partition_is_sought else of.partition
 

@@ -155,7 +155,7 @@ class _Tracing:
                     workers.stop()
         return self.curve
 
-    # What to search
+    # Choice of the next limit
 
     def _next(self) -> list[int | None]:
         """Return the limit to search next (None: no limit), as a list that may be empty."""

@@ -189,7 +189,7 @@ class _Bisection:
 
         enough = ConditionalStop(self.stop, is_decided)
         result = self._solve(cap, share, enough, enough)
-        # What does not fit in the partitions tried may fit in another one.
+        # A schedule that fits in none of the partitions tried may fit in another one.
         is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and self.profile is None
         missed = is_impossible or self.knowledge.bound_us(cap) > self.target_us
         if cap is not None and missed:
@@ -265,7 +265,7 @@ class _Bisection:
                 )
             )
 
-    # Where the search stands
+    # State of the search
 
     def _least(self) -> int | None:
         found = self.knowledge.least_for(self.target_us)

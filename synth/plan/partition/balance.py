@@ -35,8 +35,8 @@ def balance(
     the least largest work (F + B + W) of a rank, then the least sum of squares of the work. If no
     partition keeps the caps, it is the one that fits under the smallest limit for all ranks alike.
 
-    With stage k on rank k that is exact, by dynamic programming over all cuts. Where ranks hold
-    more, local search: see `several_stages_per_rank`.
+    With stage k on rank k that is exact, by dynamic programming over all partitions. If ranks hold
+    several stages, it is a local search: see `several_stages_per_rank`.
 
     Args:
         caps_bytes: one for each rank; None: memory does not matter.

@@ -93,7 +93,7 @@ class RunNeeds:
         peak_bw = np.maximum(after + self._backward_rise(BW, stop), backward + weight + before)
         split = np.maximum(forward + peak_b, forward + backward + peak_w)
         least = np.maximum(peak_f, np.minimum(split, forward + peak_bw))
-        # When the gradient's receive is posted, the activation that was sent is still there.
+        # The activation that was sent is still there when the gradient's receive is posted.
         posted = (forward + sent + after) * self._has_next[last]
         peaks: IntArray = np.maximum(np.maximum(least, posted), 0)
         return peaks

@@ -129,17 +129,19 @@ class LayerSearch:
 
     def _least(self) -> Picks:
         """Return for every stage the choice that needs the least memory."""
-        room = _Room(self.problem, self.menus)
+        headroom = _Headroom(self.problem, self.menus)
         return tuple(
-            min(range(len(menu.options)), key=lambda pick: room.alone(stage, menu.options[pick]))
+            min(
+                range(len(menu.options)), key=lambda pick: headroom.alone(stage, menu.options[pick])
+            )
             for stage, menu in enumerate(self.menus)
         )
 
     def _starts(self) -> Iterator[Picks]:
         """Yield choices for several numbers in flight; the one of least memory may be second."""
-        room = _Room(self.problem, self.menus)
+        headroom = _Headroom(self.problem, self.menus)
         for share in LAYER_SEARCH.in_flight_shares:
-            picks = self._fitting(room, share)
+            picks = self._fitting(headroom, share)
             if picks is not None:
                 yield picks
             elif share == LAYER_SEARCH.in_flight_shares[0]:
@@ -148,11 +150,11 @@ class LayerSearch:
         if self.are_few:
             yield from product(*(range(len(menu.options)) for menu in self.menus))
 
-    def _fitting(self, room: "_Room", share: float) -> Picks | None:
+    def _fitting(self, headroom: "_Headroom", share: float) -> Picks | None:
         """Return a choice made for less memory until one micro-batch at a time fits."""
         caps = list(self.problem.caps_bytes or ())
         for _ in range(LAYER_SEARCH.corrections):
-            picks = room.picks(share, caps)
+            picks = headroom.picks(share, caps)
             if picks is None:
                 return None
             needed = needed_bytes(self._with(picks))
@@ -245,7 +247,7 @@ class _Held(NamedTuple):
     num_micro_batches: int
 
 
-class _Room:
+class _Headroom:
     """Estimates the memory of ranks with a number of micro-batches in flight."""
 
     def __init__(self, problem: Problem, menus: Sequence[Menu]) -> None:

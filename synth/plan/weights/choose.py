@@ -180,7 +180,11 @@ class _Choosing:
             baselines=tuple(baselines.values()),
             wall_s=self.searches[0].state.budget.elapsed_s(),
             stopped_by=why_ended(
-                best, least_us, self.options.gap, self.stop.is_set(), is_over=self.left_s > 0
+                best,
+                least_us,
+                self.options.gap,
+                is_interrupted=self.stop.is_set(),
+                is_over=self.left_s > 0,
             ),
         )
         return Chosen(result, tuple(trials))

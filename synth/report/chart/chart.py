@@ -22,7 +22,7 @@ class Chart:
         note: its figures in one line.
         stages: the layers of each stage, in words.
         caps_bytes: the memory limit of each rank, if there is one.
-        reason: why the schedule is as it is, in a sentence; empty if that is not told.
+        reason: a sentence on why the schedule is as it is; may be empty.
     """
 
     title: str

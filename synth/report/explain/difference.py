@@ -4,7 +4,7 @@ The measured critical path is followed from its end: each op or transfer leads t
 it waited.
 
     F0.0 ──act──▶ F1.0 ── gap ── F1.1 ──…── last op           length of the path   = measured
-    the same ops and transfers in the plan, and some room     length + its room    = predicted
+    the same ops and transfers in the plan, and some slack    length + its slack   = predicted
 
 An op or transfer on the path takes longer than planned either always (its median over all traced
 iterations is longer) or in this iteration (jitter). Between them lie gaps, in which a rank was idle
@@ -12,7 +12,7 @@ although its inputs had arrived (executor overhead). The path need not be the cr
 plan: the difference of their planned lengths is slack that delays use up first (`room_us`). So the
 pieces add up exactly:
 
-    measured − predicted = ops + transfers + gaps + norm + jitter + outside − room
+    measured − predicted = ops + transfers + gaps + norm + jitter + outside − slack
 """
 
 import statistics

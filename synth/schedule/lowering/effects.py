@@ -251,7 +251,13 @@ class EffectTable:
         Raises:
             SynthError: a cost is too large to be added up exactly.
         """
-        return _effect_table(costs.table(), num_replicas, num_micro_batches, is_plain, one_update)
+        return _effect_table(
+            costs.table(),
+            num_replicas,
+            num_micro_batches,
+            is_plain=is_plain,
+            one_update=one_update,
+        )
 
 
 class _Class(NamedTuple):
@@ -273,7 +279,7 @@ def _classes(num_stages: int, is_plain: bool) -> list[_Class]:
 
 @lru_cache(maxsize=32)  # a search evaluates thousands of orders on the same costs
 def _effect_table(
-    table: CostTable, num_replicas: int, num_micro_batches: int, is_plain: bool, one_update: bool
+    table: CostTable, num_replicas: int, num_micro_batches: int, *, is_plain: bool, one_update: bool
 ) -> EffectTable:
     stages, num_stages = table.stages, len(table.stages)
     num_cells = num_replicas * num_stages * num_micro_batches

@@ -145,7 +145,7 @@ class IdleTimeModel(ExactModel):
             self._end_above()
         for copy in held:
             for op_index in self.instance.op_indices(copy):
-                inside = self._is_inside(copy, op_index, edge)
+                inside = self._inside_literal(copy, op_index, edge)
                 done.append(self.instance[copy].duration_us[op_index.kind] * inside)
         self.idle_us = length - cp_model.LinearExpr.sum(done)
         self.cp.minimize(self.idle_us)
@@ -168,7 +168,7 @@ class IdleTimeModel(ExactModel):
                 for end in self._ends_above(index, above):
                     self.cp.add(end <= self.end_us)
 
-    def _is_inside(
+    def _inside_literal(
         self, copy: int, op_index: OpIndex, edge: cp_model.LinearExprT
     ) -> cp_model.IntVar:
         """Return a literal: an op lies between the edge and the rank's begin or end."""

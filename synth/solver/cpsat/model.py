@@ -48,8 +48,8 @@ class ExactModel:
     ) -> None:
         self.instance, self.objective, self.horizon_us = instance, objective, horizon_us
         self.longest_us = instance.longest_us(objective, horizon_us)
-        # Where starts have no other limit: a rank's time is within the longest, and it begins, as
-        # late as can be, when that of the ranks before it ends.
+        # Upper limit of starts that have no other one: a rank's time is within the longest, and it
+        # begins at the latest when that of the ranks before it ends.
         self.far_us = 4 * self.longest_us
         self.ranks = sorted(range(instance.num_ranks) if scope is None else scope)
         self.copies = sorted(copy for rank in self.ranks for copy in instance.held[rank])

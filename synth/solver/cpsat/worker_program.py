@@ -40,11 +40,11 @@ _INTEGERS = "q"
 # Bytes taken out of a pipe at a time.
 _CHUNK_BYTES = 1 << 20
 
-# How often the worker looks whether its parent lives: usually the end of the pipe says so, but a
-# process forked from the parent may hold it open.
+# Interval at which the worker checks that its parent lives. Usually the end of the pipe says so,
+# but a process forked from the parent may hold it open.
 _WATCH_S = 0.5
 
-# How often a stop is asked for again: CP-SAT loses one that comes before the search has begun.
+# Interval at which a stop is requested again: CP-SAT loses one that comes before its search begins.
 _STOP_AGAIN_S = 0.02
 
 

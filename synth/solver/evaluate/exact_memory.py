@@ -39,10 +39,13 @@ class ExactMemory:
         """Return the peak of a rank above its static bytes."""
         return max(list(self._walk_all(rank))[0::2])
 
-    def fits(self, rank: int, start: int, end: int) -> bool:
-        """Return True if a rank keeps its cap after ops between two places moved.
+    def try_moved(self, rank: int, start: int, end: int) -> bool:
+        """Compute a rank's usages after ops between two places moved, while they keep its cap.
 
         The caller calls `keep` or `forget` next.
+
+        Returns:
+            True if the rank keeps its cap.
         """
         headroom = self.headrooms[rank]
         if headroom is None:
@@ -56,10 +59,10 @@ class ExactMemory:
                     return False
             self._pending.append((rank, 0, usages))
             return True
-        return self._fits_between(rank, headroom, start, end)
+        return self._try_between(rank, headroom, start, end)
 
     def keep(self) -> None:
-        """Adopt the usages that `fits` has computed since the last call."""
+        """Adopt the usages that `try_moved` has computed since the last call."""
         for rank, first, usages in self._pending:
             end = first + len(usages)
             if end > len(self.orders.programs[rank]):
@@ -69,10 +72,10 @@ class ExactMemory:
         self._pending.clear()
 
     def forget(self) -> None:
-        """Drop the usages that `fits` has computed."""
+        """Drop the usages that `try_moved` has computed."""
         self._pending.clear()
 
-    def _fits_between(self, rank: int, headroom: int, start: int, end: int) -> bool:
+    def _try_between(self, rank: int, headroom: int, start: int, end: int) -> bool:
         orders, table = self.orders, self.orders.table
         program, ahead, gap = orders.programs[rank], orders.ahead, orders.behind + 1
         received, sent = table.received_bytes, table.sent_bytes

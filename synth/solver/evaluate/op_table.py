@@ -73,7 +73,8 @@ class OpTable:
         self.sent_bytes = [0] * self.num_ops
         self.lag_us = [0] * self.num_ops
         self.shared: list[list[Shared]] = [[] for _ in range(self.placement.num_ranks)]
-        # What dies at an op of a (copy, kind), values of its own B apart, which BW does not make.
+        # Bytes of the values that die at an op of a (copy, kind); those that its own B makes are
+        # apart, since BW does not make them.
         self._freed: dict[tuple[int, OpKind], int] = {}
         self._freed_own: dict[tuple[int, OpKind], int] = {}
         for value, maker in self._values():

@@ -252,7 +252,7 @@ class Walk:
         start, end = (place, target + 1) if place < target else (target, place + 1)
         program.insert(target, program.pop(place))
         self._moved(rank, start, end)
-        if self._fits(rank, start, end):
+        if self._try_memory(rank, start, end):
             value_us = self.times.evaluate_move(rank, start, end)
             if value_us is not None and value_us <= limit_us:
                 self._keep(value_us)
@@ -267,12 +267,12 @@ class Walk:
         if self.orders.crossing[rank]:
             self.orders.update_posts(self.orders.crossing[rank])
 
-    def _fits(self, rank: int, start: int, end: int) -> bool:
+    def _try_memory(self, rank: int, start: int, end: int) -> bool:
         """Return True if all ranks whose memory depends on a rank's order keep their caps."""
-        if not self.memory.fits(rank, start, end):
+        if not self.memory.try_moved(rank, start, end):
             return False
         others = {target for _, target in self.orders.crossing[rank] if target != rank}
-        return all(self.memory.fits(other, 0, 0) for other in sorted(others))
+        return all(self.memory.try_moved(other, 0, 0) for other in sorted(others))
 
     def _keep(self, value_us: int) -> None:
         self.memory.keep()
@@ -298,7 +298,7 @@ class Walk:
             program.remove(op + count)
             orders.mark_fused(op)
         self._moved(rank, 0, None)
-        if self._fits(rank, 0, len(program)):
+        if self._try_memory(rank, 0, len(program)):
             value_us = self.times.evaluate()
             if value_us is not None and value_us <= limit_us:
                 self._keep(value_us)

@@ -57,7 +57,13 @@ class ExactSearch:
         if self.options.solver == SolverName.MILP:
             outcome = run_milp(instance, self.problem.objective, value_us, limit_s)
         else:
-            model = self._model(instance, hint, value_us, is_fusible, certificate is not None)
+            model = self._model(
+                instance,
+                hint,
+                value_us,
+                is_fusible=is_fusible,
+                is_proving=certificate is not None,
+            )
             outcome = self._run_cpsat(instance, model, limit_s, certificate)
         if certificate is not None:
             self.state.raise_bound(Proven(outcome.bound_us, certificate))
@@ -91,6 +97,7 @@ class ExactSearch:
         instance: Instance,
         hint: TimedOrders | None,
         value_us: int,
+        *,
         is_fusible: bool,
         is_proving: bool,
     ) -> ExactModel:

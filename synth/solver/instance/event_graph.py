@@ -61,7 +61,7 @@ class Graph:
         self._links: dict[tuple[int, int], int] = {}
         for index in range(len(instance)):
             self._connect(index)
-        # When the input of each op is there: not yet, or at once where it has none.
+        # Arrival of the input of each op: unknown yet, or 0 if it has no input.
         readers = set(self.reader)
         self._arrivals = [NONE if op in readers else 0 for op in range(len(self.nodes))]
 

@@ -19,7 +19,7 @@ class Case:
         build: makes the module; called twice, from the same random state.
         inputs: draws what it is called with; the first may get a gradient.
         deferred: the least share of its trainable elements whose gradients wait for W.
-        reason: why gradients equal autograd's to rounding only; None: bit for bit.
+        reason: the reason why gradients equal autograd's to rounding only; None: bit for bit.
         prepare: registers hooks on the module, and returns what has to be kept alive.
     """
 

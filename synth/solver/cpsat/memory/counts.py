@@ -66,7 +66,7 @@ class Counts:
             done, at_most = self._undecided(node, other, kind)
             certain_bytes += delta * sum(j < done for j in theirs)
             undecided = [(other, OpIndex(kind, j)) for j in theirs if done <= j < at_most]
-            literals = [self._is_before(one, node) for one in undecided]
+            literals = [self._before_literal(one, node) for one in undecided]
             # In order, so the later implies the sooner.
             for sooner, later in pairwise(literals):
                 self.cp.add_implication(later, sooner)
@@ -87,7 +87,8 @@ class Counts:
             return 0, min(count, k)
         return 0, count
 
-    def _is_before(self, first: Node, second: Node) -> Literal:
+    def _before_literal(self, first: Node, second: Node) -> Literal:
+        """Return the literal of an order of two ops, made at its first use."""
         if (second, first) in self.before:
             return self.before[second, first].negated()
         if (first, second) not in self.before:

@@ -18,7 +18,7 @@ from synth.schedule.arrays import Flags
 from synth.solver.evaluate.scenarios import NOTHING_US, ScenarioTimes, SpanTimes, Times
 from synth.solver.tuning import ROBUSTNESS
 
-# Which of F, B and W an op does; two of a stage copy that do the same keep their order.
+# Bits for F, B and W in an op; two ops of a stage copy that share a bit keep their order.
 _DOES = {OpKind.F: 1, OpKind.B: 2, OpKind.W: 4, OpKind.BW: 6}
 _DOES_BY_CODE = np.array([_DOES.get(kind, 7) for kind in OpKind])
 
