@@ -10,8 +10,7 @@
 Optimizer, data and precision stay the caller's.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Unpack
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed import ReduceOp
 
-from synth.errors import RunFailure, SynthError
+from synth.errors import SynthError
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.version_facts import version_facts
 
@@ -32,17 +31,17 @@ from ..execution.core.forward_only import forward_only
 from ..execution.core.stepper import Stepper
 from ..execution.stage.loss_terms import LossTerms, Weights
 from ..execution.stage.stage import Stage
-from ..execution.transport.rank_group import RankGroup, Refused
+from ..execution.transport.rank_group import RankGroup
 from ..execution.transport.with_host import WithHost
 from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize.gradients import Gradients
 from ..optimize.norm import GradientNorm
 from .connections import connect
 from .groups import PipelineGroups
+from .joint_calls import JointCalls
+from .loss_scale import Scale, scale_of
 from .options import PipelineKeywords, PipelineOptions
 from .rank_parts import AnySchedule, Modules, prepare_rank
-
-Scale = Callable[[Tensor], Tensor]
 
 
 class Pipeline:
@@ -70,7 +69,6 @@ class Pipeline:
         """
         self._options = (options or PipelineOptions()).updated(**keywords)
         self._groups = self._join_groups()
-        self._is_broken = False
         self._norm_group: Any = None
         self._evaluator: Executor | None = None
         with self._groups.building():
@@ -78,6 +76,7 @@ class Pipeline:
             self._groups = self._groups.on(self.device)
             self.clock = self._options.clock or OpClock(self.device, recording=False)
             self._connections = connect(self._parts, self._groups, self._options, self.clock)
+        self._joint = JointCalls(self._groups, self._connections.channels)
 
     def __repr__(self) -> str:
         """Name the rank, its stages and the schedule."""
@@ -230,13 +229,13 @@ class Pipeline:
                 requested of a module that computes its loss itself; the scaler does not fit. The
                 other ranks get a RunFailure that says so, and the pipeline cannot be used again.
         """
-        with self._together():
+        with self._joint.call():
             if not torch.is_grad_enabled():
                 raise SynthError(
                     "a step needs autograd, which is off here (torch.no_grad or inference_mode): "
                     "call step outside of it, or evaluate"
                 )
-            scale = self._scale_of(scaler)
+            scale = scale_of(scaler, self._group.size, has_stepper=self.stepper is not None)
             terms = self._terms(weight, weights, losses, outputs, scale=scale)
             batch.check(self.num_micro_batches)
             shapes = self._connections.shapes.of(batch, self.num_micro_batches)
@@ -276,7 +275,7 @@ class Pipeline:
         Raises:
             As `step`.
         """
-        with self._together():
+        with self._joint.call():
             with_loss = outputs is None or losses is not None or batch.targets is not None
             terms = self._terms(1.0, weights, losses, outputs, with_loss=with_loss)
             batch.check(self.num_micro_batches)
@@ -305,7 +304,7 @@ class Pipeline:
             SynthError: a stepper is set, which clips by itself.
             RunFailure: another rank is gone.
         """
-        with self._together():
+        with self._joint.call():
             if self.stepper is not None:
                 raise SynthError("the pipeline's stepper clips: give build_steps its clip_norm")
             gradients = Gradients(self.updated, self.owns)
@@ -323,7 +322,7 @@ class Pipeline:
             found_inf: a scalar on this rank's device.
             group: the process group to take the maximum over; None: the pipeline's ranks.
         """
-        with self._together():
+        with self._joint.call():
             (group or self._among_all()).allreduce([found_inf], ReduceOp.MAX).wait()
 
     def close(self) -> None:
@@ -332,7 +331,7 @@ class Pipeline:
         Every rank calls this at the same time, before `destroy_process_group`. The pipeline cannot
         be used afterwards. Without this call the end of the process frees them.
         """
-        self._is_broken = True
+        self._joint.end()
         self._groups.close()
 
     def _among_all(self) -> Any:
@@ -382,40 +381,3 @@ class Pipeline:
             outputs=outputs,
             with_loss=with_loss,
         )
-
-    def _scale_of(self, scaler: GradScaler | None) -> Scale | None:
-        if scaler is None or not scaler.is_enabled():
-            return None
-        if self.stepper is not None:
-            raise SynthError(
-                "the pipeline's stepper would update with scaled gradients: step without a scaler, "
-                "or leave the stepper out and call scaler.step(optimizer)"
-            )
-        if self._group.size > 1 and type(scaler)._unscale_grads_ is GradScaler._unscale_grads_:
-            raise SynthError(
-                f"with a {type(scaler).__name__} only those ranks would skip a step on which a "
-                f"gradient overflows: make a PipelineGradScaler (synth.runtime.grad_scaler)"
-            )
-        return scaler.scale
-
-    @contextmanager
-    def _together(self) -> Iterator[None]:
-        """Guard a call that all ranks make together: an error of one ends it on all of them."""
-        if self._is_broken:
-            raise RunFailure(
-                "a step of this pipeline has failed, and transfers of it are still open, or it was "
-                "closed; end the process, or make a new process group and a new pipeline"
-            )
-        self._groups.withdraw()
-        try:
-            yield
-        except Refused:
-            raise
-        except BaseException as error:
-            self._is_broken = True
-            self._groups.announce(error)
-            self._connections.channels.abort()
-            explained = self._groups.explain(error)
-            if explained is not error:
-                raise explained from error
-            raise
