@@ -24,9 +24,9 @@ from benchmarks.solver.suites import table as problems
 from synth.processors import num_processors
 from synth.report.text.tables import table
 from synth.solver.cpsat import worker_pool
-from synth.solver.cpsat.call import ask
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.parameters import mind_orders, quiet
+from synth.solver.cpsat.restarting_call import ask
 from synth.solver.improve.list_scheduling import search
 from synth.solver.improve.lns.window_model import Window, required_by
 from synth.solver.instance.earliest_start import EarliestStart

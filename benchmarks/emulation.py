@@ -23,7 +23,7 @@ from synth.runtime.emulation.rank import EmulationOptions
 from synth.runtime.training.launch import launch
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan, program_text
-from synth.schedule.measured.trace import Source
+from synth.schedule.measured.trace_file import Source
 
 
 def main() -> None:

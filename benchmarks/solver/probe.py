@@ -19,7 +19,7 @@ _MODULES = {
     "synth.families": "families",
     "synth.solver.cpsat.model": "models",
     "synth.solver.cpsat.run": "CP-SAT",
-    "synth.solver.cpsat.call": "CP-SAT",
+    "synth.solver.cpsat.restarting_call": "CP-SAT",
     "synth.solver.cpsat.worker_pool": "CP-SAT",
     "synth.solver.cpsat.worker_program": "CP-SAT",
     "synth.solver": "other search",

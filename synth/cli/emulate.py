@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from synth.runtime.training.rank_result import RankResult
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.lowering.lower import Lowered
-    from synth.schedule.measured.trace import Trace
+    from synth.schedule.measured.trace_file import Trace
 
 # Bytes per second that loopback transfers without delaying much else, and the slowdown above which
 # a run shows little.
@@ -77,7 +77,7 @@ def command(
     """
     from synth.runtime.emulation.rank import EmulationOptions
     from synth.schedule.files.scaled import scaled
-    from synth.schedule.measured.trace import Source
+    from synth.schedule.measured.trace_file import Source
 
     check_outputs(trace, inputs=[plan])
     check_replaceable(trace, TRACE, "--trace", force)

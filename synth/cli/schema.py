@@ -62,7 +62,7 @@ def _record_of(file_format: FileFormat) -> "type[FileRecord]":
     from synth.report.run_file import RunFile
     from synth.runtime.checkpoint.manifest import Manifest
     from synth.schedule.files.plan_file import Plan
-    from synth.schedule.measured.trace import Trace
+    from synth.schedule.measured.trace_file import Trace
 
     records: dict[FileFormat, type[FileRecord]] = {
         FileFormat.PROFILE: Profile,

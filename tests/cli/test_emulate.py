@@ -9,7 +9,7 @@ import pytest
 
 from synth.report.explain.overlay import overlay
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.measured.trace import Source, Trace
+from synth.schedule.measured.trace_file import Source, Trace
 
 COMMAND = [sys.executable, "-m", "synth", "emulate"]
 

@@ -14,7 +14,7 @@ from synth.profile import Profile, Timing
 from synth.report.explain.overlay import overlay
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.programs import Transfer
-from synth.schedule.measured.trace import Trace
+from synth.schedule.measured.trace_file import Trace
 from tests.cli.conftest import TINY, Synth
 
 TINY_MODEL = [f"--arg={name}={value}" for name, value in TINY.items()]

@@ -18,7 +18,7 @@ from synth.report.explain.difference import Difference
 from synth.runtime.profiling.profile_model import profile_model
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan, program_text
-from synth.schedule.measured.trace import Source, Trace
+from synth.schedule.measured.trace_file import Source, Trace
 from tests.tied_model import TIED
 
 COMMAND = [sys.executable, "-m", "synth"]

@@ -21,9 +21,9 @@ from synth.schedule import verify
 from synth.schedule.placements import placement
 from synth.solver import Objective, Part, Problem, SolveOptions, StoppedBy, solve
 from synth.solver.cpsat import worker_pool
-from synth.solver.cpsat.call import ask
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.parameters import quiet
+from synth.solver.cpsat.restarting_call import ask
 from synth.solver.cpsat.run import Values, decide, run
 from synth.solver.cpsat.worker_pool import Event, WorkerDied
 from synth.solver.cpsat.worker_program import (

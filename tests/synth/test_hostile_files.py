@@ -20,7 +20,7 @@ from synth.schedule.files.fingerprint import Fingerprint, stored_fingerprint
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.rederive import differences
 from synth.schedule.measured.execution_trace import planned_execution
-from synth.schedule.measured.trace import Source, Trace, TracedStep
+from synth.schedule.measured.trace_file import Source, Trace, TracedStep
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 PLAN = Plan.of(PROFILE, [6] * 4, generate("zb-h1", 4, 4))

@@ -15,12 +15,12 @@ from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
-from synth.plan.recompute.choosing import solve_choosing
+from synth.plan.recompute.choice_search import solve_choosing
+from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
 from synth.plan.recompute.layer_choice import LayerSearch, with_layers, without_layers
 from synth.plan.recompute.layer_menu import figures, menu
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.recompute.solve import solve_recomputing
 from synth.plan.recompute.stages import recomputed
 from synth.profile import LayerProfile, Profile, Timing
 from synth.recomputed_layers import recomputing

@@ -14,7 +14,7 @@ from synth.objective import Objective
 from synth.op_kinds import MEASURED, OpKind
 from synth.partition_costs import partition_costs
 from synth.plan.partition.bounds import PartitionBounds, applies
-from synth.plan.partition.paths import NEVER, PartitionPaths, RankLayers, Sizes, runs_of
+from synth.plan.partition.path_dp import NEVER, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_table import StageTable
 from synth.profile import Layer, LayerProfile, Profile, Timing
 from synth.profiles import find

@@ -19,8 +19,8 @@ from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.recompute.choice import limits_bytes, solve_with
-from synth.plan.recompute.choosing import solve_choosing
-from synth.plan.recompute.solve import solve_recomputing
+from synth.plan.recompute.choice_search import solve_choosing
+from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.stages import (
     bounds,
     bounds_of_any_choice,

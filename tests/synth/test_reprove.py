@@ -12,7 +12,7 @@ from synth.partition_costs import partition_costs
 from synth.plan.claim import claim_of
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.stage_table import StageTable
-from synth.plan.recompute.choosing import solve_choosing
+from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.reprove.reprove import ProofVerdict, Reproof, reprove
 from synth.profile import Profile
 from synth.profiles import find

@@ -18,7 +18,7 @@ from synth.schedule.measured.execution_trace import (
     planned_execution,
 )
 from synth.schedule.measured.rank_log import RankLog, Ready, Wait, join_logs
-from synth.schedule.measured.trace import Source, Trace, TracedStep
+from synth.schedule.measured.trace_file import Source, Trace, TracedStep
 from synth.schedule.ops import Value, ValueKind
 from synth.schedule.simulate import simulate
 

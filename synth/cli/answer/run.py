@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from synth.runtime.training.rank_result import RankResult
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.lowering.lower import Lowered
-    from synth.schedule.measured.trace import Source, Trace
+    from synth.schedule.measured.trace_file import Source, Trace
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     )
     from synth.report.explain.overlay import Overlay
     from synth.report.text.gantt import render
-    from synth.schedule.measured.trace import Source
+    from synth.schedule.measured.trace_file import Source
 
     trace = trace_of(plan, results, Source.MEASURED)
     executions = [step.execution() for step in trace.steps]
@@ -156,7 +156,7 @@ def trace_of(
 ) -> "Trace":
     """Merge the ranks' logs of the traced steps into one trace."""
     from synth.schedule.measured.rank_log import join_logs
-    from synth.schedule.measured.trace import Trace, TracedStep
+    from synth.schedule.measured.trace_file import Trace, TracedStep
 
     by_step = zip(*(result.traced for result in results), strict=True)
     steps = []

@@ -5,8 +5,8 @@ from dataclasses import replace
 from synth.plan.choose.candidates import Trial
 from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
-from synth.plan.recompute.choosing import Listeners
-from synth.plan.recompute.solve import OnImprovement
+from synth.plan.recompute.choice_search import Listeners
+from synth.plan.recompute.given_stages import OnImprovement
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 

@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 from synth.costs import Costs
 from synth.families import generate_for
 from synth.plan.recompute.choice import Choice, why_infeasible
-from synth.plan.recompute.choosing import counts_tried
+from synth.plan.recompute.choice_search import counts_tried
 from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.stages import bounds, merged, without_recompute, written_out
 from synth.plan.tuning import JUDGED_SCHEDULES, LIST_JUDGING

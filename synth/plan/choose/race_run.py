@@ -29,7 +29,7 @@ from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
 from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
-from synth.plan.recompute.choosing import Listeners
+from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import JUDGING, RACE

@@ -6,7 +6,7 @@ from dataclasses import replace
 from synth.certificate import Certificate, PartitionProof, ProverName
 from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial, why_ended
-from synth.plan.partition.paths import Sizes
+from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.tuning import RACE

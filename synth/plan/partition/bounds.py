@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from synth.certificate import MOST_PARTS, Certificate, LayerRun, PartitionProof, ProverName
 from synth.op_kinds import OpKind
-from synth.plan.partition.paths import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
+from synth.plan.partition.path_dp import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.tuning import PARTITION_BOUNDS
 from synth.schedule.model import Placement

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.plan.partition.bands import Band, Runs, nearly_even, runs_from_last
-from synth.plan.partition.run_needs import RunNeeds
+from synth.plan.partition.layer_run_memory import RunNeeds
 from synth.plan.partition.stage_table import StageTable
 
 _Array = npt.NDArray[Any]

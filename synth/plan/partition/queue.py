@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from synth.plan.partition.bounds import PartitionBounds
-from synth.plan.partition.paths import Sizes
+from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.tight_cap_search import PartitionSearch
 from synth.plan.tuning import PARTITION_QUEUE
 from synth.solver.options import SolveOptions

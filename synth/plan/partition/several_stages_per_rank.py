@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.plan.partition.boundary_moves import BoundaryMoves
-from synth.plan.partition.run_works import RunWorks
+from synth.plan.partition.layer_run_work import RunWorks
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.tuning import SEVERAL_STAGES
 from synth.schedule.model import Placement

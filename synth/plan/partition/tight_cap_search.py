@@ -21,7 +21,7 @@ from itertools import islice, repeat
 from synth.plan.list_schedule_judge import ListScheduleJudge, RuleValue
 from synth.plan.partition import bounds
 from synth.plan.partition.bounds import PartitionBounds, with_partition
-from synth.plan.partition.paths import Sizes
+from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.stages import merged
 from synth.plan.tuning import LIST_JUDGING, TIGHT_CAPS

@@ -4,14 +4,14 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 
-from synth.plan.recompute.choosing import Listeners, counts_tried, solve_choosing
-from synth.plan.recompute.layer_bounds import bounds_of_every_choice
-from synth.plan.recompute.layer_choice import LayerSearch, applies
-from synth.plan.recompute.solve import (
+from synth.plan.recompute.choice_search import Listeners, counts_tried, solve_choosing
+from synth.plan.recompute.given_stages import (
     least_needed_bytes,
     solve_recomputing,
     why_nothing_fits,
 )
+from synth.plan.recompute.layer_bounds import bounds_of_every_choice
+from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.stages import bounds, merged
 from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.solver.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes

@@ -14,8 +14,8 @@ from functools import partial
 from synth.partition_costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice, solve_with
-from synth.plan.recompute.choosing import Listeners, solve_choosing_partition
-from synth.plan.recompute.solve import OnImprovement
+from synth.plan.recompute.choice_search import Listeners, solve_choosing_partition
+from synth.plan.recompute.given_stages import OnImprovement
 from synth.plan.tuning import REPARTITION
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing

@@ -25,8 +25,8 @@ from synth.objective import BoundScope
 from synth.partition_costs import partition_costs
 from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.stage_table import StageTable
+from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
-from synth.plan.recompute.solve import solve_recomputing
 from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed, without_recompute
 from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
 from synth.plan.tuning import REPROVE

@@ -13,7 +13,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.scaled import scaled
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.measured.execution_trace import ExecutionTrace, planned_execution
-from synth.schedule.measured.trace import Source, Trace, TracedStep
+from synth.schedule.measured.trace_file import Source, Trace, TracedStep
 from synth.schedule.simulate import Timeline
 
 

@@ -11,9 +11,9 @@ from ortools.sat.python import cp_model
 from ortools.sat.python.cp_model_helper import ResponseHelper
 
 from synth.certificate import Proven
-from synth.solver.cpsat.call import FOUND, ask
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.parameters import mind_orders, of_options, quiet, search_from_below
+from synth.solver.cpsat.restarting_call import FOUND, ask
 from synth.solver.cpsat.worker_pool import Event
 from synth.solver.cpsat.worker_program import Answer, FoundSolution
 from synth.solver.instance.timing import TimedOrders
@@ -61,7 +61,7 @@ def run(
 ) -> ModelOutcome:
     """Solve in a worker process, and hand over solutions and bounds in this thread.
 
-    `on_event` may take its time. If the worker dies, its reports still count (see `call`).
+    `on_event` may take its time. If the worker dies, its reports still count (see `restarting_call`).
 
     Args:
         limit_s: seconds of the clock, or deterministic seconds with `options.deterministic`.

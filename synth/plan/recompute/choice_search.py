@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from synth.certificate import Certificate, ProverName
+from synth.plan.recompute.given_stages import OnImprovement, solve_recomputing, without_schedule
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import LayerSearch, applies
-from synth.plan.recompute.solve import OnImprovement, solve_recomputing, without_schedule
 from synth.plan.recompute.stages import bounds, merged
 from synth.plan.tuning import RECOMPUTE_TRIALS
 from synth.solver.infeasibility import may_fit
