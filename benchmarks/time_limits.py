@@ -18,8 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from synth.layer_profile import Layer
 from synth.processors import num_processors
-from synth.profile import Layer, Profile
+from synth.profile import Profile
 from synth.profiles import find
 from synth.report.text.tables import table
 

@@ -15,9 +15,9 @@ from pydantic import (
 )
 
 from synth.errors import SynthError
+from synth.layer_profile import check_held_until
 from synth.links import Link, Links
 from synth.op_kinds import TIMELESS, OpKind
-from synth.profile import check_held_until
 from synth.record import Record
 from synth.units import MOST_SUMMABLE
 

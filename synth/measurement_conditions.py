@@ -10,7 +10,7 @@ from synth.op_kinds import OpKind
 from synth.record import Record
 
 if TYPE_CHECKING:
-    from synth.profile import LayerProfile
+    from synth.layer_profile import LayerProfile
 
 # Load of others per processor. Above it more than half of the processors are taken: the measured
 # thread then shares caches, memory bandwidth and clock, even where it has a processor of its own.

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from synth.costs import Costs, StageCosts
 from synth.errors import SynthError
+from synth.layer_profile import LayerProfile
 from synth.op_kinds import MEASURED, OpKind
-from synth.profile import LayerProfile, Profile
+from synth.profile import Profile
 
 
 def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:

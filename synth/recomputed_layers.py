@@ -12,8 +12,9 @@ import fnmatch
 from collections.abc import Collection, Iterable
 
 from synth.errors import SynthError
+from synth.layer_profile import LayerProfile, Timing
 from synth.op_kinds import OpKind
-from synth.profile import LayerProfile, Profile, Timing
+from synth.profile import Profile
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
 

@@ -1,7 +1,7 @@
 """Throughput: the tokens, or samples of other inputs, that are trained on per second."""
 
 from synth.objective import HasSpans, Objective
-from synth.profile import Workload
+from synth.workload import Workload
 
 
 def tokens_per_s(

@@ -13,12 +13,14 @@ from torch import nn
 
 from synth import version
 from synth.errors import SynthError
+from synth.layer_profile import Layer, LayerProfile
 from synth.links import Links
 from synth.measurement_conditions import Conditions, spread_of
 from synth.op_kinds import OpKind
 from synth.optimizer import OptimizerSpec
-from synth.profile import Layer, LayerProfile, Profile, Provenance, Workload
+from synth.profile import Profile, Provenance
 from synth.units import format_bytes
+from synth.workload import Workload
 
 from ..execution.stage.side_effects import same_buffers
 from ..input_function import InputFunction, MicroBatch

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from synth.errors import Mismatch
-from synth.profile import Workload
 from synth.schedule.files.plan_file import Plan
+from synth.workload import Workload
 
 from ..dtypes import dtype_of
 from ..execution.stage.stage import Stage

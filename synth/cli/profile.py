@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
     from synth.links import Link, Links
     from synth.model_flops import ModelFlops
-    from synth.profile import ModelArguments, Profile, Workload
+    from synth.profile import Profile
     from synth.runtime.input_function import MicroBatch
     from synth.runtime.profiling.machine_watch import MachineWatch
+    from synth.workload import ModelArguments, Workload
 
 
 def command(
@@ -105,11 +106,11 @@ def command(
     named = [given.rpartition(":")[0] or None for given in (model, inputs) if given is not None]
     check_outputs(output, inputs=named)
     check_replaceable(output, PROFILE, "-o", force)
-    from synth.profile import Workload
     from synth.runtime.dtypes import dtype_of
     from synth.runtime.models import ModelSpec, check_spec
     from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.world import pick_device, under_torchrun
+    from synth.workload import Workload
 
     spec = ModelSpec(model, _parse_arguments(arguments or []))
     check_spec(spec)

@@ -13,10 +13,11 @@ from synth.cli.progress import interrupt
 from synth.families import generate
 from synth.links import Link, Links
 from synth.partition_costs import partition_costs
-from synth.profile import Profile, Workload
+from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import lower, peak_bytes
 from synth.schedule.files.plan_file import Plan
+from synth.workload import Workload
 
 NAME = "zb-1.5b-p8-m24"
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from synth.layer_profile import Timing
 from synth.links import Link
 from synth.op_kinds import OpKind
-from synth.profile import Profile, Timing
+from synth.profile import Profile
 from synth.report.explain.overlay import overlay
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.programs import Transfer

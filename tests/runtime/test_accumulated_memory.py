@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from synth.families import generate
-from synth.profile import Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
+from synth.workload import Workload
 
 FEW_SCALARS = 16  # bytes; the peaks of equal runs differ by up to 8
 

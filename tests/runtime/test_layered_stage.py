@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.profile import Profile, Workload
+from synth.profile import Profile
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.layered_stage import LayeredStage, Randomness, layer_calls
@@ -18,6 +18,7 @@ from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
+from synth.workload import Workload
 from tests.runtime.gradients import gradient_of
 
 CPU = torch.device("cpu")

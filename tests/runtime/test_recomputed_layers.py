@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from synth.families import generate
+from synth.layer_profile import Timing
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
 from synth.plan.recompute.choice import needs_bytes, solve_with
-from synth.profile import Profile, Timing, Workload
+from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
@@ -24,6 +25,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
 from synth.solver import Problem, SolveOptions
+from synth.workload import Workload
 from tests.runtime.train_plans import train_plans
 from tests.synth.plain import random_schedule
 

@@ -8,7 +8,7 @@ import torch
 
 from synth.families import generate
 from synth.optimizer import OptimizerSpec
-from synth.profile import Profile, Workload
+from synth.profile import Profile
 from synth.runtime.checkpoint import CheckpointFolder, CheckpointOptions
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.learning_rate import LearningRate
@@ -17,6 +17,7 @@ from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
+from synth.workload import Workload
 
 TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 4, "num_heads": 2, "context_length": 16}
 CPU = torch.device("cpu")

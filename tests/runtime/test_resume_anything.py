@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from synth.families import generate
-from synth.profile import Profile, Workload
+from synth.profile import Profile
 from synth.runtime.checkpoint import CheckpointOptions
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.learning_rate import LearningRate
@@ -15,6 +15,7 @@ from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
+from synth.workload import Workload
 from tests.tied_model import TIED
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import torch
 from synth.errors import SynthError
 from synth.families import generate
 from synth.optimizer import OptimizerSpec
-from synth.profile import Profile, Workload
+from synth.profile import Profile
 from synth.runtime.checkpoint import CheckpointOptions
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.rank_result import RankResult
@@ -18,6 +18,7 @@ from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.weight_flow import Route
+from synth.workload import Workload
 
 CPU = torch.device("cpu")
 TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 2, "num_heads": 2, "context_length": 16}

@@ -3,11 +3,13 @@
 import random
 from collections.abc import Sequence
 
+from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
-from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
+from synth.profile import Profile, Provenance
 from synth.schedule.placements import placement
 from synth.solver import Problem
+from synth.workload import Workload
 
 UNTIL = (OpKind.F, OpKind.B, OpKind.W)
 

@@ -6,15 +6,17 @@ from itertools import combinations, pairwise
 import pytest
 
 from synth.errors import SynthError
+from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import MEASURED, OpKind
 from synth.partition_costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.plan.partition.several_stages_per_rank import _Search, _State
-from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
+from synth.profile import Profile, Provenance
 from synth.schedule import Placement, ScheduleError, verify
 from synth.schedule.placements import placement
 from synth.solver import Problem, Shortage, find_shortage
 from synth.solver.infeasibility import needed_bytes, serial_schedule
+from synth.workload import Workload
 
 
 def profile_of(work_us: list[int], parameter_bytes: list[int] | None = None) -> Profile:

@@ -10,6 +10,7 @@ from operator import le
 import pytest
 
 from synth.costs import StageCosts
+from synth.layer_profile import LayerProfile, Timing
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Partitioning
@@ -22,7 +23,7 @@ from synth.plan.recompute.layer_choice import LayerSearch, with_layers, without_
 from synth.plan.recompute.layer_menu import figures, menu
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
-from synth.profile import LayerProfile, Profile, Timing
+from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.schedule.memory import peak_bytes
 from synth.schedule.verify import verify

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from synth.families import generate
+from synth.layer_profile import Timing
 from synth.measurement_conditions import (
     BUSY_LOAD,
     BUSY_WAITING_SHARE,
@@ -14,7 +15,7 @@ from synth.measurement_conditions import (
     spread_of,
 )
 from synth.op_kinds import OpKind
-from synth.profile import Profile, Timing
+from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 

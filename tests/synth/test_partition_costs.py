@@ -7,16 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.errors import SynthError
+from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import MEASURED, TIMELESS, OpKind
 from synth.partition_costs import partition_costs
-from synth.profile import (
-    Layer,
-    LayerProfile,
-    Profile,
-    Provenance,
-    Timing,
-    Workload,
-)
+from synth.profile import Profile, Provenance
+from synth.workload import Workload
 
 F, B, W, BW, STEP, R, *_ = OpKind
 

@@ -10,6 +10,7 @@ import pytest
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
+from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
@@ -29,7 +30,7 @@ from synth.plan.recompute.stages import (
     without_recompute,
     written_out,
 )
-from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
+from synth.profile import Profile, Provenance
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
@@ -38,6 +39,7 @@ from synth.schedule.verify import ScheduleError, verify
 from synth.solver import Incumbent, Problem, SolveOptions, solve
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.result import StoppedBy
+from synth.workload import Workload
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plain import random_costs, random_schedule
 

@@ -6,12 +6,14 @@ import pytest
 
 from synth.errors import SynthError
 from synth.families import generate
+from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
-from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
+from synth.profile import Profile, Provenance
 from synth.recomputed_layers import recomputed, recomputing
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.rederive import differences
+from synth.workload import Workload
 
 
 def layer(**changes: object) -> LayerProfile:

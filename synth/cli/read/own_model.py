@@ -9,7 +9,7 @@ from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
 
 if TYPE_CHECKING:
-    from synth.profile import Workload
+    from synth.workload import Workload
 
 ModelOption = Annotated[
     str | None,

@@ -12,8 +12,9 @@ from itertools import pairwise
 import numpy as np
 
 from synth.costs import IntArray
+from synth.layer_profile import LayerProfile
 from synth.op_kinds import OpKind
-from synth.profile import LayerProfile, Profile
+from synth.profile import Profile
 
 B, BW, F, STEP, W = OpKind.B, OpKind.BW, OpKind.F, OpKind.STEP, OpKind.W
 

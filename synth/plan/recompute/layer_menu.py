@@ -19,10 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.costs import Costs, StageCosts
+from synth.layer_profile import LayerProfile
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs, stage_costs
 from synth.plan.tuning import LAYER_MENU
-from synth.profile import LayerProfile, Profile
+from synth.profile import Profile
 from synth.recomputed_layers import is_recomputed_already, recomputed, recomputing
 
 # Times are compared in nanoseconds, the resolution of profiles.

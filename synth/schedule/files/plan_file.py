@@ -13,7 +13,7 @@ from synth.errors import SynthError
 from synth.field_types import PlainText, StrictCount
 from synth.measurement_conditions import Conditions
 from synth.partition_costs import partition_costs
-from synth.profile import Profile, Workload
+from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.record import FileRecord, is_stream
 from synth.safe_read import parse_json, read_bytes
@@ -28,6 +28,7 @@ from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.units import format_bytes, format_us, shown
+from synth.workload import Workload
 
 _Layer = TypeVar("_Layer")
 

@@ -61,7 +61,8 @@ def run(
 ) -> ModelOutcome:
     """Solve in a worker process, and hand over solutions and bounds in this thread.
 
-    `on_event` may take its time. If the worker dies, its reports still count (see `restarting_call`).
+    `on_event` may take its time. If the worker dies, its reports still count, see
+    `restarting_call`.
 
     Args:
         limit_s: seconds of the clock, or deterministic seconds with `options.deterministic`.

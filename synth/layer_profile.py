@@ -1,0 +1,156 @@
+"""The profile of a layer: its times, its bytes, and how long its tensors are needed."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from synth.field_types import PlainText, TimeUs, Whole
+from synth.model_flops import Flops
+from synth.op_kinds import MEASURED, OpKind
+from synth.record import Record
+from synth.units import MOST_SUMMABLE, MOST_US
+
+_Bytes = Annotated[Whole, Field(ge=0, le=MOST_SUMMABLE)]
+
+
+class Timing(Record):
+    """One op's time over `n` measurements; a published value has n = 1 and no spread.
+
+    In a file a plain number of µs stands for such a value.
+    """
+
+    median_us: TimeUs
+    p10_us: TimeUs
+    p90_us: TimeUs
+    n: Whole = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.p10_us <= self.median_us <= self.p90_us:
+            raise ValueError(
+                f"p10_us is {self.p10_us:g}, median_us {self.median_us:g}, p90_us "
+                f"{self.p90_us:g}; each must be at least the one before"
+            )
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_number(cls, given: object) -> object:
+        """A plain number is a time of which no spread is known."""
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return {"median_us": given, "p10_us": given, "p90_us": given, "n": 1}
+        return given
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """A plain number, or an object."""
+        return {
+            "anyOf": [{"type": "number", "minimum": 0, "maximum": MOST_US}, handler(core_schema)]
+        }
+
+    @classmethod
+    def exactly(cls, time_us: float) -> Self:
+        """A time that is stated, not measured here."""
+        return cls(median_us=time_us, p10_us=time_us, p90_us=time_us, n=1)
+
+
+class LayerProfile(Record):
+    """The costs of a layer; identical layers share one.
+
+    Bytes, per micro-batch unless said otherwise:
+
+    - `parameter_bytes` (with the module's buffers), `gradient_bytes`, `optimizer_bytes`: static,
+      once per layer;
+    - `output_bytes`: the boundary activation it returns (0 for the last layer, which ends in the
+      loss), and likewise the gradient of that activation;
+    - `saved_bytes`: the activations that F saves for the backward, without its input and output;
+    - `saved_w_bytes`: the part of them that W needs after B, without input, output and the gradient
+      of the output. It may be larger than `saved_bytes`;
+    - `rise_bytes[op]`: the rise of memory above its level at the op's start while it runs, results
+      included.
+
+    Times and rises are those of F, B, W, BW and STEP. Those of R may be measured too; else they are
+    F's.
+
+    `input_until`, `output_until`, `gradient_until` name the last op of this layer (F, B or W) that
+    needs its input, its output, and the gradient of its output: until then they cannot be freed.
+
+    `forward_flops` are the floating-point operations of F of a micro-batch, a multiply-add being
+    two; None: not counted. They serve for the MFU and change no schedule.
+    """
+
+    time_us: dict[OpKind, Timing]
+    parameter_bytes: _Bytes
+    gradient_bytes: _Bytes
+    optimizer_bytes: _Bytes
+    output_bytes: _Bytes
+    saved_bytes: _Bytes
+    saved_w_bytes: _Bytes
+    rise_bytes: dict[OpKind, _Bytes]
+    input_until: OpKind = OpKind.B
+    output_until: OpKind = OpKind.F
+    gradient_until: OpKind = OpKind.B
+    deferred_share: float = Field(
+        default=1.0, ge=0, le=1, description="share of the weight-gradient elements that W computes"
+    )
+    forward_flops: Flops | None = Field(
+        default=None, description="floating-point operations of F, for the MFU"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        for table, name in ((self.time_us, "time_us"), (self.rise_bytes, "rise_bytes")):
+            missing = [kind.value for kind in MEASURED if kind not in table]
+            if missing:
+                raise ValueError(f"{name} lacks {', '.join(missing)}; needed: F, B, W, BW, STEP")
+            unknown = [kind.value for kind in table if kind not in (*MEASURED, OpKind.R)]
+            if unknown:
+                raise ValueError(f"{name} has {', '.join(unknown)}, which no layer is measured for")
+        check_held_until(self.input_until, self.output_until, self.gradient_until)
+        return self
+
+    @property
+    def static_bytes(self) -> int:
+        """Bytes held all the time: parameters, gradients, optimizer state."""
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    @property
+    def recompute_us(self) -> float:
+        """R: as measured, or as F."""
+        return self.time_us.get(OpKind.R, self.time_us[OpKind.F]).median_us
+
+    @property
+    def recompute_rise_bytes(self) -> int:
+        """The rise of memory during R: as measured, or as during F."""
+        return self.rise_bytes.get(OpKind.R, self.rise_bytes[OpKind.F])
+
+    def work_us(self) -> float:
+        """F + B + W of one micro-batch."""
+        return sum(self.time_us[kind].median_us for kind in (OpKind.F, OpKind.B, OpKind.W))
+
+
+def check_held_until(input_until: OpKind, output_until: OpKind, gradient_until: OpKind) -> None:
+    """A layer needs its input and output until F, B or W, and the gradient until B or W.
+
+    Raises:
+        ValueError: one of them names another op.
+    """
+    allowed = (OpKind.F, OpKind.B, OpKind.W)
+    for name, kind, kinds in (
+        ("input_until", input_until, allowed),
+        ("output_until", output_until, allowed),
+        ("gradient_until", gradient_until, allowed[1:]),
+    ):
+        if kind not in kinds:
+            raise ValueError(f"{name} is {kind}; needed: {' or '.join(kinds)}")
+
+
+class Layer(Record):
+    """One entry of the model's sequential list: its name, and the profile that it shares."""
+
+    name: PlainText
+    profile: PlainText

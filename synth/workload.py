@@ -1,0 +1,84 @@
+"""The profiled workload: the model, its inputs and its optimizer, as a run needs them."""
+
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+)
+
+from synth.errors import SynthError
+from synth.field_types import PlainText
+from synth.links import MOST_RANKS
+from synth.optimizer import OptimizerSpec
+from synth.record import Record
+
+ModelArguments = dict[str, int | float | str | bool]
+
+# Sequences, or tokens of one: more are in no tensor that can be indexed with 32 bits.
+_TOO_MANY = 1 << 31
+
+
+def _read_optimizer(given: object) -> object:
+    if not isinstance(given, str):
+        return given
+    try:
+        return OptimizerSpec.parse(given)
+    except SynthError as error:
+        raise ValueError(str(error)) from None
+
+
+_WrittenOptimizer = Annotated[
+    OptimizerSpec,
+    BeforeValidator(_read_optimizer),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string"}),
+]
+
+
+class Workload(Record):
+    """The profiled workload: everything that is needed to build the model and a micro-batch."""
+
+    model: PlainText = Field(description="a built-in name, or module:function of the user's own")
+    arguments: ModelArguments = Field(default_factory=dict)
+    micro_batch_size: int = Field(gt=0, lt=_TOO_MANY)
+    sequence_length: int = Field(gt=0, lt=_TOO_MANY)
+    inputs: PlainText | None = Field(
+        default=None,
+        description="function of the user's own that makes micro-batches; else token ids",
+    )
+    dtype: str = "float32"
+    autocast: str | None = Field(
+        default=None, description="dtype in which the layers compute where torch.autocast says so"
+    )
+    recomputed_layers: tuple[str, ...] | None = Field(
+        default=None, description="patterns of layer names: they keep only their input in F"
+    )
+    optimizer: _WrittenOptimizer = OptimizerSpec()
+    threads: int = Field(
+        default=1, gt=0, le=MOST_RANKS, description="CPU threads per rank, where CPUs compute"
+    )
+    runnable: bool = Field(
+        default=True, description="false for a published profile without code to run"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Workloads without them read and count as they did before there were any."""
+        fields: dict[str, Any] = handler(self)
+        optional = ("inputs", "autocast", "recomputed_layers")
+        return {name: value for name, value in fields.items() if name not in optional or value}
+
+    @property
+    def unit(self) -> str:
+        """The unit of throughput: tokens, or samples of other inputs."""
+        return "samples" if self.inputs is not None and self.sequence_length == 1 else "tokens"
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of a micro-batch; the samples, if they are no token ids."""
+        return self.micro_batch_size * self.sequence_length
