@@ -14,7 +14,8 @@ passing: it moves fewer bytes than activation passing if T > 18 ℓ H for ℓ la
 transfers hide behind compute if T ≥ R b / (2 · bandwidth), for R flop/s and b bytes per element.
 
 `--paper` shows the paper's table 2 (one fast network) and table 3 (10 GbE between nodes) beside the
-simulation, as ratios to 1F1B in the same table.
+simulation, as ratios to 1F1B in the same table. After them comes the table of the TawPipe paper
+(arXiv 2511.09741; three nodes), with the bytes that leave a node.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text
 from synth.report.text.tables import table
 from synth.schedule import peak_bytes, verify
+from synth.schedule.lowering.lower import Lowered
 
 # Achieved flop/s of a device (A100: 312e12 at most), its memory, and bytes per element sent.
 _FLOPS_PER_S = 1e14
@@ -63,11 +65,12 @@ class Model(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Tokens per second and device, peak memory, and bytes sent over all links."""
+    """Tokens per second and device, peak memory, and bytes sent: over all links, between nodes."""
 
     tokens_per_s: float
     peak_bytes: int
     sent_bytes: int
+    between_nodes_bytes: int
 
 
 def costs_of(model: Model, num_stages: int, links: Links) -> Costs:
@@ -114,7 +117,20 @@ def simulate(system: str, model: Model, num_ranks: int, rounds: int, links: Link
     sent = int(lowered.transfer_table.num_bytes.sum())
     sent += sum(one.sent_bytes for one in lowered.collectives)
     seconds = timeline.makespan_us / 1e6
-    return Outcome(tokens / seconds / num_ranks, max(peak_bytes(lowered)), sent)
+    slow = between_nodes(lowered, links.nodes[0].ranks_per_node) if links.nodes else 0
+    return Outcome(tokens / seconds / num_ranks, max(peak_bytes(lowered)), sent, slow)
+
+
+def between_nodes(lowered: Lowered, ranks_per_node: int) -> int:
+    """The bytes that leave a node; in a ring collective each link carries as much."""
+    table = lowered.transfer_table
+    leaves = table.source // ranks_per_node != table.target // ranks_per_node
+    sent = int(table.num_bytes[leaves].sum())
+    for one in lowered.collectives:
+        ring = zip(one.ranks, (*one.ranks[1:], one.ranks[0]), strict=True)
+        slow = sum(a // ranks_per_node != b // ranks_per_node for a, b in ring)
+        sent += slow * one.sent_bytes // len(one.ranks)
+    return sent
 
 
 def network(name: str) -> Links:
@@ -158,6 +174,48 @@ _TABLE_3 = (
     (4096, 4096, 16, 1530, 1186, 1402),
     (4096, 16384, 4, 1232, 966, 1505),
 )
+
+
+# Tokens per second and device on 24 devices in three nodes, 48 layers: H, S, 1F1B, FSDP, WeiPipe,
+# TawPipe. The sizes of micro-batches are not printed.
+_TAWPIPE = (
+    (1024, 4096, 7212, 10559, 12055, 13629),
+    (1024, 8192, 6636, 8826, 10663, 11738),
+    (1024, 16384, 5594, 6751, 8412, 8914),
+    (4096, 16384, 1114.2, 956.1, 1232.4, 1377.6),
+)
+_TAWPIPE_TOKENS = 65_536
+
+
+def three_nodes(rounds: int) -> None:
+    """Print the TawPipe paper's table beside the simulation."""
+    between = NodeLink(
+        ranks_per_node=8, latency_us=_LATENCY_US, bandwidth_bytes_per_s=_NETWORKS["10 GbE"]
+    )
+    links = Links(
+        default=Link(latency_us=_LATENCY_US, bandwidth_bytes_per_s=200e9), nodes=(between,)
+    )
+    systems = ("zero:1", "weipipe", "tawpipe:nodes=3")
+    cells = []
+    for hidden, sequence, one_f_one_b, *printed in _TAWPIPE:
+        model = Model(hidden, 48, sequence, _TAWPIPE_TOKENS)
+        base = simulate("1f1b", model, 24, rounds, links)
+        made = [simulate(system, model, 24, rounds, links) for system in systems]
+        ratios = [
+            f"{figure:.2f}"
+            for tokens_per_s, one in zip(printed, made, strict=True)
+            for figure in (tokens_per_s / one_f_one_b, one.tokens_per_s / base.tokens_per_s)
+        ]
+        slow = "/".join(f"{one.between_nodes_bytes / 1e9:,.0f}" for one in (base, *made))
+        peaks = "/".join(f"{one.peak_bytes / 1e9:.0f}" for one in (base, *made))
+        cells.append([str(hidden), str(sequence), *ratios, slow, peaks])
+    names = [
+        f"{name}\n{kind}"
+        for name in ("FSDP", "WeiPipe", "TawPipe")
+        for kind in ("printed", "simulated")
+    ]
+    print("\nTawPipe's table: three nodes of 8; tokens per second as a multiple of 1F1B's\n")
+    print(table(["H", "S", *names, "GB between\nnodes", "peak GB"], cells))
 
 
 def paper(rounds: int) -> None:
@@ -251,6 +309,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.paper:
         paper(asked.rounds)
+        three_nodes(asked.rounds)
         return
     per_stage = asked.layers // asked.ranks
     limits = {name: _FLOPS_PER_S * _BYTES / (2 * each) for name, each in _NETWORKS.items()}

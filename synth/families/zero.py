@@ -17,17 +17,12 @@ from collections.abc import Iterator
 from synth.errors import SynthError
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, Count, rounds
+from synth.families._lib.visits import with_visits
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Sharded, WeightFlow
 
-F, BW, UNSHARD, RESHARD, REDUCE = (
-    OpKind.F,
-    OpKind.BW,
-    OpKind.UNSHARD,
-    OpKind.RESHARD,
-    OpKind.REDUCE_GRAD,
-)
+F, BW, UNSHARD, REDUCE = OpKind.F, OpKind.BW, OpKind.UNSHARD, OpKind.REDUCE_GRAD
 
 _STAGE = ChoiceOption("stage", ("zero-3", "zero-2", "zero-1"))
 _AHEAD = Count("ahead", 1, least=0)
@@ -56,7 +51,8 @@ def _program(setting: Setting, rank: int) -> list[Op]:
     if setting.num_ranks == 1:
         return list(_reducing(computing, None))  # all weights are at home
     if sharded == Sharded.WEIGHTS:
-        return list(_visiting(computing, setting.count("ahead")))
+        reducing, ahead = list(_reducing(computing, None)), setting.count("ahead")
+        return list(with_visits(reducing, ahead, shares_visit=lambda op: op.kind == BW))
     gathered = [Op(UNSHARD, s, 0, rank) for s in stages]
     is_each = sharded == Sharded.GRADIENTS
     return [*gathered, *_reducing(computing, None if is_each else mine[-1])]
@@ -71,36 +67,6 @@ def _reducing(computing: list[Op], only: int | None) -> Iterator[Op]:
             number = counts.setdefault(op.stage, 0)
             counts[op.stage] += 1
             yield Op(REDUCE, op.stage, number, op.replica)
-
-
-def _visiting(computing: list[Op], ahead: int) -> Iterator[Op]:
-    """Open a visit for each op or pair of ops of a stage, as many visits ahead, and close it."""
-    runs: list[list[Op]] = []
-    for op in computing:
-        if runs and runs[-1][-1].stage == op.stage and op.kind == BW:
-            runs[-1].append(op)
-        else:
-            runs.append([op])
-    visits: dict[int, int] = {}
-    reduced: dict[int, int] = {}
-    opened = 0
-    for index, run in enumerate(runs):
-        stages_open = {other[0].stage for other in runs[index:opened]}
-        while opened < len(runs) and opened <= index + ahead:
-            stage = runs[opened][0].stage
-            if stage in stages_open:
-                break  # one visit of a stage at a time
-            stages_open.add(stage)
-            visits[opened] = sum(other[0].stage == stage for other in runs[:opened])
-            yield Op(UNSHARD, stage, visits[opened], run[0].replica)
-            opened += 1
-        yield from run
-        first = run[0]
-        yield Op(RESHARD, first.stage, visits[index], first.replica)
-        if run[-1].kind == BW:
-            number = reduced.setdefault(first.stage, 0)
-            reduced[first.stage] += 1
-            yield Op(REDUCE, first.stage, number, first.replica)
 
 
 def _sharded(setting: Setting) -> Sharded:

@@ -6,6 +6,7 @@ from synth.costs import Costs
 from synth.op_kinds import VISITS, OpKind
 from synth.schedule.arrays import OpArrays
 from synth.schedule.error import ScheduleError
+from synth.schedule.lowering.weight_tree import rank_above
 from synth.schedule.lowering.weight_visits import WeightVisits, disordered, sources_of_visits
 from synth.schedule.model import Schedule
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
@@ -77,6 +78,25 @@ def _check_homes(schedule: Schedule, flow: WeightFlow, stage: int, homes: tuple[
         raise ScheduleError(
             f"{where}; weights that go by {flow.weights} need one home for all of a stage's state"
         )
+    if Route.TREE in (flow.weights, flow.gradients):
+        _check_tree(schedule, flow, holders)
+
+
+def _check_tree(schedule: Schedule, flow: WeightFlow, holders: list[int]) -> None:
+    if flow.weights != flow.gradients:
+        raise ScheduleError(
+            f"weights go by {flow.weights} and gradients by {flow.gradients}; a tree is for both"
+        )
+    num_ranks = schedule.num_ranks
+    if flow.node_size < 1 or num_ranks % flow.node_size:
+        raise ScheduleError(
+            f"nodes of {flow.node_size} ranks do not divide {num_ranks} ranks; give a divisor"
+        )
+    if holders != list(range(num_ranks)) or len(schedule.placement.ranks) != num_ranks:
+        raise ScheduleError(
+            f"weights that go by a tree need one copy of each stage on every rank, given "
+            f"{len(schedule.placement.ranks)} on {_ranks(holders)}"
+        )
 
 
 def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
@@ -108,6 +128,13 @@ def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
             f"{arrays.name(node)}: other homes have updated their shares of stage "
             f"{int(arrays.stage[node])} since the last iteration; an UNSHARD (U) must stand before "
             f"the first op that reads it"
+        )
+    if visits.unread:
+        node = visits.unread[0]
+        above = rank_above(visits.flow, int(arrays.stage[node]), int(arrays.rank[node]))
+        raise ScheduleError(
+            f"{arrays.name(node)} hands its gradient to rank {above}, which has no REDUCE_GRAD of "
+            f"stage {int(arrays.stage[node])} with this number; all ranks must list as many"
         )
     if visits.unfinished:
         raise ScheduleError(

@@ -11,6 +11,7 @@ STEP.
     ZeRO-3, FSDP                 WEIGHTS     gather    scatter
     WeiPipe (PPoPP 2025)         WEIGHTS     chain     chain
     weights sent from one home   WEIGHTS     star      chain
+    TawPipe (arXiv 2511.09741)   WEIGHTS     tree      tree
 
 A visit of a stage's weights begins with UNSHARD and ends with RESHARD or, without one, with the
 last op that reads them. Ops at a stage's only home read what is kept there, unless they stand in a
@@ -19,6 +20,8 @@ visit. Rank memory follows from the order of these ops alone, as everything else
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from synth.schedule.error import ScheduleError
 
 
 class Route(StrEnum):
@@ -30,6 +33,8 @@ class Route(StrEnum):
     """From visit to visit, or from contribution to contribution, in the order of micro-batches.
 
     The home sends weights to the first visit, and to one whose rank has the visit before it too."""
+    TREE = "tree"
+    """From the home to its node and once to each other node, and on inside it; gradients back."""
     GATHER = "gather"
     """A collective among the homes: all-gather of weights, reduce-scatter of gradients."""
 
@@ -52,12 +57,28 @@ class WeightFlow:
         weights: the route of weights.
         gradients: the route of gradients; `GATHER` stands for the reduce-scatter, which is its
             reverse.
+        ranks_per_node: the number of consecutive ranks that a node has, for `TREE`; else None.
     """
 
     homes: tuple[tuple[int, ...], ...]
     sharded: Sharded = Sharded.WEIGHTS
     weights: Route = Route.GATHER
     gradients: Route = Route.GATHER
+    ranks_per_node: int | None = None
+
+    @property
+    def node_size(self) -> int:
+        """The number of ranks of a node.
+
+        Raises:
+            ScheduleError: it is not given.
+        """
+        if self.ranks_per_node is None:
+            raise ScheduleError(
+                "weights go by a tree, and the number of ranks of a node is not given; give "
+                "ranks_per_node"
+            )
+        return self.ranks_per_node
 
     def is_home(self, stage: int, rank: int) -> bool:
         """True if a rank keeps the stage, or a share of it."""

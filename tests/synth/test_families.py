@@ -125,6 +125,7 @@ ADMITS: dict[str, Callable[[int, int], bool]] = {
     "weipipe": lambda p, m: m % p == 0,
     "weipipe:wzb1": lambda p, m: p % 2 == 0,
     "zero": lambda p, m: m % p == 0,
+    "tawpipe": lambda p, m: p % 2 == m % p == 0,
     "2bw": lambda p, m: m >= p,
     "paci": lambda p, m: m >= p - 1,
     "wpipe": lambda p, m: m >= 2 * p,

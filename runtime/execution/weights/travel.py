@@ -8,6 +8,7 @@ schedule whose weights stay:
     W, BW              add to the sum that has come, or to a new one
     B                  sets aside the gradients that it computes itself; its W adds them
     COLLECT            gathers weights into a buffer, or reduces the sum since the last one
+    REDUCE_GRAD        on a tree adds up sums and passes them on (`tree_sums`)
     STEP               takes the sum into the gradient that the optimizer uses
 
 Sums are values of the plan's, so the first backward of a sum allocates it, and each buffer is freed
@@ -24,7 +25,7 @@ from synth.op_kinds import VISITS, OpKind
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.lower import Action, Lowered, Transfer
 from synth.schedule.ops import Op, Value, ValueKind
-from synth.schedule.weight_flow import Sharded
+from synth.schedule.weight_flow import Route, Sharded
 
 from ..core.clock import OpClock
 from ..core.stage_protocol import StageProtocol
@@ -34,6 +35,7 @@ from ..transport.channels import Channels, Pending
 from ..transport.ordered_sends import OrderedSend, OrderedSends, receive_shared
 from .kept_stage import KeptStage
 from .share_collectives import Collecting, start_all_gather, start_reduce_scatter
+from .tree_sums import passing_up, sums_below
 
 Work = Callable[[], None]
 
@@ -170,6 +172,8 @@ class WeightTravel:
 
     def arrivals(self, op: Op) -> list[int]:
         """The slots of weights and sums for which an op waits."""
+        if self._goes_up(op):
+            return sums_below(self._lowered.effects, op, self._slots)
         if op.kind in VISITS:
             return []
         values = [v for v in self._lowered.effects.reads(op) if v.kind in _ON_LINKS]
@@ -179,6 +183,9 @@ class WeightTravel:
 
     def running(self, op: Op, work: Work) -> Work:
         """Return an op's work with the weights of its visit, and with the sum that it adds to."""
+        if self._goes_up(op):
+            kept = self._kept[op.stage]
+            return passing_up(self._lowered.effects, op, kept, self._slots, self._table)
         if op.kind in VISITS or op.kind == OpKind.STEP:
             return work
         effects, kept = self._lowered.effects, self._kept[op.stage]
@@ -193,6 +200,9 @@ class WeightTravel:
         if visit is None:
             return work
         return self._visiting(kept, visit, work, saving=op.kind in (OpKind.F, OpKind.R))
+
+    def _goes_up(self, op: Op) -> bool:
+        return op.kind == OpKind.REDUCE_GRAD and self._flow.gradients == Route.TREE
 
     def _visiting(self, kept: KeptStage, slot: int, work: Work, *, saving: bool) -> Work:
         def run() -> None:

@@ -15,6 +15,9 @@ class Weights(Record):
     sharded: Sharded
     route: Route
     gradients: Route
+    ranks_per_node: StrictCount | None = Field(
+        default=None, gt=0, description="of nodes that weights reach by a tree"
+    )
 
     @classmethod
     def of(cls, flow: WeightFlow | None) -> "Weights | None":
@@ -22,12 +25,16 @@ class Weights(Record):
         if flow is None:
             return None
         return cls(
-            homes=flow.homes, sharded=flow.sharded, route=flow.weights, gradients=flow.gradients
+            homes=flow.homes,
+            sharded=flow.sharded,
+            route=flow.weights,
+            gradients=flow.gradients,
+            ranks_per_node=flow.ranks_per_node,
         )
 
     def flow(self) -> WeightFlow:
         """The flow of the record."""
-        return WeightFlow(self.homes, self.sharded, self.route, self.gradients)
+        return WeightFlow(self.homes, self.sharded, self.route, self.gradients, self.ranks_per_node)
 
 
 class Versions(Record):

@@ -5,7 +5,7 @@
     RESHARD      reads them last; without it the last of those ops does
     W, BW        on a chain read sum(s, j − 1) and make sum(s, j); otherwise the first one after a
                  REDUCE_GRAD makes acc(s, v), and the others up to the next one add to it
-    REDUCE_GRAD  reads acc(s, v), which a reduce-scatter takes to the homes
+    REDUCE_GRAD  reads acc(s, v), which a reduce-scatter takes to the homes, or a tree (weight_tree)
     STEP         on a chain reads the sum over all micro-batches, else waits for the reduce-scatters
 
 A *chain* of a stage connects its visits in the order of micro-batches, visits for forwards apart
@@ -30,6 +30,7 @@ from synth.schedule.lowering.collectives import (
 )
 from synth.schedule.lowering.effects import GRAD_ACC, GRAD_SUM, VALUE_CODES, WEIGHTS, Pairs
 from synth.schedule.lowering.required_transfers import RequiredTransfers
+from synth.schedule.lowering.weight_tree import find_tree_sums, rank_above
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
 _NONE = -1
@@ -69,6 +70,7 @@ class WeightVisits:
             REDUCE_GRAD behind them and REDUCE_GRADs without a W before them.
         outdated: ops that read the parameters which their rank keeps between visits before an
             UNSHARD has brought the shares that other homes updated.
+        unread: REDUCE_GRADs on a tree without one of the same number on the rank above.
         unfinished: REDUCE_GRADs of gradients that are kept whole (ZeRO-1) with a W or REDUCE_GRAD
             of the stage behind them on their rank.
     """
@@ -80,6 +82,7 @@ class WeightVisits:
     homeless: list[int] = field(default_factory=list)
     unmatched: list[int] = field(default_factory=list)
     outdated: list[int] = field(default_factory=list)
+    unread: list[int] = field(default_factory=list)
     unfinished: list[int] = field(default_factory=list)
 
     def reads_of_sums(self, num_cells: int) -> IntArray:
@@ -114,15 +117,18 @@ class _Finder:
         self.homeless: list[int] = []
         self.unmatched: list[int] = []
         self.outdated: list[int] = []
+        self.unread: list[int] = []
         self.first_unshard = _first_unshards(arrays)
 
     def found(self) -> WeightVisits:
         for nodes in self.by_copy:
             self._visits_of(nodes.tolist())
-            if self.flow.gradients == Route.GATHER:
+            if self.flow.gradients in (Route.GATHER, Route.TREE):
                 self._accumulations_of(nodes.tolist())
         if self.flow.gradients == Route.CHAIN:
             self._add_sums()
+        elif self.flow.gradients == Route.TREE:
+            self._add_tree_sums()
         self.visits.sort(key=lambda pair: pair[0])
         return WeightVisits(
             self.flow,
@@ -132,6 +138,7 @@ class _Finder:
             sorted(self.homeless),
             sorted(self.unmatched),
             sorted(self.outdated),
+            self.unread,
             self._unfinished(),
         )
 
@@ -246,6 +253,12 @@ class _Finder:
             if last != _NONE:
                 self.reads.append((step, self._value(_SUM, last)))
 
+    def _add_tree_sums(self) -> None:
+        found = find_tree_sums(self.arrays, self.flow)
+        self.makes += [(node, self._value(_SUM, node)) for node in found.made]
+        self.reads += [(node, self._value(_SUM, below)) for node, below in found.read]
+        self.unread = found.unread
+
 
 _KINDS = list(OpKind)
 _WEIGHTS, _SUM, _ACC = (VALUE_CODES[kind] for kind in (WEIGHTS, GRAD_SUM, GRAD_ACC))
@@ -265,7 +278,7 @@ def _pairs(found: list[tuple[int, int]]) -> Pairs:
 
 
 def weight_transfers(arrays: OpArrays, found: WeightVisits) -> tuple[RequiredTransfers, IntArray]:
-    """The transfers of visits by `STAR` or `CHAIN`, and by transfer the value at its source.
+    """The transfers of visits that come from a rank, and by transfer the value at its source.
 
     That value are the weights of the visit before; −1 stands for those that the home keeps.
     """
@@ -284,15 +297,28 @@ def sources_of_visits(arrays: OpArrays, found: WeightVisits) -> list[tuple[Visit
     """Each visit with the one from which its weights come, in the order of the UNSHARDs."""
     flow, pairs = found.flow, []
     before: Visit | None = None
+    staged = _visits_by_place(arrays, found) if flow.weights == Route.TREE else {}
     for visit in found.visits:
         home = flow.homes[visit.stage][0]
         source = Visit(visit.stage, visit.is_forward, _NONE, _NONE, home, arrays.first_node[home])
         if flow.weights == Route.CHAIN and before is not None and before[:2] == visit[:2]:
             source = source if before.rank == visit.rank else before
+        elif visit.value != _NONE and flow.weights == Route.TREE:
+            above = rank_above(flow, visit.stage, visit.rank) if visit.rank != home else home
+            source = staged.get((visit.stage, int(arrays.microbatch[visit.node]), above), source)
         if visit.value != _NONE:
             pairs.append((visit, source))
         before = visit
     return sorted(pairs, key=lambda pair: pair[0].node)
+
+
+def _visits_by_place(arrays: OpArrays, found: WeightVisits) -> dict[tuple[int, int, int], Visit]:
+    """The visits by stage, number and rank."""
+    return {
+        (visit.stage, int(arrays.microbatch[visit.node]), visit.rank): visit
+        for visit in found.visits
+        if visit.value != _NONE
+    }
 
 
 def find_collectives(
