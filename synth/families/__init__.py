@@ -43,6 +43,7 @@ def generate(
     *,
     costs: Costs | None = None,
     caps_bytes: Sequence[int] | None = None,
+    where: Placement | None = None,
 ) -> Schedule:
     """Make a family's schedule on the placement that the family is defined on.
 
@@ -54,6 +55,7 @@ def generate(
         costs: of the placement's stages, for families that read costs; None: equal
             stages with F = B = W.
         caps_bytes: the most that each rank may hold, for families that are made to a limit.
+        where: the same placement with the ranks in another order; None: as the family has them.
 
     Raises:
         SynthError: no such family, or numbers that its definition does not admit.
@@ -64,7 +66,7 @@ def generate(
             f"{name} needs at least one rank and one micro-batch, "
             f"given {num_ranks} and {num_micro_batches}"
         )
-    where = family.place(num_ranks, options)
+    where = where or family.place(num_ranks, options)
     setting = Setting.of(where, num_micro_batches, costs, caps_bytes)
     return family.schedule(replace(setting, options=options))
 

@@ -147,6 +147,19 @@ class OpArrays:
         return copies
 
     @cached_property
+    def holders(self) -> IntArray:
+        """The first stage copy on the op's rank of its stage: copies on a rank share weights."""
+        first = np.array(self.schedule.placement.first_copies)
+        holders: IntArray = first[self.replica, self.stage] * self.num_stages + self.stage
+        return holders
+
+    @cached_property
+    def update_size(self) -> IntArray:
+        """The micro-batches of an update of every op's stage."""
+        sizes: IntArray = np.array(self.schedule.update_sizes)[self.stage]
+        return sizes
+
+    @cached_property
     def cells(self) -> IntArray:
         """The cell of every op; a STEP's number is that of its update."""
         cells: IntArray = self.copies * self.schedule.num_micro_batches + self.microbatch

@@ -37,6 +37,10 @@ class MemoryUsage:
 def static_bytes(lowered: Lowered, rank: int) -> int:
     """Parameters, gradients and optimizer state that a rank keeps."""
     schedule = lowered.schedule
+    if schedule.versions is not None:
+        # Copies of a stage on a rank share its weights, their gradient and the optimizer's state.
+        held = {stage for stage, _ in schedule.placement.held[rank]}
+        return sum(lowered.costs.stages[stage].static_bytes for stage in held)
     return kept_bytes(lowered.costs, schedule.placement, schedule.weights, rank)
 
 

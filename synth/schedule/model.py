@@ -44,6 +44,19 @@ class Placement:
                 pairs[rank].append((stage, replica))
         return tuple(tuple(sorted(held)) for held in pairs)
 
+    @cached_property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """For each stage the ranks that hold copies of it, in the order of the copies."""
+        return tuple(tuple(dict.fromkeys(ranks)) for ranks in zip(*self.ranks, strict=True))
+
+    @cached_property
+    def first_copies(self) -> tuple[tuple[int, ...], ...]:
+        """For each stage copy, [replica][stage], the first replica of the stage on its rank."""
+        by_stage = [
+            [ranks.index(rank) for rank in ranks] for ranks in zip(*self.ranks, strict=True)
+        ]
+        return tuple(zip(*by_stage, strict=True))
+
 
 @dataclass(frozen=True)
 class Buffering:
@@ -105,10 +118,17 @@ class Schedule:
         """Number of ranks."""
         return len(self.programs)
 
+    @cached_property
+    def update_sizes(self) -> tuple[int, ...]:
+        """For each stage the micro-batches of an update, over all ranks that hold it."""
+        if self.versions is None:
+            return (self.num_micro_batches,) * self.placement.num_stages
+        return tuple(self.versions.every * len(ranks) for ranks in self.placement.holders)
+
     @property
     def num_updates(self) -> int:
-        """The number of updates of every stage."""
-        return 1 if self.versions is None else self.num_micro_batches // self.versions.every
+        """The number of updates of a stage, of the one that is updated most often."""
+        return self.num_micro_batches // min(self.update_sizes)
 
     @property
     def keeps_saved(self) -> bool:

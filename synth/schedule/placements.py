@@ -7,9 +7,14 @@ wave:2            0 1 2 3 3 2 1 0 0 1 2 3 3 2 1 0  Hanayo (arXiv 2308.15762); v 
 bidirectional     linear, and a second copy of the stages the other way round (Chimera)
 bidirectional-v   v and its mirror (BitPipe); looped:2 and wave:2 have mirrors too
 replicated:2      all 2 D stages on rank 0, a copy of them on rank 1, and so on (data parallelism)
+round-robin:2-1   stage 0 on ranks 0 and 1, stage 1 on rank 2, which take micro-batches in turn; one
+                  number is for every stage (PipeDream's 1F1B-RR)
 """
 
 import re
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import lcm
 
 from synth.errors import SynthError
 from synth.links import MOST_RANKS
@@ -18,8 +23,10 @@ from synth.schedule.model import Placement
 _MIRROR = "bidirectional"
 _NAMES = (
     "linear, looped:N, v, wave:N, bidirectional, bidirectional-v, bidirectional-looped:N, "
-    "replicated:N"
+    "replicated:N, round-robin:N-N-…"
 )
+# As many copies as the tokens of ops can name.
+_MOST_COPIES = 1000
 _USUAL = ("linear", "looped:2", "v", "looped:3", "looped:4", "wave:2", _MIRROR, f"{_MIRROR}-v")
 
 
@@ -35,6 +42,8 @@ def placement(name: str, num_ranks: int) -> Placement:
         raise SynthError(f"{num_ranks:,} ranks are asked for; give at most {MOST_RANKS:,}")
     if match := re.fullmatch(r"replicated(?::([1-9]\d{0,3}))?", name):
         return replicated(num_ranks, int(match[1] or 1))
+    if match := re.fullmatch(r"round-robin:([1-9]\d{0,4}(?:-[1-9]\d{0,4})*)", name):
+        return _in_turn(name, [int(count) for count in match[1].split("-")], num_ranks)
     base, mirror = name, False
     if name == _MIRROR or name.startswith(f"{_MIRROR}-"):
         base, mirror = name.removeprefix(_MIRROR).removeprefix("-") or "linear", True
@@ -79,10 +88,35 @@ def everywhere(num_ranks: int, num_stages: int) -> Placement:
     return Placement(tuple((rank,) * num_stages for rank in range(num_ranks)))
 
 
+def round_robin(replicas: Sequence[int]) -> Placement:
+    """Place stage s on `replicas[s]` ranks of its own, which take micro-batches in turn.
+
+    Copy c of C has the micro-batches c, c + C, c + 2 C, …; C is the least common multiple of
+    `replicas`.
+    """
+    held = [range(first, end) for first, end in pairwise(accumulate(replicas, initial=0))]
+    copies = range(lcm(*replicas))
+    return Placement(tuple(tuple(ranks[copy % len(ranks)] for ranks in held) for copy in copies))
+
+
 def mirrored(one_way: Placement) -> Placement:
     """Add a second copy of all stages, with rank r and rank D − 1 − r exchanged."""
     last = one_way.num_ranks - 1
     return Placement(one_way.ranks + tuple(tuple(last - r for r in way) for way in one_way.ranks))
+
+
+def _in_turn(name: str, replicas: list[int], num_ranks: int) -> Placement:
+    if len(replicas) == 1 and num_ranks % replicas[0] == 0:
+        replicas *= num_ranks // replicas[0]
+    if sum(replicas) != num_ranks:
+        needed = f"multiples of {replicas[0]}" if len(replicas) == 1 else str(sum(replicas))
+        raise SynthError(f"placement {name!r} is for {needed} ranks, given {num_ranks}")
+    if lcm(*replicas) > _MOST_COPIES:
+        raise SynthError(
+            f"placement {name!r} has {lcm(*replicas):,} copies of the stages, the least common "
+            f"multiple of its numbers; give numbers with one of at most {_MOST_COPIES:,}"
+        )
+    return round_robin(replicas)
 
 
 def _one_way(given: str, base: str, num_ranks: int) -> Placement:

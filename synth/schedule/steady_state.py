@@ -2,9 +2,11 @@
 
 In the steady state every stage runs one micro-batch after the other, and stage s has K_s of them in
 flight. Its period is at least the work of a micro-batch on any stage, and at least the round trip
-of one through the stages behind s and back, divided by K_s:
+of one through the stages behind s and back, divided by K_s. If r_s ranks hold a stage, and take
+micro-batches in turn, its work is divided by r_s, and K_s is that of all of them:
 
-    max( max_s (F_s + B_s + STEP_s / k),  max_s (Σ_{t ≥ s} (F_t + B_t) + 2 (n − 1 − s) c) / K_s )
+    max( max_s (F_s + B_s + STEP_s / k) / r_s,
+         max_s (Σ_{t ≥ s} (F_t + B_t) + 2 (n − 1 − s) c) / K_s )
 
 With equal stages and K_s = n − s that is max(F + B, (n (F + B) + 2 (n − 1) c) / n): on slow links a
 pipeline of the classical depth has bubbles even if it is never flushed.
@@ -14,7 +16,7 @@ from math import lcm
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs import Costs, IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.simulate import Timeline
@@ -34,7 +36,7 @@ def steady_us(timeline: Timeline) -> float | None:
     if rule is None:
         return None
     in_flight = int(_in_flight(lowered)[0])
-    repetition = lcm(in_flight, rule.every)
+    repetition = lcm(in_flight, *lowered.schedule.update_sizes)
     last = m - in_flight
     count = (last - in_flight) // repetition * repetition
     if count < 1:
@@ -50,25 +52,34 @@ def least_steady_us(lowered: Lowered) -> float | None:
         return None
     kinds = (OpKind.F, OpKind.BW) if _is_fused(lowered) else (OpKind.F, OpKind.B, OpKind.W)
     rank_us: dict[int, float] = {}
-    for stage, rank in enumerate(lowered.schedule.placement.ranks[0]):
+    for stage, ranks in enumerate(lowered.schedule.placement.holders):
         times = costs.stages[stage].duration_us
         work_us = sum(times[kind] for kind in kinds) + times[OpKind.STEP] / rule.every
-        rank_us[rank] = rank_us.get(rank, 0.0) + work_us
+        for rank in ranks:
+            rank_us[rank] = rank_us.get(rank, 0.0) + work_us / len(ranks)
     return max(*rank_us.values(), *_round_trips_us(lowered))
 
 
 def _round_trips_us(lowered: Lowered) -> list[float]:
     """By stage the round trip through the stages behind it, over the micro-batches in flight."""
-    costs, ranks = lowered.costs, lowered.schedule.placement.ranks[0]
+    costs, copies = lowered.costs, lowered.schedule.placement.ranks
     in_flight, trip_us, found = _in_flight(lowered), 0, []
-    for stage in reversed(range(len(ranks))):
+    for stage in reversed(range(costs.num_stages)):
         times = costs.stages[stage].duration_us
         trip_us += times[OpKind.F] + times[OpKind.BW if _is_fused(lowered) else OpKind.B]
-        if stage < len(ranks) - 1 and ranks[stage] != ranks[stage + 1]:
-            ends = ranks[stage], ranks[stage + 1]
-            trip_us += costs.boundary_us(stage, *ends) + costs.boundary_us(stage, *reversed(ends))
+        if stage < costs.num_stages - 1:
+            trip_us += min(
+                _there_and_back_us(costs, stage, *row[stage : stage + 2]) for row in copies
+            )
         found.append(trip_us / int(in_flight[stage]))
     return found
+
+
+def _there_and_back_us(costs: Costs, stage: int, rank: int, behind: int) -> int:
+    """The time of an activation to the stage behind, and of its gradient."""
+    if rank == behind:
+        return 0
+    return costs.boundary_us(stage, rank, behind) + costs.boundary_us(stage, behind, rank)
 
 
 def _is_fused(lowered: Lowered) -> bool:
@@ -76,11 +87,15 @@ def _is_fused(lowered: Lowered) -> bool:
 
 
 def _in_flight(lowered: Lowered) -> IntArray:
-    """By stage the most micro-batches whose F is over and whose B or BW is not."""
+    """By stage the most micro-batches whose F is over and whose B or BW is not, over its ranks."""
     arrays = lowered.arrays
     change = arrays.of_kinds(OpKind.F).astype(np.int64) - arrays.of_kinds(OpKind.B, OpKind.BW)
     found = [
-        change[arrays.stage == stage].cumsum().max(initial=0) for stage in range(arrays.num_stages)
+        sum(
+            change[(arrays.stage == stage) & (arrays.rank == rank)].cumsum().max(initial=0)
+            for rank in ranks
+        )
+        for stage, ranks in enumerate(lowered.schedule.placement.holders)
     ]
     return np.array(found)
 

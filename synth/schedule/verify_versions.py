@@ -8,6 +8,7 @@ from synth.schedule.lowering.version_accesses import VersionAccesses
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify_weights import check_parameters_known
+from synth.schedule.weight_versions import ForwardReads, WeightVersions
 
 
 def check_version_rule(schedule: Schedule, costs: Costs) -> None:
@@ -19,19 +20,36 @@ def check_version_rule(schedule: Schedule, costs: Costs) -> None:
     rule, m = schedule.versions, schedule.num_micro_batches
     if rule is None:
         return
-    if rule.every < 1 or m % rule.every:
-        raise ScheduleError(
-            f"an update after every {rule.every} micro-batches does not divide {m} of them; give "
-            f"a divisor"
-        )
+    for size in dict.fromkeys(schedule.update_sizes):
+        if rule.every < 1 or m % size:
+            raise ScheduleError(
+                f"an update after every {size} micro-batches does not divide {m} of them; give a "
+                f"divisor"
+            )
     if schedule.weights is not None:
         raise ScheduleError("weights travel in this schedule; then they have one version")
-    if len(schedule.placement.ranks) > 1:
-        raise ScheduleError(
-            f"stages have {len(schedule.placement.ranks)} copies; with an update every "
-            f"{rule.every} micro-batches each stage has one"
-        )
+    _check_holders(schedule, rule)
     check_parameters_known(costs)
+
+
+def _check_holders(schedule: Schedule, rule: WeightVersions) -> None:
+    """Ranks that hold a stage together hold no other, and versions of all stages mean the same."""
+    holders = schedule.placement.holders
+    for stage, ranks in enumerate(holders):
+        others = {other for rank in ranks for other, _ in schedule.placement.held[rank]} - {stage}
+        if len(ranks) > 1 and others:
+            raise ScheduleError(
+                f"stage {stage} has copies on ranks {', '.join(map(str, ranks))}, which also hold "
+                f"stage {min(others)}; with updates between ops the ranks of a stage on several "
+                f"ranks hold that stage only"
+            )
+    is_numbered_alike = len({len(ranks) for ranks in holders}) == 1
+    if rule.forward != ForwardReads.NEWEST and not is_numbered_alike:
+        raise ScheduleError(
+            f"forwards read {rule.forward}, a version that all stages have, and stages are on "
+            f"{', '.join(str(len(ranks)) for ranks in holders)} ranks, so that they are updated "
+            f"after different numbers of micro-batches; give each stage as many ranks"
+        )
 
 
 def check_versions(arrays: OpArrays, accesses: VersionAccesses) -> None:
@@ -55,28 +73,32 @@ def check_versions(arrays: OpArrays, accesses: VersionAccesses) -> None:
 
 
 def _check_steps(arrays: OpArrays, accesses: VersionAccesses) -> None:
-    """Every stage has all its updates, in ascending order."""
-    count = arrays.schedule.num_micro_batches // accesses.rule.every
-    for stage in range(arrays.num_stages):
-        found = arrays.microbatch[arrays.of_step & (arrays.stage == stage)].tolist()
-        if found != list(range(count)):
-            wrong = next((i for i, u in enumerate(found[:count]) if u != i), len(found))
-            rank = arrays.schedule.placement.rank_of(stage)
-            if len(found) > wrong:
-                given = f"{Op(OpKind.STEP, stage, found[wrong])} stands there"
-            else:
-                given = "the program ends"
-            raise ScheduleError(
-                f"rank {rank}: of stage {stage} there must be {count} updates, "
-                f"{Op(OpKind.STEP, stage, 0)} to {Op(OpKind.STEP, stage, count - 1)}, in this "
-                f"order; after {wrong} of them {given}"
-            )
+    """Every rank of a stage has all its updates, in ascending order, named by its first copy."""
+    schedule = arrays.schedule
+    for stage, ranks in enumerate(schedule.placement.holders):
+        count = schedule.num_micro_batches // schedule.update_sizes[stage]
+        for rank in ranks:
+            first = [row[stage] for row in schedule.placement.ranks].index(rank)
+            node = (arrays.of_step & (arrays.stage == stage) & (arrays.rank == rank)).nonzero()[0]
+            numbers, replicas = arrays.microbatch[node].tolist(), arrays.replica[node].tolist()
+            found = [Op(OpKind.STEP, stage, *pair) for pair in zip(numbers, replicas, strict=True)]
+            needed = [Op(OpKind.STEP, stage, number, first) for number in range(count)]
+            if found != needed:
+                pairs = zip(found, needed, strict=False)
+                wrong = next(
+                    (i for i, (a, b) in enumerate(pairs) if a != b), min(len(found), count)
+                )
+                given = f"{found[wrong]} stands there" if len(found) > wrong else "the program ends"
+                raise ScheduleError(
+                    f"rank {rank}: of stage {stage} there must be {count} updates, {needed[0]} to "
+                    f"{needed[-1]}, in this order; after {wrong} of them {given}"
+                )
 
 
 def _check_batches_apart(arrays: OpArrays, accesses: VersionAccesses) -> None:
     """A gradient is added after the update of the batch before: there is one accumulator."""
     adds = arrays.of_kinds(OpKind.W, OpKind.BW)
-    early = (adds & (arrays.microbatch // accesses.rule.every > accesses.newest)).nonzero()[0]
+    early = (adds & (arrays.microbatch // arrays.update_size > accesses.newest)).nonzero()[0]
     if len(early):
         node = int(early[0])
         stage, newest = int(arrays.stage[node]), int(accesses.newest[node])

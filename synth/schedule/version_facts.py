@@ -34,7 +34,8 @@ def version_facts(lowered: Lowered) -> tuple[StageVersions, ...]:
     for row, kinds in enumerate(((OpKind.F,), (OpKind.B, OpKind.BW))):
         node = arrays.of_kinds(*kinds).nonzero()[0]
         read[row, arrays.stage[node], arrays.microbatch[node]] = accesses.version[node]
-    delay = (np.arange(m) // accesses.rule.every - read).max(axis=2).tolist()
+    sizes = np.array(arrays.schedule.update_sizes)
+    delay = (np.arange(m) // sizes[:, None] - read).max(axis=2).tolist()
     drift = np.abs(read[1] - read[0]).max(axis=1).tolist()
     alive = _alive(lowered)
     return tuple(
@@ -43,13 +44,15 @@ def version_facts(lowered: Lowered) -> tuple[StageVersions, ...]:
 
 
 def _alive(lowered: Lowered) -> list[int]:
-    """By stage the most versions that are held after an op."""
+    """By stage the most versions that a rank holds after an op."""
     accesses, arrays = lowered.versions, lowered.arrays
     assert accesses is not None
-    change = np.zeros((arrays.num_stages, arrays.num_nodes + 1), dtype=np.int64)
+    holders, holder = np.unique(arrays.holders, return_inverse=True)
+    change = np.zeros((len(holders), arrays.num_nodes + 1), dtype=np.int64)
     made = accesses.makes
-    stage = arrays.stage[made.node]
-    np.add.at(change, (stage, made.node), 1)
-    np.add.at(change, (stage, lowered.def_use.last_use[made.value]), -1)
-    found: list[int] = (1 + change.cumsum(axis=1).max(axis=1)).tolist()
+    np.add.at(change, (holder[made.node], made.node), 1)
+    np.add.at(change, (holder[made.node], lowered.def_use.last_use[made.value]), -1)
+    alive = np.zeros(arrays.num_stages, dtype=np.int64)
+    np.maximum.at(alive, holders % arrays.num_stages, 1 + change.cumsum(axis=1).max(axis=1))
+    found: list[int] = alive.tolist()
     return found

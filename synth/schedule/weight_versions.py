@@ -6,6 +6,9 @@ micro-batches k·v to k·v + k − 1 and replaces version v of stage s by versio
 there from the start. A version that is still read after it was replaced is stashed until its last
 reader: `weights(s, v)`.
 
+Several ranks may hold a stage (PipeDream's 1F1B-RR). Then k is `every` of each of them, and each
+runs STEP(s, v) once, behind an all-reduce of the gradients of those k micro-batches.
+
     method                               every    forward    backward
     PipeDream, weight stashing           1        newest     stashed
     PipeDream, vertical sync             1        vertical   stashed
@@ -45,7 +48,8 @@ class WeightVersions:
     """An update after every `every` micro-batches, and the versions that are read between them.
 
     Attributes:
-        every: the number of micro-batches of an update, a divisor of those of the plan.
+        every: the number of micro-batches of an update, of each rank that holds the stage. All
+            ranks' together are a divisor of those of the plan.
         forward: the version that F reads.
         backward: the version that B, BW and R read.
     """

@@ -7,12 +7,13 @@ from itertools import pairwise
 import pytest
 
 from synth.errors import SynthError
+from synth.layer_profile import LayerProfile, Timing
 from synth.links import Link, Links, NodeLink, PairLink
 from synth.op_kinds import OpKind
 from synth.plan.planners.pipedream import pipedream_partition
 from synth.plan.planners.replicated_pipeline import ReplicatedPipeline, Term
 from synth.plan.planners.two_bw import TwoBwChoice, two_bw_configurations, two_bw_plan
-from synth.profile import LayerProfile, Profile, Timing
+from synth.profile import Profile
 from tests.synth.layered import invented
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)

@@ -292,9 +292,9 @@ def test_pytorch_s_runtime_does_not_know_updates_between_ops() -> None:
         to_torch_csv(_pipedream())
 
 
-def test_copies_of_stages_have_no_versions() -> None:
+def test_a_rank_that_shares_a_stage_holds_no_other() -> None:
     copies = replace(generate("chimera", 2, 2), versions=WeightVersions())
-    with pytest.raises(ScheduleError, match="stages have 2 copies"):
+    with pytest.raises(ScheduleError, match="ranks 0, 1, which also hold stage 1"):
         verify(copies, costs(2))
 
 

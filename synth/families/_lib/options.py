@@ -3,6 +3,7 @@
     interleaved:3            a whole number: the number of rounds
     chimera:doubling         a word: one of several choices, the default of which is not written
     interleaved:3,group=5    any other number, with its name
+    pipedream:2-1            the number of ranks of each stage
 
 The spelling is the same in `generate`, on the command line and in a schedule's name. The name
 always contains the rounds, and other options unless they have their default.
@@ -52,7 +53,33 @@ class ChoiceOption:
         return " or ".join(self.words)
 
 
-Option = Count | ChoiceOption
+@dataclass(frozen=True)
+class Replicas:
+    """The number of ranks of each stage, or one for every stage; its value names a placement."""
+
+    name: str = "replicas"
+    default: str = "linear"
+
+    def __str__(self) -> str:
+        """The written form."""
+        return "the number of ranks of each stage (2-1) or of every stage (2)"
+
+    def parse(self, part: str) -> str | None:
+        """Return the placement; None if the text is no such number."""
+        return f"{_IN_TURN}{part}" if re.fullmatch(_RANKS_OF_STAGES, part) else None
+
+    def written(self, value: str) -> str:
+        """Return the text of a placement that is not the default."""
+        return value.removeprefix(_IN_TURN)
+
+
+_IN_TURN = "round-robin:"
+_RANKS_OF_STAGES = r"[1-9]\d{0,4}(-[1-9]\d{0,4})*"
+
+Option = Count | ChoiceOption | Replicas
+
+# The number of ranks of each stage, on the placement on which they take micro-batches in turn.
+REPLICAS = Replicas()
 
 # Copies of a stage add up its gradients as soon as they are complete, or after all computing.
 SYNC = ChoiceOption("sync", ("eager", "late-sync"), untried=("late-sync",))
@@ -101,6 +128,8 @@ def _parse_part(options: Sequence[Option], part: str) -> tuple[str, int | str] |
     for option in options:
         if isinstance(option, ChoiceOption) and part in option.words:
             return option.name, part
+        if isinstance(option, Replicas) and (where := option.parse(part)) is not None:
+            return option.name, where
         is_number = isinstance(option, Count) and re.fullmatch(r"\d{1,4}", number)
         if is_number and option.name == wanted and not (equals and name == ROUNDS):
             return option.name, int(number)
@@ -115,10 +144,15 @@ def spelled(family: str, options: Sequence[Option], chosen: Options) -> str:
         if option.name == ROUNDS:
             parts.append(str(value))
         elif value != option.default:
-            parts.append(
-                str(value) if isinstance(option, ChoiceOption) else f"{option.name}={value}"
-            )
+            parts.append(_spelled(option, value))
     return f"{family}:{','.join(parts)}" if parts else family
+
+
+def _spelled(option: Option, value: int | str) -> str:
+    """The written form of a value that is not the default."""
+    if isinstance(option, Replicas):
+        return option.written(str(value))
+    return str(value) if isinstance(option, ChoiceOption) else f"{option.name}={value}"
 
 
 def variants(options: Sequence[Option], most_rounds: int = 0) -> Iterator[dict[str, int | str]]:

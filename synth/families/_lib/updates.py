@@ -1,11 +1,13 @@
 """Updates between the ops of a program: families that never flush the pipeline."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import lcm
 
 from synth.errors import SynthError
-from synth.families._lib.family import Setting, forwards
+from synth.families._lib.family import Setting
 from synth.families._lib.options import Count
 from synth.op_kinds import OpKind
+from synth.schedule.model import Placement
 from synth.schedule.ops import Op
 
 # The number of micro-batches of an update; 0: chosen by the family.
@@ -13,44 +15,93 @@ EVERY = Count("every", 0, least=1)
 
 
 def one_forward_one_backward(setting: Setting, in_flight: Sequence[int]) -> list[list[Op]]:
-    """Each stage fills up to `in_flight[s]` micro-batches, then alternates F and BW."""
-    m = setting.num_micro_batches
+    """Each rank fills up to `in_flight[s]` micro-batches of its stage, then alternates F and BW.
+
+    If several ranks hold a stage, they take micro-batches in turn (1F1B-RR).
+    """
     programs = []
-    for s, most in enumerate(in_flight):
-        warmup = min(m, most - 1)
-        program = forwards(s, 0, warmup)
-        for j in range(m):
-            program += forwards(s, warmup + j, min(warmup + j + 1, m))
-            program.append(Op(OpKind.BW, s, j))
+    copies = setting.placement.ranks
+    for rank, held in enumerate(setting.placement.held):
+        stage = held[0][0]
+        mine = [
+            (j, j % len(copies))
+            for j in range(setting.num_micro_batches)
+            if copies[j % len(copies)][stage] == rank
+        ]
+        warmup = min(len(mine), in_flight[stage] - 1)
+        program = [Op(OpKind.F, stage, *one) for one in mine[:warmup]]
+        for i, one in enumerate(mine):
+            program += [Op(OpKind.F, stage, *next_one) for next_one in mine[warmup + i :][:1]]
+            program.append(Op(OpKind.BW, stage, *one))
         programs.append(program)
     return programs
 
 
-def with_updates(programs: Sequence[Sequence[Op]], every: int) -> list[list[Op]]:
-    """Put STEP(s, v) behind the last backward of its `every` micro-batches."""
-    return [_with_updates(program, every) for program in programs]
+def admitted(placement: Placement) -> list[int]:
+    """By stage the micro-batches that each of its ranks admits before a backward, in PipeDream.
+
+    For the first stage it is NOAM: the ranks over those of the stage, rounded up. A rank of a later
+    stage admits one, and those that the ranks behind the stage have for it, rounded down, as in the
+    released program. With one rank for each of n stages stage s admits n − s.
+    """
+    counts = [len(ranks) for ranks in placement.holders]
+    behind = [sum(counts[stage + 1 :]) for stage in range(len(counts))]
+    later = [1 + most // count for most, count in zip(behind, counts, strict=True)]
+    return [1 - (-behind[0] // counts[0]), *later[1:]]
 
 
-def _with_updates(program: Sequence[Op], every: int) -> list[Op]:
+def admitted_to_stay_full(placement: Placement) -> list[int]:
+    """By stage the micro-batches that each of its ranks admits so that no rank is ever idle.
+
+    Ranks of a stage wait for each other at each update, so their micro-batches go on and come back
+    in rounds. For that a stage needs more of them than the one behind it: one for each of its own
+    ranks, and as many as rounds of both may be apart, their least common multiple less one.
+    """
+    counts = [len(ranks) for ranks in placement.holders]
+    found: list[int] = []
+    for stage in reversed(range(len(counts))):
+        own, total = counts[stage], counts[stage]
+        if found:
+            total += found[0] * counts[stage + 1] + lcm(own, counts[stage + 1]) - 1
+        found.insert(0, -(-total // own))
+    return found
+
+
+def with_updates(
+    programs: Sequence[Sequence[Op]], every: int, placement: Placement | None = None
+) -> list[list[Op]]:
+    """Put STEP(s, v) behind the last backward of its micro-batches on each rank.
+
+    Args:
+        programs: of the ranks, without STEPs.
+        every: the micro-batches of an update, of each rank of a stage.
+        placement: of the stages; None: every stage is on one rank.
+    """
+    return [list(_with_updates(program, every, placement)) for program in programs]
+
+
+def _with_updates(program: Sequence[Op], every: int, placement: Placement | None) -> Iterator[Op]:
     left: dict[tuple[int, int], int] = {}
-    found = []
     for op in program:
-        found.append(op)
+        yield op
         if op.kind in (OpKind.BW, OpKind.W):
-            batch = op.stage, op.microbatch // every
+            num_ranks = 1 if placement is None else len(placement.holders[op.stage])
+            first = 0 if placement is None else placement.first_copies[op.replica][op.stage]
+            batch = op.stage, op.microbatch // (every * num_ranks)
             left[batch] = left.get(batch, every) - 1
             if not left[batch]:
-                found.append(Op(OpKind.STEP, *batch))
-    return found
+                yield Op(OpKind.STEP, *batch, first)
 
 
 def batch_size(setting: Setting, least: int) -> int:
     """The micro-batches of an update: the option's, or the fewest from `least` on that divide all.
 
+    If several ranks hold each stage, those of one of them count.
+
     Raises:
         SynthError: they do not divide the micro-batches, or there are fewer than `least`.
     """
-    m, given = setting.num_micro_batches, setting.count(EVERY.name)
+    m, given = in_turn(setting), setting.count(EVERY.name)
     if given:
         if m % given:
             raise SynthError(f"an update every {given} micro-batches does not divide {m} of them")
@@ -61,3 +112,18 @@ def batch_size(setting: Setting, least: int) -> int:
             f"an update needs {least} micro-batches on {setting.num_ranks} ranks, given {m}"
         )
     return found
+
+
+def in_turn(setting: Setting) -> int:
+    """The micro-batches of each copy of the stages.
+
+    Raises:
+        SynthError: the copies do not have equally many.
+    """
+    copies = len(setting.placement.ranks)
+    if setting.num_micro_batches % copies:
+        raise SynthError(
+            f"{copies} copies of the stages take micro-batches in turn, which needs a multiple of "
+            f"{copies} of them; given {setting.num_micro_batches}"
+        )
+    return setting.num_micro_batches // copies

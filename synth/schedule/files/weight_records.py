@@ -40,7 +40,9 @@ class Weights(Record):
 class Versions(Record):
     """The rule of updates, and of the versions that ops read: a `WeightVersions`."""
 
-    update_every: StrictCount = Field(gt=0, description="micro-batches of an update")
+    update_every: StrictCount = Field(
+        gt=0, description="micro-batches of an update, of each rank of a stage"
+    )
     forward: ForwardReads
     backward: BackwardReads
 

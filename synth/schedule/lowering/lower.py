@@ -45,6 +45,7 @@ from synth.schedule.lowering.programs import (
     insert_communication,
 )
 from synth.schedule.lowering.transfers import TransferTable, find_transfers
+from synth.schedule.lowering.update_reductions import find_update_reductions
 from synth.schedule.lowering.version_accesses import VersionAccesses, find_versions
 from synth.schedule.lowering.weight_visits import WeightVisits, find_collectives, find_visits
 from synth.schedule.model import Schedule
@@ -279,11 +280,7 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     versions = None if schedule.versions is None else find_versions(arrays, schedule.versions)
     def_use = find_def_use(arrays, table, visits or versions)
     transfer_table = find_transfers(arrays, def_use, table, costs, visits)
-    groups = (
-        find_reductions(arrays, costs)
-        if visits is None
-        else find_collectives(arrays, costs, visits)
-    )
+    groups = _collective_groups(arrays, costs, visits)
     collective_us = [placed.collective.duration_us for each in groups for placed in each]
     op_us = table.duration_us[arrays.classes]
     if schedule.weights is not None:
@@ -300,6 +297,17 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     joined = Edges(*(np.concatenate(ends) for ends in zip(*edges, strict=True)))
     parts = (arrays, table, def_use, transfer_table, groups, durations_us, joined)
     return Lowered(schedule, costs, *parts, visits=visits, versions=versions)
+
+
+def _collective_groups(
+    arrays: OpArrays, costs: Costs, visits: WeightVisits | None
+) -> list[list[PlacedCollective]]:
+    """The collectives of a schedule, by the ranks that take part."""
+    if visits is not None:
+        return find_collectives(arrays, costs, visits)
+    if arrays.schedule.versions is not None:
+        return find_update_reductions(arrays, costs)
+    return find_reductions(arrays, costs)
 
 
 def _shared_steps_us(op_us: IntArray, arrays: OpArrays, flow: WeightFlow) -> IntArray:

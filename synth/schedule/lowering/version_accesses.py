@@ -46,9 +46,9 @@ def find_versions(arrays: OpArrays, rule: WeightVersions) -> VersionAccesses:
     """Find the versions that all ops read, and the STEPs that must stash one."""
     newest = _steps_before(arrays)
     version = _versions(arrays, rule, newest)
-    stash = _value(arrays, VALUE_CODES[WEIGHTS], arrays.copies, version)
+    stash = _value(arrays, VALUE_CODES[WEIGHTS], arrays.holders, version)
     stale = (~arrays.of_step & (version != NONE) & (version < newest)).nonzero()[0]
-    of_gradients = _gradients_of_steps(arrays, rule)
+    of_gradients = _gradients_of_steps(arrays)
     node = np.concatenate([stale, of_gradients.node])
     value = np.concatenate([stash[stale], of_gradients.value])
     order = node.argsort(kind="stable")
@@ -67,14 +67,14 @@ def _value(arrays: OpArrays, kind_code: int, copy: IntArray, number: IntArray) -
 
 
 def _steps_before(arrays: OpArrays) -> IntArray:
-    """For each op the number of STEPs of its stage copy that stand before it."""
-    copy = arrays.copies
-    # The nodes of a copy stand on one rank, so their order is that of its program.
-    order = copy.argsort(kind="stable")
+    """For each op the number of STEPs of its stage that stand before it on its rank."""
+    holder = arrays.holders
+    # The nodes of a holder stand on one rank, so their order is that of its program.
+    order = holder.argsort(kind="stable")
     is_step = arrays.of_step[order].astype(np.int64)
     before = is_step.cumsum() - is_step
-    sorted_copy = copy[order]
-    first = np.searchsorted(sorted_copy, sorted_copy)
+    sorted_holder = holder[order]
+    first = np.searchsorted(sorted_holder, sorted_holder)
     found = np.empty_like(before)
     found[order] = before - before[first]
     return found
@@ -92,7 +92,7 @@ def _versions(arrays: OpArrays, rule: WeightVersions, newest: IntArray) -> IntAr
             by_microbatch[arrays.microbatch[entry]] = newest[entry]
             read = by_microbatch[arrays.microbatch]
         case ForwardReads.PREVIOUS_BATCH:
-            read = np.maximum(arrays.microbatch // rule.every - 1, 0)
+            read = np.maximum(arrays.microbatch // arrays.update_size - 1, 0)
     version[forward] = read[forward]
     backward = arrays.of_kinds(OpKind.B, OpKind.BW, OpKind.R)
     read = newest
@@ -104,10 +104,17 @@ def _versions(arrays: OpArrays, rule: WeightVersions, newest: IntArray) -> IntAr
     return version
 
 
-def _gradients_of_steps(arrays: OpArrays, rule: WeightVersions) -> Pairs:
-    """Every STEP with the wgrad of each micro-batch of its batch."""
+def _gradients_of_steps(arrays: OpArrays) -> Pairs:
+    """Every STEP with the wgrad of each micro-batch of its batch that its rank has run."""
     step = arrays.of_step.nonzero()[0]
-    last, first = arrays.schedule.num_micro_batches - 1, arrays.microbatch[step] * rule.every
-    number = np.minimum(first[:, None] + np.arange(rule.every), last)
-    value = _value(arrays, VALUE_CODES[WGRAD], arrays.copies[step, None], number)
-    return Pairs(np.repeat(step, rule.every), value.ravel())
+    add = arrays.of_kinds(OpKind.W, OpKind.BW).nonzero()[0]
+    batch = arrays.microbatch[add] // arrays.update_size[add]
+    count = arrays.schedule.num_micro_batches
+    of_step = arrays.holders[step] * count + arrays.microbatch[step]
+    of_batch = arrays.holders[add] * count + batch
+    order = of_step.argsort(kind="stable")
+    place = np.searchsorted(of_step[order], of_batch)
+    is_taken = np.append(of_step[order], NONE)[place] == of_batch
+    taken = add[is_taken]
+    value = _value(arrays, VALUE_CODES[WGRAD], arrays.copies[taken], arrays.microbatch[taken])
+    return Pairs(step[order[place[is_taken]]], value)
