@@ -39,8 +39,33 @@ class Provenance(Record):
     conditions: Conditions | None = None
 
 
-def _numbered(name: str, count: int) -> list[str]:
-    return [f"{name}.{number}" for number in range(count)]
+def _names_of_each(layers: Sequence[LayerTimes]) -> list[list[str]]:
+    """Return the names of the `count` layers that each entry stands for.
+
+    Raises:
+        SynthError: there are no layers, two have the same name, or a name is not plain text.
+    """
+    names = [
+        [layer.name]
+        if layer.count == 1
+        else [f"{layer.name}.{number}" for number in range(layer.count)]
+        for layer in layers
+    ]
+    counts = (Counter(layer.name for layer in layers), Counter(chain(*names)))
+    twice = next((each for one in counts for each, count in one.items() if count > 1), None)
+    if twice is not None:
+        raise SynthError(
+            f"two layers are called {twice!r}; layer names must differ, and `count` repeats "
+            f"one layer"
+        )
+    if not layers:
+        raise SynthError("there are no layers to make a profile of; give one at least")
+    for layer in layers:
+        try:
+            check_plain(layer.name)
+        except ValueError as error:
+            raise SynthError(f"layer {error}") from None
+    return names
 
 
 class Profile(Displayed, FileRecord):
@@ -116,28 +141,11 @@ class Profile(Displayed, FileRecord):
         Raises:
             SynthError: there are no layers, two have the same name, or a name is not plain text.
         """
-        numbered = [
-            [layer.name] if layer.count == 1 else _numbered(layer.name, layer.count)
-            for layer in layers
-        ]
-        counts = (Counter(layer.name for layer in layers), Counter(chain(*numbered)))
-        twice = next((each for one in counts for each, count in one.items() if count > 1), None)
-        if twice is not None:
-            raise SynthError(
-                f"two layers are called {twice!r}; layer names must differ, and `count` repeats "
-                f"one layer"
-            )
-        if not layers:
-            raise SynthError("there are no layers to make a profile of; give one at least")
-        for layer in layers:
-            try:
-                check_plain(layer.name)
-            except ValueError as error:
-                raise SynthError(f"layer {error}") from None
+        names = _names_of_each(layers)
         profiles: dict[str, LayerProfile] = {}
         entries: list[Layer] = []
         input_bytes = 0
-        for layer, own_names in zip(layers, numbered, strict=True):
+        for layer, own_names in zip(layers, names, strict=True):
             largest = max(input_bytes, layer.output_bytes if layer.count > 1 else 0)
             profiles[layer.name] = LayerProfile(
                 time_us={kind: Timing.exactly(us) for kind, us in layer.time_us.items()},

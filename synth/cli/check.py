@@ -22,7 +22,7 @@ from synth.units import parse_seconds
 if TYPE_CHECKING:
     import threading
 
-    from synth.plan.reprove.reprove import Reproof
+    from synth.plan.reprove.reproof import Reproof
     from synth.profile import Profile
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.simulate import Timeline

@@ -16,7 +16,8 @@ from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.claim import claim_of
-from synth.plan.reprove.reprove import ProofVerdict, Reproof, reprove
+from synth.plan.reprove.reproof import ProofVerdict, Reproof
+from synth.plan.reprove.reprove import reprove
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan

@@ -13,7 +13,8 @@ from synth.plan.claim import claim_of
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.choice_search import solve_choosing
-from synth.plan.reprove.reprove import ProofVerdict, Reproof, reprove
+from synth.plan.reprove.reproof import ProofVerdict, Reproof
+from synth.plan.reprove.reprove import reprove
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan

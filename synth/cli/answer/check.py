@@ -8,7 +8,7 @@ from synth.errors import Mismatch
 from synth.units import format_bytes_both
 
 if TYPE_CHECKING:
-    from synth.plan.reprove.reprove import Reproof
+    from synth.plan.reprove.reproof import Reproof
     from synth.profile import Profile
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.lowering.lower import Lowered

@@ -15,12 +15,9 @@ run, and briefly if a certificate does not prove its bound.
 """
 
 import threading
-import time
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from synth.certificate import Certificate
-from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.partition_costs import partition_costs
 from synth.plan.partition.bounds import PartitionBounds, applies
@@ -28,7 +25,9 @@ from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed, without_recompute
+from synth.plan.reprove.claim_search import ClaimSearch
 from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
+from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.tuning import REPROVE
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
@@ -40,58 +39,12 @@ from synth.schedule.weight_flow import Route
 from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.bounds.recheck import Recheck, recheck
 from synth.solver.instance.memory_models import relaxed_for_fusion
-from synth.solver.options import Part, SolveOptions
+from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, StoppedBy, relative_gap
-from synth.solver.solver import solve
 from synth.solver.weights.travel import TravelProblem, WeightMovement
 from synth.solver.weights.travel_bounds import prove_travel
 
-# Slow heuristics are left out; the quick ones may disprove a bound.
-_WITHOUT = frozenset({Part.SHORT_INSTANCE, Part.MODULO, Part.WINDOWS, Part.ROBUSTNESS})
-
-# Left out if a bound is only to be disproved.
-_NO_PROOFS = frozenset({Part.BOUNDS, Part.EXACT})
-
 _ANY_STAGES = "whichever stages recompute"
-
-
-class ProofVerdict(StrEnum):
-    """The outcome of proving a bound again."""
-
-    PROVEN = "proven again"
-    OPEN = "not within the limit"
-    FALSE = "false"
-
-
-@dataclass(frozen=True)
-class Reproof:
-    """The outcome for a plan, and its scope.
-
-    Attributes:
-        verdict: of the claim, as far as `holds_for` goes.
-        reached_us: the bound that was proven here.
-        holds_for: the schedules that the bound was proven for.
-        on_trust: the part of the claim that is not verified here; None: all of it is verified.
-        witness_us: the value of a schedule that is below the claimed bound, if one was found.
-        seconds: the time spent.
-        proven_from: the provers used, in words.
-        is_refuted: the plan's certificate does not prove the bound, whether or not it holds.
-    """
-
-    verdict: ProofVerdict
-    reached_us: int
-    holds_for: str
-    on_trust: str | None = None
-    witness_us: int | None = None
-    seconds: float = 0.0
-    proven_from: str = ""
-    is_refuted: bool = False
-
-    @property
-    def is_proven(self) -> bool:
-        """True if the claim is proven as far as `holds_for` goes."""
-        return self.verdict == ProofVerdict.PROVEN
 
 
 def reprove(
@@ -128,14 +81,14 @@ class _Reproving:
         stop: threading.Event,
     ) -> None:
         self.plan, self.timeline, self.profile, self.stop = plan, timeline, profile, stop
-        self.options = replace(options, without=options.without | _WITHOUT)
         self.claimed_us = plan.claim.lower_bound_us
         self.objective = plan.claim.judged_by
         self.schedule = plan.schedule()
-        self.witness_us: int | None = None
         self.proven_from = "closed forms"
         self.is_refuted = False
-        self.began = time.monotonic()
+        best_us = self.objective.value_us(timeline)
+        self.search = ClaimSearch(self.claimed_us, best_us, options, self.stop)
+        self.options = self.search.options
 
     def run(self) -> Reproof:
         """Prove the claim with the prover of its kind."""
@@ -185,30 +138,18 @@ class _Reproving:
 
     def _verdict(self, reached_us: int, holds_for: str, on_trust: str | None = None) -> Reproof:
         verdict = ProofVerdict.PROVEN if reached_us >= self.claimed_us else ProofVerdict.OPEN
-        if self.witness_us is not None:
+        if self.search.witness_us is not None:
             verdict = ProofVerdict.FALSE
-        seconds = time.monotonic() - self.began
         return Reproof(
             verdict,
             reached_us,
             holds_for=holds_for,
             on_trust=on_trust,
-            witness_us=self.witness_us,
-            seconds=seconds,
+            witness_us=self.search.witness_us,
+            seconds=self.search.elapsed_s(),
             proven_from=self.proven_from,
             is_refuted=self.is_refuted,
         )
-
-    def _left_s(self) -> float:
-        return self.options.time_limit_s - (time.monotonic() - self.began)
-
-    def _is_over(self) -> bool:
-        return self.stop.is_set() or self.witness_us is not None or self._left_s() <= 0
-
-    def _note(self, value_us: int | None) -> None:
-        """Note that a schedule of this value exists."""
-        if value_us is not None and value_us < self.claimed_us:
-            self.witness_us = value_us
 
     def _with_recompute(self, stages: list[int], is_auto: bool) -> Reproof:
         """Prove a bound with recomputation by closed forms, over all choices if that is claimed."""
@@ -223,7 +164,7 @@ class _Reproving:
             holds_for = "this partition, in which these stages recompute"
         if reached_us < self.claimed_us:
             found = solve_recomputing(self.problem, stages, self.options, None, self.stop)
-            self._note(found.value_us)
+            self.search.note(found.value_us)
         return self._verdict(reached_us, holds_for, on_trust)
 
     def _of_every_choice(self, any_us: int) -> tuple[int, str, str | None]:
@@ -248,8 +189,9 @@ class _Reproving:
         """Prove the claim for the plan's partition; return the bound reached."""
         certificate = own_certificate(self.plan.claim.certificate, self.plan.partition)
         if certificate is None:
-            return self._raise(self.problem, begin, self.options.time_limit_s)
-        limited = replace(self.options, time_limit_s=self._left_s())
+            self.proven_from = "all provers"
+            return self.search.raise_bound(self.problem, begin, self.options.time_limit_s)
+        limited = replace(self.options, time_limit_s=self.search.left_s())
         return self._take(
             recheck(self.problem, certificate, self.claimed_us, limited, self.stop.is_set),
             certificate,
@@ -264,100 +206,42 @@ class _Reproving:
             return self.claimed_us
         if found == Recheck.REFUTED:
             self.is_refuted = True
-            self._look_for_witness(begin)
+            self.search.look_for_witness(self.problem, begin)
         return self._closed_us
 
     @property
     def _closed_us(self) -> int:
         return work_bound_us(relaxed_for_fusion(self.problem), self.objective)
 
-    def _look_for_witness(self, begin: Schedule) -> None:
-        """Look for a schedule below the bound with the quick heuristics."""
-        if self._is_over():
-            return
-        without = self.options.without | _NO_PROOFS
-        options = replace(self.options, time_limit_s=self._left_s(), without=without)
-        best_us = self.objective.value_us(self.timeline)
-        found = self._search(self.problem, begin, best_us, options)
-        self._note(found.value_us)
-
-    def _raise(self, problem: Problem, begin: Schedule | None, limit_s: float) -> int:
-        """Prove the claimed bound for one partition, as far as time allows."""
-        self.proven_from = "all provers"
-        reached_us = work_bound_us(relaxed_for_fusion(problem), self.objective)
-        until_s = time.monotonic() + min(limit_s, self._left_s())
-        best_us = self.objective.value_us(self.timeline)
-        while reached_us < self.claimed_us and not self._is_over():
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                break
-            options = replace(self.options, time_limit_s=left_s)
-            found = self._search(problem, begin, best_us, options)
-            self._note(found.value_us)
-            reached_us = max(reached_us, found.lower_bound_us)
-            if found.stopped_by == StoppedBy.INFEASIBLE:
-                return self.claimed_us  # infeasible, so no schedule beats it
-            if found.stopped_by != StoppedBy.GAP or found.value_us is None:
-                break
-            # A better schedule closed the gap before the bound was reached.
-            begin, best_us = found.schedule, found.value_us
-        return reached_us
-
-    def _search(
-        self, problem: Problem, begin: Schedule | None, best_us: int, options: SolveOptions
-    ) -> Result:
-        """Search until the gap is that between the best known schedule and the claimed bound."""
-        ended = _Either(self.stop)
-        gap = max(0.0, relative_gap(best_us, self.claimed_us))
-        options = replace(options, gap=gap, hint=begin)
-
-        def look(incumbent: Incumbent) -> None:
-            self._note(incumbent.value_us)
-            if self._is_over() or incumbent.lower_bound_us >= self.claimed_us:
-                ended.set()
-
-        try:
-            return solve(problem, options, look, ended)
-        except SynthError:
-            # The plan runs micro-batches out of order, which the search for a period excludes.
-            return solve(problem, replace(options, hint=None), look, ended)
-
     def _of_all(self, profile: Profile, begin: Schedule) -> Reproof:
         """Prove a bound over all partitions: the plan's, then those that runs leave open."""
         holds_for = BoundScope.ALL.words
         certificate = self.plan.claim.certificate
         if certificate is not None:
-            limited = replace(self.options, time_limit_s=self._left_s())
+            limited = replace(self.options, time_limit_s=self.search.left_s())
             all_bounds = PartitionBounds(StageTable(profile), self.problem)
-            found = recheck_all(all_bounds, certificate, self.claimed_us, limited, self._is_over)
+            found = recheck_all(
+                all_bounds, certificate, self.claimed_us, limited, self.search.is_over
+            )
             return self._verdict(self._take(found, certificate, begin), holds_for)
+        self.proven_from = "all provers"
         share = REPROVE.own_partition_share
-        least_us = self._raise(self.problem, begin, share * self.options.time_limit_s)
+        least_us = self.search.raise_bound(self.problem, begin, share * self.options.time_limit_s)
         if least_us < self.claimed_us:
             return self._verdict(least_us, holds_for)
         all_bounds, proven = (
             PartitionBounds(StageTable(profile), self.problem),
             {self.plan.partition},
         )
-        while not self._is_over():
-            part = replace(self.options, time_limit_s=share * self._left_s(), gap=0.0)
-            least = all_bounds.raise_least(self.claimed_us, proven, part, self._is_over).least
+        while not self.search.is_over():
+            part = replace(self.options, time_limit_s=share * self.search.left_s(), gap=0.0)
+            least = all_bounds.raise_least(self.claimed_us, proven, part, self.search.is_over).least
             if least.sizes is None or least.bound_us >= self.claimed_us:
                 return self._verdict(self.claimed_us, holds_for)
-            least_us = self._raise(all_bounds.problem_on(least.sizes), None, self._left_s())
+            least_us = self.search.raise_bound(
+                all_bounds.problem_on(least.sizes), None, self.search.left_s()
+            )
             if least_us < self.claimed_us:
                 return self._verdict(least_us, holds_for)
             proven.add(least.sizes)
         return self._verdict(min(least_us, all_bounds.least(proven).bound_us), holds_for)
-
-
-class _Either(threading.Event):
-    """An event that is set when another one is, too."""
-
-    def __init__(self, other: threading.Event) -> None:
-        super().__init__()
-        self._other = other
-
-    def is_set(self) -> bool:
-        """Return True if one of the two is set."""
-        return super().is_set() or self._other.is_set()
