@@ -23,7 +23,7 @@ PeakFlops = Annotated[float, Field(gt=0, le=MOST_PER_S)]
 # "PaLM", appendix B: 6N per token, of which the forward is 2N).
 _FORWARDS = 3
 
-_PREFIXES = {"": 1.0, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 
 
 class ModelFlops(Record):
@@ -65,7 +65,7 @@ def parse_flops_per_s(text: str) -> float:
         SynthError: something else, nothing per second, or more than 10²¹.
     """
     match = re.fullmatch(
-        r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?)\s*(?:([MGTPE]?)FLOP(?:S|/s|s/s|s))?\s*", text
+        r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?)\s*(?:([kMGTPE]?)FLOP(?:S|/s|s/s|s))?\s*", text
     )
     per_s = float(match[1]) * _PREFIXES[match[2] or ""] if match else 0.0
     if not 0 < per_s <= MOST_PER_S:

@@ -28,6 +28,7 @@ from synth.cli.read.options import (
     MemReserveOption,
     MicroBatchesOption,
     ObjectiveOption,
+    PeakFlopsOption,
     ProfileArgument,
     RanksOption,
     SeedOption,
@@ -94,6 +95,7 @@ def command(
         ),
     ] = None,
     link: LinkOption = None,
+    peak_flops: PeakFlopsOption = None,
     no_solve: Annotated[
         bool, typer.Option("--no-solve", help="Compare published schedules only.")
     ] = False,
@@ -137,7 +139,7 @@ def command(
     from synth.solver.options import SolveOptions
 
     deadline = Deadline.of(time_limit)
-    profile = load_profile(profile_name, link)
+    profile = load_profile(profile_name, link, peak_flops)
     limit = _limit(mem_limit, ranks, profile, mem_reserve)
     question = read_question(profile, ranks, micro_batches, limit, objective, partition)
     pictures = picture or []

@@ -28,6 +28,7 @@ from synth.cli.read.options import (
     LinkOption,
     MicroBatchesOption,
     ObjectiveOption,
+    PeakFlopsOption,
     PlacementOption,
     ProfileArgument,
     RanksOption,
@@ -73,6 +74,7 @@ def command(
     partition: AnyPartitionOption = "even",
     recompute: RecomputeOption = "none",
     link: LinkOption = None,
+    peak_flops: PeakFlopsOption = None,
     points: Annotated[int, typer.Option(min=2, help="Number of memory limits to solve for.")] = 8,
     time_limit: Annotated[
         str, typer.Option(help="Time limit of each point, such as 30s or 2m.")
@@ -114,7 +116,8 @@ def command(
     from synth.plan.memory_curve.curve_search import Effort
     from synth.schedule.placements import placement as named_placement
 
-    profile, where = load_profile(profile_name, link), named_placement(placement, ranks)
+    profile = load_profile(profile_name, link, peak_flops)
+    where = named_placement(placement, ranks)
     asked = read_curve(
         profile,
         where,

@@ -24,7 +24,7 @@ from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
 from synth.overwrite_guard import PAGE, PERFETTO, TRACE, check_replaceable
 from synth.record import check_outputs
-from synth.throughput import tokens_per_s
+from synth.throughput import Throughput, throughput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,12 +125,13 @@ def headline(plan: "Plan", timeline: "Timeline", reason: str) -> str:
     """Return the lines above the chart: the problem, value and bound, bubble rates, status."""
     claim = plan.claim
     asked = claim.judged_by
+    speed = _throughput(plan, timeline).words
     return "\n".join(
         (
             f"{plan.name}: {plan.num_ranks} ranks, {len(plan.partition)} stages{_copies(plan)}, "
             f"{plan.num_micro_batches} micro-batches of {plan.profile_name} on {plan.device}",
             value_line(asked.words, asked.value_us(timeline), claim.lower_bound_us, claim.gap),
-            f"bubble rate {', '.join(_bubble_rates(asked, timeline))}{_throughput(plan, timeline)}",
+            f"bubble rate {', '.join(_bubble_rates(asked, timeline))}{speed and f'; {speed}'}",
             f"status: {claim.stopped_by} ({claim.found_by}); all times predicted from the profile",
             wrapped(f"why: {reason}"),
         )
@@ -177,13 +178,9 @@ def _bubble_rates(asked: "Objective", timeline: "Timeline") -> "Iterator[str]":
             yield f"{percent(rate)} of the {other} ({other_us} µs)"
 
 
-def _throughput(plan: "Plan", timeline: "Timeline") -> str:
-    per_s = _tokens_per_s(plan, timeline)
-    return "" if per_s is None else f"; {per_s:,.0f} {plan.workload.unit}/s"
-
-
-def _tokens_per_s(plan: "Plan", timeline: "Timeline") -> float | None:
-    return tokens_per_s(plan.claim.judged_by, timeline, plan.num_micro_batches, plan.workload)
+def _throughput(plan: "Plan", timeline: "Timeline") -> Throughput:
+    per_s = plan.claim.judged_by.iterations_per_s(timeline)
+    return throughput(per_s, plan.num_micro_batches, plan.num_ranks, plan)
 
 
 def _copies(plan: "Plan") -> str:
@@ -226,7 +223,7 @@ def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline", reason: str)
         "mean_idle_of_makespan": timeline.mean_idle(timeline.makespan_us),
         "mean_idle_of_period": timeline.mean_idle(timeline.period_us),
         "versions": _versions_json(timeline),
-        "tokens_per_second": _tokens_per_s(plan, timeline),
+        **_throughput(plan, timeline).as_json(),
         "reason": reason,
         "conditions": conditions_json(plan.conditions),
         "found_by": claim.found_by,

@@ -17,6 +17,7 @@ from synth.cli.read.options import (
     MemReserveOption,
     MicroBatchesOption,
     ObjectiveOption,
+    PeakFlopsOption,
     ProfileArgument,
     RanksOption,
     SeedOption,
@@ -61,6 +62,7 @@ def command(
     recompute: ChosenRecomputeOption = None,
     weights: WeightsOption = "stay",
     link: LinkOption = None,
+    peak_flops: PeakFlopsOption = None,
     time_limit: Annotated[
         str, typer.Option(help="Time limit of the search, such as 60s or 2m.")
     ] = "60s",
@@ -133,6 +135,7 @@ def command(
             solver=solver,
             verbose=verbose,
             weights=weights,
+            peak_flops=peak_flops,
         )
     )
     if asked.travelling:

@@ -3,22 +3,32 @@
 from collections.abc import Sequence
 
 from synth.messages import talk, warn_of
+from synth.model_flops import parse_flops_per_s
 from synth.options.links import read_links
 from synth.profile import Profile
 
 
-def load_profile(given: Profile | str, links: Sequence[str] | None = None) -> Profile:
-    """Read a profile file or a shipped profile, with other links between ranks if given.
+def load_profile(
+    given: Profile | str, links: Sequence[str] | None = None, peak_flops: str | None = None
+) -> Profile:
+    """Read a profile file or a shipped profile, with other links or another peak if given.
 
-    A profile that is there already only gets the other links.
+    A profile that is there already only gets the other links and the other peak.
 
     Raises:
-        SynthError: no profile, or links that are not understood.
+        SynthError: no profile, or links or FLOP/s that are not understood.
     """
     from synth.profiles import find
 
     profile = given if isinstance(given, Profile) else Profile.load(find(given))
     warn_of(profile.provenance.conditions, f"profile {profile.name}")
+    if peak_flops is not None:
+        profile = profile.replace(peak_flops_per_s=parse_flops_per_s(peak_flops))
+        if profile.flops is None:
+            talk(
+                f"profile {profile.name} lacks the FLOPs of its layers, so there is no MFU; "
+                f"`synth profile` counts them"
+            )
     if links:
         return profile.replace(links=read_links(links, profile.links))
     if profile.links.are_free:

@@ -13,7 +13,7 @@ from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched, read_sizes
 from synth.profile import Profile
 from synth.record import is_stream
-from synth.throughput import tokens_per_s
+from synth.throughput import Throughput, throughput
 
 if TYPE_CHECKING:
     from synth.objective import HasSpans
@@ -58,11 +58,11 @@ class Request:
             return Partitioning.SEARCHED
         return Partitioning.EVEN if read_sizes(text) is None else Partitioning.GIVEN
 
-    def tokens_per_s(self, spans: "HasSpans") -> float | None:
-        """The tokens of an iteration over its time; None: it takes no time."""
+    def throughput(self, spans: "HasSpans") -> Throughput:
+        """Return tokens per second and MFU of a schedule of the problem."""
         problem = self.problem
-        workload = self.profile.workload
-        return tokens_per_s(problem.objective, spans, problem.num_micro_batches, workload)
+        per_s = problem.objective.iterations_per_s(spans)
+        return throughput(per_s, problem.num_micro_batches, problem.num_ranks, self.profile)
 
     def search(
         self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event

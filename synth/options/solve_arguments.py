@@ -64,6 +64,7 @@ class SolveArguments:
     solver: str
     verbose: bool
     weights: str = STAY
+    peak_flops: str | None = None
 
     @property
     def is_for_one(self) -> bool:
@@ -134,7 +135,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     target = _target(given.mem_limit, given.target)
     if target is not None and given.deterministic:
         raise SynthError(NOT_REPEATABLE)
-    profile = load_profile(given.profile_name, given.link)
+    profile = load_profile(given.profile_name, given.link, given.peak_flops)
     layers = read_layers(given.recompute or "none", len(profile.layers))
     as_run = recomputing(profile, layers)
     limit = read_limit(given.mem_limit, given.ranks, profile, given.mem_reserve)

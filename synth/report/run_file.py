@@ -14,12 +14,13 @@ class RunFile(FileRecord):
 
     `conditions` are those of the profile. `losses` and `step_seconds` are by step, from
     `first_step` on; of the first two steps no time counts. `tokens_per_second` is that of all ranks
-    in the median step, in samples if the model takes no token ids; None: no step was timed.
-    `devices` and `static_bytes` are by rank.
+    in the median step, in samples if the model takes no token ids; None: no step was timed. `mfu`
+    is the share of the devices' peak that the model's FLOPs take; None: they, or the peak, are not
+    known. `devices` and `static_bytes` are by rank.
     """
 
     FORMAT: ClassVar[str] = "synth-run"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     MADE_BY: ClassVar[str] = "synth run -o"
     WRITES_NULL: ClassVar[bool] = True
 
@@ -32,6 +33,7 @@ class RunFile(FileRecord):
     losses: tuple[float, ...]
     step_seconds: tuple[float, ...]
     tokens_per_second: float | None
+    mfu: float | None = None
     static_bytes: tuple[int, ...]
     comparison: RunComparison
 

@@ -47,7 +47,7 @@ def test_a_run_learns_and_keeps_the_planned_memory(
     tokens_per_step = 4 * 2 * 32  # micro-batches of two sequences
     per_second = tokens_per_step / statistics.median(found["step_seconds"][2:])
     assert found["tokens_per_second"] == pytest.approx(per_second)
-    assert f"{per_second:.0f} tokens per second, of all ranks together" in ended.stdout
+    assert f"median step, all ranks together: {per_second:,.0f} tokens/s" in ended.stdout
     comparison = found["comparison"]
     for predicted, measured in zip(
         comparison["predicted_peak_bytes"], comparison["measured_peak_bytes"], strict=True

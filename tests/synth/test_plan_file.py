@@ -391,7 +391,7 @@ def swap_two_ranks_programs(rng: random.Random, data: dict[str, Any]) -> list[st
 
 
 def come_from_the_future(rng: random.Random, data: dict[str, Any]) -> list[str]:
-    data["schema_version"] = rng.choice((7, 8, 10**9))
+    data["schema_version"] = rng.choice((8, 9, 10**9))
     return ["schema_version", "upgrade synth"]
 
 

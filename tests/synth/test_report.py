@@ -18,6 +18,7 @@ from synth.schedule.measured.execution_trace import (
     planned_execution,
     planned_spans,
 )
+from synth.throughput import Throughput
 
 
 def spans_of(name: str, num_ranks: int = 4, num_micro_batches: int = 4) -> OpSpans:
@@ -138,7 +139,7 @@ def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() 
             800_000,
             (30_000_000_000, 7_000_000_000),
             False,
-            51.5,
+            Throughput("tokens", 51.5),
         ),
         Contender(
             "this plan",
@@ -148,7 +149,7 @@ def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() 
             750_000,
             (19_000_000_000, 20_000_000_000),
             True,
-            64.0,
+            Throughput("tokens", 64.0),
         ),
     ]
     expected = """
@@ -169,7 +170,9 @@ def test_a_table_leaves_out_spare_columns_until_it_fits_and_names_them(
     width: int | None, left_out: list[str]
 ) -> None:
     header = ("schedule", "makespan\nms", "period\nms", "tokens\nper s")
-    text = fitted_table(header, [("1f1b", "1,000", "900", "17")], width, (2, 3))
+    text = fitted_table(
+        header, [("1f1b", "1,000", "900", "17")], width, ("period", "samples", "tokens")
+    )
     first, *_, last = text.split("\n")
     for name in ("period", "tokens"):
         assert (name in first) == (name not in left_out)

@@ -7,7 +7,7 @@ from synth.cli.answer.output import value_line
 from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
 from synth.report.text.tables import fitted_table, size_unit, table
-from synth.throughput import tokens_per_s
+from synth.throughput import Throughput, throughput
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison, Entry
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 # Width in columns that fits any terminal.
 _COLUMNS = 80
 
-# The columns that a narrow window leaves out, in this order: summed, sent, static, tokens, period.
-_SPARE = (8, 7, 6, 9, 2)
+# The columns that a narrow window leaves out, in this order.
+_SPARE = ("summed", "sent", "static", "tokens", "samples", "period", "MFU")
 
 
 def drawn(comparison: "Comparison") -> Pareto:
@@ -85,7 +85,10 @@ def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], 
     sent = [entry.sent_bytes + entry.host_bytes for entry in entries]
     traffic, moved = size_unit(max(*sent, *(entry.reduced_bytes for entry in entries)))
     unit = comparison.question.profile.workload.unit
+    speeds = [_throughput(entry, comparison) for entry in entries]
+    has_mfu = any(speed.mfu is not None for speed in speeds)
     header = ["\n   schedule", "\nmakespan\nms", "\nperiod\nms", "bubble\nrate\n%", "mean\nidle\n%"]
+    header += ["\nMFU\n%"] if has_mfu else []
     header += [f"\npeak\n{held}", f"\nstatic\n{held}", f"\nsent\n{moved}", f"\nsummed\n{moved}"]
     header.append(f"\n{unit}\nper s")
     has_cap = comparison.question.caps_bytes is not None
@@ -97,15 +100,13 @@ def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], 
         _sizes([entry.reduced_bytes for entry in entries], traffic, 1),
     ]
     rows = []
-    for number, entry in enumerate(entries):
+    for number, (entry, speed) in enumerate(zip(entries, speeds, strict=True)):
         sign = letter(number) + ("*" if entry.name in front else " ")
         sizes = [column[number] for column in columns]
         delay = [str(entry.delay)] if has_delay else []
         fits = ["yes" if entry.fits else "no"] if has_cap else []
-        per_s = _tokens_per_s(entry, comparison)
-        speed = "n/a" if per_s is None else f"{per_s:,.0f}"
-        figures = _figures(entry, comparison)
-        rows.append([f"{sign} {entry.name}", *figures, *sizes, speed, *delay, *fits])
+        figures = [*_figures(entry, comparison), *([speed.mfu_cell(1)] if has_mfu else [])]
+        rows.append([f"{sign} {entry.name}", *figures, *sizes, speed.cell, *delay, *fits])
     header += ["\ndelay"] if has_delay else []
     return [*header, *(["\nfits"] if has_cap else [])], rows
 
@@ -199,9 +200,10 @@ def as_json(comparison: "Comparison") -> dict[str, Any]:
     }
 
 
-def _tokens_per_s(entry: "Entry", comparison: "Comparison") -> float | None:
+def _throughput(entry: "Entry", comparison: "Comparison") -> Throughput:
     asked = comparison.question
-    return tokens_per_s(asked.objective, entry, asked.num_micro_batches, asked.profile.workload)
+    per_s = asked.objective.iterations_per_s(entry)
+    return throughput(per_s, asked.num_micro_batches, asked.num_ranks, asked.profile)
 
 
 def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> dict[str, Any]:
@@ -217,7 +219,7 @@ def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> 
         "bubble_rate_of_period": of_period,
         "mean_idle_of_makespan": entry.mean_idle[0],
         "mean_idle_of_period": entry.mean_idle[1],
-        "tokens_per_second": _tokens_per_s(entry, comparison),
+        **_throughput(entry, comparison).as_json(),
         "peak_bytes": entry.peak_bytes,
         "static_bytes": entry.static_bytes,
         "sent_bytes": entry.sent_bytes,

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 # Charts of more ops than these together make a page slow to write and to open.
 _MOST_OPS = 1_000_000
 
-# Of the table's columns those from the name to the peak, and whether the schedule fits.
-_NUM_COLUMNS = 6
+# Columns of the table for which a page has no room.
+_LEFT_OUT = ("static", "sent", "summed")
 
 
 def write_compare_page(path: Path, comparison: "Comparison") -> None:
@@ -34,7 +34,7 @@ def write_compare_page(path: Path, comparison: "Comparison") -> None:
     if len(charted) < len(ranked):
         talk(f"note: {len(charted)} of {len(ranked)} schedules have charts in {path}")
     places = [*charted, *(i for i in range(len(ranked)) if i not in charted)]
-    columns = (*range(_NUM_COLUMNS), *([len(head) - 1] if comparison.question.caps_bytes else []))
+    columns = [i for i, name in enumerate(head) if name.split()[0] not in _LEFT_OUT]
     charts = []
     for place in charted:
         plan = comparison.plan(ranked[place])

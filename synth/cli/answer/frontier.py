@@ -1,12 +1,13 @@
 """The answer of `synth frontier`: table of points, feasibility limits and plot, as text or JSON."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from synth.cli.answer.choice_page import write_choice
 from synth.report.text.curve import Curve, Dot, Point, plot
 from synth.report.text.tables import fitted_table, milliseconds, size_unit
-from synth.throughput import tokens_per_s
+from synth.throughput import Throughput, throughput
 from synth.units import format_bytes, format_bytes_both
 
 if TYPE_CHECKING:
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
     from synth.schedule.files.plan_file import Plan
 
 
-_FIGURES = ("bubble_rate", "mean_idle", "tokens_per_second")
+# The columns that a narrow window leaves out, in this order.
+_SPARE = ("found by", "tokens", "samples", "peak", "bubble rate", "MFU")
 
-# The columns that a narrow window leaves out, in this order: how it was found, tokens, peak.
-_SPARE = (8, 7, 1, 5)
+_SPEED_HEAD = "{unit}\nper s"
 
 
 def as_text(curve: "MemoryCurve", title: str, width: int) -> str:
@@ -64,7 +65,9 @@ def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...
 
     factor, unit = size_unit(max(map(cap_of, curve.points)))
     header = [f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.judged_by.words}\nms"]
-    speed = f"{curve.points[0].workload.unit}\nper s"
+    figures = [_Figures.of(plan, curve) for plan in curve.points]
+    speed = _SPEED_HEAD.format(unit=curve.points[0].workload.unit)
+    has_mfu = any(each.speed.mfu is not None for each in figures)
     with_r = curve.choice != ()
     rows = [
         (
@@ -73,14 +76,16 @@ def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...
             milliseconds(value_of(plan)),
             milliseconds(plan.claim.lower_bound_us),
             f"{100 * plan.claim.gap:.2f}",
-            *(f"{100 * rate:.2f}" for rate in rates),
-            "n/a" if per_s is None else f"{per_s:,.0f}",
+            f"{100 * each.bubble_rate:.2f}",
+            f"{100 * each.mean_idle:.2f}",
+            *([each.speed.mfu_cell()] if has_mfu else []),
+            each.speed.cell,
             plan.claim.found_by,
             plan.claim.stopped_by,
             *([",".join(map(str, recomputed(plan.schedule()))) or "none"] if with_r else []),
             *([_sizes(plan.partition)] if curve.partition_is_sought else []),
         )
-        for plan, (*rates, per_s) in ((plan, _figures(plan, curve)) for plan in curve.points)
+        for plan, each in zip(curve.points, figures, strict=True)
     ]
     last = ["found by", "status", *(["recomputed\nstages"] if with_r else [])]
     last += ["layers per stage"] if curve.partition_is_sought else []
@@ -90,6 +95,7 @@ def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...
         "gap\n%",
         "bubble rate\n%",
         "mean idle\n%",
+        *(["MFU\n%"] if has_mfu else []),
         speed,
         *last,
     ], rows
@@ -108,9 +114,10 @@ def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
         Chart.planned(f"limit {format_bytes(cap_of(plan))}", plan, plan.check()[1])
         for plan in curve.points
     ]
+    shown = head.index(_SPEED_HEAD.format(unit=curve.points[0].workload.unit)) + 1
     menu = ScheduleMenu(
-        tuple(name.replace("\n", ", ") for name in head[:6]),
-        tuple(row[:6] for row in rows),
+        tuple(name.replace("\n", ", ") for name in head[:shown]),
+        tuple(row[:shown] for row in rows),
         tuple(str(cap_of(plan)) for plan in curve.points),
         svg_text(curve_picture(drawn(curve, title))),
         tuple(sorted({0, len(charts) - 1})),
@@ -118,16 +125,31 @@ def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
     write_choice(path, title, charts, menu)
 
 
-def _figures(plan: "Plan", curve: "MemoryCurve") -> tuple[float, float, float | None]:
-    """Return bubble rate, mean idle share and tokens per second, of the curve's objective."""
-    from synth.schedule.verify import verify
+@dataclass(frozen=True)
+class _Figures:
+    """Bubble rate, mean idle share and throughput of a point, by the curve's objective."""
 
-    timeline, asked = verify(plan.schedule(), plan.costs)[1], curve.judged_by
-    return (
-        asked.bubble_rate(timeline, max(timeline.work_us)),
-        asked.bubble_rate(timeline, timeline.mean_work_us),
-        tokens_per_s(asked, timeline, plan.num_micro_batches, plan.workload),
-    )
+    bubble_rate: float
+    mean_idle: float
+    speed: Throughput
+
+    @classmethod
+    def of(cls, plan: "Plan", curve: "MemoryCurve") -> Self:
+        """Simulate a point's plan."""
+        from synth.schedule.verify import verify
+
+        timeline, asked = verify(plan.schedule(), plan.costs)[1], curve.judged_by
+        per_s = asked.iterations_per_s(timeline)
+        return cls(
+            asked.bubble_rate(timeline, max(timeline.work_us)),
+            asked.bubble_rate(timeline, timeline.mean_work_us),
+            throughput(per_s, plan.num_micro_batches, plan.num_ranks, plan),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures for scripts."""
+        rates = {"bubble_rate": self.bubble_rate, "mean_idle": self.mean_idle}
+        return rates | self.speed.as_json()
 
 
 def _sentence(curve: "MemoryCurve") -> str:
@@ -158,7 +180,7 @@ def as_json(curve: "MemoryCurve") -> dict[str, Any]:
                 "value_us": value_of(plan),
                 "lower_bound_us": plan.claim.lower_bound_us,
                 "gap": plan.claim.gap,
-                **dict(zip(_FIGURES, _figures(plan, curve), strict=True)),
+                **_Figures.of(plan, curve).as_json(),
                 "found_by": plan.claim.found_by,
                 "stopped_by": plan.claim.stopped_by,
                 "recomputed": recomputed(plan.schedule()),

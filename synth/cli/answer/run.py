@@ -9,6 +9,7 @@ from synth.cli.answer.charts import ChartSet
 from synth.cli.answer.output import Format, answer, talk
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.record import write_atomically
+from synth.throughput import Throughput, throughput
 
 if TYPE_CHECKING:
     from synth.report.explain.comparison import RunComparison
@@ -109,10 +110,9 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     if not results[0].losses:
         return
     answer(_loss_curve(results[0].losses, results[0].first_step))
-    per_second = tokens_per_second(results[0])
-    if per_second is not None:
-        unit = plan.workload.unit
-        answer(f"{per_second:.0f} {unit} per second, of all ranks together (the median step)\n")
+    speed = run_throughput(plan, results[0]).words
+    if speed:
+        answer(f"median step, all ranks together: {speed}\n")
     if overlaid is not None and overlaid.measured is not None:
         planned, measured = overlaid.planned.ops, overlaid.measured.ops
         answer(render(planned, measured=measured, width=outputs.width) + "\n")
@@ -141,14 +141,15 @@ def _write(outputs: Outputs, record: str, trace: "Trace") -> list[Path]:
     return [path for path in (outputs.figures, outputs.trace) if path is not None]
 
 
-def tokens_per_second(result: "RankResult") -> float | None:
-    """Return the tokens per second of all ranks in the median step.
+def run_throughput(plan: "Plan", result: "RankResult") -> Throughput:
+    """Return the throughput of all ranks in the median step.
 
-    The first two steps, which warm up and measure memory, do not count; None if there are no
-    others.
+    The first two steps, which warm up and measure memory, do not count.
     """
     timed = result.step_seconds[2:]
-    return result.tokens_per_step / statistics.median(timed) if timed else None
+    per_s = 1 / statistics.median(timed) if timed else None
+    micro_batches = result.tokens_per_step // plan.workload.tokens
+    return throughput(per_s, micro_batches, plan.num_ranks * result.num_pipelines, plan)
 
 
 def trace_of(
@@ -181,7 +182,7 @@ def iterations_us(trace: "Trace", results: "list[RankResult]") -> list[float]:
 def _as_json(plan: "Plan", results: "list[RankResult]", found: "RunComparison") -> str:
     from synth.report.run_file import RunFile
 
-    first = results[0]
+    first, speed = results[0], run_throughput(plan, results[0])
     return RunFile(
         plan=plan.name,
         profile=plan.profile_name,
@@ -191,7 +192,8 @@ def _as_json(plan: "Plan", results: "list[RankResult]", found: "RunComparison") 
         first_step=first.first_step,
         losses=tuple(first.losses),
         step_seconds=tuple(first.step_seconds),
-        tokens_per_second=tokens_per_second(first),
+        tokens_per_second=speed.per_s,
+        mfu=speed.mfu,
         static_bytes=tuple(r.static_bytes for r in results),
         comparison=found,
     ).to_json()

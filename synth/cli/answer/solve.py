@@ -11,7 +11,6 @@ from synth.report.text.tables import places
 
 if TYPE_CHECKING:
     from synth.schedule.model import Schedule
-    from synth.schedule.simulate import Timeline
     from synth.solver.result import Result
 
 
@@ -27,19 +26,15 @@ def as_text(request: Request, result: "Result", more: str = "") -> str:
     assert result.value_us is not None and result.gap is not None
     rate = percent(objective.bubble_rate(timeline, max(timeline.work_us)))
     idle = percent(objective.bubble_rate(timeline, timeline.mean_work_us))
+    speed = request.throughput(timeline).words
     return "\n".join(
         (
-            baselines_table(
-                _contenders(request, result),
-                objective,
-                request.profile.workload.unit,
-                window_columns(),
-            ),
+            baselines_table(_contenders(request, result), objective, window_columns()),
             *(["", more] if more else []),
             "",
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
             f"bubble rate {rate} of the {objective.words}, mean idle {idle}"
-            f"{_throughput(request, timeline)}",
+            f"{speed and f', {speed}'}",
             f"status: {result.stopped_by} ({result.found_by}) after {result.wall_s:.1f} s",
             wrapped(f"why: {reason_of(plan, lowered, timeline)}"),
             *_what_is_left(result),
@@ -63,7 +58,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
             "period_us": timeline.period_us,
             "bubble_rate": objective.bubble_rate(timeline, max(timeline.work_us)),
             "mean_idle": objective.bubble_rate(timeline, timeline.mean_work_us),
-            "tokens_per_second": request.tokens_per_s(timeline),
+            **request.throughput(timeline).as_json(),
             "peak_bytes": result.peak_bytes,
             "found_by": result.found_by,
             "recomputed": _stages_with_r(result),
@@ -91,6 +86,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
                 "period_us": baseline.period_us,
                 "bubble_rate": objective.bubble_rate(baseline, baseline.work_us),
                 "mean_idle": objective.bubble_rate(baseline, baseline.mean_work_us),
+                **request.throughput(baseline).as_json(),
                 "peak_bytes": baseline.peak_bytes,
                 "fits": None if request.problem.caps_bytes is None else baseline.fits,
             }
@@ -98,13 +94,6 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
         ],
         "plan": str(request.output) if request.output and timeline is not None else None,
     }
-
-
-def _throughput(request: Request, timeline: "Timeline") -> str:
-    """Return the tokens or samples per second; empty if iterations take no time."""
-    per_s = request.tokens_per_s(timeline)
-    unit = request.profile.workload.unit
-    return "" if per_s is None else f", {per_s:,.0f} {unit}/s"
 
 
 def _contenders(request: Request, result: "Result") -> list[Contender]:
@@ -119,7 +108,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
             mean_work_us=baseline.mean_work_us,
             peak_bytes=baseline.peak_bytes,
             fits=baseline.fits if has_cap else None,
-            tokens_per_s=request.tokens_per_s(baseline),
+            throughput=request.throughput(baseline),
         )
         for baseline in result.baselines
     ]
@@ -133,7 +122,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
         mean_work_us=result.timeline.mean_work_us,
         peak_bytes=result.peak_bytes,
         fits=True if has_cap else None,
-        tokens_per_s=request.tokens_per_s(result.timeline),
+        throughput=request.throughput(result.timeline),
     )
     return [*baselines, ours]
 

@@ -67,10 +67,11 @@ class MemoryCurve(Displayed, FileRecord):
     search without a cap is there, as the point of the cap from which on its schedule fits.
     `recompute` are the stages that do, as `--recompute` takes them. With `partition_is_sought` each
     point has its own partition, its bound holds for all of them, and `partition` is the most even.
+    Version 2 has the FLOPs of a micro-batch in its plans.
     """
 
     FORMAT: ClassVar[str] = "synth-frontier"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     MADE_BY: ClassVar[str] = "synth frontier"
 
     profile_name: PlainText

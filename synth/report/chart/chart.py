@@ -9,7 +9,7 @@ from synth.report.text.tables import places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.memory import peak_bytes
 from synth.schedule.simulate import Timeline
-from synth.throughput import tokens_per_s
+from synth.throughput import throughput
 from synth.units import format_bytes, format_us
 
 
@@ -54,14 +54,13 @@ class Chart:
 def _figures(plan: Plan, timeline: Timeline) -> str:
     makespan_us = timeline.makespan_us
     peak = max(peak_bytes(timeline.lowered), default=0)
-    asked = plan.claim.judged_by
-    per_s = tokens_per_s(asked, timeline, plan.num_micro_batches, plan.workload)
-    speed = "" if per_s is None else f", {per_s:,.0f} {plan.workload.unit}/s"
+    per_s = plan.claim.judged_by.iterations_per_s(timeline)
+    speed = throughput(per_s, plan.num_micro_batches, plan.num_ranks, plan).words
     return (
         f"makespan {format_us(makespan_us)}, period {format_us(timeline.period_us)}, "
         f"bubble rate {timeline.bubble_rate(makespan_us):.1%}, "
         f"mean idle {timeline.mean_idle(makespan_us):.1%} of the makespan, "
-        f"highest peak {format_bytes(peak)}{speed}"
+        f"highest peak {format_bytes(peak)}{speed and f', {speed}'}"
     )
 
 

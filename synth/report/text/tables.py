@@ -37,28 +37,32 @@ def table(header: Row, rows: Sequence[Row]) -> str:
     )
 
 
-def fitted_table(header: Row, rows: Sequence[Row], width: int | None, spare: Sequence[int]) -> str:
+def fitted_table(header: Row, rows: Sequence[Row], width: int | None, spare: Sequence[str]) -> str:
     """Lay out as many columns as a window of a width has room for, and name those left out.
 
     Args:
         header: see `table`.
         rows: see `table`.
         width: in characters; None: there is room for all.
-        spare: the columns that can be left out, those first that are missed least.
+        spare: the names of columns that can be left out, those first that are missed least; names
+            that the header does not have are passed over.
     """
     left_out: list[int] = []
     text = table(header, rows)
     whole = _width(text)
-    for column in spare:
+    names = [_without_unit(head) for head in header]
+    for name in spare:
         if width is None or _width(text) <= width:
             break
-        left_out.append(column)
+        if name not in names:
+            continue
+        left_out.append(names.index(name))
         kept = [place for place in range(len(header)) if place not in left_out]
         text = table([header[i] for i in kept], [[row[i] for i in kept] for row in rows])
     if not left_out:
         return text
-    names = ", ".join(_without_unit(header[place]) for place in sorted(left_out))
-    return f"{text}\n(in {whole} columns also: {names})"
+    missing = ", ".join(names[place] for place in sorted(left_out))
+    return f"{text}\n(in {whole} columns also: {missing})"
 
 
 def _without_unit(head: str) -> str:

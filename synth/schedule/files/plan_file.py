@@ -12,6 +12,7 @@ from synth.display import Displayed
 from synth.errors import SynthError
 from synth.field_types import PlainText, StrictCount
 from synth.measurement_conditions import Conditions
+from synth.model_flops import ModelFlops
 from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
@@ -42,11 +43,12 @@ class Plan(Displayed, FileRecord):
     Version 2 added the ops R, O, L, K and G, and the cost of an F that R follows. Version 3 added a
     fingerprint, version 4 a certificate of the bound, version 5 layers that B recomputes, version 6
     weights that travel (the ops U, D and A), weights with versions (STEPs with numbers), the
-    parameters' share of the static bytes, and the function that makes the inputs.
+    parameters' share of the static bytes, and the function that makes the inputs, version 7 the
+    FLOPs of a micro-batch.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 6
+    VERSION: ClassVar[int] = 7
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     MADE_BY: ClassVar[str] = "synth solve"
 
@@ -56,6 +58,7 @@ class Plan(Displayed, FileRecord):
     device: PlainText
     conditions: Conditions | None = Field(default=None, description="of the profile")
     workload: Workload
+    flops: ModelFlops | None = Field(default=None, description="of the model, for the MFU")
     arguments: dict[str, str] = Field(default_factory=dict)
     partition: tuple[PositiveInt, ...] = Field(description="layers per stage, in forward order")
     layers: tuple[PlainText, ...] = Field(description="layer names, in forward order")
@@ -136,6 +139,7 @@ class Plan(Displayed, FileRecord):
             device=profile.provenance.device,
             conditions=profile.provenance.conditions,
             workload=profile.workload,
+            flops=profile.flops,
             arguments=arguments or {},
             partition=tuple(sizes),
             layers=tuple(layer.name for layer in profile.layers),

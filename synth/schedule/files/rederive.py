@@ -22,6 +22,11 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     yield from _compared(
         "workload", plan.workload.model_dump(mode="json"), profile.workload.model_dump(mode="json")
     )
+    if plan.flops is not None:
+        counted = profile.flops
+        count = None if counted is None else counted.per_micro_batch
+        if count != plan.flops.per_micro_batch:
+            yield _difference("flops, per_micro_batch", plan.flops.per_micro_batch, count)
     if plan.device != profile.provenance.device:
         yield _difference("device", plan.device, profile.provenance.device)
     try:
