@@ -19,10 +19,11 @@ from synth.api.words import (
     whole_number,
 )
 from synth.display import draw_with
+from synth.options.deadline import read_time_limit
 from synth.options.memory_limit import read_limit
 from synth.options.profiles import load_profile
 from synth.options.question import read_question, read_searches
-from synth.units import parse_fraction, parse_seconds
+from synth.units import parse_fraction
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison
@@ -86,7 +87,7 @@ def compare(
     question = read_question(measured, ranks, micro_batches, limit, kind, sizes)
     names = texts(placement, "placement", "linear") or []
     options = SolveOptions(
-        time_limit_s=parse_seconds(seconds_text(time_limit)),
+        time_limit_s=read_time_limit(seconds_text(time_limit)),
         gap=parse_fraction(share_text(gap)),
         seed=whole_number(seed, "seed"),
     )

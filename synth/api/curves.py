@@ -23,8 +23,7 @@ from synth.api.words import (
 from synth.display import draw_with
 from synth.errors import SynthError
 from synth.options.curve import read_curve
-from synth.options.defaults import AUTO, NONE
-from synth.options.keywords import word
+from synth.options.defaults import NONE
 from synth.options.partition import EVEN
 from synth.options.profiles import load_profile
 from synth.units import parse_fraction, parse_seconds
@@ -84,26 +83,20 @@ def frontier(
     """
     from synth.plan.memory_curve.curve_file import MemoryCurve
     from synth.plan.memory_curve.curve_search import Effort, trace
-    from synth.schedule.placements import placement as named_placement
 
     draw_with(MemoryCurve, curve_html)
-    if word(option_text(placement, "placement", "'linear', 'looped:2', 'v', …")) == AUTO:
-        raise SynthError(
-            "one curve is of one placement; give linear, looped:N, v or another that synth.solve "
-            "names, and a curve for each"
-        )
     check_callable(on_point, "on_point")
     if begun is not None and not isinstance(begun, MemoryCurve):
         raise SynthError(
             f"begun={shown_value(begun)} is not understood; give a curve that frontier returned, "
             f"or MemoryCurve.load(path)"
         )
-    where = named_placement(placement, whole_number(ranks, "ranks", 1))
     limit = seconds_text(time_limit)
     measured = load_profile(profile_or_name(profile), links_texts(link))
     curve = read_curve(
         measured,
-        where,
+        option_text(placement, "placement", "'linear', 'looped:2', 'v', …"),
+        whole_number(ranks, "ranks", 1),
         whole_number(micro_batches, "micro_batches", 1),
         objective=objective_text(objective),
         partition=numbers_text(partition, "partition") or EVEN,

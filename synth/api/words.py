@@ -13,7 +13,6 @@ from synth.messages import REWORDED
 from synth.options.memory_limit import is_least
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
-from synth.units import parse_seconds
 
 _Given = ParamSpec("_Given")
 _Returned = TypeVar("_Returned")
@@ -184,15 +183,10 @@ def _is_whole(given: object) -> TypeGuard[int]:
 
 
 def seconds_text(given: str | float) -> str:
-    """`60s` as it is, or made from seconds.
-
-    Raises:
-        SynthError: it is no time, or no time at all.
-    """
-    text = given if isinstance(given, str) else f"{_real(given, 'time_limit', _SECONDS):f}s"
-    if parse_seconds(text) == 0:
-        raise SynthError(f"time_limit={given!r} leaves no time to search; give {_SECONDS}")
-    return text
+    """`60s` as it is, or made from seconds."""
+    if isinstance(given, str):
+        return given
+    return f"{_real(given, 'time_limit', _SECONDS):f}".rstrip("0").rstrip(".") + "s"
 
 
 def share_text(given: str | float) -> str:

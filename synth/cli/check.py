@@ -16,8 +16,8 @@ from synth.cli.answer.check import (
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.read.options import MOST_AT_ONCE, LinkOption
 from synth.errors import ExitCode, SynthError
+from synth.options.deadline import read_time_limit
 from synth.report.text.tables import facts
-from synth.units import parse_seconds
 
 if TYPE_CHECKING:
     import threading
@@ -117,7 +117,7 @@ def _prove(
     from synth.plan.reprove.reprove import reprove
     from synth.solver.options import SolveOptions
 
-    limit_s = parse_seconds(time_limit or _LIMIT)
+    limit_s = read_time_limit(time_limit or _LIMIT)
     options = SolveOptions(time_limit_s=limit_s, workers=workers)
     talk(f"proving the bound again, for {time_limit or _LIMIT} at most")
 

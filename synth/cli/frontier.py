@@ -114,13 +114,12 @@ def command(
     same command continues from them. Only one process at a time may write a curve.
     """
     from synth.plan.memory_curve.curve_search import Effort
-    from synth.schedule.placements import placement as named_placement
 
     profile = load_profile(profile_name, link, peak_flops)
-    where = named_placement(placement, ranks)
     asked = read_curve(
         profile,
-        where,
+        placement,
+        ranks,
         micro_batches,
         objective=objective,
         partition=partition,

@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from synth.errors import SynthError
 from synth.options.deadline import Deadline
+from synth.options.defaults import AUTO
+from synth.options.keywords import word
 from synth.options.partition import EVEN, is_searched
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
@@ -10,7 +13,6 @@ from synth.profile import Profile
 
 if TYPE_CHECKING:
     from synth.plan.recompute.choice import Choice
-    from synth.schedule.model import Placement
     from synth.solver.problem import Problem
 
 
@@ -24,7 +26,8 @@ class CurveProblem(NamedTuple):
 
 def read_curve(
     profile: Profile,
-    where: "Placement",
+    placement: str,
+    ranks: int,
     micro_batches: int,
     *,
     objective: str,
@@ -38,6 +41,14 @@ def read_curve(
         SynthError: an option is wrong, or partitions cannot be searched for these.
     """
     from synth.plan.memory_curve.curve_file import check_partitions_searchable
+    from synth.schedule.placements import placement as named_placement
+
+    if word(placement) == AUTO:
+        raise SynthError(
+            "--placement auto: one curve is of one placement; give linear, looped:N, v or another "
+            "that `synth solve` names, and a curve for each"
+        )
+    where = named_placement(placement, ranks)
 
     search_partitions = is_searched(partition)
     sizes = EVEN if search_partitions else partition

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
+from synth.errors import SynthError
 from synth.units import parse_seconds
 
 # Start of the running command line, as of `time.monotonic`; unset in other programs.
@@ -16,6 +17,21 @@ _PARTITION_SHARE = 0.3
 # Seconds per op to verify a schedule once more and to write it; negligible up to this many ops.
 _ANSWER_S = 15e-6
 _FEW_OPS = 20_000
+
+
+def read_time_limit(text: str) -> float:
+    """Read `--time-limit` of a search, in seconds.
+
+    Raises:
+        SynthError: it is not a time, or zero.
+    """
+    limit_s = parse_seconds(text)
+    if limit_s == 0:
+        raise SynthError(
+            f"--time-limit {text} leaves no time to search; give seconds, such as 60, or a time "
+            f"such as 2m"
+        )
+    return limit_s
 
 
 @dataclass(frozen=True)
@@ -30,9 +46,9 @@ class Deadline:
         """Return the limit asked for, from the start of the command line or from now on.
 
         Raises:
-            SynthError: the limit is not a time.
+            SynthError: the limit is not a time, or zero.
         """
-        limit_s = parse_seconds(time_limit)
+        limit_s = read_time_limit(time_limit)
         return cls(BEGAN.get(time.monotonic()), limit_s if is_clock else None)
 
     @classmethod

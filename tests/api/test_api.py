@@ -106,7 +106,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"partition": 6}, "^partition=6 is not understood; give layers per stage"),
     ({"link": 10}, "^link=10 is not understood; give a text such as '10us"),
     ({"workers": 0}, "^workers=0 is too few; give 1 or more"),
-    ({"time_limit": 0}, "^time_limit=0 leaves no time"),
+    ({"time_limit": 0}, "^time_limit 0s leaves no time"),
     ({"time_limit": None}, "^time_limit=None is not understood"),
     ({"gap": None}, "^gap=None is not understood"),
     ({"hint": PLAN.schedule()}, "^hint=Schedule 1f1b.*give a Plan"),

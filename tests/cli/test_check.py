@@ -163,6 +163,11 @@ def tight_plan(synth: Synth, tmp_path: Path) -> Path:
     return path
 
 
+def test_no_time_to_prove_a_bound_is_refused(synth: Synth, plan_file: Path) -> None:
+    ended = synth("check", plan_file, "--prove", "--time-limit", "0")
+    assert ended.code == 2 and "--time-limit 0 leaves no time to search" in ended.stderr
+
+
 def test_it_is_said_what_proves_a_bound_again(synth: Synth, tight_plan: Path) -> None:
     ended = synth("check", tight_plan, "--prove")
     assert ended.code == 0, ended.stderr

@@ -54,6 +54,7 @@ def test_a_page_has_the_table_the_plot_and_the_chart_of_every_schedule(
     found = re.search(r'id="data">(.*?)</script>', html.read_text(), re.S)
     assert found is not None
     page = json.loads(found[1])
+    assert {chart["reason"] for chart in page["charts"]} == {""}  # the solver found none of them
     names = [chart["title"] for chart in page["charts"]]
     assert sorted(names) == ["1f1b", "gpipe", "zb-h1"]
     assert page["menu"]["names"] == names == [row[0] for row in page["menu"]["rows"]]
@@ -96,6 +97,13 @@ def test_the_solver_has_one_row_that_is_over_all_placements_if_nothing_is_said(
         assert row["mean_idle_of_makespan"] >= row["bubble_rate_of_makespan"] - 1e-9
         assert row["tokens_per_second"] > 0
     Plan.load(tmp_path / "solved-auto.json").check()
+
+
+@pytest.mark.parametrize("limit", ["0", "0s", "0.0ms"])
+def test_a_limit_of_no_time_is_refused(synth: Synth, limit: str) -> None:
+    ended = synth("compare", NAME, *SIZE, "--time-limit", limit)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert f"--time-limit {limit} leaves no time to search" in ended.stderr
 
 
 @pytest.mark.parametrize("recompute", ["all", "0,1"])

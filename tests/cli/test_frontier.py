@@ -120,6 +120,8 @@ def test_a_point_that_is_not_what_it_claims_ends_in_5(synth: Synth, tmp_path: Pa
         (("-o", "c.json", "--points", "1"), "--points"),
         (("-o", "c.json", "--workers", "1000000"), "--workers"),
         (("-o", "c.json", "--jobs", "1000000"), "--jobs"),
+        (("-o", "c.json", "--placement", "auto"), "one curve is of one placement; give linear"),
+        (("-o", "c.json", "--time-limit", "0"), "--time-limit 0 leaves no time to search"),
         (("-o", "c.json", "--placement", "w"), "placement 'w' is unknown"),
         (("-o", "c.json", "--partition", "6,6"), "--partition gives 2 stages for 4 ranks"),
     ],

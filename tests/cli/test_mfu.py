@@ -47,6 +47,7 @@ def test_solve_and_show_say_the_mfu_once_the_peak_is_known(
     shown = synth("show", plan, "--html", html)
     assert f"tokens/s, MFU {100 * expected:.2f} %" in shown.stdout
     assert f"MFU {100 * expected:.2f} %" in html.read_text()
+    assert '"reason": "no memory limit: rank ' in html.read_text()
     assert json.loads(synth("show", plan, "--format", "json").stdout)["mfu"] == found["mfu"]
     checked = synth("check", plan, "--profile", counted)
     assert checked.code == 0, checked.stderr
@@ -95,7 +96,9 @@ def test_frontier_has_it_for_every_point(synth: Synth, counted: Path, tmp_path: 
     curve = ("frontier", counted, *SIZE, "--points", "2", "--time-limit", "2s", "--jobs", "1")
     ended = synth(*curve, "-o", tmp_path / "c.json", "--html", tmp_path / "c.html")
     assert "MFU" in ended.stdout, ended.stderr
-    assert '"MFU, %", "tokens, per s"' in (tmp_path / "c.html").read_text()
+    page = (tmp_path / "c.html").read_text()
+    assert '"MFU, %", "tokens, per s"' in page
+    assert page.count('"reason": "memory') + page.count('"reason": "no memory limit') >= 1
     found = json.loads(synth(*curve, "-o", tmp_path / "c.json", "--format", "json").stdout)
     for point in found["points"]:
         expected = RANK_FLOPS / (point["value_us"] / 1e6) / 8e12

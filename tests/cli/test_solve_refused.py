@@ -21,6 +21,7 @@ from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
         (("--partition", "6,6,6"), "--partition gives 3 stages for 4 ranks"),
         (("--partition", "6,6,6,x"), "'6,6,6,x' is not understood; write auto"),
         (("--partition", "6,6,6,7"), "covers 25 layers, the profile has 24"),
+        (("--time-limit", "0"), "--time-limit 0 leaves no time to search; give seconds"),
         (("--time-limit", "soon"), "duration 'soon' is not understood"),
         (("--partition", "6,0,12,6"), "gives stage 1 0 layers; every stage needs at least one"),
         (("--partition", "6,-6,18,6"), "gives stage 1 -6 layers"),
@@ -113,7 +114,7 @@ def test_an_empty_file_or_an_older_schedule_is_written_over(
 ) -> None:
     path = tmp_path / "plan.json"
     path.write_text(content)
-    assert synth(*SMALL_SOLVE, "--time-limit", "0", "-o", path).code == 0
+    assert synth(*SMALL_SOLVE, "--time-limit", "1ms", "-o", path).code == 0
     Plan.load(path).check()
 
 

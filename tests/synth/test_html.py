@@ -74,6 +74,19 @@ def unpacked(layout: dict[str, list[Any]], data: str) -> dict[str, list[int]]:
     return arrays
 
 
+def test_the_page_has_the_reason_of_a_chart_and_none_where_it_is_not_told() -> None:
+    plan = make_plan("1f1b")
+    timeline = plan.check()[1]
+    charts = [
+        Chart.planned("a", plan, timeline, "it </script> binds."),
+        Chart.planned("b", plan, timeline),
+    ]
+    assert [facts["reason"] for facts, _ in shown(page("two", charts))] == [
+        "it </script> binds.",
+        "",
+    ]
+
+
 def page_of(plan: Plan) -> str:
     return page("a plan", [Chart.planned(plan.name, plan, plan.check()[1])])
 

@@ -46,6 +46,18 @@ def view(browser: Any, file: Path) -> Iterator[Any]:
         yield shown
 
 
+def test_the_reason_of_a_plan_stands_above_the_charts(browser: Any, tmp_path: Path) -> None:
+    timeline = PLAN.check()[1]
+    charts = [Chart.planned("first", OTHER, OTHER.check()[1])]
+    charts.append(Chart.planned("second", PLAN, timeline, "memory <b>binds</b>."))
+    path = tmp_path / "page.html"
+    path.write_text(page("two plans", charts), encoding="utf-8")
+    with opened(browser, path) as view:
+        assert view.inner_text("#why").strip() == "why (second): memory <b>binds</b>."
+        top = view.evaluate("viewer.canvas.getBoundingClientRect().top")
+        assert top >= view.evaluate("byId('why').getBoundingClientRect().bottom")
+
+
 def place_of(view: Any, chart: int, node: int) -> tuple[float, float]:
     """The middle of an op in the window."""
     x, y = view.evaluate(

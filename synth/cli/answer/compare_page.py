@@ -22,6 +22,7 @@ def write_compare_page(path: Path, comparison: "Comparison") -> None:
 
     Of very large comparisons the fastest schedules have charts, those of the Pareto front first.
     """
+    from synth.plan.reason import reason_of
     from synth.report.chart.chart import Chart
     from synth.report.html.page import ScheduleMenu
     from synth.report.picture.pareto import pareto_picture
@@ -38,7 +39,10 @@ def write_compare_page(path: Path, comparison: "Comparison") -> None:
     charts = []
     for place in charted:
         plan = comparison.plan(ranked[place])
-        charts.append(Chart.planned(ranked[place].name, plan, plan.check()[1]))
+        lowered, timeline = plan.check()
+        is_found = ranked[place].claim is not None
+        reason = reason_of(plan, lowered, timeline) if is_found else ""
+        charts.append(Chart.planned(ranked[place].name, plan, timeline, reason))
     menu = ScheduleMenu(
         tuple(head[i].replace("\n", " ").strip() for i in columns),
         tuple((ranked[place].name, *(rows[place][i] for i in columns[1:])) for place in places),

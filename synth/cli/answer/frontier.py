@@ -104,6 +104,7 @@ def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...
 def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
     """Write table, plot and charts as a page; first are shown the smallest and largest limit."""
     from synth.plan.memory_curve.curve_file import cap_of
+    from synth.plan.reason import reason_of
     from synth.report.chart.chart import Chart
     from synth.report.html.page import ScheduleMenu
     from synth.report.picture.curve import curve_picture
@@ -111,8 +112,14 @@ def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
 
     head, rows = _head_and_rows(curve)
     charts = [
-        Chart.planned(f"limit {format_bytes(cap_of(plan))}", plan, plan.check()[1])
+        Chart.planned(
+            f"limit {format_bytes(cap_of(plan))}",
+            plan,
+            timeline,
+            reason_of(plan, lowered, timeline),
+        )
         for plan in curve.points
+        for lowered, timeline in [plan.check()]
     ]
     shown = head.index(_SPEED_HEAD.format(unit=curve.points[0].workload.unit)) + 1
     menu = ScheduleMenu(

@@ -121,6 +121,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
     return {
         "title": chart.title,
         "note": chart.note,
+        "reason": chart.reason,
         "isMeasured": timed.is_measured,
         "firstNode": lowered.first_node,
         "numMicroBatches": lowered.schedule.num_micro_batches,

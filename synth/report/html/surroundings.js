@@ -32,6 +32,14 @@ function showTables(charts) {
   }
 }
 
+/** Say why the schedules are as they are, of those that tell. */
+function showReasons(charts) {
+  const told = charts.filter((chart) => chart.reason);
+  byId("why").replaceChildren(
+    ...told.map((chart) => asLine([`why (${chart.title}):`, chart.reason], 1)),
+  );
+}
+
 function figuresOf(chart, rank) {
   const [first, last] = chart.opsOf(rank);
   let busyUs = 0;

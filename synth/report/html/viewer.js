@@ -36,6 +36,7 @@ class Viewer {
     this.moves = [];
     showLegend(this.kinds, charts);
     showTables(charts);
+    showReasons(charts);
     this.dress();
     this.fit();
   }
