@@ -74,6 +74,17 @@ def walk_layers(
             call.module.to(_CPU)
 
 
+def num_distinct(calls: Sequence[LayerCall]) -> int:
+    """Return how many layers the walk measures, if identical ones get inputs that look alike."""
+    last = len(calls) - 1
+    return len(
+        {
+            (layer_signature(call.module), call.recomputed, place == 0, place == last)
+            for place, call in enumerate(calls)
+        }
+    )
+
+
 def random_tokens(first_layer: nn.Module, workload: Workload, seed: int) -> MicroBatch:
     """Random inputs and targets, int64 [micro_batch_size, sequence_length]."""
     generator = torch.Generator().manual_seed(seed)

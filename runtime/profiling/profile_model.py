@@ -28,13 +28,15 @@ from ..optimize import commit_bytes
 from ..training.building import prepare_device
 from ..world import describe_device
 from .layer_source import LayerSource
-from .layer_walk import random_tokens, walk_layers
+from .layer_walk import num_distinct, random_tokens, walk_layers
 from .machine_watch import MachineWatch
+from .pace import ProfilingPace, ProfilingProgress
 from .profiler import profile_layer
 
 _HOST_IS_CPU = "links.host is a copy within the CPU's own memory: there is no other to move to"
 _SEED = 0
 Tell = Callable[[str], None]
+OnProgress = Callable[[ProfilingProgress], None]
 
 
 def profile_model(
@@ -47,6 +49,7 @@ def profile_model(
     links: Links | None = None,
     tell: Tell = lambda line: None,
     watch: MachineWatch | None = None,
+    on_progress: OnProgress = lambda progress: None,
 ) -> Profile:
     """Measure a model's layers on a device: the times (µs) and bytes of F, B, W, BW and STEP.
 
@@ -64,6 +67,7 @@ def profile_model(
         links: measured before, by `probe_links`; None: transfers take no time.
         tell: called with a line per measured layer.
         watch: of the machine, begun before; None: a new one.
+        on_progress: called after each round of each layer.
 
     Raises:
         SynthError: the model or its inputs cannot be made, or a layer cannot take the output of the
@@ -76,7 +80,7 @@ def profile_model(
         batch = InputFunction(workload.inputs).of(0)
     batch = batch or random_tokens(source.calls[0].module, workload, _SEED)
     rounds = _Rounds(warmup, iterations)
-    return _measure(workload, source, batch, device, rounds, links, tell, watch)
+    return _measure(workload, source, batch, device, rounds, links, tell, watch, on_progress)
 
 
 def profile_layers(
@@ -151,7 +155,9 @@ def _measure(
     links: Links | None,
     tell: Tell,
     watch: MachineWatch,
+    on_progress: OnProgress = lambda progress: None,
 ) -> Profile:
+    pace = ProfilingPace(num_distinct(source.calls), sum(rounds), on_progress)
     profiles: dict[str, LayerProfile] = {}
     entries = []
     rise_bytes = 0
@@ -159,8 +165,14 @@ def _measure(
         entries.append(Layer(name=visited.name, profile=visited.same_as))
         if visited.sample is None:
             continue
+        pace.begin(visited.name)
         with watch.measuring():
-            profile = profile_layer(visited.sample, workload.optimizer, **rounds._asdict())
+            profile = profile_layer(
+                visited.sample,
+                workload.optimizer,
+                **rounds._asdict(),
+                on_round=pace.end_round,
+            )
         profiles[visited.name] = profile
         if workload.optimizer.post_validation:
             own_bytes = commit_bytes([visited.sample.layer], workload.optimizer)

@@ -21,7 +21,12 @@ from .sample import Sample
 
 
 def profile_layer(
-    sample: Sample, spec: OptimizerSpec, *, warmup: int, iterations: int
+    sample: Sample,
+    spec: OptimizerSpec,
+    *,
+    warmup: int,
+    iterations: int,
+    on_round: Callable[[], None] = lambda: None,
 ) -> LayerProfile:
     """Measure one layer.
 
@@ -30,6 +35,7 @@ def profile_layer(
         spec: the optimizer that will train it.
         warmup: rounds that are not counted.
         iterations: rounds that are; F, B, W, BW and STEP are measured in each.
+        on_round: called after each round.
     """
     parameters = [p for p in sample.layer.parameters() if p.requires_grad]
     if spec.float32_gradients:
@@ -38,7 +44,7 @@ def profile_layer(
         parameter.grad = zero_gradient(parameter)
     gradients = [p.grad for p in parameters if p.grad is not None]
     update = _Update(sample.layer, spec)
-    times = _measure_times(sample, update if parameters else None, warmup, iterations)
+    times = _measure_times(sample, update if parameters else None, warmup, iterations, on_round)
     held = held_bytes(sample)
     rises = held.rise_bytes | {OpKind.STEP: _rise(update, sample.device)}
     profile = LayerProfile(
@@ -62,7 +68,11 @@ def profile_layer(
 
 
 def _measure_times(
-    sample: Sample, update: Callable[[], None] | None, warmup: int, iterations: int
+    sample: Sample,
+    update: Callable[[], None] | None,
+    warmup: int,
+    iterations: int,
+    on_round: Callable[[], None],
 ) -> Mapping[OpKind, list[float]]:
     """Alternate F+B+W and F+BW, so that drift of the machine hits both alike."""
     stage, clock = sample.stage(), OpClock(sample.device)
@@ -83,6 +93,7 @@ def _measure_times(
         if update is not None:
             with clock.measure(Op(OpKind.STEP, 0)):
                 update()
+        on_round()
     times: defaultdict[OpKind, list[float]] = defaultdict(list)
     for op, start_us, end_us in clock.moments_us():
         times[op.kind].append(end_us - start_us)

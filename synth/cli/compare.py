@@ -20,6 +20,7 @@ from synth.cli.answer.output import (
 )
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
 from synth.cli.progress.line import current_line
+from synth.cli.progress.reporter import bound_of
 from synth.cli.read.options import (
     ChosenRecomputeOption,
     ForceOption,
@@ -51,6 +52,7 @@ from synth.units import format_us, parse_fraction, parse_seconds
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison
     from synth.schedule.files.plan_file import Plan
+    from synth.solver.result import Incumbent
 
 # Least seconds between two messages about published schedules.
 _PAUSE_S = 5.0
@@ -163,7 +165,10 @@ def command(
     progress = _Progress(found)
 
     def work(stop: threading.Event) -> "tuple[Comparison, bool]":
-        return compare(question, only, searches, options, progress, stop, found), stop.is_set()
+        compared = compare(
+            question, only, searches, options, progress, stop, found, progress.improved
+        )
+        return compared, stop.is_set()
 
     def so_far() -> "tuple[Comparison, bool] | None":
         entries, refusals = list(found.entries), list(found.refusals)
@@ -244,6 +249,12 @@ class _Progress:
         elif time.monotonic() - self._told_at > _PAUSE_S:
             talk(f"simulating {name}")
             self._told_at = time.monotonic()
+
+    def improved(self, name: str, incumbent: "Incumbent") -> None:
+        """Show the value, bound and gap of the search that is running."""
+        objective = self._found.question.objective
+        value = format_us(objective.value_us(incumbent.timeline))
+        self._line.tell(f"{name}: {objective.words} {value}, {bound_of(incumbent)}{self._best()}")
 
     def _best(self) -> str:
         """Return the best value so far, with its bound and gap if a search has found it."""

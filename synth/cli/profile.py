@@ -1,6 +1,7 @@
 """`synth profile`: measure a model's layers on this machine's device."""
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from synth.profile import Profile
     from synth.runtime.input_function import MicroBatch
     from synth.runtime.profiling.machine_watch import MachineWatch
+    from synth.runtime.profiling.pace import ProfilingProgress
     from synth.workload import ModelArguments, Workload
 
 
@@ -304,8 +306,9 @@ def _measure(
         warmup=warmup,
         iterations=iters,
         links=links,
-        tell=_tell,
+        tell=talk,
         watch=watch,
+        on_progress=_show_progress,
     )
     profile = profile.replace(peak_flops_per_s=peak_flops_per_s)
     profile.save(output)
@@ -314,10 +317,10 @@ def _measure(
     talk(f"written: {output}")
 
 
-def _tell(text: str) -> None:
-    """Report what has been measured, and show it until the next one."""
-    current_line().tell(f"measuring; {text}")
-    talk(text)
+def _show_progress(progress: "ProfilingProgress") -> None:
+    """Show what is being measured, and about how long the rest takes."""
+    expected = None if progress.left_s is None else time.monotonic() + progress.left_s
+    current_line().tell(f"measuring {progress.words}", expected=expected)
 
 
 def _summary(profile: "Profile") -> str:

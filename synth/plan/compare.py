@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from synth.costs import HOST, Costs
 from synth.errors import SynthError
@@ -18,6 +19,7 @@ from synth.plan.choose.race_run import solve_best_of
 from synth.plan.claim import claim_of
 from synth.plan.comparison import Comparison, Entry, Question, Refusal, Search
 from synth.plan.partition.balance import balance, is_proven_best
+from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.weights.choice import even_stages, travel_candidates
 from synth.plan.weights.choose import solve_choosing_weights
@@ -31,9 +33,12 @@ from synth.schedule.verify import verify
 from synth.schedule.version_facts import version_facts
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Result
+from synth.solver.result import Incumbent, Result
 from synth.solver.tuning import SEARCH
 from synth.solver.weights.travel import WeightMovement
+
+# Takes the title of a search, and an improvement of its schedule or bound.
+OnFound = Callable[[str, Incumbent], None]
 
 
 def compare(
@@ -44,6 +49,7 @@ def compare(
     on_begin: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
     so_far: Comparison | None = None,
+    on_found: OnFound | None = None,
 ) -> Comparison:
     """Simulate published schedules, and let the solver search on placements. Repeated names count
     once.
@@ -58,13 +64,18 @@ def compare(
         on_begin: called with the name of each schedule before it is made, or searched.
         stop: set it to end the comparison with the results so far.
         so_far: an empty comparison to fill, which other threads may read meanwhile.
+        on_found: called with the title of a search and each improvement of its schedule or
+            bound.
 
     Raises:
         SynthError: an unknown family, a partition of other layers or for no placement, or too many
             micro-batches.
     """
     running = _Comparing(
-        so_far or Comparison(question), options or SolveOptions(), stop or threading.Event()
+        so_far or Comparison(question),
+        options or SolveOptions(),
+        stop or threading.Event(),
+        on_found,
     )
     if names is None:
         names = variants_for(question.num_ranks, len(question.profile.layers))
@@ -110,9 +121,14 @@ class _Comparing:
     """A comparison in progress, with partitions and costs by placement, which families share."""
 
     def __init__(
-        self, comparison: Comparison, options: SolveOptions, stop: threading.Event
+        self,
+        comparison: Comparison,
+        options: SolveOptions,
+        stop: threading.Event,
+        on_found: OnFound | None,
     ) -> None:
         self.question, self.options, self.stop = comparison.question, options, stop
+        self._on_found = on_found
         self.comparison = comparison
         self.began, self.longest_s = time.monotonic(), 0.0
         self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
@@ -176,19 +192,27 @@ class _Comparing:
 
     def _solve(self, search: Search) -> Result:
         asked, options = self.question, self.options
+        listeners = self._listeners(search.title)
         if search.movement is not None:
-            return self._solve_travelling(search.movement)
+            return self._solve_travelling(search.movement, listeners)
         if search.placement is not None and not asked.partition_is_sought:
             problem = self._problem(search.placement)
             profile = asked.profile if asked.partition is None else None
-            return solve_repartitioning(profile, problem, search.recompute, options, stop=self.stop)
+            return solve_repartitioning(
+                profile, problem, search.recompute, options, listeners, self.stop
+            )
         candidates = self._candidates(search)
         chosen = solve_best_of(
-            candidates, asked.profile, asked.partitioning, options, stop=self.stop
+            candidates, asked.profile, asked.partitioning, options, listeners, self.stop
         )
         return chosen.result
 
-    def _solve_travelling(self, movement: WeightMovement) -> Result:
+    def _listeners(self, title: str) -> Listeners:
+        """Return the listeners that are told of the improvements of a search."""
+        tell = None if self._on_found is None else partial(self._on_found, title)
+        return lambda problem: tell
+
+    def _solve_travelling(self, movement: WeightMovement, listeners: Listeners) -> Result:
         """Search with weights that travel.
 
         Raises:
@@ -201,7 +225,7 @@ class _Comparing:
         if not found:
             raise SynthError(next(iter(refusals.values())))
         chosen = solve_choosing_weights(
-            found, (), asked.profile, asked.partitioning, self.options, stop=self.stop
+            found, (), asked.profile, asked.partitioning, self.options, listeners, self.stop
         )
         return chosen.result
 

@@ -29,8 +29,7 @@ def counted(tmp_path: Path) -> Path:
 
 def solved(synth: Synth, profile: Path, *more: str | Path) -> tuple[str, dict[str, Any]]:
     common = ("solve", profile, *SIZE, "--placement", "linear", "--partition", "even", *more)
-    text = synth(*common, "--time-limit", "5s").stdout
-    return text, json.loads(synth(*common, "--time-limit", "5s", "--format", "json").stdout)
+    return synth(*common).stdout, json.loads(synth(*common, "--format", "json").stdout)
 
 
 def test_solve_and_show_say_the_mfu_once_the_peak_is_known(
@@ -41,9 +40,9 @@ def test_solve_and_show_say_the_mfu_once_the_peak_is_known(
     expected = RANK_FLOPS / (found["makespan_us"] / 1e6) / 8e12
     assert found["mfu"] == pytest.approx(expected)
     assert f"tokens/s, MFU {100 * expected:.2f} %" in text and "  MFU  " in text
-    by_name = {rival["name"]: rival for rival in found["rivals"]}
-    rival = by_name["1f1b"]
-    assert rival["mfu"] == pytest.approx(RANK_FLOPS / (rival["makespan_us"] / 1e6) / 8e12)
+    assert found["rivals"]
+    for rival in found["rivals"]:
+        assert rival["mfu"] == pytest.approx(RANK_FLOPS / (rival["makespan_us"] / 1e6) / 8e12)
     shown = synth("show", plan, "--html", html)
     assert f"tokens/s, MFU {100 * expected:.2f} %" in shown.stdout
     assert f"MFU {100 * expected:.2f} %" in html.read_text()
@@ -93,7 +92,7 @@ def test_frontier_has_it_for_every_point(synth: Synth, counted: Path, tmp_path: 
         saved_bytes=10**6, output_bytes=10**5,
     )  # fmt: skip
     Profile.from_times("mine", [layer], peak_flops_per_s=8e12).save(counted)
-    curve = ("frontier", counted, *SIZE, "--points", "2", "--time-limit", "2s", "--jobs", "1")
+    curve = ("frontier", counted, *SIZE, "--points", "2", "--time-limit", "30s", "--jobs", "1")
     ended = synth(*curve, "-o", tmp_path / "c.json", "--html", tmp_path / "c.html")
     assert "MFU" in ended.stdout, ended.stderr
     page = (tmp_path / "c.html").read_text()

@@ -82,6 +82,31 @@ def test_the_time_left_is_that_until_the_limit() -> None:
     assert line.text(now + 30) == "compare 30 s, at most 0 s left: zb-h2"
 
 
+def test_an_estimate_of_the_time_left_takes_the_place_of_a_limit() -> None:
+    line, now = ProgressLine("profile"), time.monotonic()
+    line.tell("measuring a", until=now + 60, expected=now + 10)
+    assert line.text(now + 3) == "profile 3 s, about 7 s left: measuring a"
+    line.tell("measuring b")
+    assert line.text(now + 3) == "profile 3 s, at most 57 s left: measuring b"
+
+
+def test_compare_shows_bound_and_gap_while_it_searches(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(ProgressLine, "tell", lambda line, text, *_, **__: told.append(text))
+    size = ("--ranks", "4", "--micro-batches", "4", "--time-limit", "4s")
+    ended = synth(
+        "compare", NAME, *size, "--only", "1f1b", "--placement", "linear", "--partition", "even"
+    )
+    assert ended.code == 0, ended.stderr
+    of_search = [text for text in told if text.startswith("solved linear: makespan ")]
+    assert any(
+        re.search(r"s, bound [\d.]+ \w+, gap [\d.]+ %; best makespan so far .*\(1f1b\)", text)
+        for text in of_search
+    ), told
+
+
 def test_without_a_terminal_there_is_no_line(synth: Synth) -> None:
     ended = synth(*SMALL_SOLVE, "--mem-limit", "40GB")
     assert ended.code == 0

@@ -32,6 +32,7 @@ class ProgressLine:
     def __init__(self, name: str = "") -> None:
         """Take the name of the command; the line begins with `start`."""
         self._name, self._text, self._until = name, "", math.inf
+        self._expected: float | None = None
         self._began = self._printed_at = time.monotonic()
         self._lock = threading.RLock()
         self._ended = threading.Event()
@@ -39,9 +40,11 @@ class ProgressLine:
         self._terminal: TextIO | None = None
         self._is_drawn, self._is_within_line = False, False
 
-    def tell(self, text: str, until: float | None = None) -> None:
-        """Say what is being done, and until which moment (`time.monotonic`) at the latest."""
-        self._text = text
+    def tell(self, text: str, until: float | None = None, expected: float | None = None) -> None:
+        """Say what is being done, until which moment (`time.monotonic`) at the latest, and until
+        which one by an estimate.
+        """
+        self._text, self._expected = text, expected
         self.limit(until)
 
     def limit(self, until: float | None) -> None:
@@ -51,7 +54,9 @@ class ProgressLine:
     def text(self, now: float) -> str:
         """Return the line at a moment: the time that it took, the time left, and what is done."""
         line = f"{self._name} {now - self._began:.0f} s"
-        if self._until < math.inf:
+        if self._expected is not None:
+            line += f", about {max(0.0, self._expected - now):.0f} s left"
+        elif self._until < math.inf:
             line += f", at most {max(0.0, self._until - now):.0f} s left"
         return f"{line}: {self._text}" if self._text else line
 

@@ -38,7 +38,7 @@ class ProgressReporter:
             self._request.save_so_far(incumbent)
             self._saved = incumbent.schedule
         self._line.tell(
-            f"{self._objective.words} {format_us(incumbent.value_us)}, {_bound(incumbent)}"
+            f"{self._objective.words} {format_us(incumbent.value_us)}, {bound_of(incumbent)}"
         )
         now = time.monotonic()
         if now - self._told_at >= self._pause_s:
@@ -52,14 +52,15 @@ class ProgressReporter:
         peak = max(incumbent.peak_bytes)
         return (
             f"{incumbent.elapsed_s:7.1f} s  {self._objective.words} "
-            f"{format_us(incumbent.value_us)}  {_bound(incumbent)}  "
+            f"{format_us(incumbent.value_us)}  {bound_of(incumbent)}  "
             f"bubble rate {percent(rate)}  mean idle {percent(idle)}  peak "
             f"{format_bytes(peak)} on rank {incumbent.peak_bytes.index(peak)}  "
             f"by {incumbent.found_by}"
         )
 
 
-def _bound(incumbent: "Incumbent") -> str:
+def bound_of(incumbent: "Incumbent") -> str:
+    """Return the lower bound of a search so far, and the gap to it."""
     if incumbent.lower_bound_us == 0:
         return "no bound yet"
     return f"bound {format_us(incumbent.lower_bound_us)}, gap {percent(incumbent.gap)}"

@@ -1,0 +1,63 @@
+"""The time that profiling still takes, by an estimate from the rounds that have ended."""
+
+import pytest
+import torch
+
+from synth.runtime.profiling.pace import ProfilingPace, ProfilingProgress
+from synth.runtime.profiling.profile_model import profile_model
+from synth.workload import Workload
+
+TINY = {"vocabulary_size": 64, "width": 32, "num_blocks": 5, "num_heads": 2, "context_length": 16}
+
+
+class Clock:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_rounds_to_come_take_as_long_as_those_before_and_layers_as_the_mean() -> None:
+    clock, said = Clock(), list[ProfilingProgress]()
+    pace = ProfilingPace(3, 4, said.append, clock)
+    pace.begin("a")
+    assert said[-1].left_s is None
+    clock.now_s += 1
+    pace.end_round()
+    assert said[-1] == ("a", 1, 3, 1, 4, 3 + 2 * 4)
+    for _ in range(3):
+        clock.now_s += 1
+        pace.end_round()
+    clock.now_s += 2  # memory is measured behind the rounds
+    pace.begin("b")
+    assert said[-1] == ("b", 2, 3, 0, 4, 2 * 6)
+    clock.now_s += 10
+    pace.end_round()
+    assert said[-1].left_s == pytest.approx(30 + (6 + 40) / 2)
+    assert said[-1].words == "b (2 of 3), round 1 of 4"
+
+
+def test_more_layers_than_were_foreseen_are_counted() -> None:
+    said = list[ProfilingProgress]()
+    pace = ProfilingPace(1, 1, said.append, Clock())
+    for name in "ab":
+        pace.begin(name)
+        pace.end_round()
+    assert [(each.number, each.of) for each in said] == [(1, 1), (1, 1), (2, 2), (2, 2)]
+    assert said[-1].left_s == 0
+
+
+def test_a_profile_tells_every_round_of_every_distinct_layer() -> None:
+    said = list[ProfilingProgress]()
+    workload = Workload(model="gpt", arguments=TINY, micro_batch_size=1, sequence_length=16)
+    device = torch.device("cpu")
+    profile = profile_model(workload, device, warmup=1, iterations=2, on_progress=said.append)
+    names = list(profile.layer_profiles)
+    assert names == ["embedding", "block.0", "head"]
+    assert [(each.layer, each.number, each.of, each.round) for each in said] == [
+        (name, number, 3, ended) for number, name in enumerate(names, 1) for ended in range(4)
+    ]
+    assert said[-1].left_s == 0
