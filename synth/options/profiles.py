@@ -24,10 +24,14 @@ def load_profile(
     warn_of(profile.provenance.conditions, f"profile {profile.name}")
     if peak_flops is not None:
         profile = profile.replace(peak_flops_per_s=parse_flops_per_s(peak_flops))
-        if profile.flops is None:
+        unknown = next(
+            (name for name, one in profile.layer_profiles.items() if one.forward_flops is None),
+            None,
+        )
+        if unknown is not None:
             talk(
-                f"profile {profile.name} lacks the FLOPs of its layers, so there is no MFU; "
-                f"`synth profile` counts them"
+                f"profile {profile.name} lacks the FLOPs of layer {unknown}, so there is no MFU; "
+                f"`synth profile MODEL` counts them, and a CSV has them in a column forward_GFLOP"
             )
     if links:
         return profile.replace(links=read_links(links, profile.links))

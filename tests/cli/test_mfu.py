@@ -65,7 +65,7 @@ def test_a_peak_without_flops_is_told_of(synth: Synth, counted: Path) -> None:
     del data["layer_profiles"]["block"]["forward_flops"]
     counted.write_text(json.dumps(data))
     ended = synth("compare", counted, *SIZE, "--no-solve", "--only", "1f1b", "--peak-flops", "1e12")
-    assert "lacks the FLOPs of its layers, so there is no MFU" in ended.stderr
+    assert "lacks the FLOPs of layer block, so there is no MFU" in ended.stderr
     assert "MFU" not in ended.stdout
 
 
