@@ -50,6 +50,7 @@ def solve(
     partition: str | Sequence[int] | None = None,
     recompute: str | None = None,
     weights: str = "stay",
+    data_parallel: int = 1,
     link: str | Sequence[str] | None = None,
     time_limit: str | float = 60,
     gap: str | float = 0.005,
@@ -78,6 +79,8 @@ def solve(
             `"auto"`: search; None: auto.
         weights: `"stay"`: each rank keeps its stages; `"ring"` or `"gather"`: every rank runs whole
             micro-batches and weights travel (WeiPipe, ZeRO); `"auto"`: the best of these.
+        data_parallel: pipelines side by side, each with `ranks` and `micro_batches`, that share the
+            optimizer state of each stage (ZeRO-1). The plan is for all their ranks.
         link: latency and bandwidth instead of the profile's: `"10us,25GB/s"` between all ranks,
             `"8:20us,200Gb/s"` between nodes of 8 ranks; or several of these.
         time_limit: of the search, in seconds.
@@ -119,6 +122,7 @@ def solve(
             solver="cpsat",
             verbose=False,
             weights=option_text(weights, "weights", "'stay', 'ring', 'gather' or 'auto'"),
+            data_parallel=whole_number(data_parallel, "data_parallel", 1),
         )
     )
     result = _search(asked, on_improvement)

@@ -18,6 +18,7 @@ from synth.cli.read.options import (
     MicroBatchesOption,
     ObjectiveOption,
     PeakFlopsOption,
+    PipelinesOption,
     ProfileArgument,
     RanksOption,
     SeedOption,
@@ -61,6 +62,7 @@ def command(
     partition: ChosenPartitionOption = None,
     recompute: ChosenRecomputeOption = None,
     weights: WeightsOption = "stay",
+    data_parallel: PipelinesOption = 1,
     link: LinkOption = None,
     peak_flops: PeakFlopsOption = None,
     time_limit: Annotated[
@@ -136,6 +138,7 @@ def command(
             verbose=verbose,
             weights=weights,
             peak_flops=peak_flops,
+            data_parallel=data_parallel,
         )
     )
     if asked.travelling:

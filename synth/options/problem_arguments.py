@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from synth.options.data_parallel import check_one_copy
 from synth.options.objective import read_objective
 from synth.options.partition import read_partition
 from synth.profile import Profile
@@ -25,6 +26,7 @@ class ProblemArguments:
         caps_bytes: memory limit of each rank; None: no limit.
         recomputed_layers: layers that are recomputed, as `profile` counts already.
         chooses_layers: let the search choose layers to recompute.
+        num_pipelines: pipelines side by side, of which the problem is one.
     """
 
     profile: Profile
@@ -34,6 +36,7 @@ class ProblemArguments:
     caps_bytes: tuple[int, ...] | None = None
     recomputed_layers: tuple[int, ...] = ()
     chooses_layers: bool = False
+    num_pipelines: int = 1
 
     def on(self, where: "Placement", should_stop: Callable[[], bool] = lambda: False) -> "Problem":
         """Make the problem on a placement, with the partition given or else a balanced one.
@@ -43,12 +46,14 @@ class ProblemArguments:
             should_stop: ends the search for a balanced partition.
 
         Raises:
-            SynthError: a partition for other stages or layers, or too few layers or micro-batches.
+            SynthError: a partition for other stages or layers, too few layers or micro-batches, or
+                copies of stages in pipelines side by side.
         """
         from synth.partition_costs import partition_costs
         from synth.plan.partition.balance import balance, is_proven_best
         from synth.solver.problem import Problem
 
+        check_one_copy(where, self.num_pipelines)
         objective = read_objective(self.objective)
         given = read_partition(self.partition, where)
         sizes = given or balance(

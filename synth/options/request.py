@@ -29,7 +29,8 @@ class Request:
     """A problem with all that a plan file records about it.
 
     `recompute` are the stages that recompute; None: chosen by the search. `costs_from` is the
-    profile with the listed layers recomputed; None: none were listed.
+    profile of the search, with the listed layers recomputed and the optimizer state shared; None:
+    it is `profile`. The problem is that of one of `num_pipelines` side by side.
     """
 
     profile: Profile
@@ -42,6 +43,7 @@ class Request:
     recompute: tuple[int, ...] | None = ()
     deadline: Deadline = field(default_factory=Deadline.unlimited)
     costs_from: Profile | None = None
+    num_pipelines: int = 1
 
     @property
     def as_run(self) -> Profile:
@@ -86,18 +88,30 @@ class Request:
         assert problem.partition is not None
         return replace(self, problem=problem, partition=problem.partition)
 
+    def of_all_pipelines(self) -> "Request":
+        """Return the request for the ranks of all pipelines side by side."""
+        from synth.plan.weights.side_by_side import problem_of_all
+
+        if self.num_pipelines == 1:
+            return self
+        whole = problem_of_all(self.problem, self.profile, self.num_pipelines)
+        return replace(self, problem=whole, num_pipelines=1)
+
     def plan(self, found: "Incumbent | Result") -> "Plan":
-        """Return the plan file of a solution."""
+        """Return the plan file of a solution, for the ranks of all pipelines."""
         from synth.plan.claim import claim_of
+        from synth.plan.weights.side_by_side import of_all
         from synth.schedule.files.plan_file import Plan
 
-        assert found.schedule is not None
+        whole = self.of_all_pipelines()
+        solution = of_all(found, whole.problem, self.num_pipelines)
+        assert solution.schedule is not None
         return Plan.of(
             self.profile,
             self.partition,
-            found.schedule,
-            claim=claim_of(found, self.problem, self.options),
-            caps_bytes=self.problem.caps_bytes,
+            solution.schedule,
+            claim=claim_of(solution, whole.problem, self.options),
+            caps_bytes=whole.problem.caps_bytes,
             arguments=self.arguments,
             recomputed_layers=self.problem.recomputed_layers,
         )

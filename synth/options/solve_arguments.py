@@ -14,6 +14,7 @@ from synth.options.candidates import (
     is_choice,
     read_candidates,
 )
+from synth.options.data_parallel import check_data_parallel
 from synth.options.deadline import Deadline
 from synth.options.defaults import SolveChoices, choices, chooses_layers
 from synth.options.hint import hint_name, read_hint
@@ -65,6 +66,7 @@ class SolveArguments:
     verbose: bool
     weights: str = STAY
     peak_flops: str | None = None
+    data_parallel: int = 1
 
     @property
     def is_for_one(self) -> bool:
@@ -126,6 +128,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     Raises:
         SynthError: an option is wrong, or options do not go together.
     """
+    from synth.plan.weights.side_by_side import sharing_optimizer
     from synth.schedule.files.plan_file import check_replaceable
 
     as_given, given = given, with_weights(given)
@@ -135,9 +138,10 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     target = _target(given.mem_limit, given.target)
     if target is not None and given.deterministic:
         raise SynthError(NOT_REPEATABLE)
+    check_data_parallel(given)
     profile = load_profile(given.profile_name, given.link, given.peak_flops)
     layers = read_layers(given.recompute or "none", len(profile.layers))
-    as_run = recomputing(profile, layers)
+    as_run = recomputing(sharing_optimizer(profile, given.data_parallel), layers)
     limit = read_limit(given.mem_limit, given.ranks, profile, given.mem_reserve)
     chosen = _choices(given, profile, layers)
     asked = ProblemArguments(
@@ -150,6 +154,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
         # The least limit is searched with whole stages, as its steps share their results.
         chooses_layers=given.target is None
         and chooses_layers(chosen, len(profile.layers), parse_seconds(given.time_limit)),
+        num_pipelines=given.data_parallel,
     )
     travelling = read_travelling(as_given, asked)
     if travelling and given.weights != AUTO:
@@ -170,6 +175,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
         recompute=read_recompute(chosen.recompute, problem.costs.num_stages),
         deadline=deadline,
         costs_from=as_run,
+        num_pipelines=given.data_parallel,
     )
     if is_steady(given.target):
         _check_keeps_saved(request)
@@ -241,7 +247,13 @@ def _recorded(
         "hint": hint_name(given.hint) or "none",
     }
     weights = None if given.weights == STAY else given.weights
-    optional = {"target": given.target, "mem_reserve": given.mem_reserve, "weights": weights}
+    pipelines = None if given.data_parallel == 1 else str(given.data_parallel)
+    optional = {
+        "target": given.target,
+        "mem_reserve": given.mem_reserve,
+        "weights": weights,
+        "data_parallel": pipelines,
+    }
     return recorded | {name: text for name, text in optional.items() if text is not None}
 
 

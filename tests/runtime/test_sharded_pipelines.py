@@ -70,6 +70,14 @@ def test_gradients_and_their_norm_are_those_of_one_process(name: str) -> None:
         assert [norm for _, norm in answers] == pytest.approx([squares**0.5] * 3, rel=1e-6)
 
 
+@pytest.mark.parametrize(("name", "num_ranks"), [("pipeoffload:2,full", 2), ("bpipe", 4)])
+def test_activations_may_move_where_whole_parameters_stay(name: str, num_ranks: int) -> None:
+    levels = (Sharded.OPTIMIZER, Sharded.GRADIENTS)
+    schedules = [sharded_pipelines(generate(name, num_ranks, 4), 2, level) for level in levels]
+    for answers in RankThreads().run(replayed, 2 * num_ranks, schedules):
+        assert [wrong for wrong, _ in answers] == [[], []]
+
+
 def plan_of(profile: Profile, schedule: Schedule) -> Plan:
     num_stages, num_layers = schedule.placement.num_stages, len(profile.layers)
     sizes = [num_layers // num_stages] * num_stages

@@ -9,6 +9,7 @@ from torch import Tensor
 from synth.errors import SynthError
 from synth.op_kinds import MOVES
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.weight_flow import Sharded
 
 from ..gradients.copies_and_ties import check_alike
 from ..gradients.layout import GradientLayout
@@ -79,10 +80,12 @@ def _check(
             f"weights travel in this schedule, and layers share a parameter ({', '.join(tied)}); "
             f"each needs its own: untie them, or run a schedule whose weights stay"
         )
-    if any(op.kind in MOVES for program in lowered.schedule.programs for op in program):
+    flow, programs = lowered.schedule.weights, lowered.schedule.programs
+    stays = flow is not None and flow.sharded != Sharded.WEIGHTS
+    if not stays and any(op.kind in MOVES for program in programs for op in program):
         raise SynthError(
             "both weights and saved activations move in this schedule, which cannot be run; leave "
-            "out the ops O, L, K and G"
+            "out the ops O, L, K and G, or keep whole parameters on the ranks that use them"
         )
     seen: dict[int, int] = {}
     for number, stage in stages.items():

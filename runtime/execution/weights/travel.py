@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from synth.op_kinds import VISITS, OpKind
+from synth.op_kinds import TIMELESS, VISITS, OpKind
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.lower import Action, Lowered, Transfer
 from synth.schedule.ops import Op, Value, ValueKind
@@ -186,7 +186,7 @@ class WeightTravel:
         if self._goes_up(op):
             kept = self._kept[op.stage]
             return passing_up(self._lowered.effects, op, kept, self._slots, self._table)
-        if op.kind in VISITS or op.kind == OpKind.STEP:
+        if op.kind in TIMELESS or op.kind == OpKind.STEP:
             return work
         effects, kept = self._lowered.effects, self._kept[op.stage]
         read = {v.kind: self._slots.number(v) for v in effects.reads(op) if v.kind in _KINDS}

@@ -66,6 +66,15 @@ WeightsOption = Annotated[
         "and gathered (ZeRO, FSDP); auto: the best of these and of data parallelism."
     ),
 ]
+PipelinesOption = Annotated[
+    int,
+    typer.Option(
+        "--data-parallel",
+        min=1,
+        help="Pipelines side by side, each with --ranks and --micro-batches, that share the "
+        "optimizer state of each stage (ZeRO-1). The plan is for all their ranks.",
+    ),
+]
 LinkOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -57,7 +57,11 @@ def finish(
     Raises:
         NoSchedule: nothing was.
     """
+    from synth.plan.weights.side_by_side import of_all
+
     request = request.on(result.problem)
+    num_pipelines, request = request.num_pipelines, request.of_all_pipelines()
+    result = of_all(result, request.problem, num_pipelines)
     if result.schedule is not None:
         request.save(result)
     if format == Format.JSON:

@@ -6,6 +6,7 @@ The scope of the bound decides how it is proven:
 
     not searched      the largest work of a rank, of schedules with the same ops
     weights travel    closed forms over all schedules whose weights travel in the same way
+    side by side      one of the pipelines that share optimizer state, as below
     R in it, or auto  closed forms in which no B waits for its R; auto: whichever layers too
     this partition    closed forms; then the solver, begun from the plan, until it has the bound
     all partitions    this one as above, the others by bounds of runs of layers, one by one the rest
@@ -29,6 +30,7 @@ from synth.plan.reprove.claim_search import ClaimSearch
 from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.tuning import REPROVE
+from synth.plan.weights.side_by_side import one_pipeline, sharing_optimizer
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.schedule.files.claim import NOT_SEARCHED
@@ -113,7 +115,15 @@ class _Reproving:
         return self._verdict(reached_us, BoundScope.PARTITION.words, on_trust)
 
     def _of_travelling(self) -> Reproof:
-        """Prove a bound of schedules whose weights travel as these do, by closed forms."""
+        """Prove a bound of schedules whose weights travel as these do, by closed forms.
+
+        Pipelines side by side are as fast as one of them, but for collectives.
+        """
+        one = one_pipeline(self.plan)
+        if one is not None:
+            shared = self.profile and sharing_optimizer(self.profile, len(self.plan.placement))
+            found = _Reproving(one, self.timeline, self.options, shared, self.stop).run()
+            return replace(found, holds_for=f"each pipeline, in {found.holds_for}")
         flow = self.schedule.weights
         is_gathered = flow is not None and flow.weights == Route.GATHER
         movement = WeightMovement.GATHER if is_gathered else WeightMovement.RING

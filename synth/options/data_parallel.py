@@ -1,0 +1,52 @@
+"""Checks of `--data-parallel` of `synth solve`: pipelines side by side, in one plan."""
+
+from typing import TYPE_CHECKING
+
+from synth.errors import SynthError
+
+if TYPE_CHECKING:
+    from synth.options.solve_arguments import SolveArguments
+    from synth.schedule.model import Placement
+
+
+def check_data_parallel(given: "SolveArguments") -> None:
+    """Refuse what is not for several pipelines side by side.
+
+    Raises:
+        SynthError: there is less than one pipeline, or an option that goes with one only.
+    """
+    if given.data_parallel < 1:
+        raise SynthError(
+            f"--data-parallel {given.data_parallel} is not understood; give 1 pipeline or more"
+        )
+    if given.data_parallel == 1:
+        return
+    refused = {
+        f"--weights {given.weights}": (
+            given.weights != "stay",
+            "with which each rank is data-parallel already; leave one of them out",
+        ),
+        "--target": (
+            given.target is not None,
+            "which is met by one pipeline; give a --mem-limit of a size",
+        ),
+    }
+    for option, (is_given, why) in refused.items():
+        if is_given:
+            raise SynthError(
+                f"{option} and --data-parallel {given.data_parallel} do not go together: "
+                f"{option.split()[0]} is an option {why}"
+            )
+
+
+def check_one_copy(where: "Placement", num_pipelines: int) -> None:
+    """Refuse copies of stages in pipelines side by side.
+
+    Raises:
+        SynthError: the placement has some.
+    """
+    if num_pipelines > 1 and len(where.ranks) > 1:
+        raise SynthError(
+            f"a placement with {len(where.ranks)} copies of each stage and --data-parallel "
+            f"{num_pipelines} do not go together; take one with a single copy, such as linear or v"
+        )

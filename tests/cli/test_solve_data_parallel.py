@@ -1,0 +1,58 @@
+"""`synth solve --data-parallel`: the plan of all pipelines, its memory, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.weight_flow import Sharded
+from tests.cli.conftest import NAME, Synth
+
+SOLVE = (
+    *("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--link", "10us,25GB/s"),
+    *("--time-limit", "60s", "--gap", "80%"),
+)
+
+
+def test_the_plan_is_for_all_pipelines_within_a_limit_that_one_alone_exceeds(
+    synth: Synth, tmp_path: Path
+) -> None:
+    alone, path = tmp_path / "alone.json", tmp_path / "plan.json"
+    common = ("--placement", "linear", "--recompute", "none", "--partition", "even")
+    assert synth(*SOLVE, *common, "-o", alone).code == 0
+    solved = synth(*SOLVE, *common, "--data-parallel", "4", "-o", path, "--format", "json")
+    assert solved.code == 0, solved.stderr
+    one, all_of_them = Plan.load(alone), Plan.load(path)
+    assert (all_of_them.num_ranks, all_of_them.num_micro_batches) == (16, 32)
+    flow = all_of_them.schedule().weights
+    assert flow is not None and flow.sharded == Sharded.OPTIMIZER
+    assert flow.homes == tuple((s, s + 4, s + 8, s + 12) for s in range(4))
+    # A rank keeps parameters, gradients and a quarter of the optimizer state.
+    stage = all_of_them.costs.stages[0]
+    assert stage == one.costs.stages[0]
+    kept = stage.parameter_bytes + stage.gradient_bytes
+    saved = (stage.static_bytes - kept) * 3 // 4
+    found = json.loads(solved.stdout)
+    assert found["value_us"] == all_of_them.claim.value_us >= found["lower_bound_us"]
+    proven = synth("check", path, "--prove")
+    assert proven.code == 0 and "proven again for each pipeline" in " ".join(proven.stdout.split())
+    limit = max(one.claim.peak_bytes) - saved // 2
+    within = synth(*SOLVE, *common, "--mem-limit", f"{limit}B", "--data-parallel", "4", "-o", path)
+    assert within.code == 0, within.stderr
+    assert max(Plan.load(path).claim.peak_bytes) <= limit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--weights", "gather"), "--weights gather and --data-parallel 2 do not go together"),
+        (("--mem-limit", "min", "--target", "110%"), "--target and --data-parallel 2"),
+        (("--placement", "bidirectional"), "with 2 copies of each stage and --data-parallel 2"),
+    ],
+)
+def test_what_is_for_one_pipeline_is_refused(
+    synth: Synth, arguments: tuple[str, ...], words: str
+) -> None:
+    ended = synth(*SOLVE, *arguments, "--data-parallel", "2")
+    assert ended.code == 2 and words in " ".join(ended.stderr.split())
