@@ -210,6 +210,32 @@ def test_gloo_does_the_same(pool: Any, num_ranks: int, names: list[str]) -> None
     assert by_rank == [[[]] * len(names)] * num_ranks
 
 
+def clipped(rank: int, size: int, name: str) -> tuple[float, float]:
+    """The global norm before gradients are clipped, and this rank's sum of squares after it."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate(name, size, 2 * size)
+    stages = build_stages(schedule.placement.num_stages)
+    pipeline = Pipeline(schedule, {n: [s] for n, s in enumerate(stages)}, group=group_here())
+    pipeline.step(Batch(*build_batch(schedule.num_micro_batches)))
+    norm = float(pipeline.clip_grad_norm_(0.1))
+    updated = (p for each in pipeline.updated.values() for p in each.parameters())
+    return norm, sum(float(gradient_of(p).double().square().sum()) for p in updated)
+
+
+@pytest.mark.parametrize(
+    "name", ["weipipe", "weipipe:wzb2", "zero:1", "zero:1,zero-2", "zero:1,zero-1"]
+)
+def test_gradients_are_clipped_by_the_norm_of_one_process(name: str) -> None:
+    found = RankThreads().run(clipped, 2, name)
+    gradients = [g for stage in plain_autograd(2, 4) for g in stage]
+    wanted = sum(float(gradient.double().square().sum()) for gradient in gradients) ** 0.5
+    assert wanted > 0.1
+    assert [norm for norm, _ in found] == pytest.approx([wanted] * 2, rel=1e-6)
+    assert sum(squares for _, squares in found) ** 0.5 == pytest.approx(0.1, rel=1e-4)
+
+
 def beside_fsdp(rank: int, size: int, name: str) -> float:
     """The largest relative difference of a stage's gradients from those of `fully_shard`."""
     from torch.distributed.device_mesh import init_device_mesh
