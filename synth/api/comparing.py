@@ -22,7 +22,7 @@ from synth.display import draw_with
 from synth.options.deadline import read_time_limit
 from synth.options.memory_limit import read_limit
 from synth.options.profiles import load_profile
-from synth.options.question import read_question, read_searches
+from synth.options.question import read_planners, read_question, read_searches
 from synth.units import parse_fraction
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def compare(
     placement: str | Sequence[str] | None = "auto",
     partition: str | Sequence[int] = "auto",
     recompute: str | None = None,
+    planner: str | Sequence[str] | None = None,
     link: str | Sequence[str] | None = None,
     time_limit: str | float = 30,
     gap: str | float = 0.005,
@@ -61,6 +62,7 @@ def compare(
         partition: layers per stage, `"even"`, or `"auto"`: even for published schedules, searched
             by the solver.
         recompute: as of `synth.solve`; None: auto with `placement="auto"`, else none.
+        planner: `"pipedream"` or `"2bw"`, or both: the choice of that published planner, too.
         link: latency and bandwidth instead of the profile's, as of `synth.solve`.
         time_limit: of each search, and of all published schedules together, in seconds.
         gap: the relative gap at which a search may stop.
@@ -92,4 +94,6 @@ def compare(
         seed=whole_number(seed, "seed"),
     )
     published = texts(only, "only", "1f1b")
-    return compared(question, published, read_searches(names, ranks, choice), options)
+    planners = read_planners(texts(planner, "planner", "pipedream") or ())
+    searches = read_searches(names, ranks, choice)
+    return compared(question, published, searches, options, planners=planners)

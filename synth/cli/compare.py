@@ -43,7 +43,7 @@ from synth.options.defaults import AUTO
 from synth.options.keywords import word
 from synth.options.memory_limit import MemoryLimit, is_least, read_limit
 from synth.options.profiles import load_profile
-from synth.options.question import read_question, read_searches
+from synth.options.question import read_planners, read_question, read_searches
 from synth.overwrite_guard import PAGE, check_replaceable
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs
@@ -93,6 +93,14 @@ def command(
         typer.Option(
             help="ring or gather: a further row of the solver, with weights that travel. Can be "
             "repeated.",
+            show_default="none",
+        ),
+    ] = None,
+    planner: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="pipedream or 2bw: a further row, the choice of that published planner, with its "
+            "prediction. Can be repeated.",
             show_default="none",
         ),
     ] = None,
@@ -153,6 +161,7 @@ def command(
         )
     searches = read_searches(placement or [AUTO], ranks, recompute, weights or ())
     searches = [] if no_solve else searches
+    planners = read_planners(planner or ())
     found = Comparison(question)
     options = SolveOptions(
         time_limit_s=parse_seconds(time_limit), gap=parse_fraction(gap), seed=seed
@@ -166,7 +175,15 @@ def command(
 
     def work(stop: threading.Event) -> "tuple[Comparison, bool]":
         compared = compare(
-            question, only, searches, options, progress, stop, found, progress.improved
+            question,
+            only,
+            searches,
+            options,
+            progress,
+            stop,
+            found,
+            progress.improved,
+            planners=planners,
         )
         return compared, stop.is_set()
 

@@ -15,6 +15,7 @@ from synth.units import shown
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Question, Search
+    from synth.plan.planners.planned import Planner
     from synth.plan.recompute.choice import Choice
 
 
@@ -76,6 +77,21 @@ def read_searches(
             raise SynthError(f"--weights {shown(name)} is not understood; give ring or gather")
         searches.append(Search(name, None, movement=WeightMovement(name)))
     return searches
+
+
+def read_planners(names: Sequence[str]) -> "list[Planner]":
+    """Return published planners by name.
+
+    Raises:
+        SynthError: there is no such planner.
+    """
+    from synth.plan.planners.planned import Planner
+
+    known = [str(planner) for planner in Planner]
+    for name in names:
+        if name not in known:
+            raise SynthError(f"--planner {shown(name)} is unknown; give {' or '.join(known)}")
+    return [Planner(name) for name in names]
 
 
 def _on_any(recompute: str) -> "Choice":

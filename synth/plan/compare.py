@@ -17,8 +17,9 @@ from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.claim import claim_of
-from synth.plan.comparison import Comparison, Entry, Question, Refusal, Search
+from synth.plan.comparison import PLANNED, Comparison, Entry, Question, Refusal, Search
 from synth.plan.partition.balance import balance, is_proven_best
+from synth.plan.planners.planned import Planner, Prediction, planned
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.weights.choice import even_stages, travel_candidates
@@ -50,6 +51,8 @@ def compare(
     stop: threading.Event | None = None,
     so_far: Comparison | None = None,
     on_found: OnFound | None = None,
+    *,
+    planners: Sequence[Planner] = (),
 ) -> Comparison:
     """Simulate published schedules, and let the solver search on placements. Repeated names count
     once.
@@ -66,6 +69,7 @@ def compare(
         so_far: an empty comparison to fill, which other threads may read meanwhile.
         on_found: called with the title of a search and each improvement of its schedule or
             bound.
+        planners: published ones, whose choices become rows.
 
     Raises:
         SynthError: an unknown family, a partition of other layers or for no placement, or too many
@@ -88,6 +92,9 @@ def compare(
     for name in names:
         if running.begins(name, on_begin):
             running.add_published(name)
+    for planner in dict.fromkeys(planners):
+        if running.begins(f"{PLANNED}{planner}", on_begin):
+            running.add_planned(planner)
     for search in searches:
         if running.begins(search.title, on_begin):
             running.add_solved(search)
@@ -171,6 +178,19 @@ class _Comparing:
             self.comparison.refusals.append(Refusal(name, str(error)))
         else:
             self._add(name, sizes, verify(schedule, costs))
+
+    def add_planned(self, planner: Planner) -> None:
+        """Add the choice of a published planner, or the reason why there is none."""
+        asked = self.question
+        try:
+            sizes, costs, schedule, prediction = planned(
+                planner, asked.profile, asked.num_ranks, asked.num_micro_batches, asked.caps_bytes
+            )
+        except SynthError as error:
+            self.comparison.refusals.append(Refusal(f"{PLANNED}{planner}", str(error)))
+        else:
+            name = f"{PLANNED}{schedule.name}"
+            self._add(name, sizes, verify(schedule, costs), prediction=prediction)
 
     def add_solved(self, search: Search) -> None:
         """Add the solver's schedule on a placement, or the reason why there is none."""
@@ -294,9 +314,10 @@ class _Comparing:
         sizes: tuple[int, ...],
         simulated: tuple[Lowered, Timeline],
         claim: Claim | None = None,
+        prediction: Prediction | None = None,
     ) -> None:
         entry = _entry(self.question, name, sizes, simulated, claim)
-        self.comparison.entries.append(entry)
+        self.comparison.entries.append(replace(entry, prediction=prediction))
 
 
 def _entry(

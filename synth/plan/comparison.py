@@ -6,6 +6,7 @@ from typing import NamedTuple
 from synth.display import MOST_ROWS, Displayed
 from synth.objective import Objective
 from synth.plan.choose.candidates import Partitioning
+from synth.plan.planners.planned import Prediction
 from synth.plan.recompute.choice import Choice
 from synth.profile import Profile
 from synth.schedule.files.claim import Claim
@@ -14,6 +15,9 @@ from synth.schedule.model import Placement, Schedule
 from synth.solver.result import relative_gap
 from synth.solver.weights.travel import WeightMovement
 from synth.units import format_bytes, format_us
+
+# Prefix of the rows of published planners.
+PLANNED = "planned "
 
 # Prefix of the solver's rows before the placement, and suffix if stages recompute.
 SOLVED = "solved "
@@ -73,7 +77,8 @@ class Entry:
     published schedule. `delay` is the most updates between the weights that a gradient was computed
     with and those that it updates, over all stages, and `versions` the most that a stage holds.
     `steady_us` is the time of a micro-batch in the long run: with a flush the period over their
-    number, without one that while the pipeline is full (None: it never is).
+    number, without one that while the pipeline is full (None: it never is). `prediction` is that of
+    the published planner whose choice the schedule is.
     """
 
     name: str
@@ -93,6 +98,7 @@ class Entry:
     delay: int = 0
     versions: int = 1
     steady_us: float | None = None
+    prediction: Prediction | None = None
 
     @property
     def lower_bound_us(self) -> int | None:

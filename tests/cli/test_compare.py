@@ -201,6 +201,7 @@ def test_what_is_named_twice_is_looked_at_once(synth: Synth, tmp_path: Path) -> 
         (("--only", "2f2b"), "family '2f2b' is unknown"),
         (("--only", "interleaved:2,depth=3"), "interleaved takes a number of rounds from 2"),
         (("--placement", "w"), "placement 'w' is unknown"),
+        (("--planner", "gpipe"), "--planner 'gpipe' is unknown; give pipedream or 2bw"),
         (("--recompute", "all"), "--no-solve leaves the solver out"),
         (("--mem-limit", "min"), "which only synth solve does"),
         (("--mem-limit", "9999999999TB"), "is more than 1024TiB"),
@@ -215,6 +216,31 @@ def test_a_bad_argument_ends_in_2(synth: Synth, arguments: tuple[str, ...], word
     ended = synth("compare", NAME, *SIZE, "--no-solve", *arguments)
     assert (ended.code, ended.stdout) == (2, "")
     assert words in ended.stderr
+
+
+def test_the_choices_of_published_planners_are_rows_with_their_predictions(synth: Synth) -> None:
+    """Without transfers and updates that take time, one rank for each stage takes what is said."""
+    ended = synth(
+        "compare", NAME, "--ranks", "4", "-m", "24", "--no-solve", "--only", "pipedream",
+        "--planner", "pipedream", "--planner", "2bw", "--mem-limit", "60GB", "--format", "json",
+    )  # fmt: skip
+    rows = {row["name"]: row for row in json.loads(ended.stdout)["schedules"]}
+    planned = {name: row for name, row in rows.items() if name.startswith("planned ")}
+    assert len(planned) == 2 and rows["pipedream"]["prediction"] is None
+    for row in planned.values():
+        assert row["prediction"]["time_us"] <= row["steady_us"]
+        assert row["prediction"]["bound_by"].startswith("compute of ")
+        assert sum(row["partition"]) == 24
+
+
+def test_a_planner_that_finds_nothing_says_why(synth: Synth) -> None:
+    ended = synth(
+        "compare", NAME, "--ranks", "4", "-m", "8", "--no-solve", "--only", "pipedream",
+        "--planner", "2bw", "--planner", "pipedream", "--mem-limit", "3GB", "--width", "200",
+    )  # fmt: skip
+    refused = ended.stdout.split("not applicable:\n")[1]
+    assert "planned 2bw        no configuration of PipeDream-2BW on up to 4 ranks fits" in refused
+    assert "planned pipedream  no choice of stages and replicas on 4 ranks fits in" in refused
 
 
 def test_where_nothing_can_be_the_reasons_are_told(synth: Synth) -> None:

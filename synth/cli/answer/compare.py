@@ -47,6 +47,7 @@ def as_text(comparison: "Comparison", width: int) -> str:
         *(["\n".join(proofs)] if proofs else []),
     ]
     parts += _steady_state(comparison)
+    parts += _predictions(comparison)
     parts.append(plot(pareto, width))
     if comparison.refusals:
         parts.append("\n".join(("not applicable:", *_refused(comparison, width))))
@@ -163,6 +164,24 @@ def _steady_state(comparison: "Comparison") -> list[str]:
     return [f"{table(['schedule', 'ms of a micro-batch', 'delay', 'versions'], rows)}\n\n{note}"]
 
 
+def _predictions(comparison: "Comparison") -> list[str]:
+    """Return the predictions of published planners beside what the simulation shows."""
+    return [
+        fill(
+            f"{entry.name}: {told.time_us / 1000:,.3f} ms of a micro-batch predicted "
+            f"({told.bound_by}), {_found(entry.steady_us)} simulated; layers per stage "
+            f"{','.join(map(str, entry.partition))}",
+            _COLUMNS,
+        )
+        for entry in comparison.ranked()
+        if (told := entry.prediction) is not None
+    ]
+
+
+def _found(steady_us: float | None) -> str:
+    return "never full as" if steady_us is None else f"{steady_us / 1000:,.3f} ms"
+
+
 def _steady_us(entry: "Entry") -> float:
     return entry.steady_us or 0.0
 
@@ -228,6 +247,7 @@ def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> 
         "delay": entry.delay,
         "versions": entry.versions,
         "steady_us": entry.steady_us,
+        "prediction": None if entry.prediction is None else entry.prediction._asdict(),
         "fits": entry.fits,
         "on_front": is_on_front,
         "lower_bound_us": entry.lower_bound_us,
