@@ -14,7 +14,8 @@ class ProfilingProgress(NamedTuple):
         of: distinct layers of the model.
         round: rounds of this layer that have ended, warm-up included.
         rounds: of each layer.
-        left_s: estimate of the seconds that all further rounds take; None: no round has ended.
+        left_s: estimate of the seconds that all further rounds take; None: there is too little to
+            go by.
     """
 
     layer: str
@@ -33,7 +34,8 @@ class ProfilingProgress(NamedTuple):
 class ProfilingPace:
     """Estimates the time left from the rounds that have ended, and tells it after each round.
 
-    A layer that has not begun is expected to take as long as the layers before it in the mean.
+    A layer that has not begun is expected to take as long as the layers up to this one in the mean.
+    The first layer alone says nothing about the others: an embedding is much faster than a block.
     """
 
     def __init__(
@@ -81,9 +83,9 @@ class ProfilingPace:
 
     def _left_s(self, further_layers: int) -> float | None:
         done = self._number - 1
-        if self._round:
-            taken_s = self._taken_s()
-            own_s = taken_s * self._num_rounds / self._round
-            mean_s = (self._finished_s + own_s) / (done + 1)
-            return own_s - taken_s + further_layers * mean_s
-        return (further_layers + 1) * self._finished_s / done if done else None
+        if self._round == 0 or (done == 0 and further_layers):
+            return None
+        taken_s = self._taken_s()
+        own_s = taken_s * self._num_rounds / self._round
+        mean_s = (self._finished_s + own_s) / (done + 1)
+        return own_s - taken_s + further_layers * mean_s

@@ -27,17 +27,26 @@ def test_rounds_to_come_take_as_long_as_those_before_and_layers_as_the_mean() ->
     assert said[-1].left_s is None
     clock.now_s += 1
     pace.end_round()
-    assert said[-1] == ("a", 1, 3, 1, 4, 3 + 2 * 4)
+    assert tuple(said[-1]) == ("a", 1, 3, 1, 4, None)  # too little to go by
     for _ in range(3):
         clock.now_s += 1
         pace.end_round()
     clock.now_s += 2  # memory is measured behind the rounds
     pace.begin("b")
-    assert said[-1] == ("b", 2, 3, 0, 4, 2 * 6)
+    assert tuple(said[-1]) == ("b", 2, 3, 0, 4, None)
     clock.now_s += 10
     pace.end_round()
     assert said[-1].left_s == pytest.approx(30 + (6 + 40) / 2)
     assert said[-1].words == "b (2 of 3), round 1 of 4"
+
+
+def test_a_single_layer_is_estimated_from_its_first_round_on() -> None:
+    clock, said = Clock(), list[ProfilingProgress]()
+    pace = ProfilingPace(1, 4, said.append, clock)
+    pace.begin("a")
+    clock.now_s += 2
+    pace.end_round()
+    assert said[-1].left_s == 6
 
 
 def test_more_layers_than_were_foreseen_are_counted() -> None:
