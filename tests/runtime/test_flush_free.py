@@ -44,12 +44,13 @@ def _reads(name: str, n: int, k: int) -> Reads:
         "pipedream": lambda s, j, _: _both(j - (n - 1 - s)),
         "pipedream:vertical": lambda s, j, _: _both(j - (n - 1)),
         f"2bw:every={k}": lambda s, j, _: _both(j // k - 1),
+        f"2bw:recompute,every={k}": lambda s, j, _: _both(j // k - 1),
         "delayed-update": lambda s, j, _: (max(j - 2 * (n - 1 - s), 0), j),
         f"paci:every={k}": lambda s, j, _: (max(j - (n - 1 - s), 0) // k, j // k),
     }[name]
 
 
-STASHED = ("pipedream", "pipedream:vertical", "2bw:every={k}")
+STASHED = ("pipedream", "pipedream:vertical", "2bw:every={k}", "2bw:recompute,every={k}")
 NEWEST = ("delayed-update", "paci:every={k}", "paci:every=1")
 
 
@@ -334,6 +335,13 @@ def test_what_cannot_be_run_is_refused(what: str, message: str) -> None:
         schedule = replace(schedule, versions=rule)
     for said in RankThreads().run(_refused, 2, schedule, what):
         assert message in said
+
+
+def test_ranks_that_share_a_stage_without_a_flush_are_refused() -> None:
+    schedule = generate("pipedream:2-1", 3, 4)
+    for said in RankThreads().run(_refused, 3, schedule, "copies"):
+        assert "stage 0 is on 2 ranks, which would have to average its gradient before" in said
+        assert said.endswith("run a plan with each stage on one rank, such as pipedream")
 
 
 # Corrections of late gradients
