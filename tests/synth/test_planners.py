@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from synth.op_kinds import OpKind
 from synth.plan.planners.pipedream import pipedream_partition
 from synth.plan.planners.replicated_pipeline import ReplicatedPipeline, Term
 from synth.plan.planners.two_bw import TwoBwChoice, two_bw_configurations, two_bw_plan
+from synth.plan.weights.choice import even_stages
 from synth.profile import Profile
 from tests.synth.layered import invented
 
@@ -235,6 +237,13 @@ def sized(size: int, forward_us: int, saved: int) -> Profile:
 PROFILES = [sized(1, 10, 100), sized(2, 16, 200), sized(4, 28, 400)]
 
 
+@cache
+def _sizes(micro_batch_size: int, depth: int) -> tuple[int, ...]:
+    """Stages of equally many layers, as nearly as the larger last one lets them."""
+    profile = next(p for p in PROFILES if p.workload.micro_batch_size == micro_batch_size)
+    return even_stages(profile, depth)
+
+
 def _brute(
     profiles: list[Profile], num_ranks: int, batch: int, limit: float
 ) -> tuple[float, int, int, int, bool] | None:
@@ -247,13 +256,9 @@ def _brute(
                 m = batch / (w * b)
                 if m != int(m) or m < d or d > len(profile.layers):
                     continue
+                sizes = _sizes(b, d)
                 for r in (False, True):
-                    (one,) = [
-                        c
-                        for c in two_bw_configurations([profile], num_ranks, batch)
-                        if (c.width, c.depth, c.recompute) == (w, d, r)
-                    ]
-                    t, memory = _printed(profile, one.partition, w, m, r)
+                    t, memory = _printed(profile, sizes, w, m, r)
                     row = (b * w / t, w, d, b, r)
                     if memory <= limit and (best is None or row[0] > best[0]):
                         best = row
