@@ -123,3 +123,37 @@ def test_weights_that_travel_already_are_refused() -> None:
     once = sharded_pipelines(generate("1f1b", 2, 4), 2)
     with pytest.raises(ScheduleError, match="copies of its stages"):
         sharded_pipelines(once, 2)
+
+
+# Blocks of micro-batches: breadth-first with FSDP, and ZeroPP's blockwise order
+
+
+@pytest.mark.parametrize(("rounds", "count", "block"), [(2, 8, 0), (2, 8, 4), (3, 8, 2), (2, 6, 4)])
+@pytest.mark.parametrize("num_pipelines", [2, 4])
+def test_breadth_first_gathers_and_reduces_a_stage_once_for_each_block(
+    rounds: int, count: int, block: int, num_pipelines: int
+) -> None:
+    num_ranks, n = 4, num_pipelines
+    name = f"breadth-first:{rounds}" + (f",block={block}" if block else "")
+    schedule = sharded_pipelines(generate(name, num_ranks, count), n, Sharded.WEIGHTS)
+    lowered = verify(schedule, costs(num_ranks * rounds))[0]
+    blocks = -(-count // block) if block else 1
+    # A rank's last round runs forward and backward in a row, and so does its first round from one
+    # block to the next; each other round is gathered for both.
+    gathers = blocks * (2 * rounds - 2) + 1
+    sent = {
+        kind: sum(one.sent_bytes for one in lowered.collectives if one.kind == kind)
+        for kind in ("all-gather", "reduce-scatter")
+    }
+    assert sent["all-gather"] == num_ranks * gathers * (n - 1) * PARAMETERS
+    assert sent["reduce-scatter"] == num_ranks * blocks * rounds * (n - 1) * GRADIENTS
+
+
+def test_one_after_another_a_stage_is_gathered_for_each_micro_batch() -> None:
+    # Blocks of one micro-batch, the most that any order needs: as FSDP without a pipeline, of which
+    # each rank has one stage of each round.
+    rounds, count, n = 2, 6, 2
+    each = sharded_pipelines(generate("breadth-first:2,block=1", 4, count), n, Sharded.WEIGHTS)
+    lowered = verify(each, costs(4 * rounds))[0]
+    gathered = [one for one in lowered.collectives if one.kind == "all-gather"]
+    assert len(gathered) == 4 * (count * (2 * rounds - 2) + 1)
