@@ -18,7 +18,7 @@ run, and briefly if a certificate does not prove its bound.
 import threading
 from dataclasses import replace
 
-from synth.certificate import Certificate
+from synth.certificate import Certificate, ProverName
 from synth.objective import BoundScope
 from synth.partition_costs import partition_costs
 from synth.plan.partition.bounds import PartitionBounds, applies
@@ -43,6 +43,7 @@ from synth.solver.bounds.recheck import Recheck, recheck
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
+from synth.solver.weights.gather_proof import is_small, prove_gathers
 from synth.solver.weights.travel import TravelProblem, WeightMovement
 from synth.solver.weights.travel_bounds import prove_travel
 
@@ -115,9 +116,10 @@ class _Reproving:
         return self._verdict(reached_us, BoundScope.PARTITION.words, on_trust)
 
     def _of_travelling(self) -> Reproof:
-        """Prove a bound of schedules whose weights travel as these do, by closed forms.
+        """Prove a bound of schedules whose weights travel as these do.
 
-        Pipelines side by side are as fast as one of them, but for collectives.
+        Closed forms prove it, or the exact model if the bound rests on that. Pipelines side by side
+        are as fast as one of them, but for collectives.
         """
         one = one_pipeline(self.plan)
         if one is not None:
@@ -127,7 +129,14 @@ class _Reproving:
         flow = self.schedule.weights
         is_gathered = flow is not None and flow.weights == Route.GATHER
         movement = WeightMovement.GATHER if is_gathered else WeightMovement.RING
-        proven = prove_travel(TravelProblem(self.problem, movement))
+        travel = TravelProblem(self.problem, movement)
+        proven, certificate = prove_travel(travel), self.plan.claim.certificate
+        may_rest_on_model = certificate is None or certificate.prover == ProverName.EXACT
+        if may_rest_on_model and proven.bound_us < self.claimed_us and is_small(travel):
+            makespan_us, limit_s = self.timeline.makespan_us, self.search.left_s()
+            model = prove_gathers(travel, makespan_us, self.options, limit_s, self.stop.is_set)
+            proven = model.proven(travel)
+            self.proven_from = proven.certificate.words
         scope = self.plan.claim.bound_holds_for
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
         holds_for = f"weights that travel by {movement}, in {BoundScope.PARTITION.words}"

@@ -40,6 +40,11 @@ class TravelTuning:
     placing_share: float = 0.2
     # Share of moves on a ring that change the order of one rank alone.
     alone_share: float = 0.3
+    # Slots up to which all schedules with all-gathers are a model for CP-SAT, the share of the time
+    # left that it gets, and the growth of that time from which it is tried again.
+    most_exact_slots: int = 32
+    exact_share: float = 0.5
+    exact_growth: float = 1.5
     # Effort of an evaluation in a deterministic search, in seconds per op of all ranks.
     evaluation_s_per_op: float = 1e-5
     # Evaluations without a schedule after which a search without time ends.

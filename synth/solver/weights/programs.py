@@ -29,7 +29,7 @@ def make_schedule(
     headroom = None if headrooms is None else min(headrooms)
     placed = {order: with_visits(table, order, placing, headroom) for order in set(orders)}
     programs = [
-        tuple(_of_rank(travel, rank, placed[orders[rank % len(orders)]]))
+        tuple(of_rank(travel, rank, placed[orders[rank % len(orders)]]))
         for rank in range(travel.num_ranks)
     ]
     problem = travel.problem
@@ -43,12 +43,14 @@ def make_schedule(
     )
 
 
-def _of_rank(travel: TravelProblem, rank: int, ops: Iterable[Op]) -> Iterable[Op]:
-    """Number ops for a rank, and leave out visits at home."""
+def of_rank(travel: TravelProblem, rank: int, ops: Iterable[Op]) -> Iterable[Op]:
+    """Number ops, of which micro-batches are rounds, for a rank, and leave out visits at home."""
     flow, num_ranks = travel.flow(), travel.num_ranks
     numbers: defaultdict[tuple[OpKind, int], int] = defaultdict(int)
     for kind, stage, number, _ in ops:
-        if kind not in _COUNTED:
+        if kind == OpKind.STEP:
+            yield Op(kind, stage, number, rank)
+        elif kind not in _COUNTED:
             yield Op(kind, stage, number * num_ranks + rank, rank)
         elif not flow.keeps_all(stage, rank):
             yield Op(kind, stage, numbers[kind, stage], rank)

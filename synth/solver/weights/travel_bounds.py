@@ -51,9 +51,14 @@ def prove_travel(travel: TravelProblem) -> Proven:
     fitting = levels_that_may_fit(travel)
     if not fitting:
         return NOTHING_PROVEN
-    of_level = _on_ring if travel.movement == WeightMovement.RING else _gathered
-    us = min(of_level(travel, sharded) for sharded in fitting)
+    us = min(level_bound_us(travel, sharded) for sharded in fitting)
     return Proven.by_closed_forms(travel.problem.objective.value_us(Spans(us, us)))
+
+
+def level_bound_us(travel: TravelProblem, sharded: Sharded) -> int:
+    """The best of these bounds of the makespan for one kind of state kept by homes alone."""
+    of_level = _on_ring if travel.movement == WeightMovement.RING else _gathered
+    return of_level(travel, sharded)
 
 
 def levels_that_may_fit(travel: TravelProblem) -> list[Sharded]:

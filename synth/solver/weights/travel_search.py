@@ -26,6 +26,7 @@ from synth.solver.tuning import TRAVEL
 from synth.solver.weights.compute_order import ComputeOrder, changed
 from synth.solver.weights.equal_ranks import on_two_ranks
 from synth.solver.weights.first_orders import first_orders, published
+from synth.solver.weights.gather_proof import is_small, prove_gathers
 from synth.solver.weights.programs import make_schedule
 from synth.solver.weights.travel import (
     TravelProblem,
@@ -140,12 +141,15 @@ class TravelSearch:
         self._evaluations = self._all_evaluations()
         self._num_evaluations = 0
         self._is_exhausted = False
+        self._allowance = self.state.budget.allow(0.0)
+        self._exact_s = 0.0
         self.state.raise_bound(prove_travel(travel))
 
     def run(self, seconds: float | None = None) -> Result:
         """Search for some seconds, by default until the time limit, and return the best so far."""
         budget = self.state.budget
         allowance = budget.allow(budget.left_s() if seconds is None else seconds)
+        self._allowance = allowance
         effort_s = TRAVEL.evaluation_s_per_op * self.travel.problem.num_ops
         while not self._is_late(allowance):
             allowance.spend(effort_s)
@@ -177,14 +181,15 @@ class TravelSearch:
     def _all_evaluations(self) -> Iterator[bool]:
         """Yield True after each evaluation, or False if a move was impossible.
 
-        Published schedules come first, then all orders with the usual choices. Then annealing
-        alternates with other choices for the best orders.
+        Published schedules come first, then all orders with the usual choices and the exact model.
+        Then annealing alternates with other choices for the best orders.
         """
         yield from self._published()
         if not self._levels:
             return
         names = first_orders(self.travel)
         yield from self._tries(((o, p) for p in self._first_placings() for o in names), names)
+        yield from self._exactly()
         best = [scored.candidate.orders[0] for scored in self._pool] or [*names]
         others = ((order, placing) for placing in self._placings() for order in best)
         is_left = True
@@ -194,6 +199,7 @@ class TravelSearch:
             yield from self._tries(batch, names)
             if self._pool:
                 yield from self._annealing(self._begin())
+            yield from self._exactly()
 
     def _why_none(self) -> str:
         need = least_cap_bytes(self.travel)
@@ -228,6 +234,24 @@ class TravelSearch:
         for order, placing in pairs:
             self._try(_Candidate((order,), placing), names[order])
             yield True
+
+    def _exactly(self) -> Iterator[bool]:
+        """Solve the exact model, if it is small, and again once there is more time for it."""
+        state, limit_s = self.state, TRAVEL.exact_share * self._allowance.left_s()
+        is_wanted = Part.EXACT not in state.options.without and is_small(self.travel)
+        if not is_wanted or state.finished() or limit_s < TRAVEL.exact_growth * self._exact_s:
+            return
+        self._exact_s = limit_s
+        best_us = None if state.best is None else state.best.timeline.makespan_us
+        proof = prove_gathers(
+            self.travel, best_us, state.options, limit_s, state.budget.stop.is_set
+        )
+        if state.budget.is_deterministic:
+            self._allowance.spend(proof.spent_s)
+        if proof.schedule is not None:
+            state.offer(evaluate(self.travel.problem, proof.schedule, "cpsat"))
+        state.raise_bound(proof.proven(self.travel))
+        yield True
 
     def _first_placings(self) -> Iterator[Placing]:
         for level in self._levels:

@@ -1,0 +1,172 @@
+"""The exact optimum of small problems with all-gathers, by CP-SAT in a process of its own."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ortools.sat.python import cp_model
+
+from synth.certificate import Certificate, Proven, ProverName
+from synth.objective import Spans
+from synth.op_kinds import OpKind
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.weight_flow import Sharded
+from synth.solver.cpsat.parameters import quiet
+from synth.solver.cpsat.restarting_call import FOUND, ask
+from synth.solver.cpsat.run import Values
+from synth.solver.options import SolveOptions
+from synth.solver.tuning import CPSAT, TRAVEL
+from synth.solver.weights.gather_model import GatherModel, num_slots
+from synth.solver.weights.programs import of_rank
+from synth.solver.weights.travel import TravelProblem, WeightMovement
+from synth.solver.weights.travel_bounds import level_bound_us, levels_that_may_fit
+
+
+class GatherProof(NamedTuple):
+    """The outcome of the exact models of all kinds of sharded state.
+
+    Attributes:
+        bound_us: no schedule has a smaller makespan.
+        schedule: the best one found, if its makespan is below the given one.
+        is_complete: True if the schedule, or else the given makespan, is proven optimal.
+        spent_s: seconds of the clock, or deterministic ones.
+    """
+
+    bound_us: int
+    schedule: Schedule | None
+    is_complete: bool
+    spent_s: float
+
+    def proven(self, travel: TravelProblem) -> Proven:
+        """The bound in the problem's objective; every rank begins at 0, so spans are equal."""
+        value_us = travel.problem.objective.value_us(Spans(self.bound_us, self.bound_us))
+        return Proven(value_us, Certificate(prover=ProverName.EXACT))
+
+
+def is_small(travel: TravelProblem) -> bool:
+    """True if the exact model is likely to be solved."""
+    is_gathered = travel.movement == WeightMovement.GATHER
+    return is_gathered and num_slots(travel) <= TRAVEL.most_exact_slots
+
+
+def prove_gathers(
+    travel: TravelProblem,
+    best_us: int | None,
+    options: SolveOptions,
+    limit_s: float,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> GatherProof:
+    """Look for a schedule below a makespan, or prove that there is none.
+
+    Args:
+        travel: the problem, with weights that are gathered.
+        best_us: a makespan that is known; None: none is.
+        options: workers, seed, and what the limit counts.
+        limit_s: seconds of the clock, or deterministic ones, for all kinds of sharded state.
+        should_stop: polled; the search ends soon after it returns True.
+    """
+    below_us = _longest_us(travel) + 1 if best_us is None else best_us
+    bounds, schedule, spent_s = [], None, 0.0
+    levels = levels_that_may_fit(travel)
+    for index, sharded in enumerate(levels):
+        least_us = level_bound_us(travel, sharded)
+        if least_us < below_us and not should_stop():
+            part_s = (limit_s - spent_s) / (len(levels) - index)
+            found = solve_level(travel, sharded, below_us - 1, options, part_s, should_stop)
+            spent_s += found.spent_s
+            least_us = max(least_us, min(found.bound_us, below_us))
+            if found.schedule is not None:
+                schedule, below_us = found.schedule, found.value_us
+        bounds.append(least_us)
+    bound_us = min([below_us, *bounds])
+    return GatherProof(bound_us, schedule, bound_us >= below_us, spent_s)
+
+
+class SolvedLevel(NamedTuple):
+    """The outcome of the model of one kind of sharded state.
+
+    Attributes:
+        bound_us: the least makespan; one more than the most that counts if that is exceeded.
+        schedule: the best one found.
+        value_us: its makespan; without a schedule one more than the most that counts.
+        spent_s: seconds of the clock, or deterministic ones.
+    """
+
+    bound_us: int
+    schedule: Schedule | None
+    value_us: int
+    spent_s: float
+
+
+def solve_level(
+    travel: TravelProblem,
+    sharded: Sharded,
+    most_us: int,
+    options: SolveOptions,
+    limit_s: float,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> SolvedLevel:
+    """Solve the model of one kind of sharded state, for makespans up to `most_us`."""
+    began_s = time.monotonic()
+    model = GatherModel(travel, sharded, most_us)
+    workers = 1 if options.deterministic else options.num_workers
+    parameters = quiet(options.seed, workers, repeatable=options.deterministic)
+    shortest_s = max(limit_s, CPSAT.shortest_limit_s)
+    if options.deterministic:
+        parameters.max_deterministic_time = shortest_s
+    else:
+        parameters.max_time_in_seconds = shortest_s
+    answer = ask(model.cp.proto, parameters, lambda _: None, should_stop)
+    if answer.status == cp_model.MODEL_INVALID:
+        raise RuntimeError(f"CP-SAT rejects a model: {answer.info}")
+    clock_s = time.monotonic() - began_s
+    spent_s = answer.deterministic_s if options.deterministic else clock_s
+    if answer.status == cp_model.INFEASIBLE:
+        return SolvedLevel(most_us + 1, None, most_us + 1, spent_s)
+    bound_us = max(0, math.ceil(answer.bound - CPSAT.bound_tolerance))
+    if answer.status not in FOUND:
+        return SolvedLevel(bound_us, None, most_us + 1, spent_s)
+    program, window = model.read(Values(answer.values).value)
+    schedule = _schedule(travel, sharded, program, window)
+    return SolvedLevel(bound_us, schedule, round(answer.objective), spent_s)
+
+
+def _longest_us(travel: TravelProblem) -> int:
+    """A makespan that suffices where nothing runs beside anything else."""
+    longest_us = 0
+    for number, stage in enumerate(travel.stages):
+        us = stage.duration_us
+        ops_us = us[OpKind.F] + max(us[OpKind.BW], us[OpKind.B] + us[OpKind.W])
+        collectives_us = 2 * travel.gather_us(number) + travel.scatter_us(number)
+        longest_us += travel.rounds * (ops_us + collectives_us) + travel.step_us(number)
+    return longest_us
+
+
+def _schedule(travel: TravelProblem, sharded: Sharded, program: list[Op], window: int) -> Schedule:
+    problem, ops = travel.problem, _used(program)
+    programs = tuple(tuple(of_rank(travel, rank, ops)) for rank in range(travel.num_ranks))
+    return Schedule(
+        problem.placement,
+        problem.num_micro_batches,
+        programs,
+        f"synth {travel.movement}",
+        Buffering(send_behind=window),
+        weights=travel.flow(sharded),
+    )
+
+
+def _used(program: list[Op]) -> list[Op]:
+    """Leave out visits whose weights nothing reads."""
+    found: list[Op] = []
+    opened: dict[int, Op] = {}
+    for op in program:
+        if op.kind == OpKind.UNSHARD:
+            if op.stage in opened:
+                found.remove(opened[op.stage])
+            opened[op.stage] = op
+        elif op.kind in (OpKind.F, OpKind.B, OpKind.BW):
+            opened.pop(op.stage, None)
+        found.append(op)
+    return [op for op in found if op not in opened.values()]
