@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -12,7 +11,7 @@ from synth.optimizer import OptimizerSpec
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
-from ..checkpoint import CheckpointOptions, TrainingState
+from ..checkpoint import TrainingState
 from ..execution.core.clock import OpClock
 from ..execution.core.progress import RankProgress
 from ..execution.core.tracer import Tracer
@@ -38,10 +37,8 @@ from .layered_stage import Randomness
 from .optimizer_headroom import extra_bytes
 from .process_grid import Place
 from .rank_result import RankResult
+from .run_checkpoints import RunCheckpoints
 from .train_options import DEFAULT_STEPS, TrainOptions
-
-if TYPE_CHECKING:
-    from ..checkpoint.checkpointer import Checkpointer
 
 OnStep = Callable[[int, float, float], None]
 
@@ -117,8 +114,14 @@ class RankTrainer:
             pipeline=place.pipeline,
             num_pipelines=place.num_pipelines,
         )
-        saved = options.checkpoint
-        self._checkpointer = self._open_checkpoints(saved) if saved is not None else None
+        self._checkpoints = RunCheckpoints.open(
+            options.checkpoint,
+            self._layers_by_name(),
+            self._optimizer,
+            timeout_s=options.timeout_s,
+            shared=self._pipeline.shared_parameters,
+            restarted=world.restarts > 0,
+        )
         self._start = self._done = self._restore()
         self._batches.go_to(self._start.sequences)
         self._num_steps = self._iteration.least(self._own_steps(self._start))
@@ -190,7 +193,7 @@ class RankTrainer:
         for step in range(first_step, self._num_steps):
             outcome = self._run(step, self._batches.take(), result)
             is_last = step + 1 == self._num_steps
-            saves = is_last or outcome.stops or self._saves(step + 1)
+            saves = is_last or outcome.stops or self._checkpoints.is_due(step + 1)
             self._account(outcome, saves, result, on_step)
             if outcome.stops and not is_last:
                 result.stopped_at = step + 1
@@ -198,9 +201,8 @@ class RankTrainer:
         else:
             result.remark = self._remark()
         result.traced = list(self._tracer.steps)
-        if self._checkpointer is not None:
-            self._checkpointer.wait()
-            result.failed_checkpoint = self._checkpointer.failed_step
+        self._checkpoints.wait()
+        result.failed_checkpoint = self._checkpoints.failed_step
         return result
 
     def _run(self, step: int, batches: list[MiniBatch], result: RankResult) -> StepOutcome:
@@ -236,16 +238,14 @@ class RankTrainer:
         if on_step is not None:
             for number, loss in losses.items():
                 on_step(number, loss, outcome.seconds)
-        if self._checkpointer is not None:
-            self._checkpointer.poll()
-            if saves:
-                self._checkpointer.save(self._done)
+        self._checkpoints.poll()
+        if saves:
+            self._checkpoints.save(self._done)
 
     @contextmanager
     def _memory_window(self, result: RankResult) -> Iterator[None]:
         """Measure the memory of a step and store it in the result."""
-        if self._checkpointer is not None:
-            self._checkpointer.wait()  # its thread's allocations are not the step's
+        self._checkpoints.wait()  # its thread's allocations are not the step's
         modules = [stage.module for stage in self._stages.values()]
         modules += self._pipeline.updated.values()
         result.static_bytes = held_bytes(modules, self._optimizer)
@@ -259,10 +259,6 @@ class RankTrainer:
             self._optimizer.finish()
         result.peak_bytes = result.static_bytes - seen_bytes + found.peak_bytes
 
-    def _saves(self, step: int) -> bool:
-        saved = self._options.checkpoint
-        return saved is not None and step % saved.every == 0
-
     def _settings(self, step: int) -> StepSettings:
         options = self._options
         return options.step_settings(options.learning_rate.at(step, self._num_steps))
@@ -271,8 +267,7 @@ class RankTrainer:
         """A step counts if its loss is a number."""
         for step, mean_loss in mean_losses.items():
             if not math.isfinite(mean_loss):
-                if self._checkpointer is not None:
-                    self._checkpointer.wait()  # the last good one is still being written, perhaps
+                self._checkpoints.wait()  # the last good one is still being written, perhaps
                 raise TrainingDiverged(
                     f"the loss of step {step} is {mean_loss}; lower --lr, or clip with --clip"
                 )
@@ -316,27 +311,15 @@ class RankTrainer:
             layers=plan.layers,
             plan=plan.name,
         )
-        if self._checkpointer is None:
+        if not self._checkpoints.are_wanted:
             return fresh
         # Post-validation does not change results, so the checkpoint may differ in it.
         spec = (options.optimizer or plan.workload.optimizer).replace(post_validation=False)
         fresh = fresh.replace(optimizer=str(spec), data=self._data.fingerprint())
-        found = self._checkpointer.restore(
+        found = self._checkpoints.restore(
             lambda state: fresh.check_goes_on(state, self._own_steps(state), options.checkpoint)
         )
         return fresh if found is None else fresh.replace(step=found.step, sequences=found.sequences)
-
-    def _open_checkpoints(self, saved: CheckpointOptions) -> "Checkpointer":
-        from ..checkpoint.checkpointer import Checkpointer  # slow to import
-
-        return Checkpointer(
-            saved,
-            self._layers_by_name(),
-            self._optimizer,
-            timeout_s=self._options.timeout_s,
-            shared=self._pipeline.shared_parameters,
-            restarted=self._world.restarts > 0,
-        )
 
     def _layers_by_name(self) -> dict[str, nn.Module]:
         plan = self._plan
