@@ -48,7 +48,8 @@ def summarize(case: Case, ranks: Sequence[Mapping[str, Sample]]) -> list[Row]:
 
 def _row(case: Case, rival: str, ranks: Sequence[Mapping[str, Sample]]) -> Row:
     different = max(rank[rival].difference for rank in ranks)
-    assert different < _MOST_DIFFERENCE, f"{case}: {rival} differs from ours by {different:.1e}"
+    if not different < _MOST_DIFFERENCE:
+        raise AssertionError(f"{case}: {rival} differs from ours by {different:.1e}")
     num_ops = sum(len(program) for program in case.make_schedule().programs)
     wall = {name: _per_round(ranks, name, "wall_s", max) for name in ("ours", rival)}
     cpu = {name: _per_round(ranks, name, "cpu_s", sum) for name in ("ours", rival)}

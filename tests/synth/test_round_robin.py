@@ -229,7 +229,7 @@ def test_recomputation_reads_the_version_of_the_forward() -> None:
         assert len({read[Op(kind, s, j)] for kind in (F, OpKind.R, BW) for s in (0, 1)}) == 1
 
 
-# What is refused
+# Refusals
 
 
 def _made() -> Schedule:
