@@ -249,7 +249,7 @@ class GatherModel:
             for j in range(t + 1):
                 in_window = self._both(reduces[t - j], self.window_beyond[j])
                 self.held_at[t].append(num_bytes * in_window)
-                # A sum that is freed before the slot's op is there when that op's buffers are allocated.
+                # A sum that the op's reduction frees is there while the op's buffers are allocated.
                 still = self._both(reduces[t - j], self.window_beyond[j - 1]) if j else reduces[t]
                 self.waiting_at[t].append(num_bytes * still)
 
