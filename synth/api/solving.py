@@ -51,6 +51,7 @@ def solve(
     recompute: str | None = None,
     weights: str = "stay",
     data_parallel: int = 1,
+    versions: str | None = None,
     link: str | Sequence[str] | None = None,
     time_limit: str | float = 60,
     gap: str | float = 0.005,
@@ -81,6 +82,9 @@ def solve(
             micro-batches and weights travel (WeiPipe, ZeRO); `"auto"`: the best of these.
         data_parallel: pipelines side by side, each with `ranks` and `micro_batches`, that share the
             optimizer state of each stage (ZeRO-1). The plan is for all their ranks.
+        versions: never flush the pipeline, and minimize the time of a micro-batch while it is full:
+            `"2bw"`, `"2bw:every=8"`, `"stash"`, `"vertical"`, `"none"` or `"none:every=8"`
+            (docs/flush-free.md); `plan.claim.steady` has that time and its bounds. None: flush.
         link: latency and bandwidth instead of the profile's: `"10us,25GB/s"` between all ranks,
             `"8:20us,200Gb/s"` between nodes of 8 ranks; or several of these.
         time_limit: of the search, in seconds.
@@ -123,6 +127,7 @@ def solve(
             verbose=False,
             weights=option_text(weights, "weights", "'stay', 'ring', 'gather' or 'auto'"),
             data_parallel=whole_number(data_parallel, "data_parallel", 1),
+            versions=text_or_none(versions, "versions", "'2bw', 'stash', 'vertical' or 'none'"),
         )
     )
     result = _search(asked, on_improvement)

@@ -104,6 +104,15 @@ def command(
             show_default="none",
         ),
     ] = None,
+    versions: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="2bw, 2bw:every=8, stash, vertical or none: a further row of the solver, which "
+            "never flushes the pipeline and minimizes the time of a micro-batch while it is full. "
+            "Can be repeated.",
+            show_default="none",
+        ),
+    ] = None,
     link: LinkOption = None,
     peak_flops: PeakFlopsOption = None,
     no_solve: Annotated[
@@ -159,7 +168,7 @@ def command(
             f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
             "give one of them"
         )
-    searches = read_searches(placement or [AUTO], ranks, recompute, weights or ())
+    searches = read_searches(placement or [AUTO], ranks, recompute, weights or (), versions or ())
     searches = [] if no_solve else searches
     planners = read_planners(planner or ())
     found = Comparison(question)

@@ -114,7 +114,7 @@ def command(
         answer_json(as_json(plan, lowered, timeline, reason) | overlaid.as_json())
         return
     answer(headline(plan, timeline, reason))
-    answer("".join(f"{line}\n" for line in version_lines(timeline)))
+    answer("".join(f"{line}\n" for line in (*version_lines(timeline), *steady_lines(plan))))
     answer(gantt + "\n")
     answer(plan_table(plan, lowered, timeline))
     if overlaid.difference is not None:
@@ -163,6 +163,19 @@ def version_lines(timeline: "Timeline") -> "Iterator[str]":
             f"while the pipeline is full a micro-batch takes {found_us / 1000:,.3f} ms "
             f"(bound {least_us / 1000:,.3f} ms)"
         )
+
+
+def steady_lines(plan: "Plan") -> "Iterator[str]":
+    """Yield the bounds of the steady state of a plan that was searched for."""
+    claim = plan.claim.steady
+    if claim is None:
+        return
+    proven = "proven optimal" if claim.gap == 0 else f"gap {percent(claim.gap)}"
+    yield (
+        f"of all orders with such versions: lower bound {claim.lower_bound_us / 1000:,.3f} ms, "
+        f"{proven}; of those that repeat with every micro-batch: "
+        f"{claim.repeating_us / 1000:,.3f} ms"
+    )
 
 
 def _bubble_rates(asked: "Objective", timeline: "Timeline") -> "Iterator[str]":

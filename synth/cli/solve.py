@@ -22,12 +22,14 @@ from synth.cli.read.options import (
     ProfileArgument,
     RanksOption,
     SeedOption,
+    VersionsOption,
     WeightsOption,
 )
 from synth.cli.solving.least_cap import solve_least
 from synth.cli.solving.search import solve_within_limits
 from synth.cli.solving.steady_cap import solve_steady
 from synth.cli.solving.trials import preview_candidates, solve_candidates
+from synth.cli.solving.versions import solve_versions
 from synth.cli.solving.weights import solve_weights
 from synth.options.solve_arguments import SolveArguments, read_solve
 from synth.options.target import is_steady
@@ -63,6 +65,7 @@ def command(
     recompute: ChosenRecomputeOption = None,
     weights: WeightsOption = "stay",
     data_parallel: PipelinesOption = 1,
+    versions: VersionsOption = None,
     link: LinkOption = None,
     peak_flops: PeakFlopsOption = None,
     time_limit: Annotated[
@@ -139,6 +142,7 @@ def command(
             weights=weights,
             peak_flops=peak_flops,
             data_parallel=data_parallel,
+            versions=versions,
         )
     )
     if asked.travelling:
@@ -149,6 +153,8 @@ def command(
         preview_candidates(asked.request, asked.candidates, format)
     elif dry_run:
         preview(asked.request, format)
+    elif asked.flush_free is not None:
+        solve_versions(asked, format)
     elif is_steady(target):
         solve_steady(asked.request, format)
     elif asked.target is not None:

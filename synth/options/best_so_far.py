@@ -26,7 +26,7 @@ class BestSoFar:
             with self._lock:
                 if self._is_closed:
                     return
-                if self._best is None or incumbent.value_us <= self._best[1].value_us:
+                if self._best is None or _time_us(incumbent) <= _time_us(self._best[1]):
                     self._best = problem, incumbent
                 if listener is not None:
                     listener(incumbent)
@@ -60,4 +60,10 @@ class BestSoFar:
             wall_s=elapsed_s,
             bound_scope=found.bound_scope,
             certificate=found.certificate,
+            steady=found.steady,
         )
+
+
+def _time_us(found: "Incumbent") -> float:
+    """The time that the search minimizes."""
+    return found.value_us if found.steady is None else found.steady.us

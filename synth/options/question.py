@@ -48,18 +48,25 @@ def read_question(
 
 
 def read_searches(
-    names: Sequence[str], ranks: int, recompute: str | None, weights: Sequence[str] = ()
+    names: Sequence[str],
+    ranks: int,
+    recompute: str | None,
+    weights: Sequence[str] = (),
+    versions: Sequence[str] = (),
 ) -> "list[Search]":
     """Return the searches: one per placement, and one more with recomputation if asked for.
 
     `auto` is one search, which also chooses recomputation. On named placements nothing recomputes
-    by default. For each of `weights`, ring or gather, there is a search in which they travel.
+    by default. For each of `weights`, ring or gather, there is a search in which they travel, and
+    for each of `versions` one without a flush.
 
     Raises:
-        SynthError: an unknown placement, or a stage that does not exist on one of them.
+        SynthError: an unknown placement, or a stage that does not exist on one of them; unknown
+            movements or versions of weights.
     """
     from synth.plan.comparison import Search
     from synth.schedule.placements import placement as named_placement
+    from synth.solver.flush_free.flush_free_problem import parse_consistency
     from synth.solver.weights.travel import WeightMovement
 
     searches = []
@@ -76,6 +83,9 @@ def read_searches(
         if name not in [*map(str, WeightMovement)]:
             raise SynthError(f"--weights {shown(name)} is not understood; give ring or gather")
         searches.append(Search(name, None, movement=WeightMovement(name)))
+    for name in versions:
+        parse_consistency(name)
+        searches.append(Search(word(name), None, never_flushes=True))
     return searches
 
 

@@ -24,6 +24,7 @@ from synth.options.profiles import load_profile
 from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
 from synth.options.target import STEADY, is_steady, read_target
+from synth.options.versions import check_goes_with_versions
 from synth.options.weights import AUTO, STAY, read_travelling, with_weights
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.profile import Profile
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from synth.plan.choose.candidates import Chosen
     from synth.plan.weights.choice import TravelCandidate
     from synth.schedule.files.plan_file import Plan
+    from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
     from synth.solver.options import SolveOptions
     from synth.solver.problem import Problem
     from synth.solver.result import Incumbent, Result
@@ -67,22 +69,24 @@ class SolveArguments:
     weights: str = STAY
     peak_flops: str | None = None
     data_parallel: int = 1
+    versions: str | None = None
 
     @property
     def is_for_one(self) -> bool:
         """True if the options are for one problem, so that nothing is left to choose."""
-        return self.target is not None or self.solver == "milp"
+        return self.target is not None or self.solver == "milp" or self.versions is not None
 
 
 class AskedSolve(NamedTuple):
-    """A request, the candidates if there is a choice, the time to meet if there is one, and the
-    candidates whose weights travel.
+    """A request, the candidates if there is a choice, the time to meet if there is one, the
+    candidates whose weights travel, and the problem without a flush if it is one.
     """
 
     request: Request
     candidates: Candidates | None
     target: TimeTarget | None
     travelling: "tuple[TravelCandidate, ...]" = ()
+    flush_free: "FlushFreeProblem | None" = None
 
     def search(
         self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
@@ -93,6 +97,8 @@ class AskedSolve(NamedTuple):
         request = self.request
         if self.travelling:
             return self.choose_weights(listener, stop).result
+        if self.flush_free is not None:
+            return self.solve_flush_free(listener, stop)
         if self.candidates is None:
             return request.search(listener, stop)
         return solve_best_of(
@@ -103,6 +109,17 @@ class AskedSolve(NamedTuple):
             listener,
             stop,
         ).result
+
+    def solve_flush_free(
+        self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
+    ) -> "Result":
+        """Find the best schedule without a flush."""
+        from synth.solver.flush_free.search import solve_flush_free
+
+        request, asked = self.request, self.flush_free
+        if asked is None:
+            raise ValueError("the request is for a schedule with a flush")
+        return solve_flush_free(asked, request.options, listener(asked.problem), stop)
 
     def choose_weights(
         self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
@@ -131,6 +148,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     from synth.plan.weights.side_by_side import sharing_optimizer
     from synth.schedule.files.plan_file import check_replaceable
 
+    check_goes_with_versions(given)
     as_given, given = given, with_weights(given)
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
     check_outputs(given.output, inputs=_read_files(given))
@@ -179,7 +197,13 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     )
     if is_steady(given.target):
         _check_keeps_saved(request)
-    return AskedSolve(request, candidates, target, travelling)
+    return AskedSolve(request, candidates, target, travelling, _flush_free(given, problem))
+
+
+def _flush_free(given: SolveArguments, problem: "Problem") -> "FlushFreeProblem | None":
+    from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+
+    return None if given.versions is None else FlushFreeProblem.parse(given.versions, problem)
 
 
 def _read_files(given: SolveArguments) -> list[str]:
@@ -253,6 +277,7 @@ def _recorded(
         "mem_reserve": given.mem_reserve,
         "weights": weights,
         "data_parallel": pipelines,
+        "versions": given.versions,
     }
     return recorded | {name: text for name, text in optional.items() if text is not None}
 

@@ -1,6 +1,6 @@
 """The claim of a plan file, made from the result of a search."""
 
-from synth.schedule.files.claim import Claim
+from synth.schedule.files.claim import Claim, SteadyClaim
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
@@ -24,11 +24,30 @@ def claim_of(found: Incumbent | Result, problem: Problem, options: SolveOptions)
         bound_holds_for=found.bound_scope,
         certificate=found.certificate,
         found_by=found.found_by,
-        stopped_by=found.stopped_by.value if isinstance(found, Result) else STILL_SEARCHING,
+        stopped_by=_why_it_stopped(found),
         seed=options.seed,
         # The same input gives the same file.
         solve_seconds=None if options.deterministic else _seconds(found),
         synth_version=__version__,
+        steady=_steady(found),
+    )
+
+
+def _why_it_stopped(found: Incumbent | Result) -> str:
+    if not isinstance(found, Result):
+        return STILL_SEARCHING
+    # What is said of bound and gap is of the makespan.
+    return found.stopped_by + (" in the steady state" if found.steady is not None else "")
+
+
+def _steady(found: Incumbent | Result) -> SteadyClaim | None:
+    proof = found.steady
+    if proof is None:
+        return None
+    return SteadyClaim(
+        micro_batch_us=proof.us,
+        lower_bound_us=proof.lower_bound_us,
+        repeating_us=proof.repeating_us,
     )
 
 

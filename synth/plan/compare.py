@@ -32,6 +32,8 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
 from synth.schedule.version_facts import version_facts
+from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+from synth.solver.flush_free.search import solve_flush_free
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
@@ -215,6 +217,10 @@ class _Comparing:
         listeners = self._listeners(search.title)
         if search.movement is not None:
             return self._solve_travelling(search.movement, listeners)
+        if search.never_flushes:
+            problem = self._problem(Placement.linear(asked.num_ranks))
+            flush_free = FlushFreeProblem.parse(search.name, problem)
+            return solve_flush_free(flush_free, options, listeners(problem), self.stop)
         if search.placement is not None and not asked.partition_is_sought:
             problem = self._problem(search.placement)
             profile = asked.profile if asked.partition is None else None

@@ -27,13 +27,15 @@ WITH_R = "+R"
 class Search(NamedTuple):
     """A search of the solver: its name, placement, stages that recompute, and movement of weights.
 
-    None as placement or as stages leaves them to the solver; as movement, weights stay.
+    None as placement or as stages leaves them to the solver; as movement, weights stay. With
+    `never_flushes` the name is that of the versions of weights (`2bw:every=8`).
     """
 
     name: str
     placement: Placement | None
     recompute: Choice = ()
     movement: WeightMovement | None = None
+    never_flushes: bool = False
 
     @property
     def title(self) -> str:

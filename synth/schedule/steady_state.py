@@ -12,6 +12,8 @@ With equal stages and K_s = n − s that is max(F + B, (n (F + B) + 2 (n − 1) 
 pipeline of the classical depth has bubbles even if it is never flushed.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from math import lcm
 
 import numpy as np
@@ -19,14 +21,16 @@ import numpy as np
 from synth.costs import Costs, IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 
 
 def steady_us(timeline: Timeline) -> float | None:
     """The simulated time per micro-batch, from the backwards of the first stage while it is full.
 
-    It is measured over a whole number of repetitions: as many micro-batches as are in flight and as
-    an update takes divide a repetition. In fewer, updates would count too often or not at all.
+    It is measured over a whole number of repetitions: a repetition is divided by the micro-batches
+    that are in flight, by those after which the order repeats, and by those of an update. In fewer,
+    updates would count too often or not at all, unless they take no time.
 
     Returns:
         None for a schedule that flushes, or one that is never full for a whole repetition.
@@ -36,13 +40,53 @@ def steady_us(timeline: Timeline) -> float | None:
     if rule is None:
         return None
     in_flight = int(_in_flight(lowered)[0])
-    repetition = lcm(in_flight, *lowered.schedule.update_sizes)
+    repetition = _repetition(lowered, in_flight)
     last = m - in_flight
     count = (last - in_flight) // repetition * repetition
     if count < 1:
         return None
     node: list[int] = _backwards_of_first_stage(lowered).tolist()
     return (timeline.end_us[node[last]] - timeline.end_us[node[last - count]]) / count
+
+
+def least_micro_batches(lowered: Lowered) -> int:
+    """The fewest micro-batches with which a schedule of such an order has a steady time.
+
+    Raises:
+        ValueError: the schedule flushes.
+    """
+    rule = lowered.schedule.versions
+    if rule is None:
+        raise ValueError(f"{lowered.schedule.name} flushes")
+    in_flight = int(_in_flight(lowered)[0])
+    least = 2 * in_flight + _repetition(lowered, in_flight)
+    return -(-least // rule.every) * rule.every
+
+
+def _repetition(lowered: Lowered, in_flight: int) -> int:
+    """The micro-batches after which order and updates repeat."""
+    takes_time = any(stage.duration_us[OpKind.STEP] for stage in lowered.costs.stages)
+    in_orders = [_repeats_after(program, lowered) for program in lowered.ops]
+    updates = lowered.schedule.update_sizes if takes_time else ()
+    return lcm(in_flight, *updates, *in_orders)
+
+
+def _repeats_after(program: Sequence[Op], lowered: Lowered) -> int:
+    """The fewest micro-batches after which a rank's ops repeat, while all of them are there.
+
+    Of a stage that several ranks hold, each has every so many micro-batches only.
+    """
+    m = lowered.schedule.num_micro_batches
+    ops = [(op.kind, op.stage) for op in program if op.kind != OpKind.STEP]
+    first = {op: place for place, op in reversed([*enumerate(ops)])}
+    last = {op: place for place, op in enumerate(ops)}
+    full = ops[max(first.values()) : min(last.values()) + 1]
+    of_one, counts = len(first), {*Counter(ops).values()}
+    if len(counts) > 1:
+        return m  # B and W are one op for some micro-batches only
+    periods = range(1, len(full) // of_one + 1)
+    found = (n for n in periods if full[n * of_one :] == full[: -n * of_one])
+    return next((n * (m // min(counts)) for n in found), m)
 
 
 def least_steady_us(lowered: Lowered) -> float | None:

@@ -44,6 +44,40 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class SteadyRival:
+    """A published schedule without a flush on the same costs; `us` is None if it is never full."""
+
+    name: str
+    us: float | None
+    delay: int
+    versions: int
+    peak_bytes: tuple[int, ...]
+    fits: bool
+
+
+@dataclass(frozen=True)
+class SteadyProof:
+    """The time of a micro-batch of a pipeline without a flush while it is full, and its bounds.
+
+    Attributes:
+        us: simulated.
+        lower_bound_us: of all schedules of the same rule, in closed form.
+        repeating_us: a bound of those whose order repeats with every micro-batch, by modulo models.
+        rivals: the published schedules of the same rule.
+    """
+
+    us: float
+    lower_bound_us: float
+    repeating_us: float
+    rivals: tuple[SteadyRival, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """(us − lower bound) / us."""
+        return (self.us - self.lower_bound_us) / self.us if self.us else 0.0
+
+
+@dataclass(frozen=True)
 class Incumbent:
     """A step of progress: a better verified schedule, or a better bound of the same one."""
 
@@ -56,6 +90,7 @@ class Incumbent:
     peak_bytes: tuple[int, ...]
     bound_scope: BoundScope = BoundScope.PARTITION
     certificate: Certificate | None = None
+    steady: SteadyProof | None = None
 
     @property
     def gap(self) -> float:
@@ -69,7 +104,7 @@ class Result:
 
     Every value is an exact simulation of a verified schedule. Without a schedule, `schedule`,
     `timeline`, `value_us`, `gap` and `found_by` are None, and `message` says why. `certificate` is
-    that of the bound, if it has one.
+    that of the bound, if it has one. `steady` is of searches without a flush.
     """
 
     problem: Problem
@@ -85,6 +120,7 @@ class Result:
     message: str | None = None
     bound_scope: BoundScope = BoundScope.PARTITION
     certificate: Certificate | None = None
+    steady: SteadyProof | None = None
 
     @property
     def gap(self) -> float | None:

@@ -22,7 +22,10 @@ Facts = dict[str, str]
 
 def findings(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> Facts:
     """Return the facts that a successful check of the schedule has verified."""
-    num_ops = sum(map(len, lowered.ops))
+    num_ops, steady = sum(map(len, lowered.ops)), plan.claim.steady
+    in_full = {}
+    if steady is not None:
+        in_full["steady state"] = f"{steady.micro_batch_us:.1f} µs of a micro-batch, simulated"
     return {
         "complete": f"{num_ops} ops; each of {plan.num_micro_batches} micro-batches passes each of "
         f"{len(plan.partition)} stages once",
@@ -31,6 +34,7 @@ def findings(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> Facts:
         "memory": _closest_call(plan),
         "as claimed": f"makespan {timeline.makespan_us} µs, period {timeline.period_us} µs, "
         "and every rank's peak, simulated from the costs in the file",
+        **in_full,
     }
 
 

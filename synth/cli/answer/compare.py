@@ -152,8 +152,19 @@ def _steady_state(comparison: "Comparison") -> list[str]:
         return []
     flushing = [entry for entry in entries if entry.schedule.versions is None]
     shown = [*without, *sorted(flushing, key=_steady_us)[:1]]
+    bounds = {
+        entry.name: f"{entry.claim.steady.lower_bound_us / 1000:,.3f}"
+        for entry in shown
+        if entry.claim is not None and entry.claim.steady is not None
+    }
     rows = [
-        [entry.name, f"{_steady_us(entry) / 1000:,.3f}", str(entry.delay), str(entry.versions)]
+        [
+            entry.name,
+            f"{_steady_us(entry) / 1000:,.3f}",
+            str(entry.delay),
+            str(entry.versions),
+            *([bounds.get(entry.name, "")] if bounds else []),
+        ]
         for entry in sorted(shown, key=_steady_us)
     ]
     note = fill(
@@ -161,7 +172,8 @@ def _steady_state(comparison: "Comparison") -> list[str]:
         "while the pipeline is full.",
         _COLUMNS,
     )
-    return [f"{table(['schedule', 'ms of a micro-batch', 'delay', 'versions'], rows)}\n\n{note}"]
+    header = ["schedule", "ms of a micro-batch", "delay", "versions"]
+    return [f"{table([*header, *(['lower bound'] if bounds else [])], rows)}\n\n{note}"]
 
 
 def _predictions(comparison: "Comparison") -> list[str]:
@@ -198,7 +210,9 @@ def _proofs(comparison: "Comparison") -> list[str]:
             width=_COLUMNS,
         )
         for entry in comparison.ranked()
-        if entry.lower_bound_us is not None and (gap := entry.gap(objective)) is not None
+        if entry.lower_bound_us is not None
+        and entry.schedule.versions is None
+        and (gap := entry.gap(objective)) is not None
     ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from synth.cli.answer.output import conditions_json, percent, value_line, window_columns, wrapped
+from synth.cli.answer.versions import steady_json, steady_text
 from synth.cli.show import plan_table
 from synth.options.request import Request
 from synth.report.text.baselines import Contender, baselines_table
@@ -22,6 +23,8 @@ def as_text(request: Request, result: "Result", more: str = "") -> str:
     plan = request.plan(result)
     assert result.schedule is not None
     lowered, timeline = verify(result.schedule, result.problem.costs, plan.caps_bytes)
+    if result.steady is not None:
+        return steady_text(plan, result, (lowered, timeline), request.limit.explanation)
     objective = plan.claim.judged_by
     assert result.value_us is not None and result.gap is not None
     rate = percent(objective.bubble_rate(timeline, max(timeline.work_us)))
@@ -93,6 +96,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
             for baseline in result.baselines
         ],
         "plan": str(request.output) if request.output and timeline is not None else None,
+        **steady_json(result.steady),
     }
 
 

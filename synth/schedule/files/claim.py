@@ -13,6 +13,8 @@ from synth.record import Record
 from synth.schedule.error import ScheduleError
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Schedule
+from synth.schedule.simulate import Timeline
+from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
 from synth.version import __version__
 
@@ -20,12 +22,48 @@ from synth.version import __version__
 NOT_SEARCHED = "not searched"
 
 
+class SteadyClaim(Record):
+    """The claim about a schedule without a flush while its pipeline is full, in microseconds.
+
+    `lower_bound_us` is of all schedules of the same versions, in closed form, and `repeating_us` a
+    bound of those whose order repeats with every micro-batch.
+    """
+
+    micro_batch_us: float = Field(ge=0)
+    lower_bound_us: float = Field(ge=0)
+    repeating_us: float = Field(ge=0)
+
+    @property
+    def gap(self) -> float:
+        """(time − lower bound) / time."""
+        us = self.micro_batch_us
+        return (us - self.lower_bound_us) / us if us else 0.0
+
+    def check(self, timeline: Timeline) -> None:
+        """Compare with the simulation.
+
+        Raises:
+            ScheduleError: the time differs, or a bound contradicts it.
+        """
+        us = steady_us(timeline)
+        if us is None or abs(us - self.micro_batch_us) > 1e-9 * max(us, 1.0):
+            raise ScheduleError(
+                f"the file claims {self.micro_batch_us} µs for a micro-batch while the pipeline "
+                f"is full, simulating its programs gives {us}"
+            )
+        if self.lower_bound_us > self.micro_batch_us:
+            raise ScheduleError(
+                f"the lower bound of the steady state, {self.lower_bound_us} µs, is above its "
+                f"time, {self.micro_batch_us} µs"
+            )
+
+
 class Claim(Record):
     """The solver's claim about a schedule; `check` simulates the schedule again and compares.
 
     `bound_holds_for` names the partitions for which `lower_bound_us` is proven; a bound for several
     also holds for this one. Files without it mean this partition. `certificate` says how the bound
-    was proven; files before version 4 have none.
+    was proven; files before version 4 have none. `steady` is of searches without a flush.
     """
 
     objective: str
@@ -41,6 +79,7 @@ class Claim(Record):
     seed: int | None = None
     solve_seconds: float | None = None
     synth_version: str
+    steady: SteadyClaim | None = None
 
     @classmethod
     def of(cls, schedule: Schedule, costs: Costs, caps_bytes: Sequence[int] | None = None) -> Self:

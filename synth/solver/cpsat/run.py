@@ -26,6 +26,7 @@ __all__ = [
     "TimedBounds",
     "Values",
     "decide",
+    "decide_by_relaxation",
     "run",
     "search_from_below",
     "solve_briefly",
@@ -154,6 +155,28 @@ def decide(
         CPSAT.clock_s_per_deterministic_s * answer.deterministic_s,
         answer.status == cp_model.INFEASIBLE,
     )
+
+
+def decide_by_relaxation(
+    model: cp_model.CpModel,
+    seconds: float,
+    seed: int,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Decided:
+    """Solve a model whose constraints are nearly all linear, with one worker.
+
+    Cycles of differences in large domains are refuted at once by the linear relaxation; bounds
+    propagation would raise the domains step by step.
+
+    Args:
+        seconds: CP-SAT's deterministic ones.
+    """
+    parameters = quiet(seed, 1, repeatable=True)
+    parameters.linearization_level = 2
+    parameters.max_deterministic_time = seconds
+    answer = _checked(ask(model.proto, parameters, should_stop=should_stop))
+    is_refuted = answer.status == cp_model.INFEASIBLE
+    return Decided(_found(answer), answer.deterministic_s, is_refuted)
 
 
 def solve_briefly(

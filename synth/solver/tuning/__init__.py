@@ -24,7 +24,13 @@ from synth.solver.tuning.improve import (
     SHORT_INSTANCE,
     WINDOWS,
 )
-from synth.solver.tuning.modulo import MODULO, ONE_MICRO_BATCH, PERIOD_SEARCH, SEVERAL_MICRO_BATCHES
+from synth.solver.tuning.modulo import (
+    FLUSH_FREE,
+    MODULO,
+    ONE_MICRO_BATCH,
+    PERIOD_SEARCH,
+    SEVERAL_MICRO_BATCHES,
+)
 from synth.solver.tuning.search import SEARCH
 from synth.solver.tuning.weights import TRAVEL
 
@@ -36,6 +42,7 @@ __all__ = [
     "EVALUATION",
     "EXACT_MODEL",
     "EXTEND",
+    "FLUSH_FREE",
     "FORWARD_SPACING",
     "IDLE_TIME",
     "LIST_SCHEDULING",

@@ -87,7 +87,25 @@ class ModuloTuning:
     most_unrollings: int = 8
 
 
+@dataclass(frozen=True)
+class FlushFreeTuning:
+    """Modulo models of schedules without a flush."""
+
+    # Ticks of a period, at least: times closer than one of them are not told apart.
+    ticks_per_period: int = 100_000
+    # CP-SAT's deterministic seconds for one period, and for beginning ops sooner at the best one.
+    decide_s: float = 20.0
+    compact_s: float = 2.0
+    # Micro-batches in flight beyond latency / period for which 2BW's batch has room by default.
+    more_in_flight: int = 2
+    # Share of the remaining time for orders of several micro-batches, and the micro-batches of
+    # their period from which the unrolling begins, at most.
+    several_share: float = 0.9
+    most_rotations: int = 8
+
+
 ONE_MICRO_BATCH = OneMicroBatchTuning()
 PERIOD_SEARCH = PeriodSearchTuning()
 SEVERAL_MICRO_BATCHES = SeveralMicroBatchesTuning()
 MODULO = ModuloTuning()
+FLUSH_FREE = FlushFreeTuning()

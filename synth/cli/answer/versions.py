@@ -1,0 +1,96 @@
+"""The answer of `synth solve --versions`: the steady state, its bounds, and published schedules."""
+
+from typing import TYPE_CHECKING, Any
+
+from synth.cli.answer.output import wrapped
+from synth.cli.show import plan_table, steady_lines, version_lines
+from synth.report.text.tables import size_unit, table
+
+if TYPE_CHECKING:
+    from synth.schedule.files.plan_file import Plan
+    from synth.schedule.lowering.lower import Lowered
+    from synth.schedule.simulate import Timeline
+    from synth.solver.result import Result, SteadyProof
+
+
+def steady_text(
+    plan: "Plan", result: "Result", simulated: "tuple[Lowered, Timeline]", limit: str
+) -> str:
+    """Return the table of schedules without a flush, the bounds, and the table of ranks.
+
+    Args:
+        plan: of the result.
+        result: of a search without a flush.
+        simulated: the plan's schedule.
+        limit: explains the memory limit.
+    """
+    lowered, timeline = simulated
+    assert result.steady is not None
+    bounds = (
+        "the bound of all orders is a closed form of work, links, and memory multiplied by time; "
+        "that of orders which repeat with every micro-batch is proven by CP-SAT"
+    )
+    return "\n".join(
+        (
+            _table(result, lowered, result.steady),
+            "",
+            *version_lines(timeline),
+            *steady_lines(plan),
+            wrapped(bounds),
+            f"makespan {timeline.makespan_us / 1000:,.3f} ms with fill and drain",
+            f"status: {result.stopped_by} ({result.found_by}) after {result.wall_s:.1f} s",
+            limit,
+            "",
+            plan_table(plan, lowered, timeline),
+        )
+    )
+
+
+def _table(result: "Result", lowered: "Lowered", proof: "SteadyProof") -> str:
+    from synth.schedule.version_facts import version_facts
+
+    assert result.peak_bytes is not None
+    facts, has_cap = version_facts(lowered), result.problem.caps_bytes is not None
+    delay, alive = max(one.delay for one in facts), max(one.alive for one in facts)
+    listed = [(one.name, one.us, one.delay, one.versions, one.peak_bytes) for one in proof.rivals]
+    listed.append(("this plan", proof.us, delay, alive, result.peak_bytes))
+    fits = [one.fits for one in proof.rivals] + [True]
+    factor, unit = size_unit(max(max(peaks) for *_, peaks in listed))
+    header = ["schedule", "ms of a\nmicro-batch", "delay", "versions", f"peak memory\n{unit}"]
+    rows = [
+        [
+            name,
+            "never full" if us is None else f"{us / 1000:,.3f}",
+            str(delay),
+            str(versions),
+            f"{max(peaks) / factor:,.3f}",
+            *(["yes" if is_in else "no"] if has_cap else []),
+        ]
+        for (name, us, delay, versions, peaks), is_in in zip(listed, fits, strict=True)
+    ]
+    return table([*header, *(["fits"] if has_cap else [])], rows)
+
+
+def steady_json(proof: "SteadyProof | None") -> dict[str, Any]:
+    """Return the steady state for scripts; nothing if the search was not for one."""
+    if proof is None:
+        return {}
+    return {
+        "steady": {
+            "micro_batch_us": proof.us,
+            "lower_bound_us": proof.lower_bound_us,
+            "gap": proof.gap,
+            "repeating_us": proof.repeating_us,
+            "rivals": [
+                {
+                    "name": one.name,
+                    "micro_batch_us": one.us,
+                    "delay": one.delay,
+                    "versions": one.versions,
+                    "peak_bytes": one.peak_bytes,
+                    "fits": one.fits,
+                }
+                for one in proof.rivals
+            ],
+        }
+    }

@@ -1,0 +1,46 @@
+"""Lower bounds of the time of a micro-batch without a flush, for every order, in closed form.
+
+They are the resource bound of modulo scheduling (Rau 1994), and Little's law: if at most K
+micro-batches are in flight on a stage, one of them ends at most every 1/K-th of its latency.
+"""
+
+from collections.abc import Iterator
+
+from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+from synth.solver.instance.instance import B, F, Instance
+from synth.solver.instance.memory_models import relaxed_for_fusion
+
+
+def any_order_us(asked: FlushFreeProblem) -> float:
+    """The largest bound, in microseconds of a micro-batch."""
+    instance = relaxed_for_fusion(asked.problem)
+    return max(*_works_us(asked, instance), *_links_us(instance), *_latencies_us(instance), 0.0)
+
+
+def _works_us(asked: FlushFreeProblem, instance: Instance) -> Iterator[float]:
+    """By rank its work for one micro-batch."""
+    for held in instance.held:
+        yield sum(instance[i].work_us + asked.step_us(instance[i].stage) for i in held)
+
+
+def _links_us(instance: Instance) -> Iterator[float]:
+    """By directed link its transfers of one micro-batch, which it serves one at a time."""
+    total_us: dict[tuple[int, int], int] = {}
+    for copy in instance.copies:
+        if copy.below is not None:
+            ends = copy.rank, instance[copy.below].rank
+            for link, us in ((ends, copy.down_us), (ends[::-1], copy.up_us)):
+                total_us[link] = total_us.get(link, 0) + us
+    yield from total_us.values()
+
+
+def _latencies_us(instance: Instance) -> Iterator[float]:
+    """By stage the latency from the start of F to the end of B, over the most in flight.
+
+    Each micro-batch in flight holds what F saves; versions are not counted.
+    """
+    for index, copy in enumerate(instance.copies):
+        most = instance.headroom_in_forwards(index)
+        if most is not None and instance.is_alone(index):
+            latency_us = copy.duration_us[F] + instance.round_trip_us[index] + copy.duration_us[B]
+            yield latency_us / most

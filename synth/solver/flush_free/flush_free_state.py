@@ -1,0 +1,226 @@
+"""The state of a search without a flush: the best schedule, its bounds, and published ones."""
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from synth.schedule.memory import exceeds_caps
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.steady_state import least_micro_batches, steady_us
+from synth.schedule.version_facts import version_facts
+from synth.solver.bounds.closed_form import work_bound_us
+from synth.solver.budget import Budget
+from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
+from synth.solver.flush_free.bounds import any_order_us
+from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+from synth.solver.flush_free.modulo_model import CyclicOrder
+from synth.solver.flush_free.shortage import shortage
+from synth.solver.instance.instance import Instance
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.options import Part, SolveOptions
+from synth.solver.result import Incumbent, Result, SteadyProof, SteadyRival, StoppedBy
+from synth.solver.search_state import OnImprovement
+from synth.solver.tuning import FLUSH_FREE
+
+# Of floats that are divided by the ticks of a microsecond and multiplied again.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class ModelledOrder:
+    """An order that repeats with every micro-batch, and the memory model that it is from."""
+
+    order: CyclicOrder
+    instance: Instance
+    is_relaxed: bool
+
+
+@dataclass(frozen=True)
+class SteadySchedule:
+    """A verified schedule, its time of a micro-batch, and the model that it is from, if any."""
+
+    evaluated: EvaluatedSchedule
+    us: float
+    modelled: ModelledOrder | None = None
+
+    @property
+    def rank_key(self) -> tuple[float, int]:
+        """The key that orders schedules: the time, then the makespan."""
+        return self.us, self.evaluated.timeline.makespan_us
+
+
+class FlushFreeState:
+    """The best schedule and the bounds of a search, within its budget.
+
+    Attributes:
+        best: the best verified schedule within the limits, None before the first.
+        lower_bound_us: of all orders.
+        repeating_us: of orders that repeat with every micro-batch; infinity if none fits.
+        ticks_per_us: so many that a tick is far below any gap that matters.
+    """
+
+    def __init__(
+        self,
+        asked: FlushFreeProblem,
+        options: SolveOptions,
+        on_improvement: OnImprovement | None,
+        stop: threading.Event | None,
+    ) -> None:
+        # No time is kept for robustness, which this search has not.
+        whole = replace(options, without=options.without | {Part.ROBUSTNESS})
+        self.asked, self.options, self.budget = asked, options, Budget(whole, stop)
+        self._on_improvement = on_improvement
+        self.best: SteadySchedule | None = None
+        self._rivals: list[SteadyRival] = []
+        self.lower_bound_us = self.repeating_us = any_order_us(asked)
+        relaxed = relaxed_for_fusion(asked.problem)
+        self._makespan_bound_us = work_bound_us(relaxed, asked.problem.objective)
+        self._least_micro_batches = 0
+        precise = FLUSH_FREE.ticks_per_period / max(1.0, self.lower_bound_us)
+        self.ticks_per_us = max(1, math.ceil(precise))
+
+    def is_within(self, bound_us: float) -> bool:
+        """True if the best schedule is within the gap of a bound."""
+        return self.best is not None and self._gap(bound_us) <= self.options.gap
+
+    def _gap(self, bound_us: float) -> float:
+        """The relative gap; a time less than a tick above the bound is at it."""
+        if self.best is None:
+            return 1.0
+        above_us = self.best.us - bound_us
+        is_met = above_us * self.ticks_per_us <= 1 + ROUNDING
+        return 0.0 if is_met else above_us / self.best.us
+
+    def raise_repeating(self, us: float) -> None:
+        """Take a bound of orders that repeat with every micro-batch."""
+        if us == math.inf and self.best is not None:
+            raise RuntimeError("the modulo model refutes all orders, and a schedule is known")
+        self.repeating_us = max(self.repeating_us, us)
+
+    # Schedules
+
+    def add_rival(self, schedule: Schedule) -> None:
+        """Judge a published schedule, and take it if it fits."""
+        caps = self.asked.problem.caps_bytes
+        judged = evaluate(replace(self.asked.problem, caps_bytes=None), schedule, schedule.name)
+        if judged is None:
+            return
+        us, facts = steady_us(judged.timeline), version_facts(judged.timeline.lowered)
+        fits = not exceeds_caps(judged.peak_bytes, caps)
+        delay, alive = max(one.delay for one in facts), max(one.alive for one in facts)
+        self._rivals.append(SteadyRival(schedule.name, us, delay, alive, judged.peak_bytes, fits))
+        if us is not None and fits:
+            self._take(SteadySchedule(judged, us))
+
+    def offer_order(self, modelled: ModelledOrder) -> float:
+        """Evaluate an order of a model, as `offer` does."""
+        period_us = modelled.order.period / self.ticks_per_us
+        return self.offer(modelled.order.programs(modelled.instance), period_us, modelled)
+
+    def offer(
+        self,
+        programs: Sequence[Sequence[Op]],
+        period_us: float,
+        modelled: ModelledOrder | None = None,
+    ) -> float:
+        """Evaluate programs with the buffering that is best for them, and take them if better.
+
+        Args:
+            programs: F, B, W and BW of all micro-batches, by rank.
+            period_us: the time of a micro-batch if no transfer waits.
+            modelled: the model that they are from.
+
+        Returns:
+            Their time of a micro-batch; infinity if they do not fit, or are never full.
+        """
+        least_us, longest = math.inf, max(map(len, programs))
+        for buffering in (*BUFFERINGS, Buffering(longest, longest)):
+            schedule = self.asked.schedule(programs, buffering)
+            judged = evaluate(self.asked.problem, schedule, "modulo scheduling")
+            if judged is None:
+                continue
+            us = steady_us(judged.timeline)
+            if us is None:
+                least = least_micro_batches(judged.timeline.lowered)
+                self._least_micro_batches = max(self._least_micro_batches, least)
+                break
+            least_us = min(least_us, us)
+            self._take(SteadySchedule(judged, us, modelled))
+            if us <= period_us * (1 + ROUNDING):
+                break
+        return least_us
+
+    def _take(self, found: SteadySchedule) -> None:
+        """Take a schedule as the best if it is."""
+        if self.best is not None and found.rank_key >= self.best.rank_key:
+            return
+        is_faster = self.best is None or found.us < self.best.us
+        self.best = found
+        if is_faster and self._on_improvement is not None:
+            self._on_improvement(self._incumbent(found))
+
+    # The answer
+
+    def _proof(self, found: SteadySchedule) -> SteadyProof:
+        # While buffers fill up, a schedule of few micro-batches can run ahead of its period.
+        within_us = found.us - (1 + ROUNDING) / self.ticks_per_us
+        lower_us = found.us if self.lower_bound_us >= within_us else self.lower_bound_us
+        return SteadyProof(found.us, lower_us, self.repeating_us, tuple(self._rivals))
+
+    def _incumbent(self, found: SteadySchedule) -> Incumbent:
+        one = found.evaluated
+        return Incumbent(
+            self.budget.elapsed_s(),
+            one.schedule,
+            one.timeline,
+            one.value_us,
+            self._makespan_bound_us,
+            one.found_by,
+            one.peak_bytes,
+            steady=self._proof(found),
+        )
+
+    def result(self) -> Result:
+        """The answer of a search that ends now."""
+        one = None if self.best is None else self.best.evaluated
+        return Result(
+            problem=self.asked.problem,
+            schedule=one.schedule if one else None,
+            timeline=one.timeline if one else None,
+            value_us=one.value_us if one else None,
+            lower_bound_us=self._makespan_bound_us,
+            peak_bytes=one.peak_bytes if one else None,
+            found_by=one.found_by if one else None,
+            stopped_by=self._reason(),
+            baselines=(),
+            wall_s=self.budget.elapsed_s(),
+            message=self._why_none(),
+            steady=None if self.best is None else self._proof(self.best),
+        )
+
+    def _reason(self) -> StoppedBy:
+        if self.repeating_us == math.inf:
+            return StoppedBy.INFEASIBLE
+        if self._gap(self.lower_bound_us) == 0:
+            return StoppedBy.OPTIMAL
+        if self.is_within(self.lower_bound_us):
+            return StoppedBy.GAP
+        if self.budget.stop.is_set():
+            return StoppedBy.INTERRUPT
+        return StoppedBy.TIME_LIMIT if self.budget.is_over() else StoppedBy.EXHAUSTED
+
+    def _why_none(self) -> str | None:
+        """Why there is no schedule; None if there is one."""
+        if self.best is not None:
+            return None
+        if self.repeating_us == math.inf:
+            return shortage(self.asked)
+        m = self.asked.problem.num_micro_batches
+        if self._least_micro_batches > m:
+            return (
+                f"{m} micro-batches are too few: the pipeline is never full for a whole "
+                f"repetition; give --micro-batches {self._least_micro_batches} or more"
+            )
+        return "no schedule was found in the time given; allow more --time-limit or --mem-limit"

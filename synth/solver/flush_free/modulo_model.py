@@ -1,0 +1,285 @@
+"""Modulo scheduling of one micro-batch per period, with versions of the weights, at a period T.
+
+    rank 0 | F0 .. B0 .. W0 |          one micro-batch's ops, at t(op)
+    rank 1 |    F0 B0 W0    |          the next one does the same T later, and so on
+
+This is the recurrent job-shop (Hanen 1994, European Journal of Operational Research 72): each pair
+of ops a, b of a rank has an integer height h(a, b) with h(b, a) = 1 − h(a, b) and
+
+    t(b) + T h(a, b) ≥ t(a) + duration(a)
+
+The heights are the order. Right before the K-th run of x, op y has run K + h(x, y) times, so memory
+is a linear function of them: the deltas of all ops that have run, and the stashed versions. With an
+update behind every W, the weights that F reads are late by −h(F, W) micro-batches. Right before x
+
+    stash     max(0, late − (B's run − W's run))              versions are stashed
+    vertical  the same with `late` of the first stage, which no stage may exceed
+    2bw       one, unless B's run − W's run ≥ k; and no stage may be late by more than k
+    none      no version
+
+An update takes its time once in k micro-batches, the model STEP / k in each. No order that repeats
+every micro-batch takes less: the mean start times of k micro-batches in a row satisfy the model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple
+
+from ortools.sat.python import cp_model
+
+from synth.op_kinds import OpKind
+from synth.schedule.ops import Op
+from synth.solver.cpsat.run import Decided, Values, decide_by_relaxation
+from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
+from synth.solver.instance.instance import BW, SPLIT, STEP, B, F, Instance, W
+
+LinearExpression = cp_model.LinearExpr | int
+
+
+class CyclicOp(NamedTuple):
+    """An op of the micro-batch that repeats."""
+
+    copy: int
+    kind: OpKind
+
+
+@dataclass(frozen=True)
+class CyclicOrder:
+    """The starts of the first micro-batch's ops; the next one follows a period later.
+
+    Attributes:
+        starts: in ticks.
+        fused: stage copies whose B and W are one op.
+        period: in ticks.
+    """
+
+    starts: dict[CyclicOp, int]
+    fused: frozenset[int]
+    period: int
+
+    def programs(self, instance: Instance) -> list[list[Op]]:
+        """Unroll to all micro-batches: prologue and epilogue are those that are not there yet or
+        no more.
+        """
+        timed: list[list[tuple[int, int, int, int, Op]]] = [[] for _ in instance.headroom_bytes]
+        for (index, kind), at in self.starts.items():
+            copy = instance[index]
+            if kind == W and index in self.fused:
+                continue
+            run = BW if kind == B and index in self.fused else kind
+            # Ops of no duration: F, B, W, and later stages' B's before those of earlier stages.
+            depth = index if kind == F else -index
+            for k in range(copy.num_micro_batches):
+                place = (at + k * self.period, kind.rank_in_chain, k, depth)
+                timed[copy.rank].append((*place, copy.op(run, k)))
+        return [[op for *_, op in sorted(ops)] for ops in timed]
+
+
+class FlushFreeModel:
+    """The model at one period.
+
+    Attributes:
+        period: in ticks.
+        start: by op, in ticks.
+        height: by pair of a rank's ops.
+    """
+
+    def __init__(
+        self,
+        asked: FlushFreeProblem,
+        instance: Instance,
+        period: int,
+        ticks_per_us: int,
+        *,
+        is_relaxed: bool,
+    ) -> None:
+        """Build the model.
+
+        Args:
+            asked: the rule of versions, and the bytes of the parameters.
+            instance: of its problem, under a memory model.
+            period: in ticks.
+            ticks_per_us: all times are whole numbers of ticks.
+            is_relaxed: round down what is no whole number, so that a refutation is a proof.
+        """
+        self.asked, self.instance, self.period = asked, instance, period
+        self._ticks_per_us, self._is_relaxed = ticks_per_us, is_relaxed
+        self.cp = cp_model.CpModel()
+        self.latest = self._latest()
+        self.most = self.latest // period + 2
+        ops = [CyclicOp(index, kind) for index in self._copies for kind in SPLIT]
+        self.start = {op: self.cp.new_int_var(0, self.latest, "") for op in ops}
+        self.cp.add(self.start[ops[0]] == 0)
+        self.fused = {
+            i: self.cp.new_bool_var("") for i in self._copies if instance[i].gains_by_fusion
+        }
+        self.height: dict[tuple[CyclicOp, CyclicOp], LinearExpression] = {}
+        for held in instance.held:
+            self._add_rank([CyclicOp(index, kind) for index in held for kind in SPLIT])
+        self._add_precedences()
+        self._add_delays()
+        for rank, headroom in enumerate(instance.headroom_bytes):
+            if headroom is not None:
+                self._add_memory(instance.held[rank], headroom)
+
+    def _latest(self) -> int:
+        """A moment behind all starts of some order, if there is any order.
+
+        Where a value waits for a period or more, all ops behind it could run a whole period sooner,
+        and less memory is held. Only W's may gain by waiting: those of the first stage with
+        vertical sync, so that no stage is later; and with 2BW, where W's that are late by an update
+        save the second version.
+        """
+        instance, idle = self.instance, 2 * len(self.instance) + 6
+        if self.asked.consistency == Consistency.TWO_VERSIONS and any(instance.headroom_bytes):
+            idle += self.asked.every
+        ways_us = [
+            instance.head_us[i] + copy.work_us + copy.duration_us[BW] + instance.round_trip_us[i]
+            for i, copy in enumerate(instance.copies)
+        ]
+        return self._ticks(max(ways_us)) + idle * self.period
+
+    @property
+    def _copies(self) -> range:
+        return range(len(self.instance))
+
+    def _ticks(self, time_us: int) -> int:
+        return time_us * self._ticks_per_us
+
+    def _step_ticks(self, index: int) -> int:
+        """The share of a micro-batch in its stage's update."""
+        total = self._ticks(self.instance[index].duration_us[STEP])
+        return total // self.asked.every if self._is_relaxed else -(-total // self.asked.every)
+
+    def _duration(self, op: CyclicOp) -> LinearExpression:
+        """The ticks of an op, with the update behind W; a fused B takes all of BW."""
+        times = self.instance[op.copy].duration_us
+        split, fused = {
+            F: (times[F], times[F]),
+            B: (times[B], times[BW]),
+            W: (times[W], 0),
+        }[op.kind]
+        behind = self._step_ticks(op.copy) if op.kind == W else 0
+        literal = self.fused.get(op.copy)
+        if literal is None:
+            return self._ticks(split) + behind
+        return self._ticks(split) + behind + self._ticks(fused - split) * literal
+
+    # Times
+
+    def _add_rank(self, ops: list[CyclicOp]) -> None:
+        """Let the ops of a rank repeat without overlap."""
+        for one, other in combinations(ops, 2):
+            height = self.cp.new_int_var(-self.most, self.most, "")
+            self.height[one, other], self.height[other, one] = height, 1 - height
+            for a, b in ((one, other), (other, one)):
+                self.cp.add(
+                    self.start[b] + self.period * self.height[a, b]
+                    >= self.start[a] + self._duration(a)
+                )
+
+    def _add_precedences(self) -> None:
+        """Put F, B and W of a copy in order, and let transfers arrive before their readers."""
+        for index, copy in enumerate(self.instance.copies):
+            f, b, w = (CyclicOp(index, kind) for kind in SPLIT)
+            self._precede(f, b, self.instance.round_trip_us[index])
+            self._precede(b, w, 0)
+            self.cp.add(self.height[f, b] <= 0)
+            self.cp.add(self.height[b, w] <= 0)
+            if index in self.fused:
+                end = self.start[b] + self._duration(b)
+                self.cp.add(self.start[w] == end).only_enforce_if(self.fused[index])
+                self.cp.add(self.height[b, w] == 0).only_enforce_if(self.fused[index])
+            if copy.below is not None:
+                self._precede(f, CyclicOp(copy.below, F), copy.down_us)
+                self._precede(CyclicOp(copy.below, B), b, copy.up_us)
+
+    def _precede(self, first: CyclicOp, second: CyclicOp, lag_us: int) -> None:
+        end = self.start[first] + self._duration(first)
+        self.cp.add(self.start[second] >= end + self._ticks(lag_us))
+
+    # Versions
+
+    def _run(self, y: CyclicOp, x: CyclicOp) -> LinearExpression:
+        """The runs of y before a run of x, less those of x."""
+        return 0 if x == y else self.height[x, y]
+
+    def _late(self, index: int) -> LinearExpression:
+        """The micro-batches without an update when F of a copy runs."""
+        return -self._run(CyclicOp(index, W), CyclicOp(index, F))
+
+    @cached_property
+    def _first(self) -> int:
+        return self.instance.index[0, 0]
+
+    def _add_delays(self) -> None:
+        """Let every version be there when it is read."""
+        for index in self._copies:
+            if self.asked.consistency == Consistency.VERTICAL:
+                self.cp.add(self._late(index) <= self._late(self._first))
+            elif self.asked.consistency == Consistency.TWO_VERSIONS:
+                self.cp.add(self._late(index) <= self.asked.every)
+
+    def _stashed_bytes(self, index: int, x: CyclicOp, *, after: bool) -> LinearExpression:
+        """The bytes of a copy's versions but the newest, before a run of x or right after W."""
+        size = self.asked.problem.costs.stages[self.instance[index].stage].parameter_bytes
+        ahead = self._run(CyclicOp(index, B), x) - self._run(CyclicOp(index, W), x) - int(after)
+        match self.asked.consistency:
+            case Consistency.NONE:
+                return 0
+            case Consistency.TWO_VERSIONS:
+                is_held = self.cp.new_bool_var("")
+                self.cp.add(ahead >= self.asked.every).only_enforce_if(~is_held)
+                return size * is_held
+            case Consistency.VERTICAL:
+                late = self._late(self._first)
+            case Consistency.STASH:
+                late = self._late(index)
+        stashed = self.cp.new_int_var(0, self.most + 1, "")
+        self.cp.add(stashed >= late - ahead)
+        return size * stashed
+
+    # Memory
+
+    def _add_memory(self, held: tuple[int, ...], headroom: int) -> None:
+        """Keep the limit of a rank while any of its ops runs, and after it."""
+        ops = [CyclicOp(index, kind) for index in held for kind in SPLIT]
+        delta = {op: self.instance[op.copy].delta_bytes[op.kind] for op in ops}
+        for x in ops:
+            kept = cp_model.LinearExpr.sum([delta[y] * self._run(y, x) for y in ops])
+            level = kept + sum(self._stashed_bytes(index, x, after=False) for index in held)
+            peak_above = self.instance[x.copy].peak_above_bytes
+            literal = self.fused.get(x.copy)
+            split = self.cp.add(level + peak_above[x.kind] <= headroom)
+            if literal is not None and x.kind != F:
+                split.only_enforce_if(~literal)
+                if x.kind == B:
+                    self.cp.add(level + peak_above[BW] <= headroom).only_enforce_if(literal)
+            if x.kind == W:
+                stashed = (self._stashed_bytes(index, x, after=index == x.copy) for index in held)
+                updating = kept + delta[x] + sum(stashed) + peak_above[STEP]
+                self.cp.add(updating <= headroom)
+
+    # Solving
+
+    def begin_soon(self, order: CyclicOrder) -> None:
+        """Ask for the least sum of all starts: little memory, a short prologue and epilogue.
+
+        Args:
+            order: to begin the search from.
+        """
+        self.cp.minimize(cp_model.LinearExpr.sum(list(self.start.values())))
+        for op, at in order.starts.items():
+            self.cp.add_hint(self.start[op], at)
+
+    def decide(self, seconds: float, seed: int, should_stop: Callable[[], bool]) -> Decided:
+        """Find an order or refute the period, within CP-SAT's deterministic seconds."""
+        return decide_by_relaxation(self.cp, seconds, seed, should_stop)
+
+    def read(self, values: Values) -> CyclicOrder:
+        """The order of a solution."""
+        starts = {op: values.value(start) for op, start in self.start.items()}
+        fused = frozenset(i for i, literal in self.fused.items() if values.value(literal))
+        return CyclicOrder(starts, fused, self.period)

@@ -1,0 +1,172 @@
+"""The search without a flush: least periods of orders that repeat, by modulo models.
+
+First come orders that repeat with every micro-batch. A period for which there is one stays possible
+if it grows, since a repeating order can pause once in each. So the least period lies between those
+that are refuted and those that are found, and bisection narrows the gap. Under the relaxed memory
+model a refutation is a lower bound of these orders.
+
+Orders that repeat after several micro-batches can be faster: with K in flight, the ops of a
+micro-batch that returns exactly K periods later may collide with each other on a rank. Where ranks
+hold one stage they come from the same models as those of the search with a flush.
+
+All orders are unrolled, verified and simulated, and the simulated time counts.
+"""
+
+import math
+import threading
+
+from synth.solver.evaluate.evaluate import BUFFERINGS
+from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+from synth.solver.flush_free.flush_free_state import ROUNDING, FlushFreeState, ModelledOrder
+from synth.solver.flush_free.modulo_model import FlushFreeModel
+from synth.solver.flush_free.several_per_period import with_early_weights, with_versions
+from synth.solver.improve.modulo import several_micro_batches
+from synth.solver.infeasibility import may_fit
+from synth.solver.instance.instance import BW, B, Instance
+from synth.solver.instance.memory_models import distinct, relaxed_memory, safe_memory
+from synth.solver.instance.timing import number
+from synth.solver.options import Part, SolveOptions
+from synth.solver.result import Result
+from synth.solver.search_state import OnImprovement
+from synth.solver.tuning import FLUSH_FREE
+
+
+def solve_flush_free(
+    asked: FlushFreeProblem,
+    options: SolveOptions | None = None,
+    on_improvement: OnImprovement | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Find the order with the least time of a micro-batch while the pipeline is full.
+
+    The schedule is finite: it fills, repeats and drains. It is verified against the memory limits,
+    which count the versions, and never slower than a published schedule of the same rule that fits.
+    The result's `steady` has the time and its bounds; `value_us` and `lower_bound_us` are those of
+    the whole schedule's makespan.
+
+    Args:
+        asked: the problem and its rule of versions.
+        options: limits and seed.
+        on_improvement: called in this thread for every better verified schedule.
+        stop: set it, from any thread, to get the best so far.
+    """
+    state = FlushFreeState(asked, options or SolveOptions(), on_improvement, stop)
+    return _FlushFreeSearch(state).run()
+
+
+class _FlushFreeSearch:
+    def __init__(self, state: FlushFreeState) -> None:
+        self.state, self.asked, self.budget = state, state.asked, state.budget
+
+    def run(self) -> Result:
+        """Judge the published schedules, prove bounds, and look for what reaches them."""
+        state, problem = self.state, self.asked.problem
+        if not may_fit(problem):
+            state.raise_repeating(math.inf)
+            return state.result()
+        for schedule in self.asked.published():
+            state.add_rival(schedule)
+        self._narrow(relaxed_memory(problem), is_relaxed=True)
+        if state.repeating_us == math.inf:
+            return state.result()
+        for instance in distinct(safe_memory(problem, each) for each in BUFFERINGS):
+            if state.is_within(state.repeating_us):
+                break
+            self._narrow(instance, is_relaxed=False)
+        self._compact()
+        if Part.SEVERAL_PER_PERIOD not in state.options.without:
+            self._try_several_per_period()
+        return state.result()
+
+    # One micro-batch per period
+
+    def _narrow(self, instance: Instance, *, is_relaxed: bool) -> None:
+        """Bisect between the periods that are refuted and the least that is found."""
+        state, ticks_per_us = self.state, self.state.ticks_per_us
+        low = math.ceil(state.repeating_us * ticks_per_us * (1 - ROUNDING)) - 1
+        high = longest = self._longest(instance)
+        # The bound itself is often reached.
+        tries = [low + 1]
+        if state.best is None:
+            tries.append(high)
+        else:
+            high = min(high, math.ceil(state.best.us * ticks_per_us))
+        while high - low > 1 and not self._is_over() and not state.is_within(state.repeating_us):
+            period = tries.pop(0) if tries else (low + high) // 2
+            model = self._model(instance, period, is_relaxed=is_relaxed)
+            found, _, is_refuted = model.decide(self._seconds, state.options.seed, self._is_over)
+            if found is not None:
+                us = state.offer_order(ModelledOrder(model.read(found), instance, is_relaxed))
+                high = period if us == math.inf else min(period, math.ceil(us * ticks_per_us))
+                continue
+            low = period
+            if is_relaxed and is_refuted:
+                state.raise_repeating(math.inf if period >= longest else period / ticks_per_us)
+            if period >= longest:
+                return
+
+    @property
+    def _seconds(self) -> float:
+        return min(FLUSH_FREE.decide_s, max(0.0, self.budget.left_s()))
+
+    def _longest(self, instance: Instance) -> int:
+        """A period in ticks in which one micro-batch after the other passes the pipeline."""
+        us = 0.0
+        for copy in instance.copies:
+            times = copy.duration_us
+            us += copy.down_us + copy.up_us + copy.work_us + max(0, times[BW] - times[B])
+            us += self.asked.step_us(copy.stage)
+        return math.ceil(us * self.state.ticks_per_us) + len(instance)
+
+    def _model(self, instance: Instance, period: int, *, is_relaxed: bool) -> FlushFreeModel:
+        ticks_per_us = self.state.ticks_per_us
+        return FlushFreeModel(self.asked, instance, period, ticks_per_us, is_relaxed=is_relaxed)
+
+    def _is_over(self) -> bool:
+        return self.budget.is_over()
+
+    def _compact(self) -> None:
+        """Let the ops of the best order begin as soon as they can at its period."""
+        best = self.state.best
+        if best is None or best.modelled is None or self._is_over():
+            return
+        known = best.modelled
+        model = self._model(known.instance, known.order.period, is_relaxed=known.is_relaxed)
+        model.begin_soon(known.order)
+        found = model.decide(FLUSH_FREE.compact_s, self.state.options.seed, self._is_over).found
+        if found is not None:
+            order = model.read(found)
+            self.state.offer_order(ModelledOrder(order, known.instance, known.is_relaxed))
+
+    # Several micro-batches per period
+
+    def _try_several_per_period(self) -> None:
+        """Look for orders that repeat after several micro-batches, with more or fewer versions."""
+        state, whole = self.state, safe_memory(self.asked.problem, BUFFERINGS[0])
+        if not several_micro_batches.applies(whole):
+            return
+        tries = [*with_versions(self.asked, whole)]
+        seconds = FLUSH_FREE.several_share * self.budget.left_s() / len(tries)
+        for instance in tries:
+            if self._is_over() or state.is_within(state.lower_bound_us):
+                return
+            self._try_several_on(instance, seconds)
+
+    def _try_several_on(self, instance: Instance, seconds: float) -> None:
+        state, allowance = self.state, self.budget.allow(seconds)
+        for found in several_micro_batches.search(
+            instance,
+            state.lower_bound_us,
+            self._longest(instance) / state.ticks_per_us if state.best is None else state.best.us,
+            seconds,
+            state.options.seed,
+            lambda: self._is_over() or allowance.is_over(),
+        ):
+            early = with_early_weights(found, instance)
+            step = -(-early.size // FLUSH_FREE.most_rotations)
+            for first in range(0, early.size, step):
+                orders = early.orders(instance, first)
+                programs = [number(instance, order) for order in orders]
+                state.offer(programs, early.rate_us)
+                if state.is_within(early.rate_us):
+                    break

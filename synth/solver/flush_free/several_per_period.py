@@ -1,0 +1,49 @@
+"""Problems without a flush for the modulo models of several micro-batches per period.
+
+Those models know of no versions and no updates. So the headroom is less by as many versions as a
+stage may hold, and W is longer by its update. The unrolled orders are verified with their versions.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+from synth.solver.improve.modulo.several_micro_batches_model import PeriodicSchedule
+from synth.solver.instance.instance import B, Instance, OpIndex, StageCopy, W
+
+
+def with_versions(asked: FlushFreeProblem, whole: Instance) -> Iterator[Instance]:
+    """Yield the instance for each number of stashed versions that is worth a try.
+
+    Args:
+        asked: the rule of versions.
+        whole: of its problem, on ranks that hold one stage each.
+    """
+    copies = tuple(_updating(copy, asked.step_us(copy.stage)) for copy in whole.copies)
+    stages = [whole[index].stage for (index,) in whole.held]
+    sizes = [asked.problem.costs.stages[stage].parameter_bytes for stage in stages]
+    for stashed in asked.stashed_to_try:
+        rooms = tuple(
+            None if room is None else room - stashed * size
+            for room, size in zip(whole.headroom_bytes, sizes, strict=True)
+        )
+        yield replace(whole, copies=copies, headroom_bytes=rooms)
+
+
+def _updating(copy: StageCopy, step_us: float) -> StageCopy:
+    weight_us = copy.duration_us[W] + math.ceil(step_us)
+    return copy._replace(duration_us={**copy.duration_us, W: weight_us})
+
+
+def with_early_weights(found: PeriodicSchedule, instance: Instance) -> PeriodicSchedule:
+    """Let each W run in the first period behind its B, so that updates come early.
+
+    The models leave W's where they are if that costs no memory in their terms.
+    """
+    starts = dict(found.starts)
+    for (index, op), at in found.starts.items():
+        if op.kind == W:
+            ready = starts[index, OpIndex(B, op.microbatch)] + instance[index].duration_us[B]
+            starts[index, op] = ready + (at - ready) % found.period_us
+    return replace(found, starts=starts)

@@ -1,0 +1,23 @@
+"""The message of a memory limit that no schedule without a flush keeps."""
+
+from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
+from synth.solver.infeasibility import needed_bytes
+from synth.units import format_bytes_both
+
+
+def shortage(asked: FlushFreeProblem) -> str:
+    """Name a rank that one micro-batch at a time does not fit on, and a limit that would do."""
+    problem, is_doubled = asked.problem, asked.consistency == Consistency.TWO_VERSIONS
+    needed = [*needed_bytes(problem)]
+    for rank, held in enumerate(problem.placement.held):
+        stages = (problem.costs.stages[stage] for stage, _ in held)
+        needed[rank] += is_doubled * sum(stage.parameter_bytes for stage in stages)
+    caps = problem.caps_bytes or (0,) * len(needed)
+    rank = max(range(len(needed)), key=lambda r: needed[r] - caps[r])
+    two = " and two versions of its weights" if is_doubled else ""
+    return (
+        f"no schedule fits with --versions {asked.name}: rank {rank} needs "
+        f"{format_bytes_both(needed[rank])} for one micro-batch at a time{two}, and its memory "
+        f"limit is {format_bytes_both(caps[rank])}; give --mem-limit {max(needed)}B, more ranks, a "
+        f"smaller micro-batch, or --recompute layers:…"
+    )
