@@ -13,7 +13,7 @@ from tests.cli.conftest import NAME, Synth
 
 SOLVE = (
     *("solve", NAME, "--ranks", "4", "--micro-batches", "16", "--link", "10ms,10GB/s"),
-    *("--deterministic", "--workers", "1", "--time-limit", "2s", "--gap", "0"),
+    *("--deterministic", "--workers", "1", "--time-limit", "500ms", "--gap", "0"),
 )
 
 

@@ -116,6 +116,11 @@ class Claim(Record):
         """The objective's value."""
         return self.judged_by.value_us(self)
 
+    def check_steady(self, timeline: Timeline) -> None:
+        """Check the claim about the steady state, if there is one; see `SteadyClaim.check`."""
+        if self.steady is not None:
+            self.steady.check(timeline)
+
     def check_proof(self) -> None:
         """Check that the bound and the gap are possible for the claimed value.
 

@@ -247,8 +247,7 @@ class Plan(Displayed, FileRecord):
                     f"programs or the costs were changed after it was made"
                 )
         self.claim.check_proof()
-        if self.claim.steady is not None:
-            self.claim.steady.check(timeline)
+        self.claim.check_steady(timeline)
         return lowered, timeline
 
 
