@@ -48,6 +48,7 @@ NUMBERS = {
     "NEVER",
     "NONE",
     "NOTHING_US",
+    "ROUNDING",
     "_COUNTED",
     "_DOES",
     "_DOES_BY_CODE",

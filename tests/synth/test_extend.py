@@ -20,7 +20,7 @@ from synth.solver.evaluate import evaluate
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule
 from synth.solver.improve import list_scheduling
 from synth.solver.improve.extend import _Extension, extend, extended_instance
-from synth.solver.improve.modulo.several_micro_batches import SeveralMicroBatches
+from synth.solver.improve.modulo.several_micro_batches_improver import SeveralMicroBatches
 from synth.solver.improve.modulo.unrolling import Unrolling
 from synth.solver.improve.short_instance import ShortInstance
 from synth.solver.infeasibility import needed_bytes, serial_schedule

@@ -17,6 +17,12 @@ def any_order_us(asked: FlushFreeProblem) -> float:
     return max(*_works_us(asked, instance), *_links_us(instance), *_latencies_us(instance), 0.0)
 
 
+def makespan_us(asked: FlushFreeProblem) -> int:
+    """A bound of the whole schedule: the largest work of a rank, updates included."""
+    works_us = _works_us(asked, relaxed_for_fusion(asked.problem))
+    return round(max(works_us) * asked.problem.num_micro_batches)
+
+
 def _works_us(asked: FlushFreeProblem, instance: Instance) -> Iterator[float]:
     """By rank its work for one micro-batch."""
     for held in instance.held:

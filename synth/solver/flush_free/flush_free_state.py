@@ -10,15 +10,13 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.steady_state import least_micro_batches, steady_us
 from synth.schedule.version_facts import version_facts
-from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
-from synth.solver.flush_free.bounds import any_order_us
+from synth.solver.flush_free.bounds import any_order_us, makespan_us
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.modulo_model import CyclicOrder
 from synth.solver.flush_free.shortage import shortage
 from synth.solver.instance.instance import Instance
-from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result, SteadyProof, SteadyRival, StoppedBy
 from synth.solver.search_state import OnImprovement
@@ -75,8 +73,7 @@ class FlushFreeState:
         self.best: SteadySchedule | None = None
         self._rivals: list[SteadyRival] = []
         self.lower_bound_us = self.repeating_us = any_order_us(asked)
-        relaxed = relaxed_for_fusion(asked.problem)
-        self._makespan_bound_us = work_bound_us(relaxed, asked.problem.objective)
+        self._makespan_bound_us = makespan_us(asked)
         self._least_micro_batches = 0
         precise = FLUSH_FREE.ticks_per_period / max(1.0, self.lower_bound_us)
         self.ticks_per_us = max(1, math.ceil(precise))
