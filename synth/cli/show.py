@@ -148,7 +148,9 @@ def version_lines(timeline: "Timeline") -> "Iterator[str]":
     if rule is None:
         return
     facts = version_facts(lowered)
-    yield f"weights: an update every {rule.every}, F reads {rule.forward}, B {rule.backward}"
+    sizes = lowered.schedule.update_sizes
+    every = str(sizes[0]) if len(set(sizes)) == 1 else f"{' '.join(map(str, sizes))} by stage"
+    yield f"weights: an update every {every}, F reads {rule.forward}, B {rule.backward}"
     figures = {
         "delay": [one.delay for one in facts],
         "drift from F to B": [one.drift for one in facts],

@@ -32,8 +32,9 @@ def reason_of(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
     """Return the sentence: what binds, and how long a known schedule takes in the same memory."""
     schedule, binds = lowered.schedule, _what_binds(plan, lowered, timeline)
     if schedule.versions is not None:
+        most = "every stage" if len(set(schedule.update_sizes)) == 1 else "a stage up to"
         return (
-            f"{binds}; it updates every stage {schedule.num_updates} times, a schedule with a "
+            f"{binds}; it updates {most} {schedule.num_updates} times, a schedule with a "
             f"flush once, so their times do not compare."
         )
     return f"{binds}; {_compared(plan, timeline)}."

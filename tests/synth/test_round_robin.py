@@ -8,6 +8,7 @@ from math import lcm
 
 import pytest
 
+from synth.cli.show import version_lines
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
@@ -22,6 +23,7 @@ from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
 from synth.plan.planners.pipedream import pipedream_partition
+from synth.plan.reason import reason_of
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.memory import memory_usage, peak_bytes
@@ -286,4 +288,6 @@ def test_a_plan_file_keeps_the_ranks_of_each_stage() -> None:
     made = generate("pipedream:2-1,full", 3, 8, costs=partition_costs(profile, (2, 1)))
     plan = Plan.from_json(Plan.of(profile, (2, 1), made).to_json())
     assert plan.schedule() == made
-    plan.check()
+    lowered, line = plan.check()
+    assert "it updates a stage up to 8 times" in reason_of(plan, lowered, line)
+    assert "weights: an update every 2 1 by stage, F reads newest" in next(version_lines(line))
