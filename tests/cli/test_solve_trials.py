@@ -122,12 +122,6 @@ def test_one_rank_has_one_placement(synth: Synth) -> None:
     assert "proven optimal" in ended.stdout
 
 
-def test_the_frontier_and_other_commands_know_no_auto(synth: Synth) -> None:
-    ended = synth("frontier", *SMALL_SOLVE[1:], "--placement", "auto", "-o", "curve.json")
-    assert ended.code == 2
-    assert "placement 'auto' is unknown" in ended.stderr
-
-
 TIGHT = (
     *("solve", NAME, "--placement", "linear", "--recompute", "none"),
     *("--ranks", "4", "--micro-batches", "8", "--mem-limit", "18.3GB"),
