@@ -15,7 +15,7 @@ from synth.plan.choose.candidates import placements_to_try
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
-from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
+from tests.cli.conftest import NAME, Synth
 
 SIZE = ("solve", NAME, "--ranks", "2", "--micro-batches", "2")
 AUTO = (*SIZE, "--placement", "auto", "--partition", "even", "--recompute", "none")
