@@ -119,6 +119,20 @@ def test_rows_that_name_a_line_and_a_column_make_a_pivoted_table_of_medians() ->
     assert made.splitlines()[2] == "| v | 11 (1.00) | 12 (3.00) |"
 
 
+def test_a_table_of_several_seeds_has_their_range_and_how_many_proved_it(tmp_path: Path) -> None:
+    saved = tmp_path / "seeds.json"
+    asked = ["table", "--only", SMALL.label, "--seeds", "3", "--json", str(saved)]
+    assert main(asked) == 0
+    document = json.loads(saved.read_text())
+    value = document["rows"][0]["value_us"]
+    document["rows"][1] |= {"value_us": value + 7, "gap_percent": 1.0}
+    saved.write_text(json.dumps(document))
+    page = "<!-- results: seeds unproven -->\n<!-- /results -->\n"
+    new = tables.filled(page, tmp_path)
+    assert "| values | proven by |" in new
+    assert f"| {value} to {value + 7} | 2 of 3 |" in new
+
+
 def test_tables_of_pages_are_those_of_the_saved_results(tmp_path: Path) -> None:
     saved = tmp_path / "small.json"
     assert main(["table", "--only", SMALL.label, "--time-limit", "60", "--json", str(saved)]) == 0

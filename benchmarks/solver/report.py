@@ -15,6 +15,8 @@ from synth.errors import SynthError
 
 FORMAT = "synth-solver-benchmark-2"  # 1 had no seeds, commit and date
 _HEAD = ("problem", "published that fits", "value", "bound", "gap %", "gain %", "s", "first s")
+# Beside them, in tables of several seeds.
+_OF_SEEDS = ("values", "proven by")
 _LINE = "{:<30} {:>22} {:>10} {:>10} {:>6} {:>6} {:>7} {:>7}  {}"
 
 
@@ -82,13 +84,26 @@ def table(document: Mapping[str, Any]) -> str:
 def _listed(grouped: Iterable[Sequence[SavedRow]]) -> str:
     groups = list(grouped)
     added = list(dict.fromkeys(name for rows in groups for name in rows[0]["columns"]))
-    heads = [*_HEAD, "found by", "stopped by", *added]
+    has_seeds = any(len(rows) > 1 for rows in groups)
+    heads = [*_HEAD, *(_OF_SEEDS if has_seeds else ()), "found by", "stopped by", *added]
     lines = []
     for rows in groups:
+        spread = _of_seeds(rows) if has_seeds else []
         own = [_shown(_middle(row["columns"].get(name, "") for row in rows)) for name in added]
         ends = [_shown(_middle(row[name] for row in rows)) for name in ("found_by", "stopped_by")]
-        lines.append([*_cells(rows), *ends, *own])
+        lines.append([*_cells(rows), *spread, *ends, *own])
     return markdown_table(heads, lines)
+
+
+def _of_seeds(rows: Sequence[SavedRow]) -> list[str]:
+    """The least and the largest value of the seeds, and how many of them proved theirs."""
+    values = [row["value_us"] for row in rows if row["value_us"] is not None]
+    least, largest = min(values, default=None), max(values, default=None)
+    proven = sum(row["gap_percent"] == 0 for row in rows)
+    return [
+        _shown(least) if least == largest else f"{least} to {largest}",
+        f"{proven} of {len(rows)}",
+    ]
 
 
 def _pivoted(grouped: Sequence[Sequence[SavedRow]]) -> str:
