@@ -174,6 +174,19 @@ def test_a_memory_limit_leaves_out_stages_that_hold_too_much(seed: int) -> None:
             assert found.time_us == pytest.approx(expected)
 
 
+def test_a_memory_limit_with_nodes_is_refused_where_one_rank_per_stage_would_fit() -> None:
+    """A stage on a whole node is no stage on a rank, and its ranks share its memory."""
+    links = Links(default=Link(bandwidth_bytes_per_s=5e7))
+    flat = invented([layer(10, 20, 1000, 1, 10)] * 4).replace(links=links)
+    assert pipedream_partition(flat, 4, memory_bytes=10_000).partition == (1, 1, 1, 1)
+    node = NodeLink(ranks_per_node=2, bandwidth_bytes_per_s=5e7)
+    nodes = flat.replace(links=links.replace(nodes=(node,)))
+    with pytest.raises(SynthError, match="limit of 10 kB is given with links of 2 bandwidths"):
+        pipedream_partition(nodes, 4, memory_bytes=10_000)
+    assert pipedream_partition(nodes, 4).num_ranks == 4
+    assert pipedream_partition(nodes, 2, memory_bytes=20_000).num_ranks == 2  # within one node
+
+
 def test_without_weights_or_transfers_it_is_data_parallelism() -> None:
     """All replicas in one stage: no other choice is better than the sum over the ranks."""
     layers = [layer(10, 20, 0, 0), layer(5, 5, 0, 0), layer(7, 13, 0, 0)]

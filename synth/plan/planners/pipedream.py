@@ -17,8 +17,8 @@ program, which adds it to T; the papers take the larger of both, since they over
 A stage of a memory limit must hold K versions of its weights and K times its activations, beside
 gradients and optimizer state, where K is the number of micro-batches that a rank of it has in
 flight: the ranks from this stage on over those of the stage, rounded up. The released program
-counts one micro-batch less, and weights and activations only. Like it, a level counts the
-components of its own.
+counts one micro-batch less, and weights and activations only. On several levels it counts the
+components of each by themselves, which is not what a rank holds; here a limit is for one level.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,17 +55,23 @@ def pipedream_partition(
     Args:
         profile: of the layers, with the links.
         num_ranks: to be divided among stages.
-        memory_bytes: the most that a rank may hold; None: no limit.
+        memory_bytes: the most that a rank may hold, on links of one bandwidth; None: no limit.
 
     Raises:
-        SynthError: there is no rank, the links are none that the planner knows, or no choice keeps
-            the memory limit.
+        SynthError: there is no rank, the links are none that the planner knows or have several
+            bandwidths under a memory limit, or no choice keeps the limit.
     """
     if num_ranks < 1:
         raise SynthError(f"a pipeline needs at least one rank, given {num_ranks}")
     runs = _Runs.of(profile, has_limit=memory_bytes is not None)
     level: _Level | None = None
     levels = machine_levels(profile.links, num_ranks)
+    if memory_bytes is not None and len(levels) > 1:
+        raise SynthError(
+            f"a memory limit of {format_bytes(memory_bytes)} is given with links of {len(levels)} "
+            f"bandwidths, within nodes and between them, and PipeDream's planner counts memory "
+            f"with one only; leave out the memory limit, or give all ranks the same --link"
+        )
     for number, machines in enumerate(levels, start=1):
         level = _Level(runs, machines, level, memory_bytes, is_highest=number == len(levels))
     assert level is not None
