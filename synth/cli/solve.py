@@ -152,7 +152,7 @@ def command(
     elif asked.candidates is not None and len(asked.candidates.them) > 1:
         preview_candidates(asked.request, asked.candidates, format)
     elif dry_run:
-        preview(asked.request, format)
+        preview(asked.request, format, asked.flush_free)
     elif asked.flush_free is not None:
         solve_versions(asked, format)
     elif is_steady(target):

@@ -10,6 +10,7 @@ from synth.options.memory_limit import MemoryLimit
 from synth.options.objective import read_objective
 from synth.options.partition import is_searched, read_sizes
 from synth.options.recompute import read_recompute
+from synth.options.versions import check_goes_with_version_rows
 from synth.profile import Profile
 from synth.units import shown
 
@@ -62,7 +63,7 @@ def read_searches(
 
     Raises:
         SynthError: an unknown placement, or a stage that does not exist on one of them; unknown
-            movements or versions of weights.
+            movements or versions of weights, or options that do not go with versions.
     """
     from synth.plan.comparison import Search
     from synth.schedule.placements import placement as named_placement
@@ -83,6 +84,7 @@ def read_searches(
         if name not in [*map(str, WeightMovement)]:
             raise SynthError(f"--weights {shown(name)} is not understood; give ring or gather")
         searches.append(Search(name, None, movement=WeightMovement(name)))
+    check_goes_with_version_rows(versions, names, recompute)
     for name in versions:
         parse_consistency(name)
         searches.append(Search(word(name), None, never_flushes=True))

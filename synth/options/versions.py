@@ -1,5 +1,6 @@
 """The options that do not go with `--versions`."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
@@ -44,9 +45,39 @@ def check_goes_with_versions(given: "SolveArguments") -> None:
             "give none, or layers such as layers:0-3, which are recomputed within B",
         ),
     }
+    _check_none_is_there(refused, given.versions)
+
+
+def check_goes_with_version_rows(
+    versions: Sequence[str], placements: Sequence[str], recompute: str | None
+) -> None:
+    """Refuse options of a comparison that its rows without a flush would not follow.
+
+    They are searched on the linear placement, and recompute nothing.
+
+    Raises:
+        SynthError: one is given.
+    """
+    has_linear = any(word(name) in (AUTO, "linear") for name in placements)
+    refused = {
+        f"--placement {', '.join(placements)}": (
+            not has_linear,
+            "such a row is on the linear placement: give linear too, or take synth solve",
+        ),
+        f"--recompute {recompute}": (
+            word(recompute or "none") != "none",
+            "such a row recomputes nothing: give none",
+        ),
+    }
+    for name in versions:
+        _check_none_is_there(refused, name)
+
+
+def _check_none_is_there(refused: Mapping[str, tuple[bool, str]], versions: str) -> None:
+    """Refuse options by name: if they are there, and the way out."""
     for option, (is_there, way) in refused.items():
         if is_there:
             raise SynthError(
-                f"{option} and --versions {given.versions} do not go together; {way}; or leave "
+                f"{option} and --versions {versions} do not go together; {way}; or leave "
                 f"--versions out"
             )

@@ -89,6 +89,36 @@ def test_options_that_do_not_go_with_it_are_refused(
     assert ended.code == 2 and message in ended.stderr
 
 
+def test_a_dry_run_shows_the_rule_of_the_versions(synth: Synth) -> None:
+    asked = (*SOLVE, "--dry-run", "--mem-limit", "60GB", "--versions")
+    shown = synth(*asked, "2bw:every=8")
+    assert shown.code == 0
+    assert "--versions 2bw:every=8: never flushed; every 8, F batch-1, B stashed" in shown.stdout
+    assert "at most 2 versions of a stage" in shown.stdout
+    assert "not decided before the search" in shown.stdout  # versions take memory, too
+    found = json.loads(synth(*asked, "stash", "--format", "json").stdout)
+    expected = {"every": 1, "forward": "newest", "backward": "stashed", "most": 4}
+    assert found["versions"] == expected
+    assert synth(*SOLVE, "--dry-run", "--versions", "2bw", "--mem-limit", "10GB").code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--placement", "linear", "--recompute", "all"), "--recompute all and --versions 2bw"),
+        (("--placement", "linear", "--recompute", "0,1"), "--recompute 0,1 and --versions 2bw"),
+        (("--recompute", "auto"), "--recompute auto and --versions 2bw"),
+        (("--placement", "v"), "--placement v and --versions 2bw"),
+    ],
+)
+def test_compare_refuses_options_that_the_row_would_leave_out(
+    synth: Synth, arguments: tuple[str, ...], message: str
+) -> None:
+    problem = ("compare", NAME, "--ranks", "2", "--micro-batches", "12", "--only", "1f1b")
+    ended = synth(*problem, "--time-limit", "100ms", "--versions", "2bw", *arguments)
+    assert ended.code == 2 and message in ended.stderr
+
+
 def test_the_library_solves_without_a_flush_too() -> None:
     told: list[Plan] = []
     plan = library.solve(

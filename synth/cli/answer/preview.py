@@ -1,10 +1,21 @@
 """`synth solve --dry-run`: stages and costs of the problem, and feasibility of its memory limit."""
 
+from typing import TYPE_CHECKING, Any
+
 from synth.cli.answer.output import Format, answer, answer_json
 from synth.errors import ExitCode, SynthError
 from synth.op_kinds import MEASURED
 from synth.options.request import Request
 from synth.report.text.tables import milliseconds, size_unit, table
+
+if TYPE_CHECKING:
+    from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+
+
+_UNDECIDED = (
+    "not decided before the search: each rank alone fits with one micro-batch at a time and one "
+    "version of its weights"
+)
 
 
 class Infeasible(SynthError):
@@ -13,8 +24,8 @@ class Infeasible(SynthError):
     exit_code = ExitCode.INFEASIBLE
 
 
-def preview(request: Request, format: Format) -> None:
-    """Answer with stages, costs and caps.
+def preview(request: Request, format: Format, flush_free: "FlushFreeProblem | None" = None) -> None:
+    """Answer with stages, costs and caps, and the versions of weights without a flush.
 
     Raises:
         Infeasible: no schedule is within the memory limits; the message has the reason and a way
@@ -32,14 +43,43 @@ def preview(request: Request, format: Format) -> None:
                 "costs": request.problem.costs.model_dump(mode="json"),
                 "feasible": shortage is None,
                 "message": shortage,
+                **_versions_json(flush_free),
             }
         )
     else:
         answer(f"{_stages(request)}\n\n{request.limit.explanation}")
+        if flush_free is not None:
+            answer(_versions(flush_free))
     if shortage is not None:
         raise Infeasible(shortage)
     if format == Format.TEXT and request.problem.caps_bytes is not None:
-        answer(_feasibility(request))
+        answer(_feasibility(request) if flush_free is None else _UNDECIDED)
+
+
+def _versions(asked: "FlushFreeProblem") -> str:
+    return (
+        f"--versions {asked.name}: never flushed; {asked.rule}; at most {_most_versions(asked)} "
+        f"versions of a stage, which memory limits count"
+    )
+
+
+def _versions_json(asked: "FlushFreeProblem | None") -> dict[str, Any]:
+    if asked is None:
+        return {}
+    rule = asked.rule
+    return {
+        "versions": {
+            "every": rule.every,
+            "forward": rule.forward,
+            "backward": rule.backward,
+            "most": _most_versions(asked),
+        }
+    }
+
+
+def _most_versions(asked: "FlushFreeProblem") -> int:
+    """The most versions of a stage that the search tries, with the newest one."""
+    return 1 + max(asked.stashed_to_try, default=0)
 
 
 def _feasibility(request: Request) -> str:
