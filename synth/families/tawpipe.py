@@ -16,8 +16,9 @@ pipeline scheduler; `Route.TREE`).
 Two ops of a stage in a row share a visit: the last stage's forward and backward, and the first
 stage's backward and the next micro-batch's forward, as in the released program (wuhouming/TawPipe).
 A rank that adds up gradients does so `ahead` ops after its own backward, and the home as many later
-again, so that transfers overlap compute. The program's idle turns at the start of each node are not
-listed: a rank waits until its weights have come.
+again, so that transfers overlap compute. A stage's gradients are added up before its next backward,
+so `ahead` is less than P; a single rank waits for none. The program's idle turns at the start of
+each node are not listed: a rank waits until its weights have come.
 
 `nodes` is the number of nodes, D, and `ahead` the number of stages for which weights come before
 the one that runs.
@@ -52,9 +53,15 @@ def make(setting: Setting) -> Programs:
             f"tawpipe needs nodes of as many ranks each, given {num_ranks} ranks in {nodes} nodes"
         )
     flow, ahead = weight_flow(setting), setting.count("ahead")
+    if ahead >= num_ranks > 1:
+        raise SynthError(
+            f"tawpipe needs a look-ahead below the number of ranks, given ahead={ahead} and "
+            f"{num_ranks} ranks: a stage's gradients are added up before its next backward"
+        )
+    behind = ahead if num_ranks > 1 else 0
     return [
         with_visits(
-            list(_reducing(_computing(setting, rank), flow, rank, ahead)),
+            list(_reducing(_computing(setting, rank), flow, rank, behind)),
             ahead,
             is_away=lambda stage, rank=rank: not flow.is_home(stage, rank),  # type: ignore[misc]
         )

@@ -42,6 +42,20 @@ def between_nodes(lowered: Lowered, nodes: int) -> int:
     return sent
 
 
+@pytest.mark.parametrize(("num_ranks", "nodes"), [(2, 1), (2, 2), (3, 3), (4, 2), (6, 2)])
+def test_any_look_ahead_below_the_number_of_ranks_is_valid(num_ranks: int, nodes: int) -> None:
+    for ahead in range(num_ranks):
+        verify(made(num_ranks, nodes, 3, ahead=ahead), costs(num_ranks))
+    for ahead in (num_ranks, 2 * num_ranks):
+        with pytest.raises(SynthError, match=f"given ahead={ahead} and {num_ranks} ranks"):
+            made(num_ranks, nodes, 3, ahead=ahead)
+
+
+def test_a_single_rank_is_its_own_home() -> None:
+    for ahead in (0, 1, 3):
+        verify(made(1, 1, 2, ahead=ahead), costs(1))
+
+
 # Bytes
 
 
