@@ -43,7 +43,7 @@ def placement(name: str, num_ranks: int) -> Placement:
     if match := re.fullmatch(r"replicated(?::([1-9]\d{0,3}))?", name):
         return replicated(num_ranks, int(match[1] or 1))
     if match := re.fullmatch(r"round-robin:([1-9]\d{0,4}(?:-[1-9]\d{0,4})*)", name):
-        return _in_turn(name, [int(count) for count in match[1].split("-")], num_ranks)
+        return _counted(name, [int(count) for count in match[1].split("-")], num_ranks)
     base, mirror = name, False
     if name == _MIRROR or name.startswith(f"{_MIRROR}-"):
         base, mirror = name.removeprefix(_MIRROR).removeprefix("-") or "linear", True
@@ -89,14 +89,33 @@ def everywhere(num_ranks: int, num_stages: int) -> Placement:
 
 
 def round_robin(replicas: Sequence[int]) -> Placement:
-    """Place stage s on `replicas[s]` ranks of its own, which take micro-batches in turn.
+    """Place stage s on the next `replicas[s]` ranks, which take micro-batches in turn.
 
-    Copy c of C has the micro-batches c, c + C, c + 2 C, …; C is the least common multiple of
-    `replicas`.
+    Raises:
+        SynthError: there are more copies than ops can name; see `taking_turns`.
     """
-    held = [range(first, end) for first, end in pairwise(accumulate(replicas, initial=0))]
-    copies = range(lcm(*replicas))
-    return Placement(tuple(tuple(ranks[copy % len(ranks)] for ranks in held) for copy in copies))
+    return taking_turns([range(*ends) for ends in pairwise(accumulate(replicas, initial=0))])
+
+
+def taking_turns(holders: Sequence[Sequence[int]]) -> Placement:
+    """Place stage s on the ranks `holders[s]`, which take micro-batches in turn.
+
+    Copy c of C has the micro-batches c, c + C, c + 2 C, …; C is the least common multiple of the
+    numbers of ranks.
+
+    Raises:
+        SynthError: there are more copies than ops can name.
+    """
+    counts = [len(ranks) for ranks in holders]
+    num_copies = lcm(*counts)
+    if num_copies > _MOST_COPIES:
+        raise SynthError(
+            f"stages on {'-'.join(map(str, counts))} ranks, which take micro-batches in turn, have "
+            f"{num_copies:,} copies, the least common multiple of these numbers; give numbers with "
+            f"one of at most {_MOST_COPIES:,}"
+        )
+    copies = range(num_copies)
+    return Placement(tuple(tuple(ranks[c % len(ranks)] for ranks in holders) for c in copies))
 
 
 def mirrored(one_way: Placement) -> Placement:
@@ -105,17 +124,12 @@ def mirrored(one_way: Placement) -> Placement:
     return Placement(one_way.ranks + tuple(tuple(last - r for r in way) for way in one_way.ranks))
 
 
-def _in_turn(name: str, replicas: list[int], num_ranks: int) -> Placement:
+def _counted(name: str, replicas: list[int], num_ranks: int) -> Placement:
     if len(replicas) == 1 and num_ranks % replicas[0] == 0:
         replicas *= num_ranks // replicas[0]
     if sum(replicas) != num_ranks:
         needed = f"multiples of {replicas[0]}" if len(replicas) == 1 else str(sum(replicas))
         raise SynthError(f"placement {name!r} is for {needed} ranks, given {num_ranks}")
-    if lcm(*replicas) > _MOST_COPIES:
-        raise SynthError(
-            f"placement {name!r} has {lcm(*replicas):,} copies of the stages, the least common "
-            f"multiple of its numbers; give numbers with one of at most {_MOST_COPIES:,}"
-        )
     return round_robin(replicas)
 
 

@@ -77,8 +77,8 @@ def _check_steps(arrays: OpArrays, accesses: VersionAccesses) -> None:
     schedule = arrays.schedule
     for stage, ranks in enumerate(schedule.placement.holders):
         count = schedule.num_micro_batches // schedule.update_sizes[stage]
-        for rank in ranks:
-            first = [row[stage] for row in schedule.placement.ranks].index(rank)
+        firsts = sorted({copies[stage] for copies in schedule.placement.first_copies})
+        for rank, first in zip(ranks, firsts, strict=True):
             node = (arrays.of_step & (arrays.stage == stage) & (arrays.rank == rank)).nonzero()[0]
             numbers, replicas = arrays.microbatch[node].tolist(), arrays.replica[node].tolist()
             found = [Op(OpKind.STEP, stage, *pair) for pair in zip(numbers, replicas, strict=True)]

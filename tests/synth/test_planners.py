@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -12,10 +13,16 @@ from synth.layer_profile import LayerProfile, Timing
 from synth.links import Link, Links, NodeLink, PairLink
 from synth.op_kinds import OpKind
 from synth.plan.planners.pipedream import pipedream_partition
-from synth.plan.planners.replicated_pipeline import ReplicatedPipeline, Term
+from synth.plan.planners.replicated_pipeline import (
+    Bottleneck,
+    ReplicatedPipeline,
+    ReplicatedStage,
+    Term,
+)
 from synth.plan.planners.two_bw import TwoBwChoice, two_bw_configurations, two_bw_plan
 from synth.plan.weights.choice import even_stages
 from synth.profile import Profile
+from synth.schedule.model import Placement
 from tests.synth.layered import invented
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
@@ -223,6 +230,19 @@ def test_light_layers_with_much_work_are_replicated_as_vgg_s_convolutions() -> N
     assert (found.partition, found.replicas, found.in_flight) == ((1, 1), (3, 1), 2)
     assert found.time_us == 30
     assert str(found.bound_by) == "compute of layer 0"
+
+
+def test_stages_whose_ranks_take_turns_over_too_many_copies_have_no_placement() -> None:
+    """The least common multiple of 31 and 33 is 1023, and ops name at most 1000 copies."""
+    stages = (
+        ReplicatedStage(range(1), tuple(range(31))),
+        ReplicatedStage(range(1, 2), tuple(range(31, 64))),
+    )
+    found = ReplicatedPipeline(stages, 1.0, Bottleneck(Term.COMPUTE, range(1)))
+    with pytest.raises(SynthError, match=r"stages on 31-33 ranks, .* have 1,023 copies"):
+        _ = found.placement
+    fewer = replace(found, stages=(stages[0], ReplicatedStage(range(1, 2), (32, 31))))
+    assert fewer.placement == Placement(tuple((c % 31, 32 - c % 2) for c in range(62)))
 
 
 def test_links_that_are_no_levels_are_refused() -> None:

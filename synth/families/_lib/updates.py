@@ -106,12 +106,20 @@ def batch_size(setting: Setting, least: int) -> int:
         if m % given:
             raise SynthError(f"an update every {given} micro-batches does not divide {m} of them")
         return given
-    found = next((k for k in range(max(1, least), m + 1) if m % k == 0), None)
+    found = least_divisor(m, least)
     if found is None:
         raise SynthError(
             f"an update needs {least} micro-batches on {setting.num_ranks} ranks, given {m}"
         )
     return found
+
+
+def least_divisor(num_micro_batches: int, least: int) -> int | None:
+    """The fewest micro-batches of an update, from `least` on, that divide all; None: there are too
+    few.
+    """
+    sizes = range(max(1, least), num_micro_batches + 1)
+    return next((size for size in sizes if num_micro_batches % size == 0), None)
 
 
 def in_turn(setting: Setting) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from synth.costs import Costs
 from synth.errors import SynthError
 from synth.families import generate
+from synth.families._lib.updates import least_divisor
 from synth.partition_costs import partition_costs
 from synth.plan.planners.pipedream import pipedream_partition
 from synth.plan.planners.two_bw import two_bw_plan
@@ -82,8 +83,7 @@ def _of_pipedream(
 def _of_2bw(
     profile: Profile, num_ranks: int, num_micro_batches: int, memory_bytes: int | None
 ) -> Planned:
-    sizes = range(num_ranks, num_micro_batches + 1)
-    count = next((size for size in sizes if num_micro_batches % size == 0), None)
+    count = least_divisor(num_micro_batches, num_ranks)
     if count is None:
         raise SynthError(
             f"an update of 2BW takes a micro-batch of each of {num_ranks} ranks at least, given "

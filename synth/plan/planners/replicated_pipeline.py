@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import lcm
 from typing import NamedTuple
 
 from synth.schedule.model import Placement
+from synth.schedule.placements import taking_turns
 
 
 class Term(StrEnum):
@@ -82,14 +82,9 @@ class ReplicatedPipeline:
 
     @property
     def placement(self) -> Placement:
-        """The rank of each stage copy; copy c of C has the micro-batches c, c + C, c + 2 C, …
+        """The ranks of each stage, which take micro-batches in turn.
 
-        There are as many copies as the least common multiple of the numbers of ranks.
+        Raises:
+            SynthError: that makes more copies of the stages than ops can name.
         """
-        copies = range(lcm(*self.replicas))
-        return Placement(
-            tuple(
-                tuple(stage.ranks[copy % len(stage.ranks)] for stage in self.stages)
-                for copy in copies
-            )
-        )
+        return taking_turns([stage.ranks for stage in self.stages])
