@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from synth.certificate import Certificate, ProverName
 from synth.families import generate
-from synth.links import Link
+from synth.layer_times import LayerTimes
+from synth.links import Link, Links
 from synth.objective import BoundScope, Objective
 from synth.partition_costs import partition_costs
 from synth.plan.claim import claim_of
@@ -87,6 +89,35 @@ def test_a_bound_above_what_can_be_is_false_and_a_schedule_says_so() -> None:
     proof = proof_of(plan.replace(claim=claim))
     assert proof.verdict == ProofVerdict.FALSE
     assert proof.witness_us is not None and proof.witness_us < claimed_us
+
+
+def test_the_exact_model_disproves_a_bound_that_is_said_to_rest_on_it() -> None:
+    layers = [
+        LayerTimes(
+            name=f"l{index}",
+            forward_us=100,
+            backward_us=200,
+            step_us=10,
+            parameter_bytes=100,
+            output_bytes=8 if index < 1 else 0,
+            saved_bytes=4,
+        )
+        for index in range(2)
+    ]
+    links = Links(default=Link(latency_us=30, bandwidth_bytes_per_s=1e9))
+    profile = Profile.from_times("two layers", layers, links=links)
+    plan = Plan.of(profile, [1, 1], generate("zero:1,ahead=0", 2, 2))
+    makespan_us = plan.claim.makespan_us
+    claim = plan.claim.replace(
+        stopped_by="optimal",
+        lower_bound_us=makespan_us,
+        gap=0.0,
+        certificate=Certificate(prover=ProverName.EXACT),
+    )
+    found = proof_of(plan.replace(claim=claim))
+    assert found.verdict == ProofVerdict.FALSE and found.is_refuted
+    assert found.witness_us is not None
+    assert found.reached_us <= found.witness_us < makespan_us
 
 
 def test_without_time_only_the_closed_forms_are_reached() -> None:

@@ -37,13 +37,14 @@ from synth.schedule.files.claim import NOT_SEARCHED
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
+from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Route
 from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.bounds.recheck import Recheck, recheck
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.weights.gather_proof import is_small, prove_gathers
+from synth.solver.weights.gather_proof import GatherProof, is_small, prove_gathers
 from synth.solver.weights.travel import TravelProblem, WeightMovement
 from synth.solver.weights.travel_bounds import prove_travel
 
@@ -137,10 +138,20 @@ class _Reproving:
             model = prove_gathers(travel, makespan_us, self.options, limit_s, self.stop.is_set)
             proven = model.proven(travel)
             self.proven_from = proven.certificate.words
+            self._take_model(model, proven.bound_us)
         scope = self.plan.claim.bound_holds_for
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
         holds_for = f"weights that travel by {movement}, in {BoundScope.PARTITION.words}"
         return self._verdict(proven.bound_us, holds_for, on_trust)
+
+    def _take_model(self, model: GatherProof, bound_us: int) -> None:
+        """Disprove the claim if the exact model has a smaller bound, or a schedule below it."""
+        if model.is_complete and bound_us < self.claimed_us:
+            self.is_refuted = self.plan.claim.certificate is not None
+        if model.schedule is not None:
+            problem = self.problem
+            timeline = verify(model.schedule, problem.costs, problem.caps_bytes)[1]
+            self.search.note(self.objective.value_us(timeline))
 
     @property
     def problem(self) -> Problem:
