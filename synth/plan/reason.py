@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
+from synth.plan.weights.side_by_side import one_pipeline
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.model import Placement
+from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 from synth.units import format_bytes, format_us
@@ -94,12 +96,13 @@ def _ranks(ranks: list[int]) -> str:
 
 def _compared(plan: Plan, timeline: Timeline) -> str:
     """Compare with a known schedule on the placement, or with it recomputing if it is too large."""
-    name = _known_on(plan)
+    one = one_pipeline(plan) or plan
+    name = _known_on(one)
     if name is None:
         return "no known schedule is defined on its placement"
     too_large = ""
     for candidate in (name, _RECOMPUTING) if name == "1f1b" else (name,):
-        found = _simulated(plan, candidate)
+        found = _simulated(plan, one, candidate)
         if found is None:
             continue
         lowered, known = found
@@ -123,10 +126,18 @@ def _known_on(plan: Plan) -> str | None:
     return None
 
 
-def _simulated(plan: Plan, name: str) -> tuple[Lowered, Timeline] | None:
-    """Return a known schedule on a plan's stages; None: it is not defined on these numbers."""
+def _simulated(plan: Plan, one: Plan, name: str) -> tuple[Lowered, Timeline] | None:
+    """Return a known schedule on a plan's stages; None: it is not defined on these numbers.
+
+    Args:
+        plan: the plan.
+        one: one of its pipelines side by side; without any the plan itself.
+        name: of the schedule, which all pipelines run.
+    """
     try:
-        schedule = generate(name, plan.num_ranks, plan.num_micro_batches, costs=plan.costs)
+        schedule = generate(name, one.num_ranks, one.num_micro_batches, costs=one.costs)
+        if one is not plan:
+            schedule = sharded_pipelines(schedule, len(plan.placement))
         return verify(schedule, plan.costs)
     except (SynthError, ScheduleError):
         return None

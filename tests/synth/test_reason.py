@@ -8,6 +8,8 @@ from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.memory import peak_bytes
+from synth.schedule.sharded_pipelines import sharded_pipelines
+from synth.units import format_us
 
 
 def plan_of(name: str, caps_bytes: tuple[int, ...] | None = None) -> Plan:
@@ -21,6 +23,15 @@ def plan_of(name: str, caps_bytes: tuple[int, ...] | None = None) -> Plan:
 def reason(plan: Plan) -> str:
     lowered, timeline = plan.check()
     return reason_of(plan, lowered, timeline)
+
+
+def test_pipelines_side_by_side_are_compared_with_as_many_of_1f1b() -> None:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    both = sharded_pipelines(generate("gpipe", 4, 8), 2)
+    said = reason(Plan.of(profile, [6] * 4, both))
+    by_hand = Plan.of(profile, [6] * 4, sharded_pipelines(generate("1f1b", 4, 8), 2))
+    assert f"({format_us(by_hand.check()[1].makespan_us)})" in said and "; 1F1B takes" in said
+    assert "1F1B takes as long" in reason(by_hand)
 
 
 def test_1f1b_has_one_micro_batch_less_in_flight_on_each_further_rank() -> None:
