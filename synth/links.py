@@ -13,6 +13,8 @@ _Bandwidth = Annotated[float, Field(ge=1e-30)]
 
 # Of as many ranks as a placement may have.
 MOST_RANKS = 1 << 16
+# As many copies of a stage as the tokens of ops can name.
+MOST_COPIES = 1000
 _Rank = Annotated[Whole, Field(ge=0, lt=MOST_RANKS)]
 _RankCount = Annotated[Whole, Field(ge=1, le=MOST_RANKS)]
 

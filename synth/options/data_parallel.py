@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
+from synth.links import MOST_COPIES, MOST_RANKS
 
 if TYPE_CHECKING:
     from synth.options.solve_arguments import SolveArguments
@@ -13,7 +14,8 @@ def check_data_parallel(given: "SolveArguments") -> None:
     """Refuse what is not for several pipelines side by side.
 
     Raises:
-        SynthError: there is less than one pipeline, or an option that goes with one only.
+        SynthError: there is less than one pipeline, or more than a plan can name; or an option
+            that goes with one only.
     """
     if given.data_parallel < 1:
         raise SynthError(
@@ -21,6 +23,16 @@ def check_data_parallel(given: "SolveArguments") -> None:
         )
     if given.data_parallel == 1:
         return
+    if given.data_parallel > MOST_COPIES:
+        raise SynthError(
+            f"--data-parallel {given.data_parallel} is not understood; give at most {MOST_COPIES} "
+            f"pipelines"
+        )
+    if given.ranks * given.data_parallel > MOST_RANKS:
+        raise SynthError(
+            f"--ranks {given.ranks} and --data-parallel {given.data_parallel} ask for "
+            f"{given.ranks * given.data_parallel:,} ranks; give at most {MOST_RANKS:,}"
+        )
     refused = {
         f"--weights {given.weights}": (
             given.weights != "stay",

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from math import lcm
 
 from synth.errors import SynthError
-from synth.links import MOST_RANKS
+from synth.links import MOST_COPIES, MOST_RANKS
 from synth.schedule.model import Placement
 
 _MIRROR = "bidirectional"
@@ -25,8 +25,6 @@ _NAMES = (
     "linear, looped:N, v, wave:N, bidirectional, bidirectional-v, bidirectional-looped:N, "
     "replicated:N, round-robin:N-N-…"
 )
-# As many copies as the tokens of ops can name.
-_MOST_COPIES = 1000
 _USUAL = ("linear", "looped:2", "v", "looped:3", "looped:4", "wave:2", _MIRROR, f"{_MIRROR}-v")
 
 
@@ -108,11 +106,11 @@ def taking_turns(holders: Sequence[Sequence[int]]) -> Placement:
     """
     counts = [len(ranks) for ranks in holders]
     num_copies = lcm(*counts)
-    if num_copies > _MOST_COPIES:
+    if num_copies > MOST_COPIES:
         raise SynthError(
             f"stages on {'-'.join(map(str, counts))} ranks, which take micro-batches in turn, have "
             f"{num_copies:,} copies, the least common multiple of these numbers; give numbers with "
-            f"one of at most {_MOST_COPIES:,}"
+            f"one of at most {MOST_COPIES:,}"
         )
     copies = range(num_copies)
     return Placement(tuple(tuple(ranks[c % len(ranks)] for ranks in holders) for c in copies))

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from synth import solve as synth_solve
+from synth.errors import SynthError
+from synth.plan.reason import reason_of
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.weight_flow import Sharded
 from tests.cli.conftest import NAME, Synth
@@ -35,6 +38,7 @@ def test_the_plan_is_for_all_pipelines_within_a_limit_that_one_alone_exceeds(
     saved = (stage.static_bytes - kept) * 3 // 4
     found = json.loads(solved.stdout)
     assert found["value_us"] == all_of_them.claim.value_us >= found["lower_bound_us"]
+    assert "1F1B takes" in reason_of(all_of_them, *all_of_them.check())
     proven = synth("check", path, "--prove")
     assert proven.code == 0 and "proven again for each pipeline" in " ".join(proven.stdout.split())
     limit = max(one.claim.peak_bytes) - saved // 2
@@ -56,3 +60,12 @@ def test_what_is_for_one_pipeline_is_refused(
 ) -> None:
     ended = synth(*SOLVE, *arguments, "--data-parallel", "2")
     assert ended.code == 2 and words in " ".join(ended.stderr.split())
+
+
+def test_no_more_pipelines_than_a_plan_can_name() -> None:
+    for ranks, count, words in (
+        (4, 1001, "parallel 1001 is not understood; give at most 1000 pipelines"),
+        (66, 1000, "ask for 66,000 ranks; give at most 65,536"),
+    ):
+        with pytest.raises(SynthError, match=words):
+            synth_solve(NAME, ranks=ranks, micro_batches=1, data_parallel=count)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from synth.links import MOST_RANKS
+from synth.links import MOST_COPIES, MOST_RANKS
 
 ProfileArgument = Annotated[
     str, typer.Argument(metavar="PROFILE", help="Profile file, or the name of a shipped profile.")
@@ -71,6 +71,7 @@ PipelinesOption = Annotated[
     typer.Option(
         "--data-parallel",
         min=1,
+        max=MOST_COPIES,
         help="Pipelines side by side, each with --ranks and --micro-batches, that share the "
         "optimizer state of each stage (ZeRO-1). The plan is for all their ranks.",
     ),
