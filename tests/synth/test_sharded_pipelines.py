@@ -150,10 +150,14 @@ def test_breadth_first_gathers_and_reduces_a_stage_once_for_each_block(
 
 
 def test_one_after_another_a_stage_is_gathered_for_each_micro_batch() -> None:
-    # Blocks of one micro-batch, the most that any order needs: as FSDP without a pipeline, of which
-    # each rank has one stage of each round.
+    # Blocks of one micro-batch, the most that any order needs.
     rounds, count, n = 2, 6, 2
     each = sharded_pipelines(generate("breadth-first:2,block=1", 4, count), n, Sharded.WEIGHTS)
     lowered = verify(each, costs(4 * rounds))[0]
     gathered = [one for one in lowered.collectives if one.kind == "all-gather"]
     assert len(gathered) == 4 * (count * (2 * rounds - 2) + 1)
+    # FSDP without a pipeline gathers each stage of all ranks twice, and the last one once.
+    alone = generate("zero:2", 4, 4 * count).programs[0]
+    visits = sum(op.kind == OpKind.UNSHARD for op in alone)
+    assert visits == count * (2 * 4 * rounds - 1)
+    assert len(gathered) > visits / 2

@@ -13,7 +13,8 @@ from synth.schedule.files.plan_file import Plan
 def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     """Yield a description of each difference between a plan and the profile that it was made from.
 
-    Fields that are absent from the plan, because its version is older, are not compared.
+    Fields that are absent from the plan, because its version is older, are not compared, nor FLOPs
+    that the profile does not count.
     """
     names = [layer.name for layer in profile.layers]
     if list(plan.layers) != names:
@@ -22,9 +23,8 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     yield from _compared(
         "workload", plan.workload.model_dump(mode="json"), profile.workload.model_dump(mode="json")
     )
-    if plan.flops is not None:
-        counted = profile.flops
-        count = None if counted is None else counted.per_micro_batch
+    if plan.flops is not None and profile.flops is not None:
+        count = profile.flops.per_micro_batch
         if count != plan.flops.per_micro_batch:
             yield _difference("flops, per_micro_batch", plan.flops.per_micro_batch, count)
     if plan.device != profile.provenance.device:
