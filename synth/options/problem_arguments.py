@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from synth.options.data_parallel import check_one_copy
@@ -19,7 +20,7 @@ class ProblemArguments:
     """Options of a problem that do not depend on its placement.
 
     Attributes:
-        profile: of the layers as they are run.
+        profile: of whole layers as they are run.
         num_micro_batches: per iteration.
         partition: `--partition` as given.
         objective: `--objective` as given.
@@ -38,6 +39,13 @@ class ProblemArguments:
     chooses_layers: bool = False
     num_pipelines: int = 1
 
+    @cached_property
+    def profile_of_one(self) -> Profile:
+        """The profile of layers with their share of the optimizer state."""
+        from synth.plan.weights.side_by_side import sharing_optimizer
+
+        return sharing_optimizer(self.profile, self.num_pipelines)
+
     def on(self, where: "Placement", should_stop: Callable[[], bool] = lambda: False) -> "Problem":
         """Make the problem on a placement, with the partition given or else a balanced one.
 
@@ -49,18 +57,19 @@ class ProblemArguments:
             SynthError: a partition for other stages or layers, too few layers or micro-batches, or
                 copies of stages in pipelines side by side.
         """
-        from synth.partition_costs import partition_costs
         from synth.plan.partition.balance import balance, is_proven_best
+        from synth.plan.weights.side_by_side import costs_of_one
         from synth.solver.problem import Problem
 
         check_one_copy(where, self.num_pipelines)
         objective = read_objective(self.objective)
         given = read_partition(self.partition, where)
+        one = self.profile_of_one
         sizes = given or balance(
-            self.profile, where, self.caps_bytes, self.num_micro_batches, should_stop=should_stop
+            one, where, self.caps_bytes, self.num_micro_batches, should_stop=should_stop
         )
         return Problem(
-            partition_costs(self.profile, sizes),
+            costs_of_one(self.profile, sizes, self.num_pipelines),
             where,
             num_micro_batches=self.num_micro_batches,
             caps_bytes=self.caps_bytes,
@@ -69,5 +78,5 @@ class ProblemArguments:
             # A balance that was cut short is not proven best.
             partition_is_best=is_proven_best(where, given) and not should_stop(),
             recomputed_layers=self.recomputed_layers,
-            profile=self.profile if self.chooses_layers else None,
+            profile=one if self.chooses_layers else None,
         )

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,7 +105,7 @@ class Request:
         from synth.schedule.files.plan_file import Plan
 
         whole = self.of_all_pipelines()
-        solution = of_all(found, whole.problem, self.num_pipelines)
+        solution = of_all(found, whole.problem, self.num_pipelines, self.options.gap)
         assert solution.schedule is not None
         return Plan.of(
             self.profile,
@@ -117,9 +118,15 @@ class Request:
         )
 
     def save_so_far(self, found: "Incumbent | Result") -> None:
-        """Write the plan file unless it is a stream, which gets the last plan only."""
+        """Write the plan file unless it is a stream, which gets the last plan only.
+
+        A schedule that all pipelines side by side have no room for is not written.
+        """
+        from synth.plan.weights.side_by_side import SharesExceedLimit
+
         if self.output is not None and not is_stream(self.output):
-            self.save(found)
+            with suppress(SharesExceedLimit):
+                self.save(found)
 
     def save(self, found: "Incumbent | Result") -> None:
         """Write the plan file if asked for."""

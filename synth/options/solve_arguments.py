@@ -145,7 +145,6 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     Raises:
         SynthError: an option is wrong, or options do not go together.
     """
-    from synth.plan.weights.side_by_side import sharing_optimizer
     from synth.schedule.files.plan_file import check_replaceable
 
     check_goes_with_versions(given)
@@ -159,11 +158,10 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     check_data_parallel(given)
     profile = load_profile(given.profile_name, given.link, given.peak_flops)
     layers = read_layers(given.recompute or "none", len(profile.layers))
-    as_run = recomputing(sharing_optimizer(profile, given.data_parallel), layers)
     limit = read_limit(given.mem_limit, given.ranks, profile, given.mem_reserve)
     chosen = _choices(given, profile, layers)
     asked = ProblemArguments(
-        profile=as_run,
+        profile=recomputing(profile, layers),
         num_micro_batches=given.micro_batches,
         partition=chosen.partition,
         objective=given.objective,
@@ -192,7 +190,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
         output=given.output,
         recompute=read_recompute(chosen.recompute, problem.costs.num_stages),
         deadline=deadline,
-        costs_from=as_run,
+        costs_from=asked.profile_of_one,
         num_pipelines=given.data_parallel,
     )
     if is_steady(given.target):

@@ -61,7 +61,7 @@ def finish(
 
     request = request.on(result.problem)
     num_pipelines, request = request.num_pipelines, request.of_all_pipelines()
-    result = of_all(result, request.problem, num_pipelines)
+    result = of_all(result, request.problem, num_pipelines, request.options.gap)
     if result.schedule is not None:
         request.save(result)
     if format == Format.JSON:

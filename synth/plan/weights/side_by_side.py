@@ -5,24 +5,37 @@ of the time (ZeRO-1). The schedule that it finds is run n times side by side
 (`synth.schedule.sharded_pipelines`), with all-gathers of parameters and reduce-scatters of
 gradients, which work in place and need no memory. They only delay ops, so that a lower bound for
 one pipeline without them holds for all pipelines with them.
+
+A stage's share is rounded up once, as its ranks keep it. `costs_of_one` gives a partition these
+costs. Shares of layers are rounded down, so that bounds over partitions hold; a schedule that was
+found with them may exceed the limit by some bytes, and is refused when all pipelines are verified.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-from synth.costs import StageCosts
+from synth.costs import Costs, StageCosts
+from synth.errors import ExitCode, SynthError
 from synth.layer_profile import LayerProfile
 from synth.op_kinds import VISITS, OpKind
 from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.schedule.files.plan_file import Plan, program_text
-from synth.schedule.memory import peak_bytes
+from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Sharded
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.units import format_bytes_both
+
+
+class SharesExceedLimit(SynthError):
+    """All pipelines need more memory than the search for one of them counted."""
+
+    exit_code = ExitCode.NOTHING_FOUND
 
 
 def sharing_optimizer(profile: Profile, num_pipelines: int) -> Profile:
@@ -34,7 +47,7 @@ def sharing_optimizer(profile: Profile, num_pipelines: int) -> Profile:
 
 
 def _shared(layer: LayerProfile, num_pipelines: int) -> LayerProfile:
-    """Bytes are rounded up: a share of a stage is at most the sum of its layers' shares."""
+    """Bytes are rounded down: a share of a stage is at least the sum of its layers' shares."""
     step = layer.time_us[OpKind.STEP]
     shared = step.replace(
         median_us=step.median_us / num_pipelines,
@@ -42,9 +55,27 @@ def _shared(layer: LayerProfile, num_pipelines: int) -> LayerProfile:
         p90_us=step.p90_us / num_pipelines,
     )
     return layer.replace(
-        optimizer_bytes=-(-layer.optimizer_bytes // num_pipelines),
+        optimizer_bytes=layer.optimizer_bytes // num_pipelines,
         time_us={**layer.time_us, OpKind.STEP: shared},
     )
+
+
+def costs_of_one(profile: Profile, sizes: Sequence[int], num_pipelines: int) -> Costs:
+    """Return the stage costs of one pipeline, whose stages keep and update their exact shares.
+
+    Args:
+        profile: of whole layers.
+        sizes: the number of layers of each stage.
+        num_pipelines: the pipelines side by side.
+
+    Raises:
+        SynthError: the sizes are not positive or do not add up to the number of layers.
+    """
+    costs = partition_costs(profile, sizes)
+    if num_pipelines == 1:
+        return costs
+    stages = tuple(_shared_stage(stage, num_pipelines) for stage in costs.stages)
+    return costs.replace(stages=stages)
 
 
 def problem_of_all(problem: Problem, profile: Profile, num_pipelines: int) -> Problem:
@@ -70,36 +101,59 @@ def problem_of_all(problem: Problem, profile: Profile, num_pipelines: int) -> Pr
 
 
 @overload
-def of_all(found: Result, problem: Problem, num_pipelines: int) -> Result: ...
+def of_all(found: Result, problem: Problem, num_pipelines: int, gap: float) -> Result: ...
 
 
 @overload
-def of_all(found: Incumbent, problem: Problem, num_pipelines: int) -> Incumbent: ...
+def of_all(found: Incumbent, problem: Problem, num_pipelines: int, gap: float) -> Incumbent: ...
 
 
-def of_all(found: Incumbent | Result, problem: Problem, num_pipelines: int) -> Incumbent | Result:
+def of_all(
+    found: Incumbent | Result, problem: Problem, num_pipelines: int, gap: float
+) -> Incumbent | Result:
     """Return a solution for one pipeline as a solution of the `problem_of_all`.
 
     Published schedules are those of one pipeline, and left out. A search that had proven its
-    schedule is exhausted if collectives leave a gap.
+    schedule is exhausted if collectives leave more than the gap that was asked for.
+
+    Raises:
+        SharesExceedLimit: the search counted shares of layers, and the stages' exceed the limit.
     """
     if num_pipelines == 1 or found.schedule is None:
         return found
     schedule = sharded_pipelines(found.schedule, num_pipelines)
-    lowered, timeline = verify(schedule, problem.costs, problem.caps_bytes)
+    lowered, timeline = verify(schedule, problem.costs)
+    peaks = peak_bytes(lowered)
+    _check_shares(peaks, problem)
     simulated: dict[str, Any] = {
         "schedule": schedule,
         "timeline": timeline,
         "value_us": problem.objective.value_us(timeline),
-        "peak_bytes": peak_bytes(lowered),
+        "peak_bytes": peaks,
         "certificate": None,
     }
     if isinstance(found, Incumbent):
         return replace(found, **simulated)
     whole = replace(found, **simulated, problem=problem, baselines=())
-    if whole.gap != found.gap and whole.stopped_by in _PROVEN:
-        return replace(whole, stopped_by=StoppedBy.EXHAUSTED)
-    return whole
+    if whole.gap is None or whole.gap == found.gap or whole.stopped_by not in _PROVEN:
+        return whole
+    is_held = whole.gap <= gap
+    return replace(whole, stopped_by=StoppedBy.GAP if is_held else StoppedBy.EXHAUSTED)
+
+
+def _check_shares(peaks: tuple[int, ...], problem: Problem) -> None:
+    if problem.caps_bytes is None or not exceeds_caps(peaks, problem.caps_bytes):
+        return
+    excess, rank = max(
+        (peak - cap, rank)
+        for rank, (peak, cap) in enumerate(zip(peaks, problem.caps_bytes, strict=True))
+    )
+    sizes = ",".join(map(str, problem.partition or ()))
+    raise SharesExceedLimit(
+        f"the schedule that was found needs {format_bytes_both(excess)} more than the limit on "
+        f"rank {rank}, as a stage's share of the optimizer state is rounded up; give --partition "
+        f"{sizes}, for which the search counts exact shares, or a larger --mem-limit"
+    )
 
 
 _PROVEN = (StoppedBy.OPTIMAL, StoppedBy.GAP)
