@@ -44,6 +44,9 @@ MEASURED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
 MOVES = (OpKind.OFFLOAD, OpKind.RELOAD, OpKind.HOST_FOR, OpKind.RETURN)
 # Those of weights and gradients; their number is that of the visit, not of a micro-batch.
 VISITS = (OpKind.UNSHARD, OpKind.RESHARD, OpKind.REDUCE_GRAD)
+# Those that read the weights of their stage, and those that add to its gradient.
+READING = (OpKind.F, OpKind.R, OpKind.B, OpKind.BW)
+ADDING = (OpKind.W, OpKind.BW)
 TIMELESS = (*MOVES, *VISITS)
 
 _CHAIN = {OpKind.F: 0, OpKind.R: 0, OpKind.B: 1, OpKind.BW: 1, OpKind.W: 2, OpKind.STEP: 3}

@@ -18,18 +18,17 @@ The first is Megatron-LM's distributed optimizer, the last FSDP with pipelines a
 up: a rank that holds one stage has one run, so it gathers once in an iteration.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from synth.op_kinds import VISITS, OpKind
+from synth.op_kinds import ADDING, READING, VISITS, OpKind
 from synth.schedule.error import ScheduleError
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
+from synth.schedule.visits import with_visits
 from synth.schedule.weight_flow import Sharded, WeightFlow
-
-_READING = (OpKind.F, OpKind.R, OpKind.B, OpKind.BW)
-_ADDING = (OpKind.W, OpKind.BW)
 
 
 def sharded_pipelines(
@@ -94,59 +93,32 @@ def _of_pipeline(op: Op, pipeline: int, count: int) -> Op:
 
 
 def _with_visits(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
-    """Add the visits of weights and the reductions of gradients to one rank's program."""
-    if sharded == Sharded.WEIGHTS:
-        opening, closing = _visits(program)
-    else:
-        first_reads = {op.stage: None for op in program if op.kind in _READING}
-        yield from (Op(OpKind.UNSHARD, stage) for stage in first_reads)
-        opening, closing = {}, {}
-    reducing = _reductions(program, sharded)
-    for place, op in enumerate(program):
-        yield from opening.get(place, ())
-        yield op
-        yield from closing.get(place, ())
-        yield from reducing.get(place, ())
+    """Add the visits of weights and the reductions of gradients to one rank's program.
 
-
-def _visits(program: Sequence[Op]) -> tuple[dict[int, list[Op]], dict[int, list[Op]]]:
-    """A visit for each run of ops that read the weights of one stage.
-
-    Weights are gathered from the beginning of the run before, so that transfers overlap compute.
-    A stage that two runs in a row would need at once is gathered when the first one has ended.
-
-    Returns:
-        The UNSHARDs before an op, by its place, and the RESHARDs behind it.
+    Weights that are freed are gathered again one run of ops of a stage ahead, so that transfers
+    overlap compute.
     """
-    reads = [(place, op.stage) for place, op in enumerate(program) if op.kind in _READING]
-    runs = [list(run) for _, run in groupby(reads, key=lambda read: read[1])]
-    opening: dict[int, list[Op]] = {}
-    closing: dict[int, list[Op]] = {}
-    numbers: dict[int, int] = {}
-    for index, run in enumerate(runs):
-        (first, stage), (last, _) = run[0], run[-1]
-        number = numbers.setdefault(stage, 0)
-        numbers[stage] += 1
-        before = runs[index - 1][0][0] if index else first
-        opening.setdefault(before, []).append(Op(OpKind.UNSHARD, stage, number))
-        closing.setdefault(last, []).append(Op(OpKind.RESHARD, stage, number))
-    return opening, closing
+    reduced = list(_with_reductions(program, sharded))
+    if sharded == Sharded.WEIGHTS:
+        yield from with_visits(reduced, ahead=1)
+        return
+    first_reads = {op.stage: None for op in program if op.kind in READING}
+    yield from (Op(OpKind.UNSHARD, stage) for stage in first_reads)
+    yield from reduced
 
 
-def _reductions(program: Sequence[Op], sharded: Sharded) -> dict[int, list[Op]]:
-    """The REDUCE_GRADs behind an op, by its place."""
-    adds = [(place, op.stage) for place, op in enumerate(program) if op.kind in _ADDING]
+def _with_reductions(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
+    """Put a REDUCE_GRAD behind each op that completes a sum of gradients to be reduced."""
+    adds = [(place, op.stage) for place, op in enumerate(program) if op.kind in ADDING]
     if sharded == Sharded.OPTIMIZER:
-        places = {stage: place for place, stage in adds}
-        ends = sorted((place, stage) for stage, place in places.items())
+        ends = set({stage: place for place, stage in adds}.values())
     elif sharded == Sharded.GRADIENTS:
-        ends = adds
+        ends = {place for place, _ in adds}
     else:
-        ends = [list(run)[-1] for _, run in groupby(adds, key=lambda add: add[1])]
-    numbers: dict[int, int] = {}
-    found: dict[int, list[Op]] = {}
-    for place, stage in ends:
-        number = numbers.setdefault(stage, 0)
-        numbers[stage] += 1
-        found[place] = [Op(OpKind.REDUCE_GRAD, stage, number)]
-    return found
+        ends = {list(run)[-1][0] for _, run in groupby(adds, key=lambda add: add[1])}
+    numbers: defaultdict[int, int] = defaultdict(int)
+    for place, op in enumerate(program):
+        yield op
+        if place in ends:
+            yield Op(OpKind.REDUCE_GRAD, op.stage, numbers[op.stage])
+            numbers[op.stage] += 1

@@ -114,9 +114,10 @@ def parse(family: str, options: Sequence[Option], text: str | None) -> dict[str,
     for option in options:
         given = chosen.get(option.name)
         if isinstance(option, Count) and isinstance(given, int) and given < option.least:
+            what = "the number of rounds" if option.name == ROUNDS else option.name
             raise SynthError(
-                f"family '{family}:{text}' has too small a number of {option.name}, given {given}; "
-                f"{family} is defined from {option.least} on"
+                f"family '{family}:{text}' is not defined: {what} is {given}; "
+                f"{family} needs {option.least} or more"
             )
     return defaults(options) | chosen
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.costs import Costs, IntArray
-from synth.op_kinds import OpKind
+from synth.op_kinds import ADDING, READING, OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 from synth.schedule.lowering import positions
 from synth.schedule.lowering.collectives import (
@@ -90,9 +90,7 @@ class WeightVisits:
         return self.reads.node[np.isin(self.reads.value // num_cells, (_SUM, _ACC))]
 
 
-_READING = (OpKind.F, OpKind.B, OpKind.BW, OpKind.R)
 _FORWARD = (OpKind.F, OpKind.R)
-_ADDING = (OpKind.W, OpKind.BW)
 
 
 def find_visits(arrays: OpArrays, flow: WeightFlow) -> WeightVisits:
@@ -166,7 +164,7 @@ class _Finder:
                     self.reads.append((node, self._value(_WEIGHTS, opened)))
                 self._close(opened, readers)
                 opened, readers = _NONE, []
-            elif kind in _READING:
+            elif kind in READING:
                 if opened == _NONE:
                     self._read_at_home(node)
                 else:
@@ -205,7 +203,7 @@ class _Finder:
         adding: list[int] = []
         is_held = self.flow.sharded != Sharded.OPTIMIZER
         for node in nodes:
-            if self._kind(node) in _ADDING:
+            if self._kind(node) in ADDING:
                 adding.append(node)
             elif self._kind(node) == OpKind.REDUCE_GRAD:
                 if not adding:
@@ -228,7 +226,7 @@ class _Finder:
         has_more: set[tuple[int, int]] = set()
         for node in reversed(range(self.arrays.num_nodes)):
             kind, stage = self._kind(node), int(self.arrays.stage[node])
-            if len(self.flow.homes[stage]) == 1 or kind not in (*_ADDING, OpKind.REDUCE_GRAD):
+            if len(self.flow.homes[stage]) == 1 or kind not in (*ADDING, OpKind.REDUCE_GRAD):
                 continue
             key = stage, int(self.arrays.rank[node])
             if kind == OpKind.REDUCE_GRAD and key in has_more:
@@ -240,7 +238,7 @@ class _Finder:
         """Chain the contributions of a stage in the order of micro-batches, and the STEP to it."""
         arrays = self.arrays
         adder = np.full((arrays.num_stages, self.num_micro_batches), _NONE)
-        adds = arrays.of_kinds(*_ADDING).nonzero()[0]
+        adds = arrays.of_kinds(*ADDING).nonzero()[0]
         adder[arrays.stage[adds], arrays.microbatch[adds]] = adds
         for node in adds.tolist():
             self.makes.append((node, self._value(_SUM, node)))

@@ -8,7 +8,7 @@ backwards of a stage with the W's among them, as sums of gradients demand on a r
 import random
 from collections.abc import Sequence
 
-from synth.op_kinds import OpKind
+from synth.op_kinds import ADDING, OpKind
 from synth.schedule.ops import Op
 
 ComputeOrder = tuple[Op, ...]
@@ -16,7 +16,6 @@ ComputeOrder = tuple[Op, ...]
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
 _BACKWARD = (B, BW)
-_ADDING = (W, BW)
 
 
 def may_swap(first: Op, second: Op) -> bool:
@@ -32,7 +31,7 @@ def _is_independent(first: Op, second: Op) -> bool:
     if first.microbatch == second.microbatch:
         return False
     return not any(
-        first.kind in kinds and second.kind in kinds for kinds in ((F,), _BACKWARD, _ADDING)
+        first.kind in kinds and second.kind in kinds for kinds in ((F,), _BACKWARD, ADDING)
     )
 
 
@@ -57,7 +56,7 @@ def fused(order: ComputeOrder, backward: Op) -> ComputeOrder | None:
     if backward not in order or weight not in order:
         return None
     between = order[order.index(backward) + 1 : order.index(weight)]
-    if any(op.stage == backward.stage and op.kind in _ADDING for op in between):
+    if any(op.stage == backward.stage and op.kind in ADDING for op in between):
         return None
     whole = backward._replace(kind=BW)
     return tuple(whole if op == backward else op for op in order if op != weight)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synth.op_kinds import OpKind
+from synth.op_kinds import ADDING, READING, OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op, Value
@@ -19,9 +19,6 @@ from synth.solver.weights.compute_order import ComputeOrder
 from synth.solver.weights.travel import TravelProblem, WeightMovement
 
 DEFAULT_BUFFERING = Buffering()
-
-_READING = (OpKind.F, OpKind.B, OpKind.BW)
-_ADDING = (OpKind.W, OpKind.BW)
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ class OpNeeds:
         opened: dict[int, int] = {}
         added: defaultdict[int, int] = defaultdict(int)
         for place, op in enumerate(order):
-            if op.kind not in _ADDING:
+            if op.kind not in ADDING:
                 continue
             num_bytes = self.travel.stages[op.stage].gradient_bytes
             begin = max(0, place - ahead) if is_ring else opened.setdefault(op.stage, place)
@@ -146,7 +143,7 @@ def _visits(
     never = len(order)
     next_use, seen = [never] * len(order), dict.fromkeys(range(len(sizes)), never)
     for place in reversed(range(len(order))):
-        if order[place].kind in _READING:
+        if order[place].kind in READING:
             next_use[place] = seen[order[place].stage]
             seen[order[place].stage] = place
     found: list[_Visit] = []
@@ -154,13 +151,13 @@ def _visits(
     upcoming: dict[int, int] = {}
     most_open = placing.most_open if placing.sharded == Sharded.WEIGHTS else None
     for place, op in enumerate(order):
-        if op.kind in _READING:
+        if op.kind in READING:
             if op.stage not in held:
                 held[op.stage] = _Visit(op.stage, place)
                 found.append(held[op.stage])
             held[op.stage].last = place
             upcoming[op.stage] = next_use[place]
-        reading = op.stage if op.kind in _READING else None
+        reading = op.stage if op.kind in READING else None
         left = None if room is None else room[place]
         while _is_too_much(held, sizes, left, most_open):
             others = [stage for stage in held if stage != reading]
@@ -218,7 +215,7 @@ def _listed(
         found += begun[place] + reducing if placing.gathers_first else reducing + begun[place]
         found.append(op)
         reducing = []
-        if op.kind in _ADDING and not is_ring:
+        if op.kind in ADDING and not is_ring:
             added[op.stage] += 1
             if table.is_reduced(added[op.stage], placing):
                 reducing = [Op(OpKind.REDUCE_GRAD, op.stage, reduced[op.stage])]

@@ -3,10 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from synth.op_kinds import OpKind
+from synth.op_kinds import READING, OpKind
 from synth.schedule.ops import Op
-
-_READING = (OpKind.F, OpKind.R, OpKind.B, OpKind.BW)
 
 
 def with_visits(
@@ -25,7 +23,7 @@ def with_visits(
         shares_visit: True if an op of the stage of the op before it needs no visit of its own.
         is_away: True for stages whose weights the rank does not keep.
     """
-    runs = _runs([op for op in ops if op.kind in _READING], shares_visit)
+    runs = _runs([op for op in ops if op.kind in READING], shares_visit)
     begins = {run[0]: index for index, run in enumerate(runs)}
     ends = {run[-1]: index for index, run in enumerate(runs)}
     numbers: list[int] = []
