@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 
 from synth.errors import SynthError
+from synth.families import generate
 from synth.layer_times import LayerTimes
 from synth.model_flops import format_flops, parse_flops_per_s
 from synth.profile import Profile
 from synth.profiles import find
 from synth.recomputed_layers import recomputing
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.rederive import differences
 
 
 def layers(*forwards: int | None) -> list[LayerTimes]:
@@ -80,3 +83,13 @@ def test_a_peak_that_is_no_rate_is_named(value: Any) -> None:
     data["peak_flops_per_s"] = value
     with pytest.raises(SynthError, match="peak_flops_per_s"):
         Profile.from_json(json.dumps(data))
+
+
+def test_a_plan_is_compared_in_flops_only_with_a_profile_that_has_them() -> None:
+    counted, other, unknown = (
+        Profile.from_times("two", layers(*forwards)) for forwards in ((5, 6), (5, 7), (None, None))
+    )
+    plan = Plan.of(counted, (1, 1), generate("1f1b", 2, 2))
+    assert list(differences(plan, counted)) == list(differences(plan, unknown)) == []
+    (found,) = differences(plan, other)
+    assert found.startswith("flops, per_micro_batch: 33 in the plan, 36 by the profile")

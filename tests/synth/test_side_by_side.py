@@ -113,6 +113,10 @@ def test_a_schedule_that_exact_shares_have_no_room_for_is_refused() -> None:
     of_all(*found_by_hand(profile, cap), 2, 0.0)
     with pytest.raises(SharesExceedLimit, match=r"needs 1 B .* give --partition 4,4"):
         of_all(*found_by_hand(profile, cap - 1), 2, 0.0)
+    found, problem = found_by_hand(profile, cap - 1)
+    recomputing = replace(problem, recomputed_layers=(2, 3))
+    with pytest.raises(SharesExceedLimit, match=r"give --partition 4,4 --recompute layers:2,3, "):
+        of_all(found, recomputing, 2, 0.0)
 
 
 def test_a_search_is_exhausted_only_if_collectives_leave_more_than_the_gap_asked_for() -> None:
