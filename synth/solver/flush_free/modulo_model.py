@@ -10,7 +10,7 @@ of ops a, b of a rank has an integer height h(a, b) with h(b, a) = 1 − h(a, b)
 
 The heights are the order. Right before the K-th run of x, op y has run K + h(x, y) times, so memory
 is a linear function of them: the deltas of all ops that have run, and the stashed versions. With an
-update behind every W, the weights that F reads are late by −h(F, W) micro-batches. Right before x
+update after every W, the weights that F reads are late by −h(F, W) micro-batches. Right before x
 
     stash     max(0, late − (B's run − W's run))              versions are stashed
     vertical  the same with `late` of the first stage, which no stage may exceed
@@ -36,6 +36,8 @@ from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreePro
 from synth.solver.instance.instance import BW, SPLIT, STEP, B, F, Instance, W
 
 LinearExpression = cp_model.LinearExpr | int
+Stashes = list[LinearExpression]
+Literal = cp_model.LiteralT
 
 
 class CyclicOp(NamedTuple):
@@ -125,9 +127,9 @@ class FlushFreeModel:
                 self._add_memory(instance.held[rank], headroom)
 
     def _latest(self) -> int:
-        """A moment behind all starts of some order, if there is any order.
+        """An upper bound on all start times of at least one feasible order, if there is any.
 
-        Where a value waits for a period or more, all ops behind it could run a whole period sooner,
+        Where a value waits for a period or more, all ops after it could run a whole period sooner,
         and less memory is held. Only W's may gain by waiting: those of the first stage with
         vertical sync, so that no stage is later; and with 2BW, where W's that are late by an update
         save the second version.
@@ -154,18 +156,18 @@ class FlushFreeModel:
         return total // self.asked.every if self._is_relaxed else -(-total // self.asked.every)
 
     def _duration(self, op: CyclicOp) -> LinearExpression:
-        """The ticks of an op, with the update behind W; a fused B takes all of BW."""
+        """The ticks of an op, with the update after W; a fused B takes all of BW."""
         times = self.instance[op.copy].duration_us
         split, fused = {
             F: (times[F], times[F]),
             B: (times[B], times[BW]),
             W: (times[W], 0),
         }[op.kind]
-        behind = self._step_ticks(op.copy) if op.kind == W else 0
+        step = self._step_ticks(op.copy) if op.kind == W else 0
         literal = self.fused.get(op.copy)
         if literal is None:
-            return self._ticks(split) + behind
-        return self._ticks(split) + behind + self._ticks(fused - split) * literal
+            return self._ticks(split) + step
+        return self._ticks(split) + step + self._ticks(fused - split) * literal
 
     # Times
 
@@ -249,18 +251,30 @@ class FlushFreeModel:
         delta = {op: self.instance[op.copy].delta_bytes[op.kind] for op in ops}
         for x in ops:
             kept = cp_model.LinearExpr.sum([delta[y] * self._run(y, x) for y in ops])
-            level = kept + sum(self._stashed_bytes(index, x, after=False) for index in held)
+            stashes = self._stashes(held, x)
             peak_above = self.instance[x.copy].peak_above_bytes
-            literal = self.fused.get(x.copy)
-            split = self.cp.add(level + peak_above[x.kind] <= headroom)
-            if literal is not None and x.kind != F:
-                split.only_enforce_if(~literal)
-                if x.kind == B:
-                    self.cp.add(level + peak_above[BW] <= headroom).only_enforce_if(literal)
+            fused = None if x.kind == F else self.fused.get(x.copy)
+            split = True if fused is None else ~fused
+            self._keep(kept + peak_above[x.kind], stashes, headroom, split)
+            if x.kind == B and fused is not None:
+                self._keep(kept + peak_above[BW], stashes, headroom, fused)
             if x.kind == W:
-                stashed = (self._stashed_bytes(index, x, after=index == x.copy) for index in held)
-                updating = kept + delta[x] + sum(stashed) + peak_above[STEP]
-                self.cp.add(updating <= headroom)
+                updating = kept + delta[x] + peak_above[STEP]
+                self._keep(updating, self._stashes(held, x, after=x.copy), headroom, only=True)
+
+    def _stashes(self, held: tuple[int, ...], x: CyclicOp, after: int | None = None) -> Stashes:
+        """The bytes of stashed versions that a rank holds at once, before x or after a copy's W.
+
+        With an update every k micro-batches, two stages of a rank may hold their second versions
+        in turn. So in a relaxed model each stage's counts by itself.
+        """
+        stashes = [self._stashed_bytes(index, x, after=index == after) for index in held]
+        is_apart = self._is_relaxed and self.asked.consistency == Consistency.TWO_VERSIONS
+        return stashes if is_apart else [sum(stashes)]
+
+    def _keep(self, level: LinearExpression, stashes: Stashes, most: int, only: Literal) -> None:
+        for stash in stashes:
+            self.cp.add(level + stash <= most).only_enforce_if(only)
 
     # Solving
 
