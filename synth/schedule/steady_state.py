@@ -2,18 +2,21 @@
 
 In the steady state every stage runs one micro-batch after the other, and stage s has K_s of them in
 flight. Its period is at least the work of a micro-batch on any stage, and at least the round trip
-of one through the stages behind s and back, divided by K_s. If r_s ranks hold a stage, and take
+of one through the stages after s and back, divided by K_s. If r_s ranks hold a stage, and take
 micro-batches in turn, its work is divided by r_s, and K_s is that of all of them:
 
     max( max_s (F_s + B_s + STEP_s / k) / r_s,
          max_s (Σ_{t ≥ s} (F_t + B_t) + 2 (n − 1 − s) c) / K_s )
 
 With equal stages and K_s = n − s that is max(F + B, (n (F + B) + 2 (n − 1) c) / n): on slow links a
-pipeline of the classical depth has bubbles even if it is never flushed.
+pipeline of the classical depth has bubbles even if it is never flushed. Where B and W are apart, B
+is in the round trip, and B and W are work. A link serves one transfer at a time, so its transfers
+of a micro-batch are a bound, too.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from math import lcm
 
 import numpy as np
@@ -24,6 +27,10 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 
+# The ops of a micro-batch on a stage: its work, and those that the stage before waits for.
+_WORK = ((OpKind.F, OpKind.BW), (OpKind.F, OpKind.B, OpKind.W))
+_ON_THE_WAY = ((OpKind.F, OpKind.BW), (OpKind.F, OpKind.B))
+
 
 def steady_us(timeline: Timeline) -> float | None:
     """The simulated time per micro-batch, from the backwards of the first stage while it is full.
@@ -31,6 +38,9 @@ def steady_us(timeline: Timeline) -> float | None:
     It is measured over a whole number of repetitions: a repetition is divided by the micro-batches
     that are in flight, by those after which the order repeats, and by those of an update. In fewer,
     updates would count too often or not at all, unless they take no time.
+
+    While buffers still fill up, a schedule can run ahead of its long-run time. A measured time
+    below `least_steady_us` is such a transient, and the bound is returned instead of it.
 
     Returns:
         None for a schedule that flushes, or one that is never full for a whole repetition.
@@ -46,7 +56,8 @@ def steady_us(timeline: Timeline) -> float | None:
     if count < 1:
         return None
     node: list[int] = _backwards_of_first_stage(lowered).tolist()
-    return (timeline.end_us[node[last]] - timeline.end_us[node[last - count]]) / count
+    measured_us = (timeline.end_us[node[last]] - timeline.end_us[node[last - count]]) / count
+    return max(measured_us, least_steady_us(lowered) or 0.0)
 
 
 def least_micro_batches(lowered: Lowered) -> int:
@@ -94,23 +105,35 @@ def least_steady_us(lowered: Lowered) -> float | None:
     rule, costs = lowered.schedule.versions, lowered.costs
     if rule is None:
         return None
-    kinds = (OpKind.F, OpKind.BW) if _is_fused(lowered) else (OpKind.F, OpKind.B, OpKind.W)
     rank_us: dict[int, float] = {}
     for stage, ranks in enumerate(lowered.schedule.placement.holders):
-        times = costs.stages[stage].duration_us
-        work_us = sum(times[kind] for kind in kinds) + times[OpKind.STEP] / rule.every
+        step_us = costs.stages[stage].duration_us[OpKind.STEP] / rule.every
+        work_us = _least_us(lowered, stage, _WORK) + step_us
         for rank in ranks:
             rank_us[rank] = rank_us.get(rank, 0.0) + work_us / len(ranks)
-    return max(*rank_us.values(), *_round_trips_us(lowered))
+    return max(*rank_us.values(), *_round_trips_us(lowered), *_links_us(lowered))
+
+
+def _least_us(lowered: Lowered, stage: int, ways: Sequence[Sequence[OpKind]]) -> int:
+    """The least time of the ways in which a stage runs a micro-batch.
+
+    A stage may fuse B and W for some micro-batches, and run them apart for others.
+    """
+    times, arrays = lowered.costs.stages[stage].duration_us, lowered.arrays
+    found = [
+        sum(times[kind] for kind in kinds)
+        for kinds in ways
+        if (arrays.of_kinds(kinds[1]) & (arrays.stage == stage)).any()
+    ]
+    return min(found)
 
 
 def _round_trips_us(lowered: Lowered) -> list[float]:
-    """By stage the round trip through the stages behind it, over the micro-batches in flight."""
+    """By stage the round trip through the stages after it, over the micro-batches in flight."""
     costs, copies = lowered.costs, lowered.schedule.placement.ranks
     in_flight, trip_us, found = _in_flight(lowered), 0, []
     for stage in reversed(range(costs.num_stages)):
-        times = costs.stages[stage].duration_us
-        trip_us += times[OpKind.F] + times[OpKind.BW if _is_fused(lowered) else OpKind.B]
+        trip_us += _least_us(lowered, stage, _ON_THE_WAY)
         if stage < costs.num_stages - 1:
             trip_us += min(
                 _there_and_back_us(costs, stage, *row[stage : stage + 2]) for row in copies
@@ -119,15 +142,25 @@ def _round_trips_us(lowered: Lowered) -> list[float]:
     return found
 
 
-def _there_and_back_us(costs: Costs, stage: int, rank: int, behind: int) -> int:
-    """The time of an activation to the stage behind, and of its gradient."""
-    if rank == behind:
+def _links_us(lowered: Lowered) -> list[float]:
+    """By directed link its transfers of a micro-batch; copies of stages take turns."""
+    costs, copies = lowered.costs, lowered.schedule.placement.ranks
+    total_us: dict[tuple[int, int], float] = {}
+    for row in copies:
+        for stage, (rank, following) in enumerate(pairwise(row)):
+            if rank == following:
+                continue
+            for link in ((rank, following), (following, rank)):
+                us = costs.boundary_us(stage, *link) / len(copies)
+                total_us[link] = total_us.get(link, 0.0) + us
+    return [*total_us.values()]
+
+
+def _there_and_back_us(costs: Costs, stage: int, rank: int, following: int) -> int:
+    """The time of an activation to the following stage, and of its gradient."""
+    if rank == following:
         return 0
-    return costs.boundary_us(stage, rank, behind) + costs.boundary_us(stage, behind, rank)
-
-
-def _is_fused(lowered: Lowered) -> bool:
-    return bool(lowered.arrays.of_kinds(OpKind.BW).any())
+    return costs.boundary_us(stage, rank, following) + costs.boundary_us(stage, following, rank)
 
 
 def _in_flight(lowered: Lowered) -> IntArray:

@@ -10,9 +10,14 @@ from synth.families import generate
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule.model import Buffering
+from synth.schedule.ops import Op
 from synth.schedule.simulate import simulate
 from synth.schedule.steady_state import least_steady_us, steady_us
 from synth.schedule.verify import lower_checked
+from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
+from synth.solver.problem import Problem
+
+F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
 
 def costs(
@@ -90,3 +95,38 @@ def test_a_time_is_of_whole_updates_and_no_less_than_the_bound(name: str) -> Non
         found_us, least_us = steady_us(line), least_steady_us(line.lowered)
         assert least_us is not None
         assert found_us is None or found_us >= least_us - 1e-9
+
+
+def _scaled(given: Costs, times: list[tuple[int, int, int]]) -> Costs:
+    stages = (
+        stage.replace(duration_us={**stage.duration_us, F: f, B: b, W: w, BW: b + w})
+        for stage, (f, b, w) in zip(given.stages, times, strict=True)
+    )
+    return given.replace(stages=tuple(stages))
+
+
+def test_a_schedule_that_runs_ahead_while_buffers_fill_has_the_time_of_the_long_run() -> None:
+    """(124 + 126 + 2 · 121) / 3 = 164, from stage 1 on, where 3 are in flight."""
+    times = [(25, 23, 19), (49, 53, 22), (29, 52, 45)]
+    given = _scaled(costs(3, 121), times)
+    made = generate("delayed-update", 3, 48, costs=given)
+    line = simulate(lower_checked(made, given))
+    assert steady_us(line) == pytest.approx(164)
+
+
+def test_stages_that_fuse_b_and_w_and_others_that_do_not_have_a_bound_that_holds() -> None:
+    """Two stages with B and W apart, and one with BW: 5 in flight do not wait for W's."""
+    given = _scaled(costs(3, 100), [(60, 60, 40), (60, 60, 40), (70, 60, 40)])
+    programs = []
+    for stage, in_flight in enumerate((5, 3, 1)):
+        kinds = (BW,) if stage == 2 else (B, W)
+        program = [Op(F, stage, j) for j in range(in_flight - 1)]
+        for j in range(48):
+            program += [Op(F, stage, i) for i in (j + in_flight - 1,) if i < 48]
+            program += [Op(kind, stage, j) for kind in kinds]
+        programs.append(tuple(program))
+    asked = FlushFreeProblem(Problem.linear(given, 48), Consistency.NONE, 1)
+    line = simulate(lower_checked(asked.schedule(programs, Buffering(48, 144)), given))
+    found_us = steady_us(line)
+    assert least_steady_us(line.lowered) == pytest.approx(max(170, (120 + 120 + 170 + 400) / 5))
+    assert found_us is not None and 170 <= found_us < (160 + 160 + 170 + 400) / 5
