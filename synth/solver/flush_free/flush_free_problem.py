@@ -1,8 +1,10 @@
 """The problem without a flush: a problem, and the rule by which ops read versions of weights."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import count
 
 from synth.errors import SynthError
 from synth.families import family_placement, generate
@@ -17,6 +19,7 @@ from synth.solver.problem import Problem
 from synth.solver.tuning import FLUSH_FREE
 from synth.units import shown
 
+_EVERY = re.compile(r"every=([1-9][0-9]{0,5})")
 _KNOWN = "2bw, 2bw:every=8, stash, vertical, none or none:every=8"
 
 
@@ -56,24 +59,24 @@ def parse_consistency(text: str) -> tuple[Consistency, int | None]:
     Raises:
         SynthError: it is not understood.
     """
-    name, colon, behind = text.strip().lower().partition(":")
-    key, _, number = behind.partition("=")
-    is_number = key == "every" and number.isascii() and number.isdigit() and int(number) > 0
-    if name not in [*map(str, Consistency)] or bool(colon) != is_number:
+    name, colon, option = text.strip().lower().partition(":")
+    every = _EVERY.fullmatch(option)
+    if name not in [*map(str, Consistency)] or bool(colon) != bool(every):
         raise SynthError(f"--versions {shown(text)} is not understood; give {_KNOWN}")
-    return Consistency(name), int(number) if is_number else None
+    return Consistency(name), int(every[1]) if every else None
 
 
 @dataclass(frozen=True)
 class FlushFreeProblem:
     """A problem whose pipeline is never flushed.
 
-    An update stands right behind the last W of its batch.
+    An update directly follows the last W of its batch.
 
     Attributes:
         problem: costs, placement with one copy of each stage, micro-batches, memory limits.
         consistency: the choice of versions.
-        every: micro-batches of an update, a divisor of those of the problem.
+        every: micro-batches of an update, a divisor of those of the problem. With two versions
+            there are at least two updates, as else no op reads the second version.
 
     Raises:
         SynthError: there are copies of stages, the profile does not know the parameters' bytes, or
@@ -86,11 +89,7 @@ class FlushFreeProblem:
 
     def __post_init__(self) -> None:
         m = self.problem.num_micro_batches
-        if self.problem.num_replicas > 1:
-            raise SynthError(
-                f"--versions {self.consistency} is for one copy of each stage, and the placement "
-                f"has {self.problem.num_replicas}; give linear, looped:N, v or wave:N"
-            )
+        _check_one_copy(self.problem, self.consistency)
         if self.every < 1 or m % self.every:
             raise SynthError(
                 f"an update after every {self.every} micro-batches does not divide {m} of them; "
@@ -100,6 +99,11 @@ class FlushFreeProblem:
             raise SynthError(
                 f"--versions {self.consistency} updates after every micro-batch; for an update "
                 f"every {self.every} give 2bw:every={self.every} or none:every={self.every}"
+            )
+        if self.consistency == Consistency.TWO_VERSIONS and m // self.every < 2:
+            raise SynthError(
+                f"--versions {self.name} needs at least two updates, and {m} micro-batches make "
+                f"one; give --micro-batches {2 * self.every}, or an update after fewer of them"
             )
         check_parameters_known(self.problem.costs)
 
@@ -120,13 +124,30 @@ class FlushFreeProblem:
 
         With two versions these are at least those in flight at the period that the work allows
         without memory limits, and at least the ranks, as 2BW's paper asks for.
+
+        Raises:
+            SynthError: as for the problem itself, or the micro-batches make no two such updates.
         """
         if every is None:
             every = 1
             if consistency == Consistency.TWO_VERSIONS:
-                least, m = _most_in_flight(problem), problem.num_micro_batches
-                every = next((k for k in range(least, m + 1) if m % k == 0), m)
+                _check_one_copy(problem, consistency)
+                every = _least_for_two_versions(problem)
         return cls(problem, consistency, every)
+
+    @classmethod
+    def following(cls, problem: Problem, rule: WeightVersions) -> "FlushFreeProblem":
+        """Make the problem of a rule.
+
+        Raises:
+            SynthError: no choice has this rule, or it does not go with the problem.
+        """
+        for consistency in Consistency:
+            if consistency.rule(rule.every) == rule:
+                return cls(problem, consistency, rule.every)
+        raise SynthError(
+            f"no --versions has F read {rule.forward} and B read {rule.backward}; give {_KNOWN}"
+        )
 
     @property
     def rule(self) -> WeightVersions:
@@ -136,7 +157,9 @@ class FlushFreeProblem:
     @property
     def name(self) -> str:
         """The choice as it is written: `2bw:every=8`, `stash`."""
-        return f"{self.consistency}:every={self.every}" if self.every > 1 else self.consistency
+        if self.consistency == Consistency.TWO_VERSIONS or self.every > 1:
+            return f"{self.consistency}:every={self.every}"
+        return self.consistency
 
     def step_us(self, stage: int) -> float:
         """The time of a stage's update for each micro-batch."""
@@ -151,7 +174,7 @@ class FlushFreeProblem:
             case Consistency.TWO_VERSIONS:
                 return range(1, 2)
             case Consistency.STASH | Consistency.VERTICAL:
-                return range(1, self.problem.num_ranks)
+                return range(1, max(2, self.problem.num_ranks))
 
     def schedule(self, programs: Sequence[Sequence[Op]], buffering: Buffering) -> Schedule:
         """The schedule of an order of F, B, W and BW, with the updates put in."""
@@ -185,6 +208,37 @@ class FlushFreeProblem:
                 *(("delayed-update",) if self.every == 1 else ()),
             ),
         }[self.consistency]
+
+
+def _check_one_copy(problem: Problem, consistency: Consistency) -> None:
+    if problem.num_replicas > 1:
+        raise SynthError(
+            f"--versions {consistency} is for one copy of each stage, and the placement "
+            f"has {problem.num_replicas}; give linear, looped:N, v or wave:N"
+        )
+
+
+def _least_for_two_versions(problem: Problem) -> int:
+    """The fewest micro-batches of an update that leave room for all that are in flight.
+
+    Raises:
+        SynthError: no such number divides the problem's micro-batches into two updates or more.
+    """
+    least, m = _most_in_flight(problem), problem.num_micro_batches
+    fitting = _divisor(m, least)
+    if fitting is None:
+        enough = next(number for number in count(m + 1) if _divisor(number, least))
+        raise SynthError(
+            f"--versions 2bw needs at least two updates of {least} micro-batches or more each, and "
+            f"{m} micro-batches cannot be divided so; give --micro-batches {enough}, or "
+            f"2bw:every=k with a smaller k"
+        )
+    return fitting
+
+
+def _divisor(number: int, least: int) -> int | None:
+    """The least divisor of a number from `least` on that is at most half of it."""
+    return next((k for k in range(least, number // 2 + 1) if number % k == 0), None)
 
 
 def _most_in_flight(problem: Problem) -> int:

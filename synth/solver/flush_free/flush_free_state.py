@@ -13,9 +13,10 @@ from synth.schedule.version_facts import version_facts
 from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.flush_free.bounds import any_order_us, makespan_us
-from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.flush_free.modulo_model import CyclicOrder
 from synth.solver.flush_free.shortage import shortage
+from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import Instance
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result, SteadyProof, SteadyRival, StoppedBy
@@ -56,7 +57,7 @@ class FlushFreeState:
         best: the best verified schedule within the limits, None before the first.
         lower_bound_us: of all orders.
         repeating_us: of orders that repeat with every micro-batch; infinity if none fits.
-        ticks_per_us: so many that a tick is far below any gap that matters.
+        ticks_per_us: ticks per microsecond; a tick is far below any gap that matters.
     """
 
     def __init__(
@@ -91,10 +92,12 @@ class FlushFreeState:
         return 0.0 if is_met else above_us / self.best.us
 
     def raise_repeating(self, us: float) -> None:
-        """Take a bound of orders that repeat with every micro-batch."""
-        if us == math.inf and self.best is not None:
-            raise RuntimeError("the modulo model refutes all orders, and a schedule is known")
-        self.repeating_us = max(self.repeating_us, us)
+        """Take a bound of orders that repeat with every micro-batch.
+
+        Infinity is no bound of a schedule that is known, which need not repeat so.
+        """
+        if us < math.inf or self.best is None:
+            self.repeating_us = max(self.repeating_us, us)
 
     # Schedules
 
@@ -161,10 +164,9 @@ class FlushFreeState:
     # The answer
 
     def _proof(self, found: SteadySchedule) -> SteadyProof:
-        # While buffers fill up, a schedule of few micro-batches can run ahead of its period.
-        within_us = found.us - (1 + ROUNDING) / self.ticks_per_us
-        lower_us = found.us if self.lower_bound_us >= within_us else self.lower_bound_us
-        return SteadyProof(found.us, lower_us, self.repeating_us, tuple(self._rivals))
+        # A time below a proven bound can only be a transient, or rounding.
+        us = max(found.us, self.lower_bound_us)
+        return SteadyProof(us, self.lower_bound_us, self.repeating_us, tuple(self._rivals))
 
     def _incumbent(self, found: SteadySchedule) -> Incumbent:
         one = found.evaluated
@@ -199,7 +201,7 @@ class FlushFreeState:
 
     def _reason(self) -> StoppedBy:
         if self.repeating_us == math.inf:
-            return StoppedBy.INFEASIBLE
+            return StoppedBy.EXHAUSTED if self._is_only_repeating else StoppedBy.INFEASIBLE
         if self._gap(self.lower_bound_us) == 0:
             return StoppedBy.OPTIMAL
         if self.is_within(self.lower_bound_us):
@@ -208,12 +210,22 @@ class FlushFreeState:
             return StoppedBy.INTERRUPT
         return StoppedBy.TIME_LIMIT if self.budget.is_over() else StoppedBy.EXHAUSTED
 
+    @property
+    def _is_only_repeating(self) -> bool:
+        """True if a refutation is only of orders that repeat with every micro-batch.
+
+        With the other rules one micro-batch at a time needs the least memory of all orders, and
+        repeats. With two versions that is not proven.
+        """
+        is_two = self.asked.consistency == Consistency.TWO_VERSIONS
+        return is_two and may_fit(self.asked.problem)
+
     def _why_none(self) -> str | None:
         """Why there is no schedule; None if there is one."""
         if self.best is not None:
             return None
         if self.repeating_us == math.inf:
-            return shortage(self.asked)
+            return shortage(self.asked, is_only_repeating=self._is_only_repeating)
         m = self.asked.problem.num_micro_batches
         if self._least_micro_batches > m:
             return (

@@ -146,6 +146,8 @@ class _FlushFreeSearch:
         if not several_micro_batches.applies(whole):
             return
         tries = [*with_versions(self.asked, whole)]
+        if not tries:
+            return
         seconds = FLUSH_FREE.several_share * self.budget.left_s() / len(tries)
         for instance in tries:
             if self._is_over() or state.is_within(state.lower_bound_us):

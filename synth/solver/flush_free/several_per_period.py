@@ -37,7 +37,7 @@ def _updating(copy: StageCopy, step_us: float) -> StageCopy:
 
 
 def with_early_weights(found: PeriodicSchedule, instance: Instance) -> PeriodicSchedule:
-    """Let each W run in the first period behind its B, so that updates come early.
+    """Let each W run in the first period after its B, so that updates come early.
 
     The models leave W's where they are if that costs no memory in their terms.
     """

@@ -5,8 +5,13 @@ from synth.solver.infeasibility import needed_bytes
 from synth.units import format_bytes_both
 
 
-def shortage(asked: FlushFreeProblem) -> str:
-    """Name a rank that one micro-batch at a time does not fit on, and a limit that would do."""
+def shortage(asked: FlushFreeProblem, *, is_only_repeating: bool) -> str:
+    """Name a rank that one micro-batch at a time does not fit on, and a limit that would do.
+
+    Args:
+        asked: the problem and its rule of versions.
+        is_only_repeating: only orders that repeat with every micro-batch were refuted.
+    """
     problem, is_doubled = asked.problem, asked.consistency == Consistency.TWO_VERSIONS
     needed = [*needed_bytes(problem)]
     for rank, held in enumerate(problem.placement.held):
@@ -15,8 +20,9 @@ def shortage(asked: FlushFreeProblem) -> str:
     caps = problem.caps_bytes or (0,) * len(needed)
     rank = max(range(len(needed)), key=lambda r: needed[r] - caps[r])
     two = " and two versions of its weights" if is_doubled else ""
+    which = "order that repeats with every micro-batch" if is_only_repeating else "schedule"
     return (
-        f"no schedule fits with --versions {asked.name}: rank {rank} needs "
+        f"no {which} fits with --versions {asked.name}: rank {rank} needs "
         f"{format_bytes_both(needed[rank])} for one micro-batch at a time{two}, and its memory "
         f"limit is {format_bytes_both(caps[rank])}; give --mem-limit {max(needed)}B, more ranks, a "
         f"smaller micro-batch, or --recompute layers:…"
