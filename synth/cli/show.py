@@ -163,7 +163,7 @@ def version_lines(timeline: "Timeline") -> "Iterator[str]":
     if found_us is not None and least_us is not None:
         yield (
             f"while the pipeline is full a micro-batch takes {found_us / 1000:,.3f} ms "
-            f"(bound {least_us / 1000:,.3f} ms)"
+            f"(at least {least_us / 1000:,.3f} ms with as many in flight)"
         )
 
 

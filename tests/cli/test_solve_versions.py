@@ -31,6 +31,10 @@ def test_a_plan_without_a_flush_is_one_like_any_other(synth: Synth, tmp_path: Pa
     assert plan.arguments["versions"] == "2bw:every=8"
     checked = synth("check", path)
     assert checked.code == 0 and f"{claim.micro_batch_us:.1f} µs of a micro-batch" in checked.stdout
+    proven = synth("check", path, "--prove")
+    assert proven.code == 0 and "all orders with such versions" in proven.stdout
+    is_repeating_open = claim.repeating_us > claim.lower_bound_us
+    assert ("this bound is not proven again" in proven.stdout) == is_repeating_open
     shown = synth("show", path)
     assert shown.code == 0 and "of all orders with such versions: lower bound" in shown.stdout
 
@@ -43,6 +47,19 @@ def test_a_claim_that_the_simulation_contradicts_is_found(synth: Synth, tmp_path
     path.write_text(json.dumps(data))
     refused = synth("check", path)
     assert refused.code == 5 and "µs for a micro-batch while the pipeline is full" in refused.stderr
+
+
+def test_a_bound_above_the_closed_form_is_not_proven_again(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    assert synth(*SOLVE, "--versions", "none", "--mem-limit", "30GB", "-o", path).code == 0
+    data = json.loads(path.read_text())
+    steady = data["claim"]["steady"]
+    assert steady["lower_bound_us"] < steady["micro_batch_us"]
+    steady["lower_bound_us"] = steady["micro_batch_us"]
+    del data["fingerprint"]
+    path.write_text(json.dumps(data))
+    refused = synth("check", path, "--prove")
+    assert refused.code == 5 and "above the closed form of all orders" in refused.stderr
 
 
 def test_below_the_published_need_fewer_are_in_flight(synth: Synth) -> None:

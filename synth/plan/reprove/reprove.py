@@ -6,6 +6,7 @@ The scope of the bound decides how it is proven:
 
     not searched      the largest work of a rank, of schedules with the same ops
     weights travel    closed forms over all schedules whose weights travel in the same way
+    without a flush   closed forms over all orders with such versions
     side by side      one of the pipelines that share optimizer state, as below
     R in it, or auto  closed forms in which no B waits for its R; auto: whichever layers too
     this partition    closed forms; then the solver, begun from the plan, until it has the bound
@@ -29,6 +30,7 @@ from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed
 from synth.plan.reprove.claim_search import ClaimSearch
 from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
+from synth.plan.reprove.reprove_versions import prove_versions
 from synth.plan.tuning import REPROVE
 from synth.plan.weights.side_by_side import one_pipeline, sharing_optimizer
 from synth.profile import Profile
@@ -101,6 +103,9 @@ class _Reproving:
             return self._verdict(work_us, "schedules with the same ops")
         if self.schedule.weights is not None:
             return self._of_travelling()
+        versions, steady = self.schedule.versions, self.plan.claim.steady
+        if versions is not None and steady is not None:
+            return self._verdict(*prove_versions(self.problem, versions, steady))
         plain = without_recompute(self.schedule)
         if not plain.keeps_saved:
             return self._verdict(0, "nothing: the schedule moves activations or weights")

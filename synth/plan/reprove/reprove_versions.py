@@ -1,0 +1,45 @@
+"""Proving the bounds of a plan without a flush again: closed forms over all orders."""
+
+from typing import NamedTuple
+
+from synth.errors import Mismatch
+from synth.schedule.files.claim import SteadyClaim
+from synth.schedule.weight_versions import WeightVersions
+from synth.solver.flush_free.bounds import any_order_us, makespan_us
+from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+from synth.solver.problem import Problem
+
+
+class ProvenVersions(NamedTuple):
+    """The bound of the makespan that was proven, its scope, and the part taken on trust."""
+
+    reached_us: int
+    holds_for: str
+    on_trust: str | None
+
+
+def prove_versions(problem: Problem, rule: WeightVersions, claim: SteadyClaim) -> ProvenVersions:
+    """Prove the closed forms of a schedule without a flush again.
+
+    The bound of orders that repeat with every micro-batch is not proven again.
+
+    Raises:
+        Mismatch: the claimed bound of a micro-batch is above the closed form.
+    """
+    asked = FlushFreeProblem.following(problem, rule)
+    proven_us = any_order_us(asked)
+    if claim.lower_bound_us > proven_us:
+        raise Mismatch(
+            f"the claimed lower bound of the steady state, {claim.lower_bound_us} µs of a "
+            f"micro-batch, is above the closed form of all orders, {proven_us} µs; solve again"
+        )
+    holds_for = (
+        f"all orders with such versions, and so is that of the steady state, "
+        f"{claim.lower_bound_us:.1f} µs of a micro-batch"
+    )
+    on_trust = (
+        f"that orders which repeat with every micro-batch take at least {claim.repeating_us:.1f} "
+        f"µs of a micro-batch: this bound is not proven again"
+    )
+    is_closed = claim.repeating_us <= proven_us
+    return ProvenVersions(makespan_us(asked), holds_for, None if is_closed else on_trust)
