@@ -16,7 +16,7 @@ from synth.solver.result import StoppedBy
 from synth.solver.weights.gather_model import num_slots
 from synth.solver.weights.gather_proof import is_small, prove_gathers, solve_level
 from synth.solver.weights.travel import TravelProblem, WeightMovement
-from synth.solver.weights.travel_bounds import level_bound_us, levels_that_may_fit
+from synth.solver.weights.travel_bounds import level_bound_us, levels_that_may_fit, prove_travel
 from synth.solver.weights.travel_search import solve_travelling
 from tests.synth.every_weight_schedule import gather_programs, on_all_ranks, value_us
 from tests.synth.test_weight_search import equal_costs, travelling, unequal_costs
@@ -105,3 +105,18 @@ def test_large_problems_rings_and_searches_without_it_have_no_exact_model() -> N
     )
     found = solve_travelling(small(0), options)
     assert found.certificate is None or found.certificate.prover == ProverName.CLOSED_FORMS
+
+
+@pytest.mark.parametrize(("seed", "headroom"), [(3, 230), (5, 340)])
+def test_with_two_micro_batches_a_rank_no_schedule_found_is_below_the_models_bound(
+    seed: int, headroom: int
+) -> None:
+    travel = small(seed, headroom, rounds=2)
+    options = SolveOptions(
+        workers=1, deterministic=True, time_limit_s=0.1, without=frozenset({Part.EXACT})
+    )
+    found = solve_travelling(travel, options)
+    assert found.value_us is not None
+    # One more, so that a model that excludes the schedule would find no bound as small.
+    proof = prove_gathers(travel, found.value_us + 1, ONE, 2.0)
+    assert prove_travel(travel).bound_us <= proof.bound_us <= found.value_us
