@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from synth.links import MOST_COPIES
 from synth.op_kinds import ADDING, READING, VISITS, OpKind
 from synth.schedule.error import ScheduleError
 from synth.schedule.model import Placement, Schedule
@@ -38,13 +39,13 @@ def sharded_pipelines(
 
     Args:
         schedule: of one pipeline, whose weights stay.
-        num_pipelines: the number of copies, at least 2; each runs as many micro-batches as the
-            given schedule.
+        num_pipelines: the number of copies, 2 to `MOST_COPIES`; each runs as many micro-batches
+            as the given schedule.
         sharded: the state of which a rank keeps only its share.
 
     Raises:
-        ScheduleError: there are fewer than two pipelines; the schedule has copies of stages, or
-            weights that travel or have versions.
+        ScheduleError: there are too few or too many pipelines; the schedule has copies of stages,
+            or weights that travel or have versions.
     """
     _check(schedule, num_pipelines)
     one = schedule.placement.ranks[0]
@@ -71,6 +72,11 @@ def _check(schedule: Schedule, num_pipelines: int) -> None:
     if num_pipelines < 2:
         raise ScheduleError(
             f"state is sharded over pipelines side by side; give at least 2, given {num_pipelines}"
+        )
+    if num_pipelines > MOST_COPIES:
+        raise ScheduleError(
+            f"ops can name {MOST_COPIES} pipelines side by side at most, given {num_pipelines}; "
+            f"give fewer, with more micro-batches each"
         )
     reasons = {
         "has several copies of its stages": len(schedule.placement.ranks) > 1,
