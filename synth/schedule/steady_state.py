@@ -85,6 +85,7 @@ def _repetition(lowered: Lowered, in_flight: int) -> int:
 def _repeats_after(program: Sequence[Op], lowered: Lowered) -> int:
     """The fewest micro-batches after which a rank's ops repeat, while all of them are there.
 
+    The repeated part stands there twice in full; if there is none, it is all micro-batches.
     Of a stage that several ranks hold, each has every so many micro-batches only.
     """
     m = lowered.schedule.num_micro_batches
@@ -95,7 +96,8 @@ def _repeats_after(program: Sequence[Op], lowered: Lowered) -> int:
     of_one, counts = len(first), {*Counter(ops).values()}
     if len(counts) > 1:
         return m  # B and W are one op for some micro-batches only
-    periods = range(1, len(full) // of_one + 1)
+    # Twice at least, as a few last ops may be like the first ones by chance.
+    periods = range(1, len(full) // (2 * of_one) + 1)
     found = (n for n in periods if full[n * of_one :] == full[: -n * of_one])
     return next((n * (m // min(counts)) for n in found), m)
 

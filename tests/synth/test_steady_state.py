@@ -130,3 +130,18 @@ def test_stages_that_fuse_b_and_w_and_others_that_do_not_have_a_bound_that_holds
     found_us = steady_us(line)
     assert least_steady_us(line.lowered) == pytest.approx(max(170, (120 + 120 + 170 + 400) / 5))
     assert found_us is not None and 170 <= found_us < (160 + 160 + 170 + 400) / 5
+
+
+def test_an_order_that_is_repeated_nowhere_has_no_steady_time() -> None:
+    """Its last four F's and BW's are like its first four by chance, and one pair between is not."""
+    regular = generate("delayed-update", 2, 12)
+    kinds = "FF" + 4 * "BF" + "FB" + 5 * "BF" + "BB"
+    numbers = {"F": iter(range(12)), "B": iter(range(12))}
+    first: list[Op] = []
+    for kind in kinds:
+        j = next(numbers[kind])
+        first.append(Op(OpKind.F if kind == "F" else OpKind.BW, 0, j))
+        first += [Op(OpKind.STEP, 0, j)] if kind == "B" else []
+    irregular = replace(regular, programs=(tuple(first), regular.programs[1]))
+    assert steady_us(simulate(lower_checked(regular, costs(2, 0)))) == 300
+    assert steady_us(simulate(lower_checked(irregular, costs(2, 0)))) is None
