@@ -17,8 +17,8 @@ Two ops of a stage in a row share a visit: the last stage's forward and backward
 stage's backward and the next micro-batch's forward, as in the released program (wuhouming/TawPipe).
 A rank that adds up gradients does so `ahead` ops after its own backward, and the home as many later
 again, so that transfers overlap compute. A stage's gradients are added up before its next backward,
-so `ahead` is less than P; a single rank waits for none. The program's idle turns at the start of
-each node are not listed: a rank waits until its weights have come.
+so `ahead` is less than P if there is one; a single rank waits for none. The program's idle turns at
+the start of each node are not listed: a rank waits until its weights have come.
 
 `nodes` is the number of nodes, D, and `ahead` the number of stages for which weights come before
 the one that runs.
@@ -53,10 +53,11 @@ def make(setting: Setting) -> Programs:
             f"tawpipe needs nodes of as many ranks each, given {num_ranks} ranks in {nodes} nodes"
         )
     flow, ahead = weight_flow(setting), setting.count("ahead")
-    if ahead >= num_ranks > 1:
+    if m > num_ranks > 1 and ahead >= num_ranks:
         raise SynthError(
             f"tawpipe needs a look-ahead below the number of ranks, given ahead={ahead} and "
-            f"{num_ranks} ranks: a stage's gradients are added up before its next backward"
+            f"{num_ranks} ranks: a stage's gradients are added up before its next backward; give "
+            f"a smaller one, or one micro-batch for each rank"
         )
     behind = ahead if num_ranks > 1 else 0
     return [

@@ -49,6 +49,8 @@ def test_any_look_ahead_below_the_number_of_ranks_is_valid(num_ranks: int, nodes
     for ahead in (num_ranks, 2 * num_ranks):
         with pytest.raises(SynthError, match=f"given ahead={ahead} and {num_ranks} ranks"):
             made(num_ranks, nodes, 3, ahead=ahead)
+        # With one micro-batch on each rank there is no next backward.
+        verify(made(num_ranks, nodes, 1, ahead=ahead), costs(num_ranks))
 
 
 def test_a_single_rank_is_its_own_home() -> None:
