@@ -12,13 +12,10 @@ from synth.errors import SynthError
 from ..checkpoint import DataFingerprint
 from ..checkpoint.fingerprint import fingerprint
 from ..seeds import derive_seed
+from .epochs import Epochs
 
 TEXT_SUFFIXES = (".py", ".txt", ".md", ".rst")
 _SKIPPED_FOLDERS = {"site-packages", "__pycache__", "test", "tests"}
-
-
-class EndOfData(Exception):
-    """Fewer sequences are left than a mini-batch needs."""
 
 
 class TokenData:
@@ -43,18 +40,18 @@ class TokenData:
         self._tokens = tokens
         self._length = sequence_length
         self._seed = seed
-        self._epochs = epochs
+        self._epochs = Epochs(epochs, (len(tokens) - 1) // sequence_length)
         self._order: tuple[int, np.ndarray] | None = None
 
     @property
     def sequences_per_epoch(self) -> int:
         """The number of sequences in the data."""
-        return (len(self._tokens) - 1) // self._length
+        return self._epochs.sequences_per_epoch
 
     @property
     def num_sequences(self) -> int | None:
         """The number of sequences in all epochs together; None: unlimited."""
-        return None if self._epochs is None else self._epochs * self.sequences_per_epoch
+        return self._epochs.num_sequences
 
     def fingerprint(self) -> DataFingerprint:
         """Return the fingerprint of the data."""
@@ -66,12 +63,7 @@ class TokenData:
         Raises:
             SynthError: all epochs together hold less.
         """
-        held = self.num_sequences
-        if held is not None and held < sequences_per_step:
-            raise SynthError(
-                f"{self._epochs} epoch(s) of the data hold {held} sequences, one optimizer step "
-                f"takes {sequences_per_step}; give more data or --epochs"
-            )
+        self._epochs.check_enough(sequences_per_step, "the data", "sequences")
 
     def mini_batch(
         self, first: int, num_micro_batches: int, micro_batch_size: int
@@ -87,8 +79,7 @@ class TokenData:
             EndOfData: the last epoch holds fewer.
         """
         end = first + num_micro_batches * micro_batch_size
-        if self.num_sequences is not None and end > self.num_sequences:
-            raise EndOfData
+        self._epochs.check_left(end)
         for start in range(first, end, micro_batch_size):
             places = [self._place(n) for n in range(start, start + micro_batch_size)]
             windows = torch.stack([self._tokens[p : p + self._length + 1] for p in places]).long()
@@ -96,7 +87,7 @@ class TokenData:
 
     def _place(self, number: int) -> int:
         """The start of a sequence in the tokens."""
-        if self._epochs is None:
+        if self._epochs.count is None:
             return derive_seed(self._seed, number) % (len(self._tokens) - self._length)
         epoch, place = divmod(number, self.sequences_per_epoch)
         if self._order is None or self._order[0] != epoch:

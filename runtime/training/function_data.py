@@ -7,7 +7,7 @@ from synth.errors import SynthError
 
 from ..batch import Batch
 from ..input_function import InputFunction
-from .data import EndOfData
+from .epochs import Epochs
 
 
 class FunctionData:
@@ -38,25 +38,25 @@ class FunctionData:
             SynthError: there is no such function; or epochs are given, and its length is unknown.
         """
         self._function = InputFunction(address, seed)
-        self._size, self._epochs = micro_batch_size, epochs
         self._sequence_length = sequence_length
         self._signature: Hashable = None
-        self._length = None if epochs is None else self._function.length()
-        if epochs is not None and self._length is None:
+        length = None if epochs is None else self._function.length()
+        if epochs is not None and length is None:
             raise SynthError(
                 f"--epochs {epochs} needs the number of micro-batches, and {address} returns "
                 f"nothing that has a length; return a list or a DataLoader, or give --steps"
             )
+        self._epochs = Epochs(epochs, (length or 0) * micro_batch_size)
 
     @property
     def sequences_per_epoch(self) -> int:
         """The number of samples in an epoch; 0 if it is unknown."""
-        return (self._length or 0) * self._size
+        return self._epochs.sequences_per_epoch
 
     @property
     def num_sequences(self) -> int | None:
         """The number of samples in all epochs together; None: unlimited."""
-        return None if self._epochs is None else self._epochs * self.sequences_per_epoch
+        return self._epochs.num_sequences
 
     def fingerprint(self) -> None:
         """Nothing identifies what a function makes."""
@@ -67,12 +67,7 @@ class FunctionData:
         Raises:
             SynthError: all epochs together hold less.
         """
-        held = self.num_sequences
-        if held is not None and held < sequences_per_step:
-            raise SynthError(
-                f"{self._epochs} epoch(s) of {self._function.address} hold {held} samples, one "
-                f"optimizer step takes {sequences_per_step}; give more data or --epochs"
-            )
+        self._epochs.check_enough(sequences_per_step, self._function.address, "samples")
 
     def mini_batch(
         self, first: int, num_micro_batches: int, micro_batch_size: int
@@ -89,8 +84,7 @@ class FunctionData:
             SynthError: a micro-batch has another number of samples, or other shapes, than before.
         """
         end = first + num_micro_batches * micro_batch_size
-        if self.num_sequences is not None and end > self.num_sequences:
-            raise EndOfData
+        self._epochs.check_left(end)
         for number in range(first // micro_batch_size, end // micro_batch_size):
             batch = self._function.of(number)
             if batch.num_samples != micro_batch_size:

@@ -14,7 +14,8 @@ from synth.profile import Profile
 from synth.profiles import find
 from synth.runtime.batch import Batch
 from synth.runtime.training.batches import Batches, MiniBatch
-from synth.runtime.training.data import EndOfData, TokenData, check_ids, load_tokens
+from synth.runtime.training.data import TokenData, check_ids, load_tokens
+from synth.runtime.training.epochs import EndOfData
 from synth.schedule.files.plan_file import Plan
 
 

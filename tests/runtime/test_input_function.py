@@ -10,7 +10,7 @@ from torch import Tensor
 from synth.errors import SynthError
 from synth.runtime.input_function import InputFunction, MicroBatch
 from synth.runtime.models.user_function import import_function
-from synth.runtime.training.data import EndOfData
+from synth.runtime.training.epochs import EndOfData
 from synth.runtime.training.function_data import FunctionData
 
 FUNCTIONS = """
