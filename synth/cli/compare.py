@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -163,11 +164,8 @@ def command(
     question = read_question(profile, ranks, micro_batches, limit, objective, partition)
     pictures = picture or []
     _check_outputs(pictures, html, save, profile_name, force)
-    if no_solve and word(recompute or "none") != "none":
-        raise SynthError(
-            f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
-            "give one of them"
-        )
+    if no_solve:
+        _refuse_options_of_the_solver(recompute, weights, versions)
     searches = read_searches(placement or [AUTO], ranks, recompute, weights or (), versions or ())
     searches = [] if no_solve else searches
     planners = read_planners(planner or ())
@@ -228,6 +226,20 @@ class NothingToCompare(SynthError):
     """No schedule applies."""
 
     exit_code = ExitCode.NOTHING_FOUND
+
+
+def _refuse_options_of_the_solver(
+    recompute: str | None, weights: Sequence[str] | None, versions: Sequence[str] | None
+) -> None:
+    """Refuse options that say what the solver searches."""
+    given = [f"--weights {name}" for name in weights or ()]
+    given += [f"--versions {name}" for name in versions or ()]
+    if word(recompute or "none") != "none":
+        given.append(f"--recompute {recompute}")
+    if given:
+        raise SynthError(
+            f"{given[0]} is for the solver, and --no-solve leaves the solver out; give one of them"
+        )
 
 
 def _limit(

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
 from synth.links import MOST_COPIES, MOST_RANKS
+from synth.options.conflicts import refuse_beside
 
 if TYPE_CHECKING:
     from synth.options.solve_arguments import SolveArguments
@@ -36,19 +37,11 @@ def check_data_parallel(given: "SolveArguments") -> None:
     refused = {
         f"--weights {given.weights}": (
             given.weights != "stay",
-            "with which each rank is data-parallel already; leave one of them out",
+            "with it each rank is data-parallel already, so leave it out",
         ),
-        "--target": (
-            given.target is not None,
-            "which is met by one pipeline; give a --mem-limit of a size",
-        ),
+        "--target": (given.target is not None, "give a --mem-limit of a size"),
     }
-    for option, (is_given, why) in refused.items():
-        if is_given:
-            raise SynthError(
-                f"{option} and --data-parallel {given.data_parallel} do not go together: "
-                f"{option.split()[0]} is an option {why}"
-            )
+    refuse_beside(f"--data-parallel {given.data_parallel}", refused)
 
 
 def check_one_copy(where: "Placement", num_pipelines: int) -> None:

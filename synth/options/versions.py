@@ -1,9 +1,9 @@
 """The options that do not go with `--versions`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from synth.errors import SynthError
+from synth.options.conflicts import refuse_beside
 from synth.options.defaults import AUTO
 from synth.options.keywords import word
 
@@ -45,7 +45,7 @@ def check_goes_with_versions(given: "SolveArguments") -> None:
             "give none, or layers such as layers:0-3, which are recomputed within B",
         ),
     }
-    _check_none_is_there(refused, given.versions)
+    refuse_beside(f"--versions {given.versions}", refused)
 
 
 def check_goes_with_version_rows(
@@ -70,14 +70,4 @@ def check_goes_with_version_rows(
         ),
     }
     for name in versions:
-        _check_none_is_there(refused, name)
-
-
-def _check_none_is_there(refused: Mapping[str, tuple[bool, str]], versions: str) -> None:
-    """Refuse options by name: if they are there, and the way out."""
-    for option, (is_there, way) in refused.items():
-        if is_there:
-            raise SynthError(
-                f"{option} and --versions {versions} do not go together; {way}; or leave "
-                f"--versions out"
-            )
+        refuse_beside(f"--versions {name}", refused)

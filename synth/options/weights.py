@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
 from synth.messages import talk
+from synth.options.conflicts import refuse_beside
 from synth.options.keywords import word
 from synth.options.partition import EVEN, read_sizes
 from synth.units import shown
@@ -46,40 +47,31 @@ def _check(given: "SolveArguments") -> None:
             f"--weights {shown(given.weights)} is not understood; give {', '.join(CHOICES)}"
         )
     refused = {
-        "--target": given.target is not None,
-        "--hint": given.hint is not None,
-        "--solver milp": given.solver == "milp",
+        "--target": (
+            given.target is not None,
+            "the least memory is searched for weights that stay; give a --mem-limit",
+        ),
+        "--hint": (given.hint is not None, "its search begins from the published schedules"),
+        "--solver milp": (given.solver == "milp", "its model is of weights that stay"),
     }
+    placement, partition = f"--placement {given.placement}", f"--partition {given.partition}"
+    another = "leave it out, or give replicated:N with ring or gather"
+    of_stages = "give even, or with ring or gather the layers of each stage"
     if given.weights == AUTO:
-        refused[f"--placement {given.placement}"] = given.placement not in (None, AUTO)
-        refused[f"--partition {given.partition}"] = given.partition not in (None, AUTO, EVEN)
+        why = "which searches all placements"
+        refused[placement] = given.placement not in (None, AUTO), another
+        refused[partition] = given.partition not in (None, AUTO, EVEN), of_stages
     else:
+        why = "with which every rank runs all stages of its micro-batches"
         is_copied = given.placement is None or word(given.placement).startswith("replicated")
-        refused[f"--placement {given.placement}"] = not is_copied
-        refused[f"--partition {given.partition}"] = word(given.partition or "") == AUTO
+        refused[placement] = not is_copied, another
+        refused[partition] = word(given.partition or "") == AUTO, of_stages
         is_plain = given.recompute is None or word(given.recompute).startswith(("none", "layers:"))
-        refused[f"--recompute {given.recompute}"] = not is_plain
-    found = next((option for option, is_there in refused.items() if is_there), None)
-    if found is None:
-        return
-    why = (
-        "which searches all placements"
-        if given.weights == AUTO
-        else "with which every rank runs all stages of its micro-batches"
-    )
-    ways = {
-        "--target": "the least memory is searched for weights that stay; give a --mem-limit",
-        "--hint": "its search begins from the published schedules",
-        "--solver milp": "its model is of weights that stay",
-        "--placement": "leave it out, or give replicated:N with ring or gather",
-        "--partition": "give even, or with ring or gather the layers of each stage",
-        "--recompute": "give none, or layers such as layers:0-3, which are recomputed within B",
-    }
-    way = ways.get(found) or ways[found.split()[0]]
-    raise SynthError(
-        f"{found} and --weights {given.weights}, {why}, do not go together; {way}; or leave "
-        f"--weights out"
-    )
+        refused[f"--recompute {given.recompute}"] = (
+            not is_plain,
+            "give none, or layers such as layers:0-3, which are recomputed within B",
+        )
+    refuse_beside(f"--weights {given.weights}", refused, why)
 
 
 def read_travelling(

@@ -31,7 +31,7 @@ from synth.schedule.model import Placement
 from synth.schedule.simulate import Timeline
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
-from synth.schedule.version_facts import version_facts
+from synth.schedule.version_facts import largest_versions
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.search import solve_flush_free
 from synth.solver.options import SolveOptions
@@ -335,7 +335,7 @@ def _entry(
 ) -> Entry:
     (lowered, line), caps = simulated, question.caps_bytes
     peaks, transfer_table = peak_bytes(lowered), lowered.transfer_table
-    facts, flushes = version_facts(lowered), lowered.schedule.versions is None
+    facts, flushes = largest_versions(lowered), lowered.schedule.versions is None
     num_micro_batches = lowered.schedule.num_micro_batches
     of_host = (transfer_table.source == HOST) | (transfer_table.target == HOST)
     return Entry(
@@ -353,7 +353,7 @@ def _entry(
         host_bytes=int(transfer_table.num_bytes[of_host].sum()),
         fits=None if caps is None else not exceeds_caps(peaks, caps),
         claim=claim,
-        delay=max(one.delay for one in facts),
-        versions=max(one.alive for one in facts),
+        delay=facts.delay,
+        versions=facts.alive,
         steady_us=line.period_us / num_micro_batches if flushes else steady_us(line),
     )

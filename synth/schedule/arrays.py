@@ -25,6 +25,8 @@ from synth.op_kinds import MEASURED, OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 
+# By code.
+KINDS = tuple(OpKind)
 KIND_CODES = {kind: code for code, kind in enumerate(OpKind)}
 _kind_of = itemgetter(0)
 

@@ -6,8 +6,10 @@ from synth.costs import Costs
 from synth.op_kinds import VISITS, OpKind
 from synth.schedule.arrays import OpArrays
 from synth.schedule.error import ScheduleError
+from synth.schedule.lowering.visit_collectives import disordered
+from synth.schedule.lowering.visit_transfers import sources_of_visits
 from synth.schedule.lowering.weight_tree import rank_above
-from synth.schedule.lowering.weight_visits import WeightVisits, disordered, sources_of_visits
+from synth.schedule.lowering.weight_visits import WeightVisits
 from synth.schedule.model import Schedule
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 

@@ -43,6 +43,11 @@ def version_facts(lowered: Lowered) -> tuple[StageVersions, ...]:
     )
 
 
+def largest_versions(lowered: Lowered) -> StageVersions:
+    """The largest figures of any stage, each by itself."""
+    return StageVersions(*map(max, zip(*version_facts(lowered), strict=True)))
+
+
 def _alive(lowered: Lowered) -> list[int]:
     """By stage the most versions that a rank holds after an op."""
     accesses, arrays = lowered.versions, lowered.arrays

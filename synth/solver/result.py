@@ -44,7 +44,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class SteadyRival:
+class SteadyBaseline:
     """A published schedule without a flush on the same costs; `us` is None if it is never full."""
 
     name: str
@@ -63,13 +63,13 @@ class SteadyProof:
         us: simulated.
         lower_bound_us: of all schedules of the same rule, in closed form.
         repeating_us: a bound of those whose order repeats with every micro-batch, by modulo models.
-        rivals: the published schedules of the same rule.
+        baselines: the published schedules of the same rule.
     """
 
     us: float
     lower_bound_us: float
     repeating_us: float
-    rivals: tuple[SteadyRival, ...] = ()
+    baselines: tuple[SteadyBaseline, ...] = ()
 
     @property
     def gap(self) -> float:

@@ -203,6 +203,8 @@ def test_what_is_named_twice_is_looked_at_once(synth: Synth, tmp_path: Path) -> 
         (("--placement", "w"), "placement 'w' is unknown"),
         (("--planner", "gpipe"), "--planner 'gpipe' is unknown; give pipedream or 2bw"),
         (("--recompute", "all"), "--no-solve leaves the solver out"),
+        (("--versions", "stash"), "--versions stash is for the solver, and --no-solve leaves"),
+        (("--weights", "ring"), "--weights ring is for the solver, and --no-solve leaves"),
         (("--mem-limit", "min"), "which only synth solve does"),
         (("--mem-limit", "9999999999TB"), "is more than 1024TiB"),
         (("-m", "100000000"), "give at most 166,666 micro-batches"),

@@ -133,12 +133,12 @@ def test_two_versions_with_b_and_w_apart_are_faster_than_2bw_in_less_memory() ->
     static = given.stages[0].static_bytes
     result = searched(Problem.linear(given, 48, static + 700 + 4000), "2bw", 8)
     assert result.steady is not None
-    assert [(one.name, one.us, one.fits) for one in result.steady.rivals] == [
+    assert [(one.name, one.us, one.fits) for one in result.steady.baselines] == [
         ("2bw:every=8", 450, True)
     ]
     assert found_us(result) == pytest.approx(350)  # (4 · 200 + 600) / 4
     less = searched(Problem.linear(given, 48, static + 700 + 3000), "2bw", 8)
-    assert less.steady is not None and not less.steady.rivals[0].fits
+    assert less.steady is not None and not less.steady.baselines[0].fits
     assert found_us(less) == pytest.approx(1400 / 3, rel=1e-5)
     assert less.steady.repeating_us == pytest.approx(600, rel=2e-5)
 
@@ -183,10 +183,10 @@ def test_no_published_schedule_that_fits_is_faster_and_none_beats_the_bound(
         assert result.schedule is not None and result.steady is not None, result.message
         _, line = verify(result.schedule, given, problem.caps_bytes)
         assert steady_us(line) == result.steady.us
-        for rival in result.steady.rivals:
-            if rival.fits and rival.us is not None:
-                assert result.steady.us <= rival.us
-                assert result.steady.repeating_us <= rival.us
+        for baseline in result.steady.baselines:
+            if baseline.fits and baseline.us is not None:
+                assert result.steady.us <= baseline.us
+                assert result.steady.repeating_us <= baseline.us
 
 
 @pytest.mark.parametrize(("rule", "every"), [("2bw", 8), *RULES[1:]])
@@ -197,9 +197,9 @@ def test_on_slow_links_every_rule_is_faster_than_its_published_schedules(
     result = searched(Problem.linear(costs([(100, 100, 100)] * 4, link_us=200), 96), rule, every)
     assert result.steady is not None and result.stopped_by == StoppedBy.OPTIMAL
     assert found_us(result) == pytest.approx(300)
-    of_1f1b = [one.us for one in result.steady.rivals if one.name != "delayed-update"]
+    of_1f1b = [one.us for one in result.steady.baselines if one.name != "delayed-update"]
     assert of_1f1b == [pytest.approx(600)]
-    assert all(one.us is not None and one.us > 300 for one in result.steady.rivals)
+    assert all(one.us is not None and one.us > 300 for one in result.steady.baselines)
 
 
 def test_it_finds_as_much_where_it_is_told_of_no_published_schedule(

@@ -47,26 +47,26 @@ def steady_text(
 
 
 def _table(result: "Result", lowered: "Lowered", proof: "SteadyProof") -> str:
-    from synth.schedule.version_facts import version_facts
+    from synth.schedule.version_facts import largest_versions
+    from synth.solver.result import SteadyBaseline
 
     assert result.peak_bytes is not None
-    facts, has_cap = version_facts(lowered), result.problem.caps_bytes is not None
-    delay, alive = max(one.delay for one in facts), max(one.alive for one in facts)
-    listed = [(one.name, one.us, one.delay, one.versions, one.peak_bytes) for one in proof.rivals]
-    listed.append(("this plan", proof.us, delay, alive, result.peak_bytes))
-    fits = [one.fits for one in proof.rivals] + [True]
-    factor, unit = size_unit(max(max(peaks) for *_, peaks in listed))
+    has_cap, facts = result.problem.caps_bytes is not None, largest_versions(lowered)
+    peaks = result.peak_bytes
+    own = SteadyBaseline("this plan", proof.us, facts.delay, facts.alive, peaks, fits=True)
+    listed = (*proof.baselines, own)
+    factor, unit = size_unit(max(max(one.peak_bytes) for one in listed))
     header = ["schedule", "ms of a\nmicro-batch", "delay", "versions", f"peak memory\n{unit}"]
     rows = [
         [
-            name,
-            "never full" if us is None else f"{us / 1000:,.3f}",
-            str(delay),
-            str(versions),
-            f"{max(peaks) / factor:,.3f}",
-            *(["yes" if is_in else "no"] if has_cap else []),
+            one.name,
+            "never full" if one.us is None else f"{one.us / 1000:,.3f}",
+            str(one.delay),
+            str(one.versions),
+            f"{max(one.peak_bytes) / factor:,.3f}",
+            *(["yes" if one.fits else "no"] if has_cap else []),
         ]
-        for (name, us, delay, versions, peaks), is_in in zip(listed, fits, strict=True)
+        for one in listed
     ]
     return table([*header, *(["fits"] if has_cap else [])], rows)
 
@@ -90,7 +90,7 @@ def steady_json(proof: "SteadyProof | None") -> dict[str, Any]:
                     "peak_bytes": one.peak_bytes,
                     "fits": one.fits,
                 }
-                for one in proof.rivals
+                for one in proof.baselines
             ],
         }
     }

@@ -31,6 +31,9 @@ from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result, StoppedBy
 from synth.units import format_bytes_both
 
+# Reasons for which a search ends with a proof that it was asked for.
+_PROVEN = (StoppedBy.OPTIMAL, StoppedBy.GAP)
+
 
 class SharesExceedLimit(SynthError):
     """All pipelines need more memory than the search for one of them counted."""
@@ -156,9 +159,6 @@ def _check_shares(peaks: tuple[int, ...], problem: Problem) -> None:
         f"rank {rank}, as a stage's share of the optimizer state is rounded up; give {exactly}, "
         f"for which the search counts exact shares, or a larger --mem-limit"
     )
-
-
-_PROVEN = (StoppedBy.OPTIMAL, StoppedBy.GAP)
 
 
 def one_pipeline(plan: Plan) -> Plan | None:

@@ -47,7 +47,8 @@ from synth.schedule.lowering.programs import (
 from synth.schedule.lowering.transfers import TransferTable, find_transfers
 from synth.schedule.lowering.update_reductions import find_update_reductions
 from synth.schedule.lowering.version_accesses import VersionAccesses, find_versions
-from synth.schedule.lowering.weight_visits import WeightVisits, find_collectives, find_visits
+from synth.schedule.lowering.visit_collectives import find_collectives
+from synth.schedule.lowering.weight_visits import WeightVisits, find_visits
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
 from synth.schedule.weight_flow import WeightFlow

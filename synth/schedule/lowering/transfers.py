@@ -12,7 +12,8 @@ from synth.schedule.lowering.def_use import DefUse, group_starts
 from synth.schedule.lowering.effects import EffectTable
 from synth.schedule.lowering.required_transfers import RequiredTransfers
 from synth.schedule.lowering.saved_moves import MoveBuffers, host_transfers
-from synth.schedule.lowering.weight_visits import WeightVisits, weight_transfers
+from synth.schedule.lowering.visit_transfers import weight_transfers
+from synth.schedule.lowering.weight_visits import WeightVisits
 from synth.schedule.weight_flow import Route
 
 # Indices into an array, or all of it.

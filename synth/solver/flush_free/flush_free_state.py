@@ -9,7 +9,7 @@ from synth.schedule.memory import exceeds_caps
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.steady_state import least_micro_batches, steady_us
-from synth.schedule.version_facts import version_facts
+from synth.schedule.version_facts import largest_versions
 from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.flush_free.bounds import any_order_us, makespan_us
@@ -19,7 +19,7 @@ from synth.solver.flush_free.shortage import shortage
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import Instance
 from synth.solver.options import Part, SolveOptions
-from synth.solver.result import Incumbent, Result, SteadyProof, SteadyRival, StoppedBy
+from synth.solver.result import Incumbent, Result, SteadyBaseline, SteadyProof, StoppedBy
 from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import FLUSH_FREE
 
@@ -72,7 +72,7 @@ class FlushFreeState:
         self.asked, self.options, self.budget = asked, options, Budget(whole, stop)
         self._on_improvement = on_improvement
         self.best: SteadySchedule | None = None
-        self._rivals: list[SteadyRival] = []
+        self._baselines: list[SteadyBaseline] = []
         self.lower_bound_us = self.repeating_us = any_order_us(asked)
         self._makespan_bound_us = makespan_us(asked)
         self._least_micro_batches = 0
@@ -101,16 +101,17 @@ class FlushFreeState:
 
     # Schedules
 
-    def add_rival(self, schedule: Schedule) -> None:
+    def add_baseline(self, schedule: Schedule) -> None:
         """Judge a published schedule, and take it if it fits."""
         caps = self.asked.problem.caps_bytes
         judged = evaluate(replace(self.asked.problem, caps_bytes=None), schedule, schedule.name)
         if judged is None:
             return
-        us, facts = steady_us(judged.timeline), version_facts(judged.timeline.lowered)
-        fits = not exceeds_caps(judged.peak_bytes, caps)
-        delay, alive = max(one.delay for one in facts), max(one.alive for one in facts)
-        self._rivals.append(SteadyRival(schedule.name, us, delay, alive, judged.peak_bytes, fits))
+        us, facts = steady_us(judged.timeline), largest_versions(judged.timeline.lowered)
+        peaks, fits = judged.peak_bytes, not exceeds_caps(judged.peak_bytes, caps)
+        self._baselines.append(
+            SteadyBaseline(schedule.name, us, facts.delay, facts.alive, peaks, fits)
+        )
         if us is not None and fits:
             self._take(SteadySchedule(judged, us))
 
@@ -166,7 +167,7 @@ class FlushFreeState:
     def _proof(self, found: SteadySchedule) -> SteadyProof:
         # A time below a proven bound can only be a transient, or rounding.
         us = max(found.us, self.lower_bound_us)
-        return SteadyProof(us, self.lower_bound_us, self.repeating_us, tuple(self._rivals))
+        return SteadyProof(us, self.lower_bound_us, self.repeating_us, tuple(self._baselines))
 
     def _incumbent(self, found: SteadySchedule) -> Incumbent:
         one = found.evaluated

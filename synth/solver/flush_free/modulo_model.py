@@ -135,7 +135,8 @@ class FlushFreeModel:
         save the second version.
         """
         instance, idle = self.instance, 2 * len(self.instance) + 6
-        if self.asked.consistency == Consistency.TWO_VERSIONS and any(instance.headroom_bytes):
+        is_limited = any(headroom is not None for headroom in instance.headroom_bytes)
+        if self.asked.consistency == Consistency.TWO_VERSIONS and is_limited:
             idle += self.asked.every
         ways_us = [
             instance.head_us[i] + copy.work_us + copy.duration_us[BW] + instance.round_trip_us[i]

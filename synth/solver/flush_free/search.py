@@ -65,7 +65,7 @@ class _FlushFreeSearch:
             state.raise_repeating(math.inf)
             return state.result()
         for schedule in self.asked.published():
-            state.add_rival(schedule)
+            state.add_baseline(schedule)
         self._narrow(relaxed_memory(problem), is_relaxed=True)
         if state.repeating_us == math.inf:
             return state.result()
