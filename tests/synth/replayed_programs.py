@@ -11,6 +11,7 @@ from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.lowering.programs import Instruction, Transfer
 from synth.schedule.ops import Op, Value
+from synth.schedule.simulate import DeadlockError, simulate
 
 
 class ReplayedPrograms:
@@ -128,3 +129,15 @@ class ReplayedPrograms:
                         value = Value("weights", *program_op[1:])  # type: ignore[arg-type]
                         self.here[rank][value] = self.collected[one]
         return is_moving
+
+
+def check_start_times(lowered: Lowered) -> None:
+    """Check that the simulator starts ops when the replay does, or both run into a deadlock."""
+    replayed = ReplayedPrograms(lowered).starts
+    ops = [op for program in lowered.ops for op in program]
+    try:
+        timeline = simulate(lowered)
+    except DeadlockError:
+        assert len(replayed) < len(ops)
+    else:
+        assert [replayed[op] for op in ops] == timeline.start_us[: len(ops)]
