@@ -5,6 +5,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+# On CPU the norm of a tensor in another dtype copies the tensor to that dtype, which plans do not
+# count. So a tensor of 16-bit numbers is taken in pieces of this many.
+_PIECE = 1 << 16
+
 
 def group_alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     """Lists of tensors that one `torch._foreach_*` call takes: of one class, device and dtype.
@@ -33,7 +37,16 @@ def squared_norm(gradients: Iterable[Tensor], device: torch.device) -> Tensor:
     for group in group_alike(gradients):
         real = [torch.view_as_real(g) if g.is_complex() else g for g in group]
         dtype = None if real[0].dtype == torch.float64 else torch.float32
+        if dtype not in (None, real[0].dtype) and not is_sharded(real[0]):
+            real = [piece for tensor in real for piece in _pieces(tensor)]
         norms = torch._foreach_norm(real, 2.0, dtype)
         whole = [n.full_tensor() if is_sharded(n) else n for n in norms]  # type: ignore[attr-defined]
         total += torch.stack(list(whole)).to(device).double().square().sum()
     return total
+
+
+def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Views of a tensor's elements, of at most `_PIECE` each; a tensor with gaps as it is."""
+    if tensor.numel() <= _PIECE or not tensor.is_contiguous():
+        return (tensor,)
+    return tensor.view(-1).split(_PIECE)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from synth.runtime.optimize.multi_tensor import group_alike, squared_norm
 
@@ -28,3 +29,13 @@ def test_no_gradients_have_the_norm_zero() -> None:
 def test_only_tensors_of_one_dtype_are_grouped() -> None:
     a, b, c = torch.ones(1), torch.ones(2).bfloat16(), torch.ones(3)
     assert [[len(t) for t in group] for group in group_alike([a, b, c])] == [[1, 3], [2]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_large_gradient_is_copied_for_its_norm(dtype: torch.dtype) -> None:
+    gradient = torch.randn(1_000_003, generator=torch.Generator().manual_seed(0)).to(dtype)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        found = squared_norm([gradient], torch.device("cpu"))
+    assert float(found) == pytest.approx(float(gradient.double().square().sum()), rel=1e-4)
+    largest = max(event.self_cpu_memory_usage for event in profiled.events())
+    assert largest < gradient.nbytes / 4
