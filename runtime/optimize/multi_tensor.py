@@ -49,4 +49,4 @@ def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
     """Views of a tensor's elements, of at most `_PIECE` each; a tensor with gaps as it is."""
     if tensor.numel() <= _PIECE or not tensor.is_contiguous():
         return (tensor,)
-    return tensor.view(-1).split(_PIECE)
+    return torch.split(tensor.view(-1), _PIECE)
