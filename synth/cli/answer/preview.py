@@ -56,30 +56,31 @@ def preview(request: Request, format: Format, flush_free: "FlushFreeProblem | No
         answer(_feasibility(request) if flush_free is None else _UNDECIDED)
 
 
-def _versions(asked: "FlushFreeProblem") -> str:
+def _versions(flush_free: "FlushFreeProblem") -> str:
+    most = _most_versions(flush_free)
     return (
-        f"--versions {asked.name}: never flushed; {asked.rule}; at most {_most_versions(asked)} "
+        f"--versions {flush_free.name}: never flushed; {flush_free.rule}; at most {most} "
         f"versions of a stage, which memory limits count"
     )
 
 
-def _versions_json(asked: "FlushFreeProblem | None") -> dict[str, Any]:
-    if asked is None:
+def _versions_json(flush_free: "FlushFreeProblem | None") -> dict[str, Any]:
+    if flush_free is None:
         return {}
-    rule = asked.rule
+    rule = flush_free.rule
     return {
         "versions": {
             "every": rule.every,
             "forward": rule.forward,
             "backward": rule.backward,
-            "most": _most_versions(asked),
+            "most": _most_versions(flush_free),
         }
     }
 
 
-def _most_versions(asked: "FlushFreeProblem") -> int:
+def _most_versions(flush_free: "FlushFreeProblem") -> int:
     """The most versions of a stage that the search tries, with the newest one."""
-    return 1 + max(asked.stashed_to_try, default=0)
+    return 1 + max(flush_free.stashed_to_try, default=0)
 
 
 def _feasibility(request: Request) -> str:

@@ -26,8 +26,8 @@ def prove_versions(problem: Problem, rule: WeightVersions, claim: SteadyClaim) -
     Raises:
         Mismatch: the claimed bound of a micro-batch is above the closed form.
     """
-    asked = FlushFreeProblem.following(problem, rule)
-    proven_us = any_order_us(asked)
+    flush_free = FlushFreeProblem.following(problem, rule)
+    proven_us = any_order_us(flush_free)
     if claim.lower_bound_us > proven_us:
         raise Mismatch(
             f"the claimed lower bound of the steady state, {claim.lower_bound_us} µs of a "
@@ -42,4 +42,4 @@ def prove_versions(problem: Problem, rule: WeightVersions, claim: SteadyClaim) -
         f"µs of a micro-batch: this bound is not proven again"
     )
     is_closed = claim.repeating_us <= proven_us
-    return ProvenVersions(makespan_us(asked), holds_for, None if is_closed else on_trust)
+    return ProvenVersions(makespan_us(flush_free), holds_for, None if is_closed else on_trust)

@@ -11,22 +11,24 @@ from synth.solver.instance.instance import B, F, Instance
 from synth.solver.instance.memory_models import relaxed_for_fusion
 
 
-def any_order_us(asked: FlushFreeProblem) -> float:
+def any_order_us(flush_free: FlushFreeProblem) -> float:
     """The largest bound, in microseconds of a micro-batch."""
-    instance = relaxed_for_fusion(asked.problem)
-    return max(*_works_us(asked, instance), *_links_us(instance), *_latencies_us(instance), 0.0)
+    instance = relaxed_for_fusion(flush_free.problem)
+    return max(
+        *_works_us(flush_free, instance), *_links_us(instance), *_latencies_us(instance), 0.0
+    )
 
 
-def makespan_us(asked: FlushFreeProblem) -> int:
+def makespan_us(flush_free: FlushFreeProblem) -> int:
     """A bound of the whole schedule: the largest work of a rank, updates included."""
-    works_us = _works_us(asked, relaxed_for_fusion(asked.problem))
-    return round(max(works_us) * asked.problem.num_micro_batches)
+    works_us = _works_us(flush_free, relaxed_for_fusion(flush_free.problem))
+    return round(max(works_us) * flush_free.problem.num_micro_batches)
 
 
-def _works_us(asked: FlushFreeProblem, instance: Instance) -> Iterator[float]:
+def _works_us(flush_free: FlushFreeProblem, instance: Instance) -> Iterator[float]:
     """By rank its work for one micro-batch."""
     for held in instance.held:
-        yield sum(instance[i].work_us + asked.step_us(instance[i].stage) for i in held)
+        yield sum(instance[i].work_us + flush_free.step_us(instance[i].stage) for i in held)
 
 
 def _links_us(instance: Instance) -> Iterator[float]:

@@ -62,19 +62,19 @@ class FlushFreeState:
 
     def __init__(
         self,
-        asked: FlushFreeProblem,
+        flush_free: FlushFreeProblem,
         options: SolveOptions,
         on_improvement: OnImprovement | None,
         stop: threading.Event | None,
     ) -> None:
         # No time is kept for robustness, which this search has not.
         whole = replace(options, without=options.without | {Part.ROBUSTNESS})
-        self.asked, self.options, self.budget = asked, options, Budget(whole, stop)
+        self.flush_free, self.options, self.budget = flush_free, options, Budget(whole, stop)
         self._on_improvement = on_improvement
         self.best: SteadySchedule | None = None
         self._baselines: list[SteadyBaseline] = []
-        self.lower_bound_us = self.repeating_us = any_order_us(asked)
-        self._makespan_bound_us = makespan_us(asked)
+        self.lower_bound_us = self.repeating_us = any_order_us(flush_free)
+        self._makespan_bound_us = makespan_us(flush_free)
         self._least_micro_batches = 0
         precise = FLUSH_FREE.ticks_per_period / max(1.0, self.lower_bound_us)
         self.ticks_per_us = max(1, math.ceil(precise))
@@ -103,8 +103,10 @@ class FlushFreeState:
 
     def add_baseline(self, schedule: Schedule) -> None:
         """Judge a published schedule, and take it if it fits."""
-        caps = self.asked.problem.caps_bytes
-        judged = evaluate(replace(self.asked.problem, caps_bytes=None), schedule, schedule.name)
+        caps = self.flush_free.problem.caps_bytes
+        judged = evaluate(
+            replace(self.flush_free.problem, caps_bytes=None), schedule, schedule.name
+        )
         if judged is None:
             return
         us, facts = steady_us(judged.timeline), largest_versions(judged.timeline.lowered)
@@ -138,8 +140,8 @@ class FlushFreeState:
         """
         least_us, longest = math.inf, max(map(len, programs))
         for buffering in (*BUFFERINGS, Buffering(longest, longest)):
-            schedule = self.asked.schedule(programs, buffering)
-            judged = evaluate(self.asked.problem, schedule, "modulo scheduling")
+            schedule = self.flush_free.schedule(programs, buffering)
+            judged = evaluate(self.flush_free.problem, schedule, "modulo scheduling")
             if judged is None:
                 continue
             us = steady_us(judged.timeline)
@@ -186,7 +188,7 @@ class FlushFreeState:
         """The answer of a search that ends now."""
         one = None if self.best is None else self.best.evaluated
         return Result(
-            problem=self.asked.problem,
+            problem=self.flush_free.problem,
             schedule=one.schedule if one else None,
             timeline=one.timeline if one else None,
             value_us=one.value_us if one else None,
@@ -218,16 +220,16 @@ class FlushFreeState:
         With the other rules one micro-batch at a time needs the least memory of all orders, and
         repeats. With two versions that is not proven.
         """
-        is_two = self.asked.consistency == Consistency.TWO_VERSIONS
-        return is_two and may_fit(self.asked.problem)
+        is_two = self.flush_free.consistency == Consistency.TWO_VERSIONS
+        return is_two and may_fit(self.flush_free.problem)
 
     def _why_none(self) -> str | None:
         """Why there is no schedule; None if there is one."""
         if self.best is not None:
             return None
         if self.repeating_us == math.inf:
-            return shortage(self.asked, is_only_repeating=self._is_only_repeating)
-        m = self.asked.problem.num_micro_batches
+            return shortage(self.flush_free, is_only_repeating=self._is_only_repeating)
+        m = self.flush_free.problem.num_micro_batches
         if self._least_micro_batches > m:
             return (
                 f"{m} micro-batches are too few: the pipeline is never full for a whole "

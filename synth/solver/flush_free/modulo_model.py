@@ -90,7 +90,7 @@ class FlushFreeModel:
 
     def __init__(
         self,
-        asked: FlushFreeProblem,
+        flush_free: FlushFreeProblem,
         instance: Instance,
         period: int,
         ticks_per_us: int,
@@ -100,13 +100,13 @@ class FlushFreeModel:
         """Build the model.
 
         Args:
-            asked: the rule of versions, and the bytes of the parameters.
+            flush_free: the rule of versions, and the bytes of the parameters.
             instance: of its problem, under a memory model.
             period: in ticks.
             ticks_per_us: all times are whole numbers of ticks.
             is_relaxed: round down what is no whole number, so that a refutation is a proof.
         """
-        self.asked, self.instance, self.period = asked, instance, period
+        self.flush_free, self.instance, self.period = flush_free, instance, period
         self._ticks_per_us, self._is_relaxed = ticks_per_us, is_relaxed
         self.cp = cp_model.CpModel()
         self.latest = self._latest()
@@ -136,8 +136,8 @@ class FlushFreeModel:
         """
         instance, idle = self.instance, 2 * len(self.instance) + 6
         is_limited = any(headroom is not None for headroom in instance.headroom_bytes)
-        if self.asked.consistency == Consistency.TWO_VERSIONS and is_limited:
-            idle += self.asked.every
+        if self.flush_free.consistency == Consistency.TWO_VERSIONS and is_limited:
+            idle += self.flush_free.every
         ways_us = [
             instance.head_us[i] + copy.work_us + copy.duration_us[BW] + instance.round_trip_us[i]
             for i, copy in enumerate(instance.copies)
@@ -154,7 +154,11 @@ class FlushFreeModel:
     def _step_ticks(self, index: int) -> int:
         """The share of a micro-batch in its stage's update."""
         total = self._ticks(self.instance[index].duration_us[STEP])
-        return total // self.asked.every if self._is_relaxed else -(-total // self.asked.every)
+        return (
+            total // self.flush_free.every
+            if self._is_relaxed
+            else -(-total // self.flush_free.every)
+        )
 
     def _duration(self, op: CyclicOp) -> LinearExpression:
         """The ticks of an op, with the update after W; a fused B takes all of BW."""
@@ -220,21 +224,21 @@ class FlushFreeModel:
     def _add_delays(self) -> None:
         """Let every version be there when it is read."""
         for index in self._copies:
-            if self.asked.consistency == Consistency.VERTICAL:
+            if self.flush_free.consistency == Consistency.VERTICAL:
                 self.cp.add(self._late(index) <= self._late(self._first))
-            elif self.asked.consistency == Consistency.TWO_VERSIONS:
-                self.cp.add(self._late(index) <= self.asked.every)
+            elif self.flush_free.consistency == Consistency.TWO_VERSIONS:
+                self.cp.add(self._late(index) <= self.flush_free.every)
 
     def _stashed_bytes(self, index: int, x: CyclicOp, *, after: bool) -> LinearExpression:
         """The bytes of a copy's versions but the newest, before a run of x or right after W."""
-        size = self.asked.problem.costs.stages[self.instance[index].stage].parameter_bytes
+        size = self.flush_free.problem.costs.stages[self.instance[index].stage].parameter_bytes
         ahead = self._run(CyclicOp(index, B), x) - self._run(CyclicOp(index, W), x) - int(after)
-        match self.asked.consistency:
+        match self.flush_free.consistency:
             case Consistency.NONE:
                 return 0
             case Consistency.TWO_VERSIONS:
                 is_held = self.cp.new_bool_var("")
-                self.cp.add(ahead >= self.asked.every).only_enforce_if(~is_held)
+                self.cp.add(ahead >= self.flush_free.every).only_enforce_if(~is_held)
                 return size * is_held
             case Consistency.VERTICAL:
                 late = self._late(self._first)
@@ -270,7 +274,7 @@ class FlushFreeModel:
         in turn. So in a relaxed model each stage's counts by itself.
         """
         stashes = [self._stashed_bytes(index, x, after=index == after) for index in held]
-        is_apart = self._is_relaxed and self.asked.consistency == Consistency.TWO_VERSIONS
+        is_apart = self._is_relaxed and self.flush_free.consistency == Consistency.TWO_VERSIONS
         return stashes if is_apart else [sum(stashes)]
 
     def _keep(self, level: LinearExpression, stashes: Stashes, most: int, only: Literal) -> None:

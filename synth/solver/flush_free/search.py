@@ -32,7 +32,7 @@ from synth.solver.tuning import FLUSH_FREE
 
 
 def solve_flush_free(
-    asked: FlushFreeProblem,
+    flush_free: FlushFreeProblem,
     options: SolveOptions | None = None,
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
@@ -45,26 +45,26 @@ def solve_flush_free(
     the whole schedule's makespan.
 
     Args:
-        asked: the problem and its rule of versions.
+        flush_free: the problem and its rule of versions.
         options: limits and seed.
         on_improvement: called in this thread for every better verified schedule.
         stop: set it, from any thread, to get the best so far.
     """
-    state = FlushFreeState(asked, options or SolveOptions(), on_improvement, stop)
+    state = FlushFreeState(flush_free, options or SolveOptions(), on_improvement, stop)
     return _FlushFreeSearch(state).run()
 
 
 class _FlushFreeSearch:
     def __init__(self, state: FlushFreeState) -> None:
-        self.state, self.asked, self.budget = state, state.asked, state.budget
+        self.state, self.flush_free, self.budget = state, state.flush_free, state.budget
 
     def run(self) -> Result:
         """Judge the published schedules, prove bounds, and look for what reaches them."""
-        state, problem = self.state, self.asked.problem
+        state, problem = self.state, self.flush_free.problem
         if not may_fit(problem):
             state.raise_repeating(math.inf)
             return state.result()
-        for schedule in self.asked.published():
+        for schedule in self.flush_free.published():
             state.add_baseline(schedule)
         self._narrow(relaxed_memory(problem), is_relaxed=True)
         if state.repeating_us == math.inf:
@@ -115,12 +115,14 @@ class _FlushFreeSearch:
         for copy in instance.copies:
             times = copy.duration_us
             us += copy.down_us + copy.up_us + copy.work_us + max(0, times[BW] - times[B])
-            us += self.asked.step_us(copy.stage)
+            us += self.flush_free.step_us(copy.stage)
         return math.ceil(us * self.state.ticks_per_us) + len(instance)
 
     def _model(self, instance: Instance, period: int, *, is_relaxed: bool) -> FlushFreeModel:
         ticks_per_us = self.state.ticks_per_us
-        return FlushFreeModel(self.asked, instance, period, ticks_per_us, is_relaxed=is_relaxed)
+        return FlushFreeModel(
+            self.flush_free, instance, period, ticks_per_us, is_relaxed=is_relaxed
+        )
 
     def _is_over(self) -> bool:
         return self.budget.is_over()
@@ -142,10 +144,10 @@ class _FlushFreeSearch:
 
     def _try_several_per_period(self) -> None:
         """Look for orders that repeat after several micro-batches, with more or fewer versions."""
-        state, whole = self.state, safe_memory(self.asked.problem, BUFFERINGS[0])
+        state, whole = self.state, safe_memory(self.flush_free.problem, BUFFERINGS[0])
         if not several_micro_batches.applies(whole):
             return
-        tries = [*with_versions(self.asked, whole)]
+        tries = [*with_versions(self.flush_free, whole)]
         if not tries:
             return
         seconds = FLUSH_FREE.several_share * self.budget.left_s() / len(tries)

@@ -13,17 +13,17 @@ from synth.solver.improve.modulo.several_micro_batches_model import PeriodicSche
 from synth.solver.instance.instance import B, Instance, OpIndex, StageCopy, W
 
 
-def with_versions(asked: FlushFreeProblem, whole: Instance) -> Iterator[Instance]:
+def with_versions(flush_free: FlushFreeProblem, whole: Instance) -> Iterator[Instance]:
     """Yield the instance for each number of stashed versions that is worth a try.
 
     Args:
-        asked: the rule of versions.
+        flush_free: the rule of versions.
         whole: of its problem, on ranks that hold one stage each.
     """
-    copies = tuple(_updating(copy, asked.step_us(copy.stage)) for copy in whole.copies)
+    copies = tuple(_updating(copy, flush_free.step_us(copy.stage)) for copy in whole.copies)
     stages = [whole[index].stage for (index,) in whole.held]
-    sizes = [asked.problem.costs.stages[stage].parameter_bytes for stage in stages]
-    for stashed in asked.stashed_to_try:
+    sizes = [flush_free.problem.costs.stages[stage].parameter_bytes for stage in stages]
+    for stashed in flush_free.stashed_to_try:
         rooms = tuple(
             None if room is None else room - stashed * size
             for room, size in zip(whole.headroom_bytes, sizes, strict=True)

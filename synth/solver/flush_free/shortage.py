@@ -5,14 +5,14 @@ from synth.solver.infeasibility import needed_bytes
 from synth.units import format_bytes_both
 
 
-def shortage(asked: FlushFreeProblem, *, is_only_repeating: bool) -> str:
+def shortage(flush_free: FlushFreeProblem, *, is_only_repeating: bool) -> str:
     """Name a rank that one micro-batch at a time does not fit on, and a limit that would do.
 
     Args:
-        asked: the problem and its rule of versions.
+        flush_free: the problem and its rule of versions.
         is_only_repeating: only orders that repeat with every micro-batch were refuted.
     """
-    problem, is_doubled = asked.problem, asked.consistency == Consistency.TWO_VERSIONS
+    problem, is_doubled = flush_free.problem, flush_free.consistency == Consistency.TWO_VERSIONS
     needed = [*needed_bytes(problem)]
     for rank, held in enumerate(problem.placement.held):
         stages = (problem.costs.stages[stage] for stage, _ in held)
@@ -22,7 +22,7 @@ def shortage(asked: FlushFreeProblem, *, is_only_repeating: bool) -> str:
     two = " and two versions of its weights" if is_doubled else ""
     which = "order that repeats with every micro-batch" if is_only_repeating else "schedule"
     return (
-        f"no {which} fits with --versions {asked.name}: rank {rank} needs "
+        f"no {which} fits with --versions {flush_free.name}: rank {rank} needs "
         f"{format_bytes_both(needed[rank])} for one micro-batch at a time{two}, and its memory "
         f"limit is {format_bytes_both(caps[rank])}; give --mem-limit {max(needed)}B, more ranks, a "
         f"smaller micro-batch, or --recompute layers:…"
