@@ -116,7 +116,7 @@ def test_a_run_trains_on_what_the_function_makes(
     written = json.loads((tmp_path / "run.json").read_text())
     assert mistakes(schema_of(RunFile), written) == []
     assert RunFile.load(tmp_path / "run.json").to_data() == written
-    assert "samples per second" in ended.stdout
+    assert "samples/s" in ended.stdout
     losses = written["losses"]
     assert len(losses) == 3
     assert losses[0] == pytest.approx(first_loss(file), rel=1e-5)

@@ -11,7 +11,11 @@ from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
 from synth.solver import Problem, SolveOptions, solve
 from synth.solver.evaluate.evaluate import BUFFERINGS
-from synth.solver.improve.modulo import one_micro_batch, several_micro_batches
+from synth.solver.improve.modulo import (
+    one_micro_batch,
+    several_micro_batches,
+    several_micro_batches_improver,
+)
 from synth.solver.improve.modulo.period_search import PeriodSearch
 from synth.solver.improve.modulo.several_micro_batches_model import (
     PeriodicSchedule,
@@ -219,7 +223,7 @@ def test_rounds_are_looked_for_between_the_bound_and_the_incumbent(
         asked.append((least_us, most_us))
         return []
 
-    monkeypatch.setattr(several_micro_batches, "search", search)
+    monkeypatch.setattr(several_micro_batches_improver, "search", search)
     problem = replace(table.problem(4, 16, 0.75), objective=objective)
     without = frozenset({Part.EXACT, Part.WINDOWS})
     solve(problem, SolveOptions(time_limit_s=2, workers=1, deterministic=True, without=without))
