@@ -43,9 +43,12 @@ class StoredFile(Record):
 
 
 class Manifest(TrainingState):
-    """Format version 2. `aliases` are further names of tensors that are stored once."""
+    """Format version 3. `aliases` are further names of tensors that are stored once.
 
-    VERSION: ClassVar[int] = 2
+    Version 2 has no numbers of updates.
+    """
+
+    VERSION: ClassVar[int] = 3
     OLDEST: ClassVar[int] = 2
 
     files: dict[FileName, StoredFile]
@@ -96,7 +99,7 @@ class Manifest(TrainingState):
         try:
             return cls.model_validate_file(data, name)
         except SynthError as error:
-            if data.get("schema_version") != cls.VERSION:
+            if data.get("schema_version") not in range(cls.OLDEST, cls.VERSION + 1):
                 raise
             words = " ".join(str(error).split())
             raise Damaged(f"{name} is damaged: {words}") from None

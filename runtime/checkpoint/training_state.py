@@ -1,8 +1,8 @@
 """The training state: sufficient to resume, and to refuse another model, data or optimizer."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from synth.errors import Mismatch, SynthError
 from synth.record import FileRecord, Record
@@ -46,6 +46,18 @@ class TrainingState(FileRecord):
     """The form in options, without `+post-validation`, which changes no result; None: unknown."""
     data: DataFingerprint | None = None
     """None: unknown."""
+    updates: tuple[NonNegativeInt, ...] | None = None
+    """By layer the number of its updates, of which a step has several if its plan has no flush;
+    None: unknown."""
+
+    @model_validator(mode="after")
+    def _one_count_for_each_layer(self) -> Self:
+        if self.updates is not None and len(self.updates) != len(self.layers):
+            raise ValueError(
+                f"updates has {len(self.updates)} counts; needed: one for each of the "
+                f"{len(self.layers)} layers"
+            )
+        return self
 
     def check_goes_on(
         self, found: "TrainingState", steps: int, options: CheckpointOptions | None = None

@@ -14,7 +14,13 @@ from .gradients import widen_gradients, zero_gradient
 from .norm import GradientNorm, NormVerdict
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
-from .stage_optimizer import StageOptimizer, commit_bytes, static_bytes, workspace_bytes
+from .stage_optimizer import (
+    StageOptimizer,
+    commit_bytes,
+    prediction_bytes,
+    static_bytes,
+    workspace_bytes,
+)
 from .synchronous import SynchronousStep
 
 __all__ = [
@@ -36,6 +42,7 @@ __all__ = [
     "commit_bytes",
     "held_bytes",
     "predict_by_delay",
+    "prediction_bytes",
     "static_bytes",
     "widen_gradients",
     "workspace_bytes",

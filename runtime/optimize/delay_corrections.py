@@ -8,6 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from synth.errors import SynthError
+from synth.optimizer import OptimizerSpec
+
+from .rules import rule_of
 from .settings import StepSettings
 
 
@@ -16,7 +20,7 @@ class StageUpdate(NamedTuple):
 
     Attributes:
         stage: the stage.
-        number: the updates of this stage before it, over all iterations.
+        number: the updates of this stage before it, since training began.
         delay: the most updates by which the weights of its gradients are older than those that it
             updates.
     """
@@ -75,3 +79,16 @@ def predict_by_delay(delay: int) -> int:
     (Guan et al. 2023, arXiv 2312.00839); backwards read the versions of the plan.
     """
     return delay
+
+
+def check_predictable(spec: OptimizerSpec) -> None:
+    """Refuse to predict the weights of an optimizer that does not say where they go.
+
+    Raises:
+        SynthError: it keeps no momentum.
+    """
+    if not rule_of(spec).moments:
+        raise SynthError(
+            f"weights are predicted by the direction of past updates, which {spec} does not keep; "
+            f"take adamw, or sgd with momentum"
+        )

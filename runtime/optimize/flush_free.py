@@ -9,10 +9,9 @@ from torch import nn
 from synth.errors import SynthError
 from synth.optimizer import OptimizerSpec
 
-from .delay_corrections import OnUpdate, Prediction, StageUpdate
+from .delay_corrections import OnUpdate, Prediction, StageUpdate, check_predictable
 from .gradients import Gradients, widen_gradients
 from .norm import GradientNorm
-from .rules import rule_of
 from .settings import StepSettings
 from .stage_optimizer import StageOptimizer, stage_optimizers
 
@@ -23,9 +22,11 @@ class FlushFreeStep:
     There is no global gradient norm, for which the pipeline would have to be flushed. Gradients are
     clipped by the norm of their own stage, and a stage skips an update that is not finite.
 
-    The numbers of updates that `on_update` is given count from 0 in each `FlushFreeStep` and are in
-    no checkpoint. So a rule that depends on them, such as `DelayedRate`, begins anew after a
-    resume.
+    Attributes:
+        optimizers: of this rank's stages, by number.
+        settings: of the next updates.
+        updates: by stage its updates so far, which `on_update` is given; 0 at first. Assign those
+            of a checkpoint to go on from it.
     """
 
     late = False
@@ -55,7 +56,7 @@ class FlushFreeStep:
         self.optimizers, self.settings = optimizers, settings
         self._gradients, self._norms = gradients, norms
         self._delays, self._on_update, self._prediction = delays, on_update, prediction
-        self._counts = dict.fromkeys(optimizers, 0)
+        self.updates = dict.fromkeys(optimizers, 0)
 
     def begin(self) -> None:
         """See `Stepper`."""
@@ -72,14 +73,18 @@ class FlushFreeStep:
     def around_forward(self, stage: int) -> AbstractContextManager[None]:
         """A context for a forward, in which the parameters are predicted ones if that is wanted."""
         ahead = 0 if self._prediction is None else self._prediction(self._delays[stage])
-        return self.optimizers[stage].predicted(self.settings, ahead) if ahead else nullcontext()
+        if not ahead:
+            return nullcontext()
+        return self.optimizers[stage].predicted(self._next_settings(stage), ahead)
+
+    @property
+    def predicts(self) -> bool:
+        """See `ForwardPredictor`."""
+        return self._prediction is not None
 
     def step(self, stage: int) -> None:
         """Update a stage, and zero its gradients for the next update."""
-        update = StageUpdate(stage, self._counts[stage], self._delays[stage])
-        settings = self.settings
-        if self._on_update is not None:
-            settings = self._on_update(update, settings)
+        settings = self._next_settings(stage)
         gradients, found_inf = self._gradients[stage], None
         if self._norms:
             norm = self._norms[stage]
@@ -90,13 +95,20 @@ class FlushFreeStep:
                 gradients.scale(verdict.scale)
         self.optimizers[stage].step(settings, found_inf)
         self.optimizers[stage].show()
-        self._counts[stage] += 1
+        self.updates[stage] += 1
         gradients.consume()
         gradients.open()
 
     def finish(self) -> bool:
         """See `Stepper`: nothing is open between iterations."""
         return True
+
+    def _next_settings(self, stage: int) -> StepSettings:
+        """The settings of the next update of a stage."""
+        if self._on_update is None:
+            return self.settings
+        update = StageUpdate(stage, self.updates[stage], self._delays[stage])
+        return self._on_update(update, self.settings)
 
 
 def build_flush_free_step(
@@ -123,7 +135,7 @@ def build_flush_free_step(
         skip_nonfinite: True if a stage skips an update when its gradient is not finite.
         on_update: see `FlushFreeStep`.
         prediction: likewise. It takes a copy of a stage's parameters while its forward runs, which
-            plans do not count.
+            plans do not count (`prediction_bytes`).
 
     Raises:
         SynthError: steps are to be validated afterwards, stages share a parameter, or there is no
@@ -140,11 +152,8 @@ def build_flush_free_step(
             "stages share a parameter, and each of them would update it by itself; give every "
             "stage its own, or run a schedule that flushes the pipeline"
         )
-    if prediction is not None and not rule_of(spec).moments:
-        raise SynthError(
-            f"weights are predicted by the direction of past updates, which {spec} does not keep; "
-            f"take adamw, or sgd with momentum"
-        )
+    if prediction is not None:
+        check_predictable(spec)
     if spec.float32_gradients:
         widen_gradients(modules.values())
     needs_norm = clip_norm is not None or skip_nonfinite

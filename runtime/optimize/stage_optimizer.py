@@ -1,6 +1,6 @@
 """The optimizer of one stage: an update in place, or a preview of it that can be undone."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,6 +15,9 @@ from .settings import StepSettings
 # Elements that are copied or widened at a time, so that the workspace stays small; more on a
 # device, where each piece costs several launches.
 _PIECE_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 21}
+
+# Tensors of a piece's size that are alive at once while AdamW's direction is computed.
+_DIRECTION_COPIES = 4
 
 
 @dataclass(frozen=True)
@@ -100,10 +103,10 @@ class StageOptimizer:
         kept = [weight.live.data.clone() for weight in self._weights]
         for weight in self._weights:
             count = int(weight.state["step"]) if "step" in weight.state else 1
-            if count:
-                moments = [weight.state[name] for name in self._rule.moments]
-                direction = self._rule.direction(moments, count, settings)
-                weight.live.data.sub_(direction, alpha=ahead * settings.learning_rate)
+            moments = [weight.state[name] for name in self._rule.moments]
+            for live, *parts in _split([weight.live.data, *moments]) if count else ():
+                direction = self._rule.direction(parts, count, settings)
+                live.sub_(direction, alpha=ahead * settings.learning_rate)
         try:
             yield
         finally:
@@ -163,13 +166,17 @@ class _Piece:
 def _pieces(weight: Weight, rule: UpdateRule) -> Iterator[_Piece]:
     moments = [weight.state[name] for name in rule.moments]
     tensors = [weight.live.detach(), weight.master, weight.gradient, *moments]
-    if all(tensor.is_contiguous() for tensor in tensors):
-        size = piece_elements(weight.live.device)
-        parts = zip(*(torch.split(tensor.view(-1), size) for tensor in tensors), strict=True)
-    else:
-        parts = zip(*([tensor] for tensor in tensors), strict=True)
-    for live, master, gradient, *rest in parts:
+    for live, master, gradient, *rest in _split(tensors):
         yield _Piece(live, master, gradient, rest)
+
+
+def _split(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    """Split tensors of equal shape into the same pieces; one that is not contiguous stays whole."""
+    if all(tensor.is_contiguous() for tensor in tensors):
+        size = piece_elements(tensors[0].device)
+        yield from zip(*(torch.split(tensor.view(-1), size) for tensor in tensors), strict=True)
+    else:
+        yield tuple(tensors)
 
 
 def piece_elements(device: torch.device) -> int:
@@ -213,6 +220,21 @@ def workspace_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
             largest, copies * size * min(parameter.numel(), piece_elements(parameter.device))
         )
     return largest
+
+
+def prediction_bytes(modules: Iterable[nn.Module]) -> int:
+    """The most bytes that predicting the weights of one of these stages takes.
+
+    They are a copy of its trainable parameters, and the direction of one piece of them.
+    """
+    most = 0
+    for module in modules:
+        trainable = [p for p in module.parameters() if p.requires_grad]
+        copied = sum(p.numel() * p.element_size() for p in trainable)
+        pieces = (min(p.numel(), piece_elements(p.device)) for p in trainable)
+        piece_bytes = max(pieces, default=0) * torch.float32.itemsize
+        most = max(most, copied + _DIRECTION_COPIES * piece_bytes)
+    return most
 
 
 def static_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:

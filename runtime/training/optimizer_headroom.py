@@ -1,4 +1,4 @@
-"""Optimizer headroom: memory for a run's optimizer that is not the one in the profile."""
+"""Memory of a run's updates that the plan does not count: another optimizer, predicted weights."""
 
 from collections.abc import Collection
 
@@ -9,28 +9,60 @@ from synth.optimizer import OptimizerSpec
 from synth.schedule.files.plan_file import Plan
 from synth.units import format_bytes
 
-from ..optimize import static_bytes, workspace_bytes
+from ..optimize import prediction_bytes, static_bytes, workspace_bytes
 
 
 def extra_bytes(
-    plan: Plan, rank: int, modules: Collection[nn.Module], chosen: OptimizerSpec
+    plan: Plan,
+    rank: int,
+    modules: Collection[nn.Module],
+    chosen: OptimizerSpec,
+    *,
+    predicted: Collection[nn.Module] = (),
 ) -> int:
-    """The bytes that a rank's optimizer needs beyond those that the plan counts; may be negative.
+    """The bytes that a rank's updates need beyond those that the plan counts; may be negative.
+
+    Args:
+        plan: of the run.
+        rank: of the plan.
+        modules: the stages of the rank.
+        chosen: the optimizer of the run.
+        predicted: the stages whose forwards read predicted weights.
 
     Raises:
         SynthError: they exceed the plan's memory limit.
     """
     profiled = plan.workload.optimizer
-    if chosen == profiled:
-        return 0
-    extra = static_bytes(modules, chosen) - static_bytes(modules, profiled)
-    extra += workspace_bytes(modules, chosen)
+    extra = 0
+    if chosen != profiled:
+        extra = static_bytes(modules, chosen) - static_bytes(modules, profiled)
+        extra += workspace_bytes(modules, chosen)
+        _check(
+            plan,
+            rank,
+            extra,
+            f"with the optimizer {chosen}",
+            f"the plan was made for {profiled}, which takes {format_bytes(extra)} less: profile "
+            f"with the other optimizer and solve again, or leave it as it was",
+        )
+    if predicted:
+        copy = prediction_bytes(predicted)
+        extra += copy
+        _check(
+            plan,
+            rank,
+            extra,
+            "with predicted weights",
+            f"the copy of a stage's weights takes {format_bytes(copy)}: solve again with a "
+            f"--mem-limit that is smaller by that, or leave --weight-prediction out",
+        )
+    return extra
+
+
+def _check(plan: Plan, rank: int, extra: int, cause: str, way_out: str) -> None:
     needed = plan.claim.peak_bytes[rank] + extra
     if plan.caps_bytes is not None and needed > plan.caps_bytes[rank]:
         raise SynthError(
-            f"rank {rank} needs {format_bytes(needed)} with the optimizer {chosen}, its memory "
-            f"limit is {format_bytes(plan.caps_bytes[rank])}; the plan was made for {profiled}, "
-            f"which takes {format_bytes(extra)} less: profile with the other optimizer and solve "
-            f"again, or leave it as it was"
+            f"rank {rank} needs {format_bytes(needed)} {cause}, its memory limit is "
+            f"{format_bytes(plan.caps_bytes[rank])}; {way_out}"
         )
-    return extra

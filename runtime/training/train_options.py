@@ -11,6 +11,7 @@ from synth.record import Record
 
 from ..checkpoint.options import CheckpointOptions
 from ..optimize.settings import StepSettings
+from .delay_options import DelayOptions
 from .learning_rate import LearningRate
 
 DEFAULT_STEPS = 20
@@ -39,6 +40,8 @@ class TrainOptions(Record):
     weight_decay: float = 0.0
     betas: tuple[float, float] | None = None
     """Of adamw; None: the usual ones."""
+    delay: DelayOptions = DelayOptions()
+    """Corrections of late gradients."""
     clip_norm: float | None = 1.0
     seed: int = 0
     device: str = "auto"

@@ -1,13 +1,12 @@
 """Training under a plan: one rank's part of `synth run`, from the plan to the report."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import nn
 
-from synth.errors import SynthError, TrainingDiverged
-from synth.optimizer import OptimizerSpec
+from synth.errors import TrainingDiverged
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
@@ -17,18 +16,12 @@ from ..execution.core.progress import RankProgress
 from ..execution.core.tracer import Tracer
 from ..execution.weights.versions import renew
 from ..models import vocabulary_size
-from ..optimize import (
-    StageSteps,
-    StepSettings,
-    build_flush_free_step,
-    build_steps,
-    held_bytes,
-    widen_gradients,
-)
+from ..optimize import StepSettings, held_bytes, widen_gradients
 from ..pipeline import Pipeline
 from ..profiling.meter import measure
 from ..world import World
 from .batches import Batches, MiniBatch
+from .build_updates import build_updates, predicted_stages
 from .building import build_stages, prepare_device
 from .data import TokenData, check_ids, load_tokens
 from .function_data import FunctionData
@@ -39,6 +32,7 @@ from .process_grid import Place
 from .rank_result import RankResult
 from .run_checkpoints import RunCheckpoints
 from .train_options import DEFAULT_STEPS, TrainOptions
+from .update_counts import UpdateCounts
 
 OnStep = Callable[[int, float, float], None]
 
@@ -98,8 +92,11 @@ class RankTrainer:
             caps_bytes=plan.caps_bytes,
         )
         modules = self._pipeline.updated
-        self._extra_bytes = extra_bytes(plan, place.rank, modules.values(), spec)
-        self._optimizer = self._build_steps(modules, spec)
+        predicted = predicted_stages(self._pipeline, options).values()
+        self._extra_bytes = extra_bytes(
+            plan, place.rank, modules.values(), spec, predicted=predicted
+        )
+        self._optimizer = build_updates(plan, self._pipeline, options, spec)
         self._pipeline.stepper = self._optimizer
         self._iteration = Iteration(
             self._pipeline, self._optimizer, place.rank, self._randomness, place.num_pipelines
@@ -114,6 +111,7 @@ class RankTrainer:
             pipeline=place.pipeline,
             num_pipelines=place.num_pipelines,
         )
+        self._update_counts = UpdateCounts(plan)
         self._checkpoints = RunCheckpoints.open(
             options.checkpoint,
             self._layers_by_name(),
@@ -125,33 +123,6 @@ class RankTrainer:
         self._start = self._done = self._restore()
         self._batches.go_to(self._start.sequences)
         self._num_steps = self._iteration.least(self._own_steps(self._start))
-
-    def _build_steps(self, modules: Mapping[int, nn.Module], spec: OptimizerSpec) -> StageSteps:
-        options, device = self._options, self._world.device
-        settings = options.step_settings(options.learning_rate.peak)
-        if self._pipeline.lowered.versions is None:
-            return build_steps(
-                modules,
-                spec,
-                settings,
-                device=device,
-                clip_norm=options.clip_norm,
-                group=self._pipeline.separate_group(),
-                owned=self._pipeline.owns,
-            )
-        if options.accumulate > 1:
-            raise SynthError(
-                f"--accumulate {options.accumulate} adds up the gradients of several mini-batches; "
-                f"this plan updates within one: leave it out, or run a plan that flushes"
-            )
-        return build_flush_free_step(
-            modules,
-            spec,
-            settings,
-            delays=self._pipeline.delays,
-            device=device,
-            clip_norm=options.clip_norm,
-        )
 
     @property
     def num_steps(self) -> int:
@@ -272,7 +243,9 @@ class RankTrainer:
                     f"the loss of step {step} is {mean_loss}; lower --lr, or clip with --clip"
                 )
             self._done = self._done.replace(
-                step=step + 1, sequences=self._done.sequences + self._batches.sequences_per_step
+                step=step + 1,
+                sequences=self._done.sequences + self._batches.sequences_per_step,
+                updates=self._update_counts.after(1, self._updates_of(self._done)),
             )
 
     def _remark(self) -> str | None:
@@ -310,6 +283,7 @@ class RankTrainer:
             model=options.model or plan.workload.model,
             layers=plan.layers,
             plan=plan.name,
+            updates=self._update_counts.none,
         )
         if not self._checkpoints.are_wanted:
             return fresh
@@ -319,7 +293,16 @@ class RankTrainer:
         found = self._checkpoints.restore(
             lambda state: fresh.check_goes_on(state, self._own_steps(state), options.checkpoint)
         )
-        return fresh if found is None else fresh.replace(step=found.step, sequences=found.sequences)
+        if found is None:
+            return fresh
+        updates = self._updates_of(found)
+        self._update_counts.restore(updates, self._optimizer)
+        return fresh.replace(step=found.step, sequences=found.sequences, updates=updates)
+
+    def _updates_of(self, state: TrainingState) -> tuple[int, ...]:
+        """By layer its updates; of a file that has none, those of as many steps of this plan."""
+        counts = self._update_counts
+        return state.updates or counts.after(state.step, counts.none)
 
     def _layers_by_name(self) -> dict[str, nn.Module]:
         plan = self._plan

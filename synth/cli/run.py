@@ -52,6 +52,9 @@ def command(
     weight_decay: options.WeightDecayOption = 0.0,
     betas: options.BetasOption = None,
     clip: options.ClipOption = 1.0,
+    lr_rescheduling: options.LrReschedulingOption = None,
+    async_nesterov: options.AsyncNesterovOption = False,
+    weight_prediction: options.WeightPredictionOption = False,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     checkpoint: saved.CheckpointOption = None,
@@ -88,6 +91,7 @@ def command(
     options.refuse_charts(look_ahead, trace, html, *pictures)
     checked, lowered, _ = load_checked(plan)
     _check_runnable(checked)
+    from synth.runtime.training.delay_options import DelayOptions
     from synth.runtime.training.train_options import TrainOptions
 
     made_by = read_inputs(checked.workload, data, inputs, trust)
@@ -97,6 +101,12 @@ def command(
         float32_gradients=float32_gradients,
         post_validation=post_validation,
     )
+    delay = DelayOptions(
+        lr_rescheduling=lr_rescheduling,
+        async_nesterov=async_nesterov,
+        weight_prediction=weight_prediction,
+    )
+    delay.check(checked, stepped_by)
     chosen = TrainOptions(
         data=data,
         inputs=made_by,
@@ -109,6 +119,7 @@ def command(
         learning_rate=options.learning_rate(lr, schedule, warmup_steps, min_lr),
         weight_decay=weight_decay,
         betas=options.betas(betas, stepped_by),
+        delay=delay,
         clip_norm=clip or None,
         seed=seed,
         device=device,

@@ -25,6 +25,11 @@ from tests.cli.conftest import Synth
         (("--ignore-optimizer",), "--ignore-optimizer is for going on; give --resume"),
         (("--restarts", "1"), "--restarts goes on from checkpoints; give --checkpoint FOLDER"),
         (("--look-ahead", "1", "--html", "t.html"), "t.html would compare the run with the order"),
+        (
+            ("--lr-rescheduling", "100", "--async-nesterov"),
+            "--lr-rescheduling 100, --async-nesterov: for late gradients, and plan",
+        ),
+        (("--weight-prediction",), "flushes the pipeline before each update, so that none is late"),
         (("--trace-every", "1"), "--trace-every 1 needs a trace; give --trace FILE"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

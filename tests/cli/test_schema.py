@@ -47,7 +47,7 @@ def make_checkpoint() -> dict[str, Any]:
     state = {"step": 1, "sequences": 4, "seed": 0, "model": "gpt", "layers": ["a"], "plan": "b"}
     return {
         "format": "synth-checkpoint",
-        "schema_version": 2,
+        "schema_version": 3,
         **state,
         "files": {"rank-0.safetensors": {"bytes": 1, "header_sha256": DIGEST}},
         "tensors": {"a": stored},

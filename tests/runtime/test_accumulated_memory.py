@@ -7,6 +7,7 @@ import pytest
 
 from synth.families import generate
 from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.training.delay_options import DelayOptions
 from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
@@ -17,13 +18,13 @@ FEW_SCALARS = 16  # bytes; the peaks of equal runs differ by up to 8
 
 
 def peaks(rank: int, world_size: int, plan_path: str, options: TrainOptions) -> tuple[int, int]:
-    """Measured and predicted bytes of a rank."""
+    """Measured and predicted bytes of a rank, what the plan does not count included."""
     import torch
 
     plan = Plan.load(Path(plan_path))
     world = World(rank, world_size, torch.device("cpu"), "gloo", "here", 2)
     result = RankTrainer(plan, plan.check()[0], options, world).train()
-    return result.peak_bytes, plan.claim.peak_bytes[rank]
+    return result.peak_bytes, plan.claim.peak_bytes[rank] + result.extra_bytes
 
 
 @pytest.mark.parametrize("name", ["pipedream", "2bw", "paci"])
@@ -31,6 +32,17 @@ def test_versions_take_the_memory_that_is_planned(pool: Any, tmp_path: Path, nam
     plan, options = _plan(tmp_path, name)
     for measured, predicted in pool.run(peaks, 2, str(plan), options):
         assert 0.97 * predicted < measured <= predicted
+
+
+def test_predicted_weights_take_the_memory_that_is_announced(pool: Any, tmp_path: Path) -> None:
+    plan, options = _plan(tmp_path, "pipedream")
+    predicting = options.replace(delay=DelayOptions(weight_prediction=True))
+    without = pool.run(peaks, 2, str(plan), options)
+    found = pool.run(peaks, 2, str(plan), predicting)
+    for measured, predicted in found:
+        assert measured <= predicted
+    # Only the first stage has a delay.
+    assert found[0][1] > without[0][1] and found[1][1] == without[1][1]
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1"])

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.runtime.checkpoint import CheckpointOptions, TrainingState
 from synth.runtime.checkpoint.checkpointer import Checkpointer
+from synth.runtime.checkpoint.errors import Damaged
 from synth.runtime.checkpoint.manifest import Manifest
 
 FILES = ("rank-0.safetensors", "rank-1.safetensors", "training.json")
@@ -286,7 +287,7 @@ def test_a_manifest_that_contradicts_itself_is_refused() -> None:
     stored = {"dtype": "float32", "shape": [1], "sha256": digest}
     data = {
         **state_of(1).to_data(),
-        "schema_version": 2,
+        "schema_version": Manifest.VERSION,
         "files": {file: {"bytes": 1, "header_sha256": digest}},
         "tensors": {"a": {"file": file, **stored}},
         "aliases": {"b": "a"},
@@ -299,6 +300,19 @@ def test_a_manifest_that_contradicts_itself_is_refused() -> None:
         Manifest.model_validate_file(data | {"tensors": elsewhere}, "it")
     with pytest.raises(SynthError, match="alias 'b' is of no tensor that is stored"):
         Manifest.model_validate_file(data | {"aliases": {"b": "c"}}, "it")
+
+
+class _ManifestOfVersion2(Manifest):
+    VERSION = 2
+
+
+def test_a_manifest_without_numbers_of_updates_is_still_read() -> None:
+    written = {**dict(state_of(1)), "updates": None, "files": {}, "tensors": {}, "aliases": {}}
+    text = _ManifestOfVersion2.model_validate(written).sealed()
+    found = Manifest.unsealed(text.encode(), "it")
+    assert isinstance(found, Manifest) and found.state().updates is None
+    with pytest.raises(Damaged, match="its checksum does not hold"):
+        Manifest.unsealed(text.replace('"step": 1', '"step": 2').encode(), "it")
 
 
 @pytest.mark.parametrize("name", FILES)

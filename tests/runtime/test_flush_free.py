@@ -24,6 +24,7 @@ from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
 from tests.runtime.replaying import BATCH, WIDTH, build_stages
 
 LEARNING_RATE, ITERATIONS = 0.004, 2
+ANNEALING = 4  # updates
 OPTIMIZERS = {
     "sgd": OptimizerSpec(kind=OptimizerKind.SGD),
     "sgd:0.9": OptimizerSpec(kind=OptimizerKind.SGD, momentum=0.9),
@@ -410,15 +411,15 @@ def _train_with(
         StepSettings(LEARNING_RATE),
         delays=pipeline.delays,
         device=torch.device("cpu"),
-        on_update=DelayedRate(4) if what == "rate" else None,
-        prediction=predict_by_delay if what == "prediction" else None,
+        on_update=DelayedRate(ANNEALING) if "rate" in what else None,
+        prediction=predict_by_delay if "prediction" in what else None,
     )
     pipeline.step(Batch(*batch_of(schedule.num_micro_batches, WIDTH, 0)))
     return [p.detach().clone() for p in module.parameters()]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd:0.9", "adamw"])
-@pytest.mark.parametrize("what", ["rate", "prediction"])
+@pytest.mark.parametrize("what", ["rate", "prediction", "rate and prediction"])
 def test_corrections_act_on_each_stage_by_its_delay(what: str, optimizer: str) -> None:
     """The rate of each update, and the weights of each forward, are computed by hand."""
     n, m = 3, 8
@@ -434,8 +435,9 @@ def test_corrections_act_on_each_stage_by_its_delay(what: str, optimizer: str) -
             version = max(j - (n - 1 - s), 0)
             inputs.append(x)
             weights = state.kept[s][version]
-            if what == "prediction":
-                steps = (n - 1 - s) * LEARNING_RATE
+            if "prediction" in what:
+                rate = _rate(n - 1 - s, version) if "rate" in what else LEARNING_RATE
+                steps = (n - 1 - s) * rate
                 weights = {
                     name: weights[name].sub(ahead[s][version][name], alpha=steps)
                     for name in weights
@@ -449,15 +451,19 @@ def test_corrections_act_on_each_stage_by_its_delay(what: str, optimizer: str) -
             _add(stages[s], "linear.bias", gradient.sum(0))
             gradient = gradient.mm(state.kept[s][j]["linear.weight"])
         for s in range(n):
-            if what == "rate":
-                delay = max(1, n - 1 - s)
-                rate = LEARNING_RATE / delay ** (1 - min(j / 4, 1.0))
-                state.optimizers[s].param_groups[0]["lr"] = rate
+            if "rate" in what:
+                state.optimizers[s].param_groups[0]["lr"] = _rate(n - 1 - s, j)
         state.update()
         for s in range(n):
             ahead[s].append(_directions(state, s, optimizer))
     for s, stage in enumerate(stages):
         assert all(map(torch.equal, by_rank[s], stage.parameters())), s
+
+
+def _rate(delay: int, update: int) -> float:
+    """The rate of PipeMare's technique 1."""
+    rate: float = LEARNING_RATE / max(1, delay) ** (1 - min(update / ANNEALING, 1.0))
+    return rate
 
 
 def _directions(state: Versions, stage: int, optimizer: str) -> dict[str, Tensor]:
@@ -489,3 +495,27 @@ def test_weights_are_not_predicted_without_momentum() -> None:
             device=torch.device("cpu"),
             prediction=predict_by_delay,
         )
+
+
+def _predict_in_a_schedule_with_r(rank: int, size: int, schedule: Schedule) -> str:
+    from synth.runtime.optimize import StepSettings, build_flush_free_step, predict_by_delay
+    from synth.runtime.pipeline import Pipeline
+
+    stages = {rank: build_stages(size)[rank]}
+    pipeline = Pipeline(schedule, stages, group=group_here())
+    with pytest.raises(SynthError) as error:
+        pipeline.stepper = build_flush_free_step(
+            stages,
+            OptimizerSpec(),
+            StepSettings(0.1),
+            delays=pipeline.delays,
+            device=torch.device("cpu"),
+            prediction=predict_by_delay,
+        )
+    return str(error.value)
+
+
+def test_weights_are_not_predicted_where_forwards_run_again() -> None:
+    schedule = generate("2bw:recompute,every=2", 2, 4)
+    for said in RankThreads().run(_predict_in_a_schedule_with_r, 2, schedule):
+        assert "leave the prediction out, or run a schedule without R" in said

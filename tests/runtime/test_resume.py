@@ -1,5 +1,6 @@
 """Training resumes from a checkpoint under any plan as if it had never stopped."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
 from synth.runtime.checkpoint import CheckpointFolder, CheckpointOptions
 from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.training.delay_options import DelayOptions
 from synth.runtime.training.learning_rate import LearningRate
 from synth.runtime.training.rank_result import RankResult
 from synth.runtime.training.train_options import TrainOptions
@@ -103,6 +105,38 @@ def test_a_plan_without_a_flush_resumes_where_its_pipeline_was_empty(
     assert stopped + run(pool, plan, options_of(text, tmp_path / "saved", 6)) == whole
     run(pool, plan, options_of(text, tmp_path / "other", 3))
     assert len(run(pool, flushing, options_of(text, tmp_path / "other", 6))) == 3
+
+
+@pytest.mark.parametrize(
+    ("schedule", "optimizer", "delay"),
+    [
+        # Its first stage has a delay of 2, so that the rate depends on the number of updates.
+        ("delayed-update", "adamw", {"lr_rescheduling": 30}),
+        ("delayed-update", "sgd:0.9", {"lr_rescheduling": 30, "async_nesterov": True}),
+        ("pipedream", "adamw", {"weight_prediction": True}),
+    ],
+    ids=["rate", "nesterov", "prediction"],
+)
+def test_corrections_of_late_gradients_go_on_from_a_checkpoint(
+    profile: Profile,
+    text: Path,
+    tmp_path: Path,
+    pool: Any,
+    schedule: str,
+    optimizer: str,
+    delay: dict[str, Any],
+) -> None:
+    plan = make_plan(profile, schedule, (3, 3), tmp_path)
+    changes = {"optimizer": OptimizerSpec.parse(optimizer), "delay": DelayOptions(**delay)}
+    whole = options_of(text, tmp_path, 6, **changes).replace(checkpoint=None)
+    expected = run(pool, plan, whole)
+    assert expected != run(pool, plan, whole.replace(delay=DelayOptions()))
+    saved = tmp_path / "saved"
+    stopped = run(pool, plan, options_of(text, saved, 3, **changes))
+    assert stopped + run(pool, plan, options_of(text, saved, 6, **changes)) == expected
+    for step in (3, 6):  # four micro-batches, and so four updates, a step
+        state = json.loads((saved / f"step-{step}" / "training.json").read_text())
+        assert state["updates"] == [4 * step] * 6
 
 
 @pytest.mark.parametrize("late", ["", "+post-validation"])

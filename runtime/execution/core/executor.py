@@ -133,7 +133,8 @@ class Executor:
             )
         self._program.updates.stepper = stepper
         if versions is not None:
-            versions.predictor = stepper if isinstance(stepper, ForwardPredictor) else None
+            predictor = stepper if isinstance(stepper, ForwardPredictor) else None
+            versions.predict_by(predictor if predictor and predictor.predicts else None)
         self._point, self._half_open = 0, HalfOpenTransfers((), ())
         if is_late:
             points = find_validation_points(lowered)

@@ -42,7 +42,10 @@ class Stepper(Protocol):
 
 @runtime_checkable
 class ForwardPredictor(Protocol):
-    """A stepper that changes the weights for the time of a forward."""
+    """A stepper that can change the weights for the time of a forward."""
+
+    predicts: bool
+    """True if it does."""
 
     def around_forward(self, stage: int) -> AbstractContextManager[None]:
         """Enter a context for a forward of a stage; the weights are the same after it."""

@@ -62,8 +62,7 @@ class VersionedWeights:
                 f"newest one, which autograd cannot do; let both read the same, or both the newest"
             )
         self._slots, self._table = slots, table
-        self.predictor: ForwardPredictor | None = None
-        """Changes the weights for the time of each forward; None: they stay as they are."""
+        self._predictor: ForwardPredictor | None = None
         self._parameters = {number: tuple(stage.parameters()) for number, stage in stages.items()}
         first = lowered.first_node[rank]
         numbered = list(enumerate(lowered.ops[rank], first))
@@ -72,8 +71,22 @@ class VersionedWeights:
             for node, op in numbered
             if op.kind != OpKind.STEP and 0 <= accesses.version[node] < accesses.newest[node]
         }
+        self._recomputes = any(op.kind == OpKind.R for op in lowered.ops[rank])
         makers = set(accesses.makes.node.tolist())
         self._stashing = {op for node, op in numbered if node in makers}
+
+    def predict_by(self, predictor: ForwardPredictor | None) -> None:
+        """Let a stepper change the weights for the time of each forward; None: they stay.
+
+        Raises:
+            SynthError: forwards run again, when the prediction is another one.
+        """
+        if predictor is not None and self._recomputes:
+            raise SynthError(
+                "weights are predicted for each forward, and this schedule runs forwards again to "
+                "recompute activations; leave the prediction out, or run a schedule without R"
+            )
+        self._predictor = predictor
 
     def running(self, op: Op, work: Work) -> Work:
         """Return the work of an op with the version that it reads or, of a STEP, stashes."""
@@ -99,10 +112,10 @@ class VersionedWeights:
             work()
 
     def _predict(self, stage: int, work: Work) -> None:
-        if self.predictor is None:
+        if self._predictor is None:
             work()
             return
-        with self.predictor.around_forward(stage):
+        with self._predictor.around_forward(stage):
             work()
 
     def _read(self, parameters: tuple[Tensor, ...], slot: int, work: Work) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # The longest timeout in seconds: much longer ones overflow in sockets.
 WEEK_S = 7 * 24 * 3600.0
 _STEP = "Optimizer"
+_DELAY = "Late gradients (plans without a flush)"
 LAST_PANEL = "Checkpoints and restarts"
 
 
@@ -145,6 +146,34 @@ ClipOption = Annotated[
     float,
     typer.Option(
         min=0, max=1e30, help="Maximum global gradient norm; 0: no clipping.", rich_help_panel=_STEP
+    ),
+]
+LrReschedulingOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="UPDATES",
+        min=1,
+        help="Learning-rate rescheduling by delay (PipeMare): a stage's rate is divided by its "
+        "delay at first, and whole after this many updates.",
+        rich_help_panel=_DELAY,
+    ),
+]
+AsyncNesterovOption = Annotated[
+    bool,
+    typer.Option(
+        "--async-nesterov",
+        help="Nesterov momentum for asynchronous pipelines: gradients are weighted by 1 − "
+        "momentum, and the weights are look-ahead points. With sgd:MOMENTUM.",
+        rich_help_panel=_DELAY,
+    ),
+]
+WeightPredictionOption = Annotated[
+    bool,
+    typer.Option(
+        "--weight-prediction",
+        help="Weight prediction (SpecTrain, PipeOptim): a forward reads the weights as the "
+        "optimizer's last update predicts them for when its gradient is used.",
+        rich_help_panel=_DELAY,
     ),
 ]
 SeedOption = Annotated[

@@ -1,0 +1,65 @@
+"""Builds the optimizer steps of a run's rank: in lock-step, or between the ops of its plan."""
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from synth.errors import SynthError
+from synth.optimizer import OptimizerSpec
+from synth.schedule.files.plan_file import Plan
+
+from ..optimize import StageSteps, build_flush_free_step, build_steps
+from ..pipeline import Pipeline
+from .train_options import TrainOptions
+
+
+def build_updates(
+    plan: Plan, pipeline: Pipeline, options: TrainOptions, spec: OptimizerSpec
+) -> StageSteps:
+    """Make the optimizer steps; all ranks of the pipeline call this at the same time.
+
+    Args:
+        plan: of the run.
+        pipeline: of the rank.
+        options: of the run.
+        spec: the optimizer.
+
+    Raises:
+        SynthError: the options do not fit the plan or the optimizer.
+    """
+    settings = options.step_settings(options.learning_rate.peak)
+    options.delay.check(plan, spec)
+    if plan.versions is None:
+        return build_steps(
+            pipeline.updated,
+            spec,
+            settings,
+            device=pipeline.device,
+            clip_norm=options.clip_norm,
+            group=pipeline.separate_group(),
+            owned=pipeline.owns,
+        )
+    if options.accumulate > 1:
+        raise SynthError(
+            f"--accumulate {options.accumulate} adds up the gradients of several mini-batches; "
+            f"this plan updates within one: leave it out, or run a plan that flushes"
+        )
+    return build_flush_free_step(
+        pipeline.updated,
+        spec,
+        settings,
+        delays=pipeline.delays,
+        device=pipeline.device,
+        clip_norm=options.clip_norm,
+        on_update=options.delay.on_update(spec),
+        prediction=options.delay.prediction,
+    )
+
+
+def predicted_stages(pipeline: Pipeline, options: TrainOptions) -> Mapping[int, nn.Module]:
+    """The stages of a rank whose forwards read predicted weights, by number."""
+    predict = options.delay.prediction
+    if predict is None:
+        return {}
+    delays = pipeline.delays
+    return {n: module for n, module in pipeline.updated.items() if predict(delays[n])}
