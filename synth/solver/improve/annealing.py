@@ -7,9 +7,9 @@ would judge it, at the cost of the part that the move changes:
     now  | a  b  c  x |        x moves three places, a few ops at most; or
     then | x  a  b  c |        B j … W j become BW j, or BW j becomes B j W j
 
-A round begins from the best order known with one of the bufferings, at a temperature that falls
-from a share of the mean op duration to nearly nothing. After each round its best order is tried
-with all other bufferings. The effort is counted in ops moved and timed, so a search is repeatable.
+A round begins from the best order known with one of the bufferings (`buffering_race`), at a
+temperature that falls from a share of the mean op duration to nearly nothing. After each round its
+best order is tried with all other bufferings. The effort is counted in ops moved and timed, so a search is repeatable.
 """
 
 import math
@@ -24,6 +24,7 @@ from synth.solver.evaluate.exact_memory import ExactMemory
 from synth.solver.evaluate.exact_times import ExactTimes
 from synth.solver.evaluate.numbered_orders import NumberedOrders
 from synth.solver.evaluate.op_table import OpTable
+from synth.solver.improve.buffering_race import BufferingRace
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import Programs
 from synth.solver.problem import Problem
@@ -54,9 +55,8 @@ class Annealing:
         self.table = OpTable(problem)
         self.units_spent = 0
         self._starts: dict[Buffering, _Start] = {}
-        self._queue: list[Buffering] = []
+        self._race = BufferingRace()
         self._yielded_us: int | None = None
-        self._moves_per_op: float = ANNEALING.moves_per_op
         caps = problem.caps_bytes or ()
         self.headrooms: list[int | None] = [
             cap - problem.static_bytes(rank) for rank, cap in enumerate(caps)
@@ -128,20 +128,14 @@ class Annealing:
             yield candidate
 
     def _next_start(self) -> _Start:
-        """Return the best start, then the best with each buffering in turn, with longer rounds."""
-        ranked = sorted(self._starts.values(), key=lambda start: start.value_us)
-        if not self._queue:
-            self._queue = [start.schedule.buffering for start in reversed(ranked)]
-            self._queue.append(self._queue[-1])
-            self._moves_per_op = min(
-                ANNEALING.most_moves_per_op, ANNEALING.growth * self._moves_per_op
-            )
-        return self._starts[self._queue.pop()]
+        """Return the best start with the buffering whose turn it is."""
+        starts = self._starts
+        return starts[self._race.next(starts, lambda buffering: starts[buffering].value_us)]
 
     def _anneal(self, walk: "Walk", last: float, should_stop: Callable[[], bool]) -> None:
         """Run one round."""
         num_ops = sum(map(len, walk.orders.programs))
-        moves = round(self._moves_per_op * num_ops)
+        moves = round(self._race.moves_per_op * num_ops)
         mean_us = max(1.0, sum(self.table.duration_us) / self.table.num_ops)
         hottest_us = ANNEALING.hottest * mean_us * self.rng.random()
         cooling = (ANNEALING.coldest / ANNEALING.hottest) ** (1 / max(1, moves))

@@ -45,12 +45,15 @@ class AnnealingTuning:
     # Share of moves that fuse or split B and W, where BW gains anything.
     fusion_share: float = 0.05
     # Temperature at the beginning and the end of a round, in mean op durations.
-    hottest: float = 0.1
+    hottest: float = 0.2
     coldest: float = 0.01
-    # Moves per op in the first round and in the longest, and the growth of rounds.
-    moves_per_op: int = 20
+    # Moves per op in the first round and in the longest, and their growth from race to race.
+    moves_per_op: int = 2
     most_moves_per_op: int = 2_000
     growth: float = 1.5
+    # In a race between bufferings: the share that goes on, and the growth of its moves per op.
+    kept_in_race: float = 0.34
+    growth_in_race: float = 3.0
     # Moves between two looks at the clock.
     moves_per_look: int = 64
     # Bufferings tried besides those of the evaluation: few buffers, for ranks at their limits.
@@ -62,9 +65,9 @@ class AnnealingTuning:
         (2, 1),
         (2, 2),
     )
-    # Share of the time limit without a gain after which the first run ends; most problems need no
-    # more than that.
-    least_stalled_share: float = 0.02
+    # Share of the time limit without a gain after which the first run ends: about what the first
+    # rounds of all bufferings take under a limit of a few seconds.
+    least_stalled_share: float = 0.2
 
 
 @dataclass(frozen=True)

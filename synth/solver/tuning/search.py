@@ -32,7 +32,7 @@ class SearchTuning:
     window_share_of_large: float = 0.95
     # Share of the remaining time for annealing: before the exact model, and after the windows.
     annealing_share_first: float = 0.5
-    annealing_share: float = 0.5
+    annealing_share: float = 0.7
 
 
 SEARCH = SearchTuning()
