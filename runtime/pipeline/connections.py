@@ -97,10 +97,10 @@ def connect(
 def _check_updates_are_local(
     parts: RankParts, groups: PipelineGroups, reducer: GradientReducer
 ) -> None:
-    """Refuse gradients of several ranks, for which updates between ops would have to wait."""
+    """Refuse gradients of several ranks that no reduction of the schedule adds up."""
     reasons = {
         "several pipelines run side by side": groups.peers is not None,
-        "ranks have tied parameters": bool(reducer.summed),
+        "ranks have tied parameters": reducer.has_tied,
         "a stage is wrapped for data parallelism": any(
             stage.is_wrapped for stage in parts.stages.values()
         ),
@@ -109,7 +109,8 @@ def _check_updates_are_local(
         if holds:
             raise SynthError(
                 f"this schedule updates weights between its ops, and {reason}, so that each update "
-                f"would wait for other ranks; run a schedule that flushes the pipeline"
+                f"would wait for ranks for which the schedule does not; run a schedule that "
+                f"flushes the pipeline"
             )
 
 

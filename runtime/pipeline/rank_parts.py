@@ -47,7 +47,6 @@ def prepare_rank(
     schedule = Plan.load(Path(schedule)) if isinstance(schedule, str | Path) else schedule
     lowered = lower_verified(schedule)
     check_size(lowered, group)
-    _check_one_rank_updates_a_stage(lowered.schedule)
     if options.look_ahead and isinstance(schedule, Schedule):
         raise SynthError(
             "look_ahead keeps the memory limit, and a bare schedule has no costs to compute memory "
@@ -93,22 +92,6 @@ def check_size(lowered: Lowered, group: RankGroup) -> None:
         raise SynthError(
             f"the schedule is for {lowered.num_ranks} ranks, the group has {group.size}; start as "
             f"many processes, or take a schedule for {group.size} ranks"
-        )
-
-
-def _check_one_rank_updates_a_stage(schedule: Schedule) -> None:
-    """Refuse updates between ops for which the ranks of a stage would have to wait.
-
-    Raises:
-        SynthError: several ranks hold a stage, and weights have versions.
-    """
-    holders = schedule.placement.holders
-    shared = next((stage for stage, ranks in enumerate(holders) if len(ranks) > 1), None)
-    if schedule.versions is not None and shared is not None:
-        raise SynthError(
-            f"stage {shared} is on {len(holders[shared])} ranks, which would have to average its "
-            f"gradient before each of its updates between ops, and the runtime does so only where "
-            f"the pipeline is flushed; run a plan with each stage on one rank, such as pipedream"
         )
 
 

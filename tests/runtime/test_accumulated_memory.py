@@ -34,6 +34,15 @@ def test_versions_take_the_memory_that_is_planned(pool: Any, tmp_path: Path, nam
         assert 0.97 * predicted < measured <= predicted
 
 
+@pytest.mark.parametrize("name", ["pipedream:2-1", "pipedream:1-2"])
+def test_stages_on_several_ranks_take_the_memory_that_is_planned(
+    pool: Any, tmp_path: Path, name: str
+) -> None:
+    plan, options = _plan(tmp_path, name, num_ranks=3)
+    for measured, predicted in pool.run(peaks, 3, str(plan), options):
+        assert 0.97 * predicted < measured <= predicted
+
+
 def test_predicted_weights_take_the_memory_that_is_announced(pool: Any, tmp_path: Path) -> None:
     plan, options = _plan(tmp_path, "pipedream")
     predicting = options.replace(delay=DelayOptions(weight_prediction=True))
@@ -58,7 +67,7 @@ def test_memory_is_as_planned_however_many_mini_batches_add_up(
         assert accumulated <= measured + FEW_SCALARS
 
 
-def _plan(tmp_path: Path, name: str) -> tuple[Path, TrainOptions]:
+def _plan(tmp_path: Path, name: str, num_ranks: int = 2) -> tuple[Path, TrainOptions]:
     import torch
 
     text = tmp_path / "text.txt"
@@ -72,5 +81,5 @@ def _plan(tmp_path: Path, name: str) -> tuple[Path, TrainOptions]:
     )
     profile = profile_model(workload, torch.device("cpu"), warmup=0, iterations=1)
     plan = tmp_path / "plan.json"
-    Plan.of(profile, (2, 2), generate(name, 2, 4)).save(plan)
+    Plan.of(profile, (2, 2), generate(name, num_ranks, 4)).save(plan)
     return plan, TrainOptions(data=text, steps=3)

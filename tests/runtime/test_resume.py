@@ -139,6 +139,22 @@ def test_corrections_of_late_gradients_go_on_from_a_checkpoint(
         assert state["updates"] == [4 * step] * 6
 
 
+def test_stages_on_several_ranks_go_on_with_their_own_numbers_of_updates(
+    profile: Profile, text: Path, tmp_path: Path, pool: Any
+) -> None:
+    plan = tmp_path / "plan.json"
+    Plan.of(profile, (2, 4), generate("pipedream:1-2", 3, 4)).save(plan)
+    # The first stage admits three micro-batches before a backward, and has a delay of 2.
+    changes = {"delay": DelayOptions(lr_rescheduling=30, weight_prediction=True)}
+    whole = run(pool, plan, options_of(text, tmp_path, 6, **changes).replace(checkpoint=None))
+    saved = tmp_path / "saved"
+    stopped = run(pool, plan, options_of(text, saved, 3, **changes))
+    assert stopped + run(pool, plan, options_of(text, saved, 6, **changes)) == whole
+    state = json.loads((saved / "step-6" / "training.json").read_text())
+    # Of the four micro-batches an update of the second stage takes one from each of its ranks.
+    assert state["updates"] == [6 * 4] * 2 + [6 * 2] * 4
+
+
 @pytest.mark.parametrize("late", ["", "+post-validation"])
 def test_float32_gradients_of_bfloat16_parameters_resume_with_the_same_bits(
     text: Path, tmp_path: Path, pool: Any, late: str

@@ -3,10 +3,12 @@
 Copies of a stage (replicas) and tied parameters (an embedding and a head) have a gradient on each
 of their ranks. A copy's reduction starts where the lowered program says. The tied ones start at the
 rank's first STEP, when all its gradients are complete. Both work in place, and STEP waits for them.
+
+If updates stand between ops, each has a reduction of its own, and STEP waits for that of its stage.
 """
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -32,6 +34,15 @@ class Reducer(Protocol):
 
     def finish(self) -> None:
         """Wait until all gradients are added up."""
+        ...
+
+
+@runtime_checkable
+class UpdateReducer(Protocol):
+    """A reducer of schedules with updates between their ops."""
+
+    def finish_update(self, stage: int) -> None:
+        """Wait until the gradient of a stage's update is added up, and make it that of the mean."""
         ...
 
 
@@ -94,6 +105,8 @@ class GradientReducer:
             r: group.subgroup(r) for r in sorted({*ranks_of.values(), *tied_ranks.values()})
         }
         self._working: dict[Collective, list[dist.Work]] = {}
+        sizes = lowered.schedule.update_sizes
+        self._shares = [min(sizes) / size for size in sizes]
         shared = [
             _Tied(tensor, ranks_of[number])
             for number, stage in self._copied.items()
@@ -113,18 +126,16 @@ class GradientReducer:
         copied = {id(p) for stage in self._copied.values() for p in stage.parameters()}
         return copied | self._tied_ids
 
+    @property
+    def has_tied(self) -> bool:
+        """True if another rank holds a parameter of this rank that is named as tied."""
+        return bool(self._tied)
+
     def start(self, reduction: Collective) -> None:
         """REDUCE: start adding up the gradients of a stage's copies."""
         handle = self._groups[reduction.ranks]
         self._clock.ready(reduction)
-        self._working[reduction] = start_all_reduce(
-            handle,
-            (
-                self._layout.gradient_of(p)
-                for p in self._copied[reduction.stage].parameters()
-                if id(p) not in self._tied_ids
-            ),
-        )
+        self._working[reduction] = start_all_reduce(handle, self._own_gradients(reduction.stage))
 
     def finish(self) -> None:
         """Wait until the gradients of copies and of tied parameters are summed over their ranks."""
@@ -138,6 +149,24 @@ class GradientReducer:
                 _wait(works)
         self._working.clear()
         _wait(tied)
+
+    def finish_update(self, stage: int) -> None:
+        """See `UpdateReducer`.
+
+        Backwards start from the mean loss over the smallest update of any stage. The mean over a
+        larger one has a smaller share of each of them.
+        """
+        for reduction in [found for found in self._working if found.stage == stage]:
+            with self._clock.wait(reduction):
+                _wait(self._working.pop(reduction))
+            if self._shares[stage] < 1:
+                torch._foreach_mul_(list(self._own_gradients(stage)), self._shares[stage])
+
+    def _own_gradients(self, stage: int) -> Iterator[Tensor]:
+        """The gradients of a stage, but for those that are tied."""
+        for parameter in self._copied[stage].parameters():
+            if id(parameter) not in self._tied_ids:
+                yield self._layout.gradient_of(parameter)
 
     def _spread(self, shared: list[_Tied]) -> None:
         for parameter, ranks in shared:

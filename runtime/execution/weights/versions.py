@@ -62,6 +62,7 @@ class VersionedWeights:
                 f"newest one, which autograd cannot do; let both read the same, or both the newest"
             )
         self._slots, self._table = slots, table
+        self._first_copies = lowered.schedule.placement.first_copies
         self._predictor: ForwardPredictor | None = None
         self._parameters = {number: tuple(stage.parameters()) for number, stage in stages.items()}
         first = lowered.first_node[rank]
@@ -91,17 +92,18 @@ class VersionedWeights:
     def running(self, op: Op, work: Work) -> Work:
         """Return the work of an op with the version that it reads or, of a STEP, stashes."""
         if op.kind == OpKind.STEP:
-            slot = self._slot(op.stage, op.microbatch) if op in self._stashing else None
+            slot = self._slot(op, op.microbatch) if op in self._stashing else None
             return partial(self._update, self._parameters[op.stage], slot, work)
         if op.kind == OpKind.F:
             work = partial(self._predict, op.stage, work)
         if op not in self._older:
             return work
-        slot = self._slot(op.stage, self._older[op])
+        slot = self._slot(op, self._older[op])
         return partial(self._read, self._parameters[op.stage], slot, work)
 
-    def _slot(self, stage: int, version: int) -> int:
-        return self._slots.number(Value(ValueKind.WEIGHTS, stage, version))
+    def _slot(self, op: Op, version: int) -> int:
+        first = self._first_copies[op.replica][op.stage]  # copies on a rank share weights
+        return self._slots.number(Value(ValueKind.WEIGHTS, op.stage, version, first))
 
     def _update(self, parameters: tuple[Tensor, ...], slot: int | None, work: Work) -> None:
         if slot is not None:

@@ -71,7 +71,8 @@ class TracedTransfer(Record):
 class TracedReduction(Record):
     """A collective of a stage's gradients or weights; the times are defined as for a transfer.
 
-    `number` is the visit of an all-gather, or the REDUCE_GRAD of a reduce-scatter.
+    `number` is the visit of an all-gather, the REDUCE_GRAD of a reduce-scatter, or, without a
+    flush, the update of an all-reduce.
     """
 
     kind: CollectiveKind = CollectiveKind.ALL_REDUCE
