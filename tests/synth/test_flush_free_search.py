@@ -11,15 +11,13 @@ from synth.errors import SynthError
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule.memory import peak_bytes
-from synth.schedule.model import Buffering, Placement
+from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
 from synth.schedule.version_facts import version_facts
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
-from synth.solver.flush_free.modulo_model import CyclicOp, CyclicOrder
 from synth.solver.flush_free.search import solve_flush_free
-from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result, StoppedBy
@@ -223,36 +221,6 @@ def test_ranks_with_several_stages_repeat_too() -> None:
     tight = searched(replace(problem, caps_bytes=(5600 + 1400 + 3000,) * 2), "2bw", 8)
     assert tight.schedule is not None and tight.steady is not None
     assert tight.steady.us >= tight.steady.lower_bound_us >= 310
-
-
-def test_stages_of_a_rank_may_hold_their_second_versions_in_turn() -> None:
-    """An order that repeats takes 300 in this limit, so the bound of such orders is not above."""
-    given = costs([(10, 10, 10)] * 4, link_us=50, parameters=5000)
-    stages = [*given.stages]
-    stages[2] = costs([(10, 10, 10)], saved_w=1000, parameters=5000).stages[0]
-    given = given.replace(stages=tuple(stages))
-    problem = Problem(given, placement("looped:2", 2), 48)
-    asked, instance = (
-        FlushFreeProblem(problem, Consistency.TWO_VERSIONS, 4),
-        relaxed_memory(problem),
-    )
-    by_stage = [
-        {F: 0, B: 370, W: 1340},
-        {F: 60, B: 310, W: 320},
-        {F: 120, B: 250, W: 380},
-        {F: 180, B: 190, W: 200},
-    ]
-    starts = {
-        CyclicOp(instance.index[stage, 0], kind): at
-        for stage, times in enumerate(by_stage)
-        for kind, at in times.items()
-    }
-    programs = CyclicOrder(starts, frozenset(), 270).programs(instance)
-    lowered, line = verify(asked.schedule(programs, Buffering(100, 100)), given)
-    assert steady_us(line) == pytest.approx(300)
-    cap = peak_bytes(lowered)[0], 10**6
-    result = searched(replace(problem, caps_bytes=cap), "2bw", 4)
-    assert result.steady is not None and result.steady.repeating_us <= 300
 
 
 def test_a_limit_that_holds_no_micro_batch_is_refused_with_one_that_does() -> None:

@@ -13,8 +13,8 @@ from synth.schedule.version_facts import largest_versions
 from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.flush_free.bounds import any_order_us, makespan_us
+from synth.solver.flush_free.cyclic_order import CyclicOrder
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
-from synth.solver.flush_free.modulo_model import CyclicOrder
 from synth.solver.flush_free.shortage import shortage
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import Instance

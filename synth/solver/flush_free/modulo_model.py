@@ -9,74 +9,39 @@ of ops a, b of a rank has an integer height h(a, b) with h(b, a) = 1 − h(a, b)
     t(b) + T h(a, b) ≥ t(a) + duration(a)
 
 The heights are the order. Right before the K-th run of x, op y has run K + h(x, y) times, so memory
-is a linear function of them: the deltas of all ops that have run, and the stashed versions. With an
-update after every W, the weights that F reads are late by −h(F, W) micro-batches. Right before x
-
-    stash     max(0, late − (B's run − W's run))              versions are stashed
-    vertical  the same with `late` of the first stage, which no stage may exceed
-    2bw       one, unless B's run − W's run ≥ k; and no stage may be late by more than k
-    none      no version
+is a linear function of them: the deltas of all ops that have run, and the stashed versions
+(`stashed_versions`). The weights that F reads are late by −h(F, W) micro-batches: with 2BW by k at
+most, with vertical sync by no more than those of the first stage.
 
 An update takes its time once in k micro-batches, the model STEP / k in each. No order that repeats
 every micro-batch takes less: the mean start times of k micro-batches in a row satisfy the model.
+
+A link serves transfers in the order in which its rank makes them. So if a link has several in each
+micro-batch, they have start times too, and the heights of the ops that make them.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from synth.op_kinds import OpKind
-from synth.schedule.ops import Op
 from synth.solver.cpsat.run import Decided, Values, decide_by_relaxation
+from synth.solver.flush_free.cyclic_order import CyclicOp, CyclicOrder
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
+from synth.solver.flush_free.stashed_versions import LinearExpression, StashedVersions
 from synth.solver.instance.instance import BW, SPLIT, STEP, B, F, Instance, W
 
-LinearExpression = cp_model.LinearExpr | int
-Stashes = list[LinearExpression]
 Literal = cp_model.LiteralT
 
 
-class CyclicOp(NamedTuple):
-    """An op of the micro-batch that repeats."""
+class _Transfer(NamedTuple):
+    """A transfer of each micro-batch on a link, from the op that makes the value to its reader."""
 
-    copy: int
-    kind: OpKind
-
-
-@dataclass(frozen=True)
-class CyclicOrder:
-    """The starts of the first micro-batch's ops; the next one follows a period later.
-
-    Attributes:
-        starts: in ticks.
-        fused: stage copies whose B and W are one op.
-        period: in ticks.
-    """
-
-    starts: dict[CyclicOp, int]
-    fused: frozenset[int]
-    period: int
-
-    def programs(self, instance: Instance) -> list[list[Op]]:
-        """Unroll to all micro-batches: prologue and epilogue are those that are not there yet or
-        no more.
-        """
-        timed: list[list[tuple[int, int, int, int, Op]]] = [[] for _ in instance.headroom_bytes]
-        for (index, kind), at in self.starts.items():
-            copy = instance[index]
-            if kind == W and index in self.fused:
-                continue
-            run = BW if kind == B and index in self.fused else kind
-            # Ops of no duration: F, B, W, and later stages' B's before those of earlier stages.
-            depth = index if kind == F else -index
-            for k in range(copy.num_micro_batches):
-                place = (at + k * self.period, kind.rank_in_chain, k, depth)
-                timed[copy.rank].append((*place, copy.op(run, k)))
-        return [[op for *_, op in sorted(ops)] for ops in timed]
+    maker: CyclicOp
+    reader: CyclicOp
+    us: int
 
 
 class FlushFreeModel:
@@ -121,6 +86,7 @@ class FlushFreeModel:
         for held in instance.held:
             self._add_rank([CyclicOp(index, kind) for index in held for kind in SPLIT])
         self._add_precedences()
+        self._add_links()
         self._add_delays()
         for rank, headroom in enumerate(instance.headroom_bytes):
             if headroom is not None:
@@ -130,13 +96,18 @@ class FlushFreeModel:
         """An upper bound on all start times of at least one feasible order, if there is any.
 
         Where a value waits for a period or more, all ops after it could run a whole period sooner,
-        and less memory is held. Only W's may gain by waiting: those of the first stage with
-        vertical sync, so that no stage is later; and with 2BW, where W's that are late by an update
-        save the second version.
+        and less memory is held. A transfer waits less than a period for its link. Only W's may gain
+        by waiting: those of the first stage with vertical sync, so that no stage is later; and with
+        2BW, where W's that are late by an update save the second version. Stages that hold theirs
+        in turn may gain by any wait; but no F of 2BW comes k + 1 periods or more before its W, and
+        all F's and B's come between F and W of the first stage.
         """
         instance, idle = self.instance, 2 * len(self.instance) + 6
+        idle += sum(map(len, self._links.values()))
         is_limited = any(headroom is not None for headroom in instance.headroom_bytes)
         if self.flush_free.consistency == Consistency.TWO_VERSIONS and is_limited:
+            if instance.holds_several:
+                return 2 * (self.flush_free.every + 1) * self.period
             idle += self.flush_free.every
         ways_us = [
             instance.head_us[i] + copy.work_us + copy.duration_us[BW] + instance.round_trip_us[i]
@@ -203,6 +174,36 @@ class FlushFreeModel:
                 self._precede(f, CyclicOp(copy.below, F), copy.down_us)
                 self._precede(CyclicOp(copy.below, B), b, copy.up_us)
 
+    @cached_property
+    def _links(self) -> dict[tuple[int, int], list[_Transfer]]:
+        """The transfers of each directed link that has several in a micro-batch."""
+        found: dict[tuple[int, int], list[_Transfer]] = {}
+        for one in self._transfers():
+            ends = self.instance[one.maker.copy].rank, self.instance[one.reader.copy].rank
+            if ends[0] != ends[1]:
+                found.setdefault(ends, []).append(one)
+        return {ends: transfers for ends, transfers in found.items() if len(transfers) > 1}
+
+    def _transfers(self) -> Iterator[_Transfer]:
+        for index, copy in enumerate(self.instance.copies):
+            if copy.below is not None:
+                f, b = CyclicOp(index, F), CyclicOp(index, B)
+                below_f, below_b = CyclicOp(copy.below, F), CyclicOp(copy.below, B)
+                yield _Transfer(f, below_f, copy.down_us)
+                yield _Transfer(below_b, b, copy.up_us)
+
+    def _add_links(self) -> None:
+        """Let each link serve its transfers one at a time, in the order of their makers."""
+        for transfers in self._links.values():
+            begin = {one: self.cp.new_int_var(0, self.latest, "") for one in transfers}
+            for one, at in begin.items():
+                self.cp.add(at >= self.start[one.maker] + self._duration(one.maker))
+                self.cp.add(self.start[one.reader] >= at + self._ticks(one.us))
+            for one, other in permutations(transfers, 2):
+                height = self.height[one.maker, other.maker]
+                end = begin[one] + self._ticks(one.us)
+                self.cp.add(begin[other] + self.period * height >= end)
+
     def _precede(self, first: CyclicOp, second: CyclicOp, lag_us: int) -> None:
         end = self.start[first] + self._duration(first)
         self.cp.add(self.start[second] >= end + self._ticks(lag_us))
@@ -217,36 +218,14 @@ class FlushFreeModel:
         """The micro-batches without an update when F of a copy runs."""
         return -self._run(CyclicOp(index, W), CyclicOp(index, F))
 
-    @cached_property
-    def _first(self) -> int:
-        return self.instance.index[0, 0]
-
     def _add_delays(self) -> None:
         """Let every version be there when it is read."""
+        first = self.instance.index[0, 0]
         for index in self._copies:
             if self.flush_free.consistency == Consistency.VERTICAL:
-                self.cp.add(self._late(index) <= self._late(self._first))
+                self.cp.add(self._late(index) <= self._late(first))
             elif self.flush_free.consistency == Consistency.TWO_VERSIONS:
                 self.cp.add(self._late(index) <= self.flush_free.every)
-
-    def _stashed_bytes(self, index: int, x: CyclicOp, *, after: bool) -> LinearExpression:
-        """The bytes of a copy's versions but the newest, before a run of x or right after W."""
-        size = self.flush_free.problem.costs.stages[self.instance[index].stage].parameter_bytes
-        ahead = self._run(CyclicOp(index, B), x) - self._run(CyclicOp(index, W), x) - int(after)
-        match self.flush_free.consistency:
-            case Consistency.NONE:
-                return 0
-            case Consistency.TWO_VERSIONS:
-                is_held = self.cp.new_bool_var("")
-                self.cp.add(ahead >= self.flush_free.every).only_enforce_if(~is_held)
-                return size * is_held
-            case Consistency.VERTICAL:
-                late = self._late(self._first)
-            case Consistency.STASH:
-                late = self._late(index)
-        stashed = self.cp.new_int_var(0, self.most + 1, "")
-        self.cp.add(stashed >= late - ahead)
-        return size * stashed
 
     # Memory
 
@@ -254,9 +233,10 @@ class FlushFreeModel:
         """Keep the limit of a rank while any of its ops runs, and after it."""
         ops = [CyclicOp(index, kind) for index in held for kind in SPLIT]
         delta = {op: self.instance[op.copy].delta_bytes[op.kind] for op in ops}
+        versions = StashedVersions(self.cp, self.flush_free, self.instance, self._run, self.most)
         for x in ops:
             kept = cp_model.LinearExpr.sum([delta[y] * self._run(y, x) for y in ops])
-            stashes = self._stashes(held, x)
+            stashes = versions.at_most(held, x)
             peak_above = self.instance[x.copy].peak_above_bytes
             fused = None if x.kind == F else self.fused.get(x.copy)
             split = True if fused is None else ~fused
@@ -265,19 +245,11 @@ class FlushFreeModel:
                 self._keep(kept + peak_above[BW], stashes, headroom, fused)
             if x.kind == W:
                 updating = kept + delta[x] + peak_above[STEP]
-                self._keep(updating, self._stashes(held, x, after=x.copy), headroom, only=True)
+                self._keep(updating, [versions.after_update(held, x)], headroom, only=True)
 
-    def _stashes(self, held: tuple[int, ...], x: CyclicOp, after: int | None = None) -> Stashes:
-        """The bytes of stashed versions that a rank holds at once, before x or after a copy's W.
-
-        With an update every k micro-batches, two stages of a rank may hold their second versions
-        in turn. So in a relaxed model each stage's counts by itself.
-        """
-        stashes = [self._stashed_bytes(index, x, after=index == after) for index in held]
-        is_apart = self._is_relaxed and self.flush_free.consistency == Consistency.TWO_VERSIONS
-        return stashes if is_apart else [sum(stashes)]
-
-    def _keep(self, level: LinearExpression, stashes: Stashes, most: int, only: Literal) -> None:
+    def _keep(
+        self, level: LinearExpression, stashes: list[LinearExpression], most: int, only: Literal
+    ) -> None:
         for stash in stashes:
             self.cp.add(level + stash <= most).only_enforce_if(only)
 
