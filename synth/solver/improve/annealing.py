@@ -9,7 +9,8 @@ would judge it, at the cost of the part that the move changes:
 
 A round begins from the best order known with one of the bufferings (`buffering_race`), at a
 temperature that falls from a share of the mean op duration to nearly nothing. After each round its
-best order is tried with all other bufferings. The effort is counted in ops moved and timed, so a search is repeatable.
+best order is tried with all other bufferings. The effort is counted in ops moved and timed, so a
+search is repeatable.
 """
 
 import math
