@@ -42,6 +42,7 @@ def frontier(
     objective: str = "makespan",
     partition: str | Sequence[int] = EVEN,
     recompute: str = "none",
+    weights: str = "stay",
     link: str | Sequence[str] | None = None,
     points: int = 8,
     time_limit: str | float = 30,
@@ -65,6 +66,7 @@ def frontier(
         objective: the time to minimize, as of `synth.solve`.
         partition: layers per stage, `"even"`, or `"auto"`: search it for each point.
         recompute: as of `synth.solve`, but no single layers.
+        weights: as of `synth.solve`; with `"auto"` the pipelines have the `placement`.
         link: latency and bandwidth instead of the profile's, as of `synth.solve`.
         points: number of memory limits to solve for, 2 or more.
         time_limit: of each point, in seconds.
@@ -102,6 +104,7 @@ def frontier(
         partition=numbers_text(partition, "partition") or EVEN,
         recompute=recompute_text(recompute) or NONE,
         time_limit=limit,
+        weights=option_text(weights, "weights", "'stay', 'ring', 'gather' or 'auto'"),
     )
     effort = Effort(
         whole_number(points, "points"),
@@ -119,4 +122,5 @@ def frontier(
         on_point=on_point,
         recompute=curve.recompute,
         search_partitions=curve.search_partitions,
+        candidates=curve.candidates,
     )

@@ -34,6 +34,7 @@ from synth.cli.read.options import (
     RanksOption,
     RecomputeOption,
     SeedOption,
+    WeightsOption,
     width_option,
 )
 from synth.cli.read.pictures import CurvePictureOption, check_pictures
@@ -73,6 +74,7 @@ def command(
     objective: ObjectiveOption = "makespan",
     partition: AnyPartitionOption = "even",
     recompute: RecomputeOption = "none",
+    weights: WeightsOption = "stay",
     link: LinkOption = None,
     peak_flops: PeakFlopsOption = None,
     points: Annotated[int, typer.Option(min=2, help="Number of memory limits to solve for.")] = 8,
@@ -125,6 +127,7 @@ def command(
         partition=partition,
         recompute=recompute,
         time_limit=time_limit,
+        weights=weights,
     )
     pictures = _pictures(output, picture or [], html, profile_name, force)
     check_replaceable(html, PAGE, "--html", force)
@@ -192,7 +195,12 @@ class _Request:
     @property
     def title(self) -> str:
         """The title of the plot."""
-        problem = self.asked.problem
+        problem, candidates = self.asked.problem, self.asked.candidates
+        if candidates is not None:
+            return (
+                f"{self.profile.name} on {problem.num_ranks} ranks ({'; '.join(candidates.names)}),"
+                f" {problem.num_micro_batches} micro-batches"
+            )
         return (
             f"{self.profile.name} on {problem.num_ranks} ranks ({self.placement}), "
             f"{problem.num_micro_batches} micro-batches, in "
@@ -218,6 +226,8 @@ def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
     there = f"; {len(begun.points)} points are there already" if begun else ""
     sizes = ",".join(map(str, problem.partition or ()))
     how = "in the best partition" if asked.search_partitions else f"as {sizes}"
+    if asked.candidates is not None:
+        how = f"with {'; '.join(asked.candidates.names)}"
     talk(
         f"{request.profile.name}: {problem.num_ranks} ranks {how}, {problem.num_micro_batches} "
         f"micro-batches;"
@@ -235,6 +245,7 @@ def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
             stop=stop,
             recompute=asked.recompute,
             search_partitions=asked.search_partitions,
+            candidates=asked.candidates,
         )
         return traced, stop.is_set()
 
@@ -263,6 +274,7 @@ def _begun(request: _Request) -> "MemoryCurve | None":
             asked.problem,
             asked.recompute,
             search_partitions=asked.search_partitions,
+            candidates=asked.candidates,
         ),
     )
     if differs is not None:

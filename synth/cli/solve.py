@@ -145,7 +145,7 @@ def command(
             versions=versions,
         )
     )
-    if asked.travelling:
+    if asked.travelling and (asked.target is None or dry_run):
         solve_weights(asked, format, is_dry=dry_run)
     elif asked.candidates is not None and asked.target is None and not dry_run:
         solve_candidates(asked.request, asked.candidates, format)
@@ -158,6 +158,6 @@ def command(
     elif is_steady(target):
         solve_steady(asked.request, format)
     elif asked.target is not None:
-        solve_least(asked.request, asked.target, format)
+        solve_least(asked.request, asked.target, format, asked.weight_candidates)
     else:
         solve_within_limits(asked.request, format)

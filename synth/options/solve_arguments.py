@@ -34,6 +34,7 @@ from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
     from synth.plan.choose.candidates import Chosen
+    from synth.plan.weights.candidates import WeightCandidates
     from synth.plan.weights.choice import TravelCandidate
     from synth.schedule.files.plan_file import Plan
     from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
@@ -87,6 +88,25 @@ class AskedSolve(NamedTuple):
     target: TimeTarget | None
     travelling: "tuple[TravelCandidate, ...]" = ()
     flush_free: "FlushFreeProblem | None" = None
+
+    @property
+    def weight_candidates(self) -> "WeightCandidates | None":
+        """The candidates of a search for the least memory; None if weights stay.
+
+        With auto the pipelines are those of one placement.
+        """
+        from synth.plan.choose.candidates import Candidate
+        from synth.plan.weights.candidates import WeightCandidates
+
+        if not self.travelling:
+            return None
+        request = self.request
+        if request.arguments["weights"] != AUTO:
+            return WeightCandidates(self.travelling)
+        name = request.arguments["placement"]
+        return WeightCandidates(
+            self.travelling, (Candidate(name, request.problem, request.recompute),)
+        )
 
     def search(
         self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
@@ -172,7 +192,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
         and chooses_layers(chosen, len(profile.layers), parse_seconds(given.time_limit)),
         num_pipelines=given.data_parallel,
     )
-    travelling = read_travelling(as_given, asked)
+    travelling = read_travelling(given.weights, as_given.placement, given.ranks, asked)
     if travelling and given.weights != AUTO:
         candidates, problem = None, travelling[0].travel.problem
     else:

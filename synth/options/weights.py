@@ -1,5 +1,6 @@
 """Reading `--weights`, and the options that do not go with it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from synth.messages import talk
 from synth.options.conflicts import refuse_beside
 from synth.options.keywords import word
 from synth.options.partition import EVEN, read_sizes
+from synth.options.target import is_steady
 from synth.units import shown
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from synth.schedule.model import Placement
     from synth.solver.problem import Problem
 
-STAY, AUTO = "stay", "auto"
-CHOICES = (STAY, "ring", "gather", AUTO)
+STAY, RING, GATHER, AUTO = "stay", "ring", "gather", "auto"
+CHOICES = (STAY, RING, GATHER, AUTO)
 
 
 def with_weights(given: "SolveArguments") -> "SolveArguments":
@@ -29,7 +31,17 @@ def with_weights(given: "SolveArguments") -> "SolveArguments":
     """
     if given.weights == STAY:
         return given
-    _check(given)
+    others = {
+        f"--target {given.target}": (
+            is_steady(given.target),
+            "a steady state is of weights that stay; give a time or a percentage",
+        ),
+        "--hint": (given.hint is not None, "its search begins from the published schedules"),
+        "--solver milp": (given.solver == "milp", "its model is of weights that stay"),
+    }
+    check_goes_with_weights(
+        given.weights, given.placement, given.partition, given.recompute, others
+    )
     if given.weights == AUTO:
         return given
     return replace(
@@ -40,47 +52,54 @@ def with_weights(given: "SolveArguments") -> "SolveArguments":
     )
 
 
-def _check(given: "SolveArguments") -> None:
-    """Refuse what is for weights that stay with their stages."""
-    if given.weights not in CHOICES:
-        raise SynthError(
-            f"--weights {shown(given.weights)} is not understood; give {', '.join(CHOICES)}"
-        )
-    refused = {
-        "--target": (
-            given.target is not None,
-            "the least memory is searched for weights that stay; give a --mem-limit",
-        ),
-        "--hint": (given.hint is not None, "its search begins from the published schedules"),
-        "--solver milp": (given.solver == "milp", "its model is of weights that stay"),
-    }
-    placement, partition = f"--placement {given.placement}", f"--partition {given.partition}"
+def check_goes_with_weights(
+    weights: str,
+    placement: str | None,
+    partition: str | None,
+    recompute: str | None,
+    others: Mapping[str, tuple[bool, str]],
+) -> None:
+    """Refuse what is for weights that stay with their stages.
+
+    Args:
+        weights: `--weights` as given, but not `stay`.
+        placement: as given; None: not given. So are the next two.
+        others: further options that do not go with it, as `refuse_beside` takes them.
+
+    Raises:
+        SynthError: the word is unknown, or such an option is given.
+    """
+    if weights not in CHOICES:
+        raise SynthError(f"--weights {shown(weights)} is not understood; give {', '.join(CHOICES)}")
+    refused = dict(others)
     another = "leave it out, or give replicated:N with ring or gather"
     of_stages = "give even, or with ring or gather the layers of each stage"
-    if given.weights == AUTO:
+    if weights == AUTO:
         why = "which searches all placements"
-        refused[placement] = given.placement not in (None, AUTO), another
-        refused[partition] = given.partition not in (None, AUTO, EVEN), of_stages
+        refused[f"--placement {placement}"] = placement not in (None, AUTO), another
+        refused[f"--partition {partition}"] = partition not in (None, AUTO, EVEN), of_stages
     else:
         why = "with which every rank runs all stages of its micro-batches"
-        is_copied = given.placement is None or word(given.placement).startswith("replicated")
-        refused[placement] = not is_copied, another
-        refused[partition] = word(given.partition or "") == AUTO, of_stages
-        is_plain = given.recompute is None or word(given.recompute).startswith(("none", "layers:"))
-        refused[f"--recompute {given.recompute}"] = (
+        is_copied = placement is None or word(placement).startswith("replicated")
+        refused[f"--placement {placement}"] = not is_copied, another
+        refused[f"--partition {partition}"] = word(partition or "") == AUTO, of_stages
+        is_plain = recompute is None or word(recompute).startswith(("none", "layers:"))
+        refused[f"--recompute {recompute}"] = (
             not is_plain,
             "give none, or layers such as layers:0-3, which are recomputed within B",
         )
-    refuse_beside(f"--weights {given.weights}", refused, why)
+    refuse_beside(f"--weights {weights}", refused, why)
 
 
 def read_travelling(
-    given: "SolveArguments", asked: "ProblemArguments"
+    weights: str, layout: str | None, ranks: int, asked: "ProblemArguments"
 ) -> "tuple[TravelCandidate, ...]":
     """Return the candidates whose weights travel; none if they stay.
 
     Args:
-        given: the options as given; without a placement there is a choice of stages per rank.
+        weights: `--weights` as given.
+        layout: `--placement` as given; without it there is a choice of stages per rank.
+        ranks: number of ranks.
         asked: makes the problem of a candidate.
 
     Raises:
@@ -88,10 +107,10 @@ def read_travelling(
     """
     from synth.plan.weights.choice import WeightChoice, even_stages, travel_candidates
 
-    movements = WeightChoice(given.weights).movements
+    movements = WeightChoice(weights).movements
     if not movements:
         return ()
-    is_auto = given.weights == AUTO
+    is_auto = weights == AUTO
 
     def problem_on(where: "Placement") -> "Problem":
         return replace(asked, partition=sizes_on(where)).on(where)
@@ -104,8 +123,8 @@ def read_travelling(
 
     found, refusals = travel_candidates(
         movements,
-        None if is_auto else given.placement,
-        given.ranks,
+        None if is_auto else layout,
+        ranks,
         len(asked.profile.layers),
         problem_on,
     )

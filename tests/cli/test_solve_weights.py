@@ -59,7 +59,10 @@ def test_the_least_need_is_shown_without_a_search_and_less_is_refused(synth: Syn
         (("gather", "--partition", "auto"), "--partition auto and --weights gather"),
         (("ring", "--recompute", "all"), "or layers such as layers:0-3"),
         (("gather", "--hint", "zero"), "its search begins from the published schedules"),
-        (("ring", "--mem-limit", "min", "--target", "105%"), "--target and --weights ring"),
+        (
+            ("ring", "--mem-limit", "min", "--target", "steady"),
+            "--target steady and --weights ring, with which every rank runs",
+        ),
         (("ring", "--solver", "milp"), "its model is of weights that stay"),
         (("ring", "--micro-batches", "6"), "given 6 for 4 ranks; give a multiple of 4"),
         (("ring", "--ranks", "1"), "need at least two ranks, given 1"),
@@ -69,6 +72,55 @@ def test_options_that_do_not_go_with_weights_that_travel_are_refused(
     synth: Synth, arguments: tuple[str, ...], words: str
 ) -> None:
     ended = synth(*SOLVE, "--weights", *arguments)
+    assert ended.code == 2 and words in ended.stderr
+
+
+def test_the_least_limit_for_a_target_is_found_with_a_lower_bound(
+    synth: Synth, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    least = ("--mem-limit", "min", "--target", "300%")
+    ended = synth(*SOLVE, "--weights", "auto", *least, "-o", path)
+    assert ended.code == 0, ended.stderr
+    assert "for all candidates that were tried: " in ended.stdout
+    Plan.load(path).check()
+    alone = synth(*SOLVE, "--weights", "gather", *least, "--format", "json")
+    found = json.loads(alone.stdout)
+    assert found["not_below_bytes"] <= found["cap_bytes"]
+    assert found["value_us"] <= found["target_us"]
+
+
+def test_a_curve_of_weights_that_travel_names_them_and_is_of_no_other_problem(
+    synth: Synth, tmp_path: Path
+) -> None:
+    path = tmp_path / "curve.json"
+    problem = ("frontier", NAME, "--ranks", "4", "--micro-batches", "4", "--link", "10us,25GB/s")
+    asked = (*problem, "--time-limit", "1s", "--gap", "80%", "--jobs", "1", "-o", path)
+    ended = synth(*asked, "--points", "2", "--weights", "gather", "--format", "json")
+    assert ended.code == 0, ended.stderr
+    curve = json.loads(ended.stdout)
+    assert curve["candidates"][0] == "gather, replicated:1"
+    assert {point["weights"] for point in curve["points"]} == {"gather"}
+    assert curve["never_below_bytes"] <= curve["points"][0]["cap_bytes"]
+    shown = synth(*asked, "--points", "2", "--weights", "gather")
+    assert "by a closed form" in shown.stdout
+    other = synth(*asked, "--points", "2", "--weights", "ring")
+    assert other.code == 2 and "weights: gather, replicated:1; " in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("gather", "--partition", "auto"), "a curve has one partition for each candidate"),
+        (("ring", "--placement", "v"), "--placement v and --weights ring"),
+        (("auto", "--micro-batches", "6"), "weights can only stay with 6 micro-batches on 4 ranks"),
+    ],
+)
+def test_options_that_do_not_go_with_such_a_curve_are_refused(
+    synth: Synth, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    problem = ("frontier", NAME, "--ranks", "4", "--micro-batches", "4")
+    ended = synth(*problem, "-o", tmp_path / "curve.json", "--weights", *arguments)
     assert ended.code == 2 and words in ended.stderr
 
 

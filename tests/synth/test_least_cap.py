@@ -93,7 +93,7 @@ def test_a_share_is_of_the_best_bound_that_is_known_in_the_end(
         assert found.value_us == optimum_us
         return replace(found, lower_bound_us=next(bounds_us))
 
-    monkeypatch.setattr("synth.plan.memory_curve.least_cap_search.solve_with", proving_slowly)
+    monkeypatch.setattr("synth.plan.memory_curve.cap_search.solve_with", proving_slowly)
     least = least_cap(problem, TimeTarget(share_of_bound=1.0), OPTIONS)
     assert least.target_us == optimum_us
     assert least.found is not None and least.found.value_us == optimum_us

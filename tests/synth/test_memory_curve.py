@@ -17,6 +17,7 @@ from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import MEASURED, OpKind
 from synth.partition_costs import partition_costs
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
+from synth.plan.memory_curve.cap_search import InOnePartition
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, closed, knowledge_of, value_of
 from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.least_cap_search import least_cap
@@ -234,7 +235,8 @@ def test_several_stages_per_rank_have_a_curve_too(objective: Objective) -> None:
 
 def test_a_worker_that_is_killed_is_said_so() -> None:
     costs = uniform_costs(8, forward_us=5, backward_input_us=6, backward_weight_us=3, saved_bytes=3)
-    task = Task(Problem.linear(costs, 32, 18), SolveOptions(time_limit_s=HOURS_S, workers=1))
+    search = InOnePartition(Problem.linear(costs, 32))
+    task = Task(search, SolveOptions(time_limit_s=HOURS_S, workers=1), 18)
     with pytest.raises(RunFailure, match="ended without an answer"), Workers(1) as workers:
         workers.start(task)
         os.kill(workers.pids[0], signal.SIGKILL)
@@ -243,7 +245,8 @@ def test_a_worker_that_is_killed_is_said_so() -> None:
 
 def test_what_nobody_foresaw_in_a_worker_is_told_here() -> None:
     costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=3)
-    no_stage = Task(Problem.linear(costs, 2), SolveOptions(workers=1), recompute=("a",))  # type: ignore[arg-type]
+    search = InOnePartition(Problem.linear(costs, 2), recompute=("a",))  # type: ignore[arg-type]
+    no_stage = Task(search, SolveOptions(workers=1))
     with pytest.raises(RunFailure, match="a solver process failed: "), Workers(1) as workers:
         workers.start(no_stage)
         list(workers.outcomes(300))
@@ -264,7 +267,7 @@ def test_a_refusal_in_a_worker_is_raised_here() -> None:
     with Workers(1) as workers:
         serial = knowledge_of(traced()[0].points).best_within(None)
         assert serial is not None
-        workers.start(Task(problem, SolveOptions(hint=serial.schedule)))
+        workers.start(Task(InOnePartition(problem), SolveOptions(hint=serial.schedule)))
         with pytest.raises(SynthError, match="the hint has 2 ranks and 3 micro-batches"):
             list(workers.outcomes(300))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from synth.cli.answer.choice_page import write_choice
 from synth.report.text.curve import Curve, Dot, Point, plot
 from synth.report.text.tables import fitted_table, milliseconds, size_unit
+from synth.schedule.weight_flow import Route
 from synth.throughput import Throughput, throughput
 from synth.units import format_bytes, format_bytes_both
 
@@ -34,6 +35,11 @@ def _headline(curve: "MemoryCurve", title: str) -> str:
         how = (
             "with the partition of each row, and each bound for all partitions; published "
             "schedules are in the best partition without a memory limit"
+        )
+    if curve.candidates:
+        return (
+            f"{title}\neach row has the best of these, and each bound holds for all of them, in "
+            f"even stages"
         )
     return f"{title}\nall times and bounds are for this placement, {how}"
 
@@ -69,6 +75,7 @@ def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...
     speed = _SPEED_HEAD.format(unit=curve.points[0].workload.unit)
     has_mfu = any(each.speed.mfu is not None for each in figures)
     with_r = curve.choice != ()
+    has_sizes = curve.partition_is_sought or bool(curve.candidates)
     rows = [
         (
             f"{cap_of(plan) / factor:,.3f}",
@@ -83,12 +90,14 @@ def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...
             plan.claim.found_by,
             plan.claim.stopped_by,
             *([",".join(map(str, recomputed(plan.schedule()))) or "none"] if with_r else []),
-            *([_sizes(plan.partition)] if curve.partition_is_sought else []),
+            *([movement_of(plan)] if curve.candidates else []),
+            *([_sizes(plan.partition)] if has_sizes else []),
         )
         for plan, each in zip(curve.points, figures, strict=True)
     ]
     last = ["found by", "status", *(["recomputed\nstages"] if with_r else [])]
-    last += ["layers per stage"] if curve.partition_is_sought else []
+    last += ["weights"] if curve.candidates else []
+    last += ["layers per stage"] if has_sizes else []
     return [
         *header,
         "lower bound\nms",
@@ -159,10 +168,20 @@ class _Figures:
         return rates | self.speed.as_json()
 
 
+def movement_of(plan: "Plan") -> str:
+    """Return the place of a plan's weights, as a word of `--weights`."""
+    flow = plan.schedule().weights
+    if flow is None:
+        return "stay"
+    return "ring" if flow.weights == Route.CHAIN else "gather"
+
+
 def _sentence(curve: "MemoryCurve") -> str:
     least, never = curve.least_cap_bytes, curve.never_below_bytes
-    where = "any" if curve.partition_is_sought else "this"
-    first = f"infeasible below {format_bytes_both(never)} = {never}B, in {where} partition"
+    where = f"in {'any' if curve.partition_is_sought else 'this'} partition"
+    if curve.candidates:
+        where = "by a closed form"
+    first = f"infeasible below {format_bytes_both(never)} = {never}B, {where}"
     if least == never:
         return first
     return f"{first}; always feasible from {format_bytes_both(least)} on"
@@ -178,11 +197,13 @@ def as_json(curve: "MemoryCurve") -> dict[str, Any]:
         "partition": curve.partition,
         "partition_is_sought": curve.partition_is_sought,
         "placement": curve.placement,
+        "candidates": curve.candidates,
         "never_below_bytes": curve.never_below_bytes,
         "points": [
             {
                 "cap_bytes": cap_of(plan),
                 "partition": plan.partition,
+                **({"weights": movement_of(plan)} if curve.candidates else {}),
                 "peak_bytes": plan.claim.peak_bytes,
                 "value_us": value_of(plan),
                 "lower_bound_us": plan.claim.lower_bound_us,

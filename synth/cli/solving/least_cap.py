@@ -9,6 +9,7 @@ from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.errors import SynthError
+from synth.objective import BoundScope
 from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched
 from synth.options.request import Request, announce, announce_sizes, failure_code
@@ -17,11 +18,23 @@ from synth.units import format_bytes, format_bytes_both, format_us
 
 if TYPE_CHECKING:
     from synth.plan.memory_curve.least_cap import LeastCap
+    from synth.plan.weights.candidates import WeightCandidates
     from synth.solver.result import Result
 
 
-def solve_least(request: Request, target: TimeTarget, format: Format) -> None:
+def solve_least(
+    request: Request,
+    target: TimeTarget,
+    format: Format,
+    candidates: "WeightCandidates | None" = None,
+) -> None:
     """Search, save every improvement, and answer.
+
+    Args:
+        request: the problem, and the options of the search.
+        target: the time to meet.
+        format: of the answer.
+        candidates: of `--weights`, to choose from under each limit.
 
     Raises:
         TargetMissed: there is no schedule to give.
@@ -29,22 +42,26 @@ def solve_least(request: Request, target: TimeTarget, format: Format) -> None:
     from synth.plan.memory_curve.least_cap_search import least_cap
 
     is_sought = is_searched(request.arguments["partition"])
-    if is_sought:
+    if candidates is not None:
+        announce_sizes(request)
+        talk(f"weights to try: {'; '.join(candidates.names)}")
+    elif is_sought:
         announce_sizes(request)
     else:
         announce(request)
     progress = _Progress(request)
 
     def work(stop: threading.Event) -> "LeastCap":
-        profile = request.as_run if is_sought else None
+        profile = request.as_run if is_sought and candidates is None else None
         return least_cap(
-            request.problem,
+            request.problem if candidates is None else candidates.problem,
             target,
             options=request.options,
             on_progress=progress,
             stop=stop,
             recompute=request.recompute,
             profile=profile,
+            candidates=None if candidates is None else (candidates, request.as_run),
         )
 
     least = run_interruptibly(work, request.deadline.until(), progress.close)
@@ -121,13 +138,16 @@ def _sentence(least: "LeastCap") -> str:
     """Say the memory limit found, its lower bound, and the partitions that the bound covers."""
     assert least.cap_bytes is not None and least.gap is not None
     proven = "proven the least" if least.gap == 0 else f"gap {percent(least.gap)}"
+    where = least.bound_scope.words
+    if least.bound_scope != BoundScope.CANDIDATES:
+        where += " in this placement"
     return (
         f"target: {least.problem.objective.words} {format_us(least.target_us)} "
         f"({least.target_us} µs) or less\n"
         f"least memory limit, one for all ranks: found {format_bytes_both(least.cap_bytes)} = "
         f"{least.cap_bytes}B,\n"
         f"proven not below {format_bytes_both(least.not_below_bytes)} = "
-        f"{least.not_below_bytes}B, for {least.bound_scope.words} in this placement: {proven}"
+        f"{least.not_below_bytes}B, for {where}: {proven}"
     )
 
 

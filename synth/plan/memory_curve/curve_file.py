@@ -21,6 +21,7 @@ from synth.plan.memory_curve.cap_knowledge import CapKnowledge, Found
 from synth.plan.partition import bounds
 from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
+from synth.plan.weights.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.record import FileRecord, Record
 from synth.schedule.files.claim import Claim
@@ -67,11 +68,14 @@ class MemoryCurve(Displayed, FileRecord):
     search without a cap is there, as the point of the cap from which on its schedule fits.
     `recompute` are the stages that do, as `--recompute` takes them. With `partition_is_sought` each
     point has its own partition, its bound holds for all of them, and `partition` is the most even.
-    Version 2 has the FLOPs of a micro-batch in its plans.
+    `candidates` are the names of those of `--weights`, from which each point has the best, and
+    `placement` and `partition` are those of the first one; there are none if weights stay.
+    Version 2 has the FLOPs of a micro-batch in its plans, version 3 the candidates.
     """
 
     FORMAT: ClassVar[str] = "synth-frontier"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
+    OLDEST: ClassVar[int] = 2
     MADE_BY: ClassVar[str] = "synth frontier"
 
     profile_name: PlainText
@@ -82,6 +86,7 @@ class MemoryCurve(Displayed, FileRecord):
     num_micro_batches: PositiveInt
     objective: str
     recompute: str = "none"
+    candidates: tuple[PlainText, ...] = ()
     never_below_bytes: NonNegativeInt
     least_cap_bytes: NonNegativeInt
     has_end: bool = False
@@ -112,6 +117,8 @@ class MemoryCurve(Displayed, FileRecord):
     @property
     def bound_scope(self) -> BoundScope:
         """Scope of the points' bounds."""
+        if len(self.candidates) > 1:
+            return BoundScope.CANDIDATES
         return BoundScope.ALL if self.partition_is_sought else BoundScope.PARTITION
 
     @property
@@ -174,13 +181,19 @@ def value_of(plan: Plan) -> int:
 
 def difference(one: MemoryCurve | Plan, other: MemoryCurve | Plan) -> str | None:
     """Return how two problems differ, as a word and both values; None if they do not."""
-    for name in ("profile_fingerprint", "placement", "num_micro_batches"):
+    names, others_names = _candidates(one), _candidates(other)
+    is_point = isinstance(one, Plan) or isinstance(other, Plan)
+    if names != others_names and not is_point:
+        there, here = ("; ".join(words) or "stay" for words in (names, others_names))
+        return f"weights: {there} there, {here} here"
+    # Each candidate has a placement and a partition of its own.
+    is_placed = not names and not others_names
+    for name in ("profile_fingerprint", *(["placement"] if is_placed else []), "num_micro_batches"):
         mine, others = getattr(one, name), getattr(other, name)
         if mine != others:
             return f"{name.replace('_', ' ')}: {mine} there, {others} here"
     mine, others = _partition(one), _partition(other)
-    is_point = isinstance(one, Plan) or isinstance(other, Plan)
-    if mine != others and not (is_point and _SEARCHED in (mine, others)):
+    if is_placed and mine != others and not (is_point and _SEARCHED in (mine, others)):
         return f"partition: {mine} there, {others} here"
     mine, others = _recompute(one), _recompute(other)
     if None not in (mine, others) and mine != others:
@@ -194,6 +207,11 @@ def _partition(of: MemoryCurve | Plan) -> tuple[int, ...] | str:
     return _SEARCHED if isinstance(of, MemoryCurve) and of.partition_is_sought else of.partition
 
 
+def _candidates(of: MemoryCurve | Plan) -> tuple[str, ...]:
+    """Return the candidates of a curve; a plan does not name any."""
+    return of.candidates if isinstance(of, MemoryCurve) else ()
+
+
 def _recompute(of: MemoryCurve | Plan) -> str | None:
     """Return the recomputation of a curve; None for a plan, where it is no part of the problem."""
     return of.recompute if isinstance(of, MemoryCurve) else None
@@ -204,7 +222,12 @@ def _objective(of: MemoryCurve | Plan) -> str:
 
 
 def empty_curve(
-    profile: Profile, problem: Problem, recompute: Choice = (), *, search_partitions: bool = False
+    profile: Profile,
+    problem: Problem,
+    recompute: Choice = (),
+    *,
+    search_partitions: bool = False,
+    candidates: WeightCandidates | None = None,
 ) -> MemoryCurve:
     """Return the curve of a problem, without points.
 
@@ -212,6 +235,7 @@ def empty_curve(
         problem: without caps, with its partition.
         recompute: the stages that do.
         search_partitions: each point has a partition of its own.
+        candidates: of `--weights`, if each point has the best of them.
 
     Raises:
         SynthError: there is no partition; or there are no bounds over all partitions to search
@@ -219,7 +243,9 @@ def empty_curve(
     """
     if problem.partition is None:
         raise SynthError("a curve needs the problem's partition, the layers of each stage")
-    if search_partitions:
+    if candidates is not None:
+        never, least = candidates.limits_bytes()
+    elif search_partitions:
         check_partitions_searchable(problem, recompute)
         least = never = smallest_limit_of_any(profile, problem.num_ranks)
     else:
@@ -233,6 +259,7 @@ def empty_curve(
         num_micro_batches=problem.num_micro_batches,
         objective=str(problem.objective),
         recompute=words(recompute),
+        candidates=() if candidates is None else candidates.names,
         never_below_bytes=never,
         least_cap_bytes=least,
     )
@@ -268,6 +295,7 @@ def knowledge_of(points: Iterable[Plan]) -> CapKnowledge:
             value_of(plan),
             claim.peak_bytes,
             claim.found_by,
+            plan.partition,
         )
         known.add(cap_of(plan), found, claim.lower_bound_us, claim.certificate)
     return known

@@ -8,11 +8,12 @@ the largest rectangle. Between neighbours of equal time there is nothing to find
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from synth.errors import SynthError
+from synth.plan.memory_curve.cap_search import CapSearch, cap_search
 from synth.plan.memory_curve.curve_file import (
     FamilyPoint,
     MemoryCurve,
@@ -28,8 +29,8 @@ from synth.plan.memory_curve.curve_file import (
 )
 from synth.plan.memory_curve.workers import Task, TaskResult, Workers
 from synth.plan.recompute.choice import Choice
-from synth.plan.recompute.repartition import repartitioned
 from synth.plan.tuning import CURVE
+from synth.plan.weights.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 from synth.solver.options import SolveOptions
@@ -90,6 +91,7 @@ def trace(
     recompute: Choice = (),
     *,
     search_partitions: bool = False,
+    candidates: WeightCandidates | None = None,
 ) -> MemoryCurve:
     """Trace the curve: the best time and its lower bound under limits that are one for all ranks.
 
@@ -107,6 +109,8 @@ def trace(
         stop: set it, from any thread, to return the curve so far within about a second.
         recompute: the stages that recompute at every point; None: chosen at each point.
         search_partitions: search the best partition for each point.
+        candidates: those of `--weights` to choose from at each point; the problem is that of the
+            first one.
 
     Raises:
         SynthError: the problem has memory limits or no partition; `begun` is of another problem;
@@ -114,13 +118,21 @@ def trace(
     """
     if problem.caps_bytes is not None:
         raise SynthError("the problem has memory limits, which a curve varies; give none")
-    curve = empty_curve(profile, problem, recompute, search_partitions=search_partitions)
+    curve = empty_curve(
+        profile, problem, recompute, search_partitions=search_partitions, candidates=candidates
+    )
     if begun is not None:
         differs = difference(begun, curve)
         if differs is not None:
             raise SynthError(f"what was begun is the curve of another problem: {differs}")
         curve = begun.replace(points=closed(begun.points))
-    tracing = _Tracing(profile, problem, effort or Effort(), curve, on_point)
+    search = cap_search(
+        problem,
+        recompute,
+        profile if search_partitions else None,
+        None if candidates is None else (candidates, profile),
+    )
+    tracing = _Tracing(profile, search, effort or Effort(), curve, on_point)
     return tracing.run(stop or threading.Event())
 
 
@@ -130,12 +142,12 @@ class _Tracing:
     def __init__(
         self,
         profile: Profile,
-        problem: Problem,
+        search: CapSearch,
         effort: Effort,
         curve: MemoryCurve,
         on_point: OnPoint | None,
     ) -> None:
-        self.profile, self.problem, self.effort = profile, problem, effort
+        self.profile, self.search, self.effort = profile, search, effort
         self.curve, self.on_point = curve, on_point
         self.pending: list[int | None] = []
 
@@ -219,32 +231,20 @@ class _Tracing:
 
     def _task(self, cap: int | None) -> Task:
         known = knowledge_of(self.curve.points)
-        hint, effort = known.best_within(cap), self.effort
+        best, effort = known.best_within(cap), self.effort
         options = SolveOptions(
             time_limit_s=effort.time_limit_s,
             gap=effort.gap,
             workers=effort.workers,
             seed=effort.seed,
-            hint=hint.schedule if hint else None,
         )
-        caps = None if cap is None else (cap,) * self.problem.num_ranks
-        capped, bound_us = replace(self.problem, caps_bytes=caps), known.bound_us(cap)
-        if not self.curve.partition_is_sought:
-            return Task(capped, options, bound_us, self.curve.choice)
-        options = replace(options, hint=None)  # in another partition it may not fit
-        plans = self.curve.points
-        keeping = [plan for plan in plans if cap is None or max(plan.claim.peak_bytes) <= cap]
-        start = repartitioned(self.profile, capped, ())
-        if best := min(keeping, key=value_of, default=None):
-            start = replace(capped, costs=best.costs, partition=best.partition)
-        return Task(start, options, bound_us, self.curve.choice, self.profile)
+        return Task(self.search, options, cap, known.bound_us(cap), best)
 
     # Results
 
     def _take(self, outcome: TaskResult) -> None:
         """Add a point; without a limit, at the limit from which on its schedule fits."""
-        caps, found = outcome.task.problem.caps_bytes, outcome.found
-        cap = None if caps is None else caps[0]
+        cap, found = outcome.task.cap_bytes, outcome.found
         self.pending.remove(cap)
         if found is None:
             raise SynthError(
@@ -270,7 +270,7 @@ class _Tracing:
             self.on_point(self.curve)
 
     def _family(self, baseline: Baseline) -> FamilyPoint:
-        value_us = self.problem.objective.value_us(baseline)
+        value_us = self.search.problem.objective.value_us(baseline)
         return FamilyPoint(
             name=baseline.name, value_us=value_us, peak_bytes=max(baseline.peak_bytes)
         )

@@ -12,20 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from synth.errors import SynthError
-from synth.objective import BoundScope
-from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
-from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge, ConditionalStop, Found
+from synth.plan.memory_curve.cap_search import CapSearch, cap_search
 from synth.plan.memory_curve.curve_file import check_partitions_searchable
 from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
-from synth.plan.partition.balance import smallest_limit_of_any
-from synth.plan.partition.bounds import with_partition
-from synth.plan.partition.stage_table import StageTable
-from synth.plan.recompute.choice import Choice, limits_bytes, solve_with
-from synth.plan.recompute.repartition import repartitioned
+from synth.plan.recompute.choice import Choice
 from synth.plan.tuning import LEAST_CAP
+from synth.plan.weights.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
@@ -43,6 +37,7 @@ def least_cap(
     stop: threading.Event | None = None,
     recompute: Choice = (),
     profile: Profile | None = None,
+    candidates: tuple[WeightCandidates, Profile] | None = None,
 ) -> LeastCap:
     """Minimize the memory limit, one for all ranks, under which a schedule meets a target.
 
@@ -56,6 +51,8 @@ def least_cap(
         recompute: the stages that recompute; None: chosen under each limit.
         profile: of the problem's costs: search the best partition under each limit, with proofs
             for all partitions. None: keep the partition.
+        candidates: of `--weights` to choose from under each limit, with the profile of their costs;
+            the problem is that of the first one.
 
     Raises:
         SynthError: the problem has memory limits; or the search is to be deterministic, which it is
@@ -69,15 +66,8 @@ def least_cap(
     stop = stop or threading.Event()
     if profile is not None:
         check_partitions_searchable(problem, recompute)
-    return _Bisection(
-        problem,
-        target,
-        options=options,
-        on_progress=on_progress,
-        stop=stop,
-        recompute=recompute,
-        profile=profile,
-    ).run()
+    search = cap_search(problem, recompute, profile, candidates)
+    return _Bisection(search, target, options, on_progress, stop).run()
 
 
 class _Bisection:
@@ -85,36 +75,24 @@ class _Bisection:
 
     def __init__(
         self,
-        problem: Problem,
+        search: CapSearch,
         target: TimeTarget,
         options: SolveOptions,
         on_progress: OnProgress | None,
         stop: threading.Event,
-        recompute: Choice,
-        profile: Profile | None,
     ) -> None:
-        self.problem, self.options, self.stop = problem, options, stop
-        self.recompute, self.profile = recompute, profile
-        self.table = None if profile is None else StageTable(profile)
+        self.search, self.options, self.stop = search, options, stop
         # A target relative to the bound changes whenever the bound without a limit rises.
         self.target, self.target_us = target, target.time_us or 0
         self.on_progress = on_progress
         self.began = time.monotonic()
         self.knowledge = CapKnowledge()
-        # Breakpoints are sums over ops in one partition and without R; otherwise every limit may
-        # differ from its neighbours.
-        self.breakpoints = CapBreakpoints(problem) if recompute == () and profile is None else None
-        self.not_below = self._least_need()
+        self.breakpoints = search.breakpoints()
+        self.not_below = search.limits_bytes()[0]
         self.open: list[int] = []
         self.share, self.num_looks = LEAST_CAP.cap_share, 0
         self.baselines: tuple[Baseline, ...] = ()
-        self.baselines_partition = problem.partition
-
-    def _least_need(self) -> int:
-        """Return a limit below which no schedule fits."""
-        if self.profile is None:
-            return limits_bytes(self.problem, self.recompute)[0]
-        return smallest_limit_of_any(self.profile, self.problem.num_ranks)
+        self.baselines_partition = search.problem.partition
 
     def run(self) -> LeastCap:
         self._look_without_cap()
@@ -141,7 +119,7 @@ class _Bisection:
 
     def _published_caps(self) -> list[int]:
         """Yield the least memory limit of the published schedules that meet the target, if any."""
-        objective = self.problem.objective
+        objective = self.search.problem.objective
         peaks = [
             max(baseline.peak_bytes)
             for baseline in self.baselines
@@ -180,17 +158,16 @@ class _Bisection:
         """Search under a memory limit until the target is met or proven impossible."""
 
         def is_decided(now: Incumbent) -> bool:
-            # With a search for partitions, a bound of those tried so far decides nothing.
-            holds = self.profile is None or now.bound_scope == BoundScope.ALL
-            bound_us, target_us = now.lower_bound_us if holds else 0, self.target_us
+            # A bound of some partitions or candidates decides nothing.
+            bound_us = now.lower_bound_us if self.search.holds(now) else 0
+            target_us = self.target_us
             if cap is None:
                 target_us = max(target_us, self.target.in_us(bound_us))
             return now.value_us <= target_us or bound_us > target_us
 
         enough = ConditionalStop(self.stop, is_decided)
         result = self._solve(cap, share, enough, enough)
-        # A schedule that fits in none of the partitions tried may fit in another one.
-        is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and self.profile is None
+        is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and self.search.proves_infeasible
         missed = is_impossible or self.knowledge.bound_us(cap) > self.target_us
         if cap is not None and missed:
             self.not_below = max(self.not_below, cap + 1)
@@ -203,19 +180,13 @@ class _Bisection:
     ) -> Result:
         left_s = self._left_s()
         limit_s = min(left_s, max(LEAST_CAP.shortest_s, share * left_s))
-        caps = None if cap is None else (cap,) * self.problem.num_ranks
         best = self.knowledge.best_within(cap)
         # A limit that is searched again is searched with another seed.
         seed, self.num_looks = self.options.seed + self.num_looks, self.num_looks + 1
-        options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=None, seed=seed)
-        capped = replace(self.problem, caps_bytes=caps)
-        if self.profile is None:
-            hint = best.schedule if best else self.options.hint if cap is None else None
-            watch = enough.watch if enough else None
-            options = replace(options, hint=hint)
-            result = solve_with(capped, self.recompute, options, lambda on: watch, stop)
-        else:
-            result = self._solve_any(self.profile, capped, best, options, stop, enough)
+        hint = self.options.hint if cap is None else None
+        options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=hint, seed=seed)
+        watch = None if enough is None else enough.watch
+        result = self.search.solve(cap, best, options, watch, stop)
         self.knowledge.add(cap, Found.of_result(result), result.lower_bound_us, result.certificate)
         if cap is None:
             self.target_us = self.target.in_us(self.knowledge.bound_us(None))
@@ -223,41 +194,10 @@ class _Bisection:
             self._keep_hint()
         return result
 
-    def _solve_any(
-        self,
-        profile: Profile,
-        capped: Problem,
-        best: Found | None,
-        options: SolveOptions,
-        stop: threading.Event,
-        enough: ConditionalStop | None,
-    ) -> Result:
-        """Solve with a search for partitions, from that of the best plan that fits."""
-        start = (
-            repartitioned(profile, capped, ())
-            if best is None
-            else self._in_partition_of(best, capped)
-        )
-        watch = None if enough is None else enough.watch
-        return solve_best_of(
-            [Candidate("", start)],
-            profile,
-            Partitioning.SEARCHED,
-            options,
-            lambda problem: watch,
-            stop,
-        ).result
-
-    def _in_partition_of(self, found: Found, problem: Problem) -> Problem:
-        """Return the problem in the partition of a schedule found."""
-        if self.table is None or found.partition in (None, problem.partition):
-            return problem
-        return with_partition(self.table, problem, found.partition)
-
     def _keep_hint(self) -> None:
         """Keep the hint as a result: it may be slower, but in less memory."""
         schedule = self.options.hint
-        kept = None if schedule is None else evaluate(self.problem, schedule, "hint")
+        kept = None if schedule is None else evaluate(self.search.problem, schedule, "hint")
         if kept is not None:
             self.knowledge.schedules.append(
                 Found.of(
@@ -290,7 +230,7 @@ class _Bisection:
 
     def _answer(self) -> LeastCap:
         found, fastest = self.knowledge.least_for(self.target_us), self.knowledge.best_within(None)
-        problem = self.problem if found is None else self._in_partition_of(found, self.problem)
+        problem = self.search.problem if found is None else self.search.problem_of(found)
         bound_us = self.knowledge.bound_us(None)
         bound = self.knowledge.bound(None if found is None else found.peak)
         return LeastCap(
@@ -304,7 +244,7 @@ class _Bisection:
             stopped_by=self._reason(),
             baselines=self.baselines if problem.partition == self.baselines_partition else (),
             wall_s=time.monotonic() - self.began,
-            bound_scope=BoundScope.PARTITION if self.profile is None else BoundScope.ALL,
+            bound_scope=self.search.scope,
             certificate=bound.certificate,
         )
 

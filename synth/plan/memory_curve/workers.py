@@ -18,29 +18,24 @@ from types import TracebackType
 
 from synth.certificate import Certificate
 from synth.errors import RunFailure, SynthError
-from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
 from synth.plan.memory_curve.cap_knowledge import ConditionalStop, Found
-from synth.plan.recompute.choice import Choice, solve_with
-from synth.profile import Profile
+from synth.plan.memory_curve.cap_search import CapSearch
 from synth.solver.options import SolveOptions
-from synth.solver.problem import Problem
 from synth.solver.result import Baseline, StoppedBy, relative_gap
 
 
 @dataclass(frozen=True)
 class Task:
-    """A problem to solve; the search ends early once the gap to a known bound is small enough.
+    """A search under a memory limit; it ends early once the gap to a known bound is small enough.
 
-    `recompute` are the stages that recompute. With a profile the partition is searched, from that
-    of the problem on.
+    `best` is the best known schedule that keeps the limit.
     """
 
-    problem: Problem
+    search: CapSearch
     options: SolveOptions
+    cap_bytes: int | None = None
     known_bound_us: int = 0
-    recompute: Choice = ()
-    profile: Profile | None = None
+    best: Found | None = None
 
 
 @dataclass(frozen=True)
@@ -184,20 +179,7 @@ def _solve(task: Task, stop: threading.Event) -> TaskResult:
     enough = ConditionalStop(
         stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap
     )
-    if task.profile is None:
-        result = solve_with(
-            task.problem, task.recompute, task.options, lambda on: enough.watch, enough
-        )
-    else:
-        candidate = Candidate("", task.problem, task.recompute)
-        result = solve_best_of(
-            [candidate],
-            task.profile,
-            Partitioning.SEARCHED,
-            task.options,
-            lambda problem: enough.watch,
-            enough,
-        ).result
+    result = task.search.solve(task.cap_bytes, task.best, task.options, enough.watch, enough)
     ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
     return TaskResult(
         task,

@@ -9,23 +9,18 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from synth.certificate import Proven
-from synth.families import generate
-from synth.objective import BoundScope, Spans
-from synth.op_kinds import OpKind
+from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial, why_ended
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.choice import bound_us
 from synth.plan.weights.choice import TravelCandidate
+from synth.plan.weights.data_parallel import data_parallel_trial
 from synth.profile import Profile
-from synth.schedule.memory import exceeds_caps
-from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Incumbent, StoppedBy, rank_key, relative_gap
-from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.result import Baseline, Incumbent, rank_key, relative_gap
+from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import TRAVEL
-from synth.solver.weights.travel_bounds import backward_us
 from synth.solver.weights.travel_search import TravelSearch
 
 Listener = Callable[[Problem], OnImprovement | None]
@@ -99,7 +94,7 @@ class _Choosing:
             self._search(index, share_s)
         others: list[Trial] = []
         if staying:
-            others.append(_data_parallel(self.trials[0].problem, self.options, self._listener))
+            others.append(self._data_parallel())
             others += self._search_staying(staying, profile, partitioning, others)
         while chances := self._chances(others):
             part_s = max(TRAVEL.shortest_part_s, self.left_s / (2 * len(chances)))
@@ -141,6 +136,10 @@ class _Choosing:
             )
         ]
 
+    def _data_parallel(self) -> Trial:
+        problem = self.trials[0].problem
+        return data_parallel_trial(problem, self.options, self._listener(problem))
+
     def _search_staying(
         self,
         staying: Sequence[Candidate],
@@ -166,6 +165,9 @@ class _Choosing:
         best = trials[0].found
         if best is None or not possible:
             found = next(trial.found for trial in trials if trial.found is not None)
+            if len(possible) > 1:
+                us = min(trial.lower_bound_us for trial in possible)
+                found = replace(found, lower_bound_us=us, certificate=None)
             return Chosen(found, tuple(trials))
         least_us = min(trial.lower_bound_us for trial in possible)
         baselines: dict[str, Baseline] = {
@@ -192,38 +194,3 @@ class _Choosing:
 
 def _baselines(trial: Trial) -> tuple[Baseline, ...]:
     return () if trial.found is None else trial.found.baselines
-
-
-# Data parallelism
-
-
-def _data_parallel(problem: Problem, options: SolveOptions, listener: Listener) -> Trial:
-    """The published schedule of data parallelism: there is no order to search.
-
-    Each rank runs one micro-batch after another, which needs the least memory, and gradients are
-    reduced as soon as they are complete.
-    """
-    name = "data-parallel"
-    state = SearchState(problem, options, listener(problem), None)
-    state.raise_bound(Proven.by_closed_forms(_bound_us(problem)))
-    schedule = generate(name, problem.num_ranks, problem.num_micro_batches)
-    alone = None
-    if schedule.placement == problem.placement:
-        alone = evaluate(replace(problem, caps_bytes=None), schedule, name)
-    if alone is not None and not exceeds_caps(alone.peak_bytes, problem.caps_bytes):
-        state.offer(alone)
-    message = "a copy of the model on every rank exceeds the memory limit"
-    stopped_by = StoppedBy.INFEASIBLE if state.best is None else StoppedBy.EXHAUSTED
-    found = state.result(stopped_by, message)
-    return Trial(Candidate(name, problem), found.lower_bound_us, found, is_over=True)
-
-
-def _bound_us(problem: Problem) -> int:
-    """The work of the rank with most micro-batches, and the last reduction and STEPs behind it."""
-    rounds = -(-problem.num_micro_batches // problem.num_ranks)
-    stages = problem.costs.stages
-    work_us = rounds * sum(stage.duration_us[OpKind.F] + backward_us(stage) for stage in stages)
-    steps_us = [stage.duration_us[OpKind.STEP] for stage in stages]
-    last_us = min(problem.reduction_us(stage) + us for stage, us in enumerate(steps_us))
-    us = work_us + max(last_us, sum(steps_us))
-    return problem.objective.value_us(Spans(us, us))

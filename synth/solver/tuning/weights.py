@@ -25,6 +25,11 @@ class TravelTuning:
         (8, 32),
         (99, 999),
     )
+    # The choices on a ring with which the least memory is tried: buffers of receives and sends,
+    # ops before the first reader, and stages that are open at once.
+    frugal_bufferings: tuple[tuple[int, int], ...] = ((0, 0), (0, 1), (1, 0))
+    frugal_aheads: tuple[int, ...] = (0, 3)
+    frugal_most_open: tuple[int | None, ...] = (1, 2, None)
     # Other choices tried for the best first orders between two runs of annealing.
     batch: int = 40
     # Times that visits are placed again with less room, if a rank exceeds its limit.

@@ -54,10 +54,8 @@ def first_orders(travel: TravelProblem) -> dict[ComputeOrder, str]:
     found: dict[ComputeOrder, str] = {}
     for size in range(1, rounds + 1):
         name = f"groups of {size}" if size > 1 else "one by one"
-        order = tuple(_groups(num_stages, rounds, size))
-        found.setdefault(order, name)
-        found.setdefault(all_split(order), f"{name}, B and W apart")
-        found.setdefault(tuple(_weights_last(num_stages, rounds, size)), f"{name}, W last")
+        for order, title in _of_groups(num_stages, rounds, size, name).items():
+            found.setdefault(order, title)
     for word in _RING_ORDERS:
         if word == "wzb1" and num_stages % 2:
             continue
@@ -70,6 +68,19 @@ def first_orders(travel: TravelProblem) -> dict[ComputeOrder, str]:
         found.setdefault(order, word)
         found.setdefault(all_split(order), f"{word}, B and W apart")
         found.setdefault(all_fused(order), f"{word}, fused")
+    return found
+
+
+def orders_of_one_by_one(travel: TravelProblem) -> dict[ComputeOrder, str]:
+    """The orders in which a rank ends a micro-batch before the next one, with their names."""
+    return _of_groups(len(travel.stages), travel.rounds, 1, "one by one")
+
+
+def _of_groups(num_stages: int, rounds: int, size: int, name: str) -> dict[ComputeOrder, str]:
+    order = tuple(_groups(num_stages, rounds, size))
+    found = {order: name}
+    found.setdefault(all_split(order), f"{name}, B and W apart")
+    found.setdefault(tuple(_weights_last(num_stages, rounds, size)), f"{name}, W last")
     return found
 
 

@@ -72,7 +72,11 @@ def levels_that_may_fit(travel: TravelProblem) -> list[Sharded]:
 
 
 def needed_bytes(travel: TravelProblem, sharded: Sharded) -> list[int]:
-    """The least memory of each rank: what it keeps, and one op of one micro-batch."""
+    """The least memory of each rank: what it keeps, and one op of one micro-batch.
+
+    W and BW also hold the sum of their stage's gradients, unless gradients are kept whole. A
+    backward in two ops needs that in W, where weights and earlier activations may be gone.
+    """
     problem, flow = travel.problem, travel.flow(sharded)
     found = []
     for rank in range(travel.num_ranks):
@@ -82,8 +86,13 @@ def needed_bytes(travel: TravelProblem, sharded: Sharded) -> list[int]:
             weights = stage.parameter_bytes if is_away else 0
             first = below + stage.rise_bytes[F]
             below += stage.saved_bytes
-            back = below + min(stage.rise_bytes[B], stage.rise_bytes[BW])
-            most = max(most, weights + max(first, back))
+            added = 0 if sharded == Sharded.OPTIMIZER else stage.gradient_bytes
+            whole = weights + below + stage.rise_bytes[BW] + added
+            apart = max(
+                weights + below + stage.rise_bytes[B],
+                stage.saved_w_bytes + stage.rise_bytes[W] + added,
+            )
+            most = max(most, weights + first, min(whole, apart))
         found.append(most + kept_bytes(problem.costs, problem.placement, flow, rank))
     return found
 

@@ -27,6 +27,7 @@ from synth.solver.weights.compute_order import ComputeOrder, changed
 from synth.solver.weights.equal_ranks import on_two_ranks
 from synth.solver.weights.first_orders import first_orders, published
 from synth.solver.weights.gather_proof import is_small, prove_gathers
+from synth.solver.weights.least_memory import least_memory
 from synth.solver.weights.programs import make_schedule
 from synth.solver.weights.travel import (
     TravelProblem,
@@ -157,7 +158,15 @@ class TravelSearch:
             if next(self._evaluations, None) is None:
                 self._is_exhausted = True
                 break
+        if self.state.best is None and self._levels and not self.state.budget.stop.is_set():
+            self._offer_least_memory()
         return self._result()
+
+    def _offer_least_memory(self) -> None:
+        """Offer the schedule of the least known memory, if it fits."""
+        found = least_memory(self.travel)
+        if found is not None and not exceeds_caps(found.peak_bytes, self.travel.problem.caps_bytes):
+            self.state.offer(found)
 
     def _is_late(self, allowance: Allowance) -> bool:
         """True if the search should end; published schedules are evaluated even without time."""

@@ -1,0 +1,109 @@
+"""The candidates of `--weights` under any memory limit."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from synth.errors import SynthError
+from synth.plan.choose.candidates import Candidate, Chosen, Partitioning
+from synth.plan.recompute.choice import limits_bytes
+from synth.plan.weights.choice import TravelCandidate
+from synth.plan.weights.choose import Listener, solve_choosing_weights
+from synth.plan.weights.data_parallel import data_parallel
+from synth.profile import Profile
+from synth.schedule.model import Placement
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.weights import least_memory
+from synth.solver.weights.travel import TravelProblem
+
+
+@dataclass(frozen=True)
+class WeightCandidates:
+    """Problems whose weights travel, at least one, and pipelines whose weights stay.
+
+    If there are pipelines, data parallelism is one more candidate, as in a search.
+    """
+
+    travelling: tuple[TravelCandidate, ...]
+    staying: tuple[Candidate, ...] = ()
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the first candidate."""
+        return self.travelling[0].travel.problem
+
+    @property
+    def is_one(self) -> bool:
+        """True if there is no choice."""
+        return len(self.travelling) == 1 and not self.staying
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all candidates."""
+        names = [one.name for one in self.travelling] + [one.name for one in self.staying]
+        return (*names, "data-parallel") if self.staying else tuple(names)
+
+    def within(self, caps_bytes: tuple[int, ...] | None) -> "WeightCandidates":
+        """Return the candidates under other memory limits."""
+        return WeightCandidates(
+            tuple(
+                TravelCandidate(
+                    name,
+                    TravelProblem(replace(travel.problem, caps_bytes=caps_bytes), travel.movement),
+                )
+                for name, travel in self.travelling
+            ),
+            tuple(one.on(replace(one.problem, caps_bytes=caps_bytes)) for one in self.staying),
+        )
+
+    def problem_of(self, placement: Placement, partition: tuple[int, ...] | None) -> Problem:
+        """Return the problem of the candidate with a placement and a partition."""
+        problems = [one.travel.problem for one in self.travelling]
+        problems += [one.problem for one in self.staying]
+        return next(
+            problem
+            for problem in problems
+            if problem.placement == placement and partition in (None, problem.partition)
+        )
+
+    def limits_bytes(self) -> tuple[int, int]:
+        """Return a limit that every schedule of all candidates exceeds below, and one that is kept.
+
+        Raises:
+            SynthError: no schedule is known.
+        """
+        pairs = list(self._limits())
+        kept = [least for _, least in pairs if least is not None]
+        if not kept:
+            raise SynthError(
+                f"no schedule of {', '.join(self.names)} can run; take other ranks or micro-batches"
+            )
+        return min(never for never, _ in pairs), min(kept)
+
+    def _limits(self) -> Iterator[tuple[int, int | None]]:
+        for _, travel in self.travelling:
+            yield least_memory.limits_bytes(travel)
+        for one in self.staying:
+            yield limits_bytes(one.problem, one.choice)
+        copies = data_parallel(self.problem) if self.staying else None
+        if copies is not None:
+            yield max(copies.peak_bytes), max(copies.peak_bytes)
+
+    def search(
+        self,
+        profile: Profile,
+        options: SolveOptions,
+        listener: Listener,
+        stop: threading.Event,
+    ) -> Chosen:
+        """Search all candidates, each in its own partition."""
+        return solve_choosing_weights(
+            self.travelling,
+            self.staying,
+            profile,
+            Partitioning.GIVEN,
+            options,
+            listener,
+            stop,
+        )
