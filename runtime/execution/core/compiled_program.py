@@ -226,6 +226,8 @@ class CompiledProgram:
         self._table.clear()
         if self._travel is not None:
             self._travel.forget()
+        if self.versions is not None:
+            self.versions.forget()
         for stage in self._stages.values():
             stage.forget()
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from ..gradients.set_aside import set_aside, set_gradients
 from ..stage.boundary import Tensors
 from .flat_layout import ParameterLayout
 
@@ -125,29 +126,20 @@ class StageWeights:
         before = [parameter.grad for parameter in self.trained]
         if self._current is None:
             self._set(self._views(self._stand_ins()) if stand_ins else self._shells)
-        _set_gradients(self.trained, totals)
+        set_gradients(self.trained, totals)
         try:
             yield
             for parameter, total in zip(self.trained, totals, strict=True):
                 if parameter.grad is not None and parameter.grad is not total:
                     total.copy_(parameter.grad)
         finally:
-            _set_gradients(self.trained, before)
+            set_gradients(self.trained, before)
             if self._current is None:
                 self._set(self._resting)
 
-    @contextmanager
-    def set_aside(self, found: dict[int, Tensor]) -> Iterator[None]:
-        """Within it backwards make gradients of their own, which are put into `found` by index."""
-        before = [parameter.grad for parameter in self.trained]
-        _set_gradients(self.trained, [None] * len(before))
-        try:
-            yield
-            for index, parameter in enumerate(self.trained):
-                if parameter.grad is not None:
-                    found[index] = parameter.grad
-        finally:
-            _set_gradients(self.trained, before)
+    def set_aside(self, found: dict[int, Tensor]) -> AbstractContextManager[None]:
+        """See `set_aside` of gradients, of the trained parameters."""
+        return set_aside(self.trained, found)
 
     def _views(self, buffers: Tensors) -> list[Tensor]:
         return self.layout.weights.views(buffers)
@@ -194,11 +186,6 @@ def _pack(numbers: dict[int, int]) -> Callable[[Tensor], Any]:
 
 
 _PLAIN = (Tensor, nn.Parameter)
-
-
-def _set_gradients(parameters: Sequence[nn.Parameter], found: Sequence[Tensor | None]) -> None:
-    for parameter, gradient in zip(parameters, found, strict=True):
-        parameter.grad = gradient
 
 
 def release_parameters(module: nn.Module) -> None:

@@ -25,6 +25,7 @@ from synth.schedule.weight_versions import BackwardReads, ForwardReads
 from ..core.stage_protocol import StageProtocol
 from ..core.step_table import Slots, StepTable
 from ..core.stepper import ForwardPredictor
+from ..gradients.set_aside import EarlyGradients
 
 Work = Callable[[], None]
 
@@ -65,6 +66,7 @@ class VersionedWeights:
         self._first_copies = lowered.schedule.placement.first_copies
         self._predictor: ForwardPredictor | None = None
         self._parameters = {number: tuple(stage.parameters()) for number, stage in stages.items()}
+        self._early = EarlyGradients(lowered, rank, self._parameters)
         first = lowered.first_node[rank]
         numbered = list(enumerate(lowered.ops[rank], first))
         self._older = {
@@ -96,10 +98,15 @@ class VersionedWeights:
             return partial(self._update, self._parameters[op.stage], slot, work)
         if op.kind == OpKind.F:
             work = partial(self._predict, op.stage, work)
+        work = self._early.running(op, work)
         if op not in self._older:
             return work
         slot = self._slot(op, self._older[op])
         return partial(self._read, self._parameters[op.stage], slot, work)
+
+    def forget(self) -> None:
+        """Drop what a step that failed has left."""
+        self._early.forget()
 
     def _slot(self, op: Op, version: int) -> int:
         first = self._first_copies[op.replica][op.stage]  # copies on a rank share weights
