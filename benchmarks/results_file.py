@@ -77,9 +77,10 @@ def parse_request(parser: ArgumentParser, arguments: Sequence[str] | None) -> Na
 def origin(document: Mapping[str, Any]) -> str:
     """Say which code, machine and effort a saved run is of."""
     seeds = document["num_seeds"]
+    workers = document["workers"] or document["cores"]
     return (
         f"`{document['suite']}`: {document['about']} Measured at commit {document['commit']} with "
-        f"{document['workers'] or document['cores']} workers on {document['cores']} cores "
+        f"{workers} worker{'s' * (workers > 1)} on {document['cores']} cores "
         f"({document['processor']}), Python {document['python']}, OR-Tools {document['ortools']}"
         + (f", {seeds} seeds: medians" if seeds > 1 else "")
         + "."
