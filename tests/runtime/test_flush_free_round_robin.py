@@ -61,6 +61,7 @@ def batch_before(size: int) -> Reads:
 CASES: dict[str, tuple[tuple[int, ...], int, Reads]] = {
     "pipedream:2-1": ((2, 1), 1, newest((2, 1), noam((2, 1)))),
     "pipedream:1-2": ((1, 2), 1, newest((1, 2), noam((1, 2)))),
+    "pipedream:3-1": ((3, 1), 1, newest((3, 1), noam((3, 1)))),
     "pipedream:3-2,full": ((3, 2), 1, newest((3, 2), full((3, 2)))),
     "pipedream:1-2-1": ((1, 2, 1), 1, newest((1, 2, 1), noam((1, 2, 1)))),
     "pipedream:2,vertical": ((2, 2), 1, vertical((2, 2), noam((2, 2)))),
@@ -136,6 +137,18 @@ def test_with_gloo_processes_the_weights_are_the_same(pool: Any) -> None:
     schedule = generate(name, 3, MICRO_BATCHES)
     by_rank = pool.run(train, 3, [schedule], False, "adamw")
     _check(by_rank, name, schedule, recurrence(name, "adamw"))
+
+
+def test_three_gloo_ranks_of_a_stage_have_equal_weights_and_sums_to_rounding(pool: Any) -> None:
+    """The order in which gloo adds up three ranks is its own, but the same for all of them."""
+    name = "pipedream:3-1"
+    by_rank = pool.run(train, 4, [generate(name, 4, MICRO_BATCHES)], False, "sgd:0.9")
+    held = [weights[0] for ((weights, _, _),) in by_rank[:3]]
+    for other in held[1:]:
+        assert all(map(torch.equal, held[0], other))
+    expected = recurrence(name, "sgd:0.9")[0].parameters()
+    for found, parameter in zip(held[0], expected, strict=True):
+        torch.testing.assert_close(found, parameter.detach(), rtol=1e-5, atol=1e-6)
 
 
 def _evaluate(rank: int, size: int, schedule: Schedule) -> float:
