@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Self
 from synth.cli.answer.choice_page import write_choice
 from synth.report.text.curve import Curve, Dot, Point, plot
 from synth.report.text.tables import fitted_table, milliseconds, size_unit
-from synth.schedule.weight_flow import Route
 from synth.throughput import Throughput, throughput
 from synth.units import format_bytes, format_bytes_both
 
@@ -170,6 +169,8 @@ class _Figures:
 
 def movement_of(plan: "Plan") -> str:
     """Return the place of a plan's weights, as a word of `--weights`."""
+    from synth.schedule.weight_flow import Route  # slow to import
+
     flow = plan.schedule().weights
     if flow is None:
         return "stay"
