@@ -9,9 +9,11 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
+from synth.runtime.optimize import StepSettings, build_flush_free_step
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.delay_options import DelayOptions
 from synth.runtime.training.optimizer_headroom import extra_bytes
+from synth.runtime.training.update_counts import UpdateCounts
 from synth.schedule.files.plan_file import Plan
 from synth.workload import Workload
 
@@ -63,3 +65,18 @@ def test_a_copy_of_the_weights_that_the_memory_limit_does_not_hold_is_refused(
     tight = plan.replace(caps_bytes=tuple(n + needed - 1 for n in peak))
     with pytest.raises(SynthError, match="or leave --weight-prediction out"):
         extra_bytes(tight, 0, [stage], OptimizerSpec(), predicted=[stage])
+
+
+def test_updates_are_counted_by_layer_and_a_stage_goes_on_from_its_least(profile: Profile) -> None:
+    """A step of eight micro-batches: an update takes one of the first stage, two of the second."""
+    counts = UpdateCounts(Plan.of(profile, (1, 3), generate("pipedream:1-2", 3, 8)))
+    assert counts.after(2, counts.none) == (16, 8, 8, 8)
+    steps = build_flush_free_step(
+        {1: torch.nn.Linear(1, 1)},
+        OptimizerSpec(),
+        StepSettings(0.1),
+        delays={1: 2},
+        device=torch.device("cpu"),
+    )
+    counts.restore((16, 8, 5, 16), steps)
+    assert steps.updates == {1: 5}
