@@ -17,7 +17,7 @@ from synth.schedule.lowering.effects import GRAD_ACC, VALUE_CODES, Effects
 from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.model import Placement
 from synth.schedule.ops import Op, ValueKind
-from synth.schedule.weight_flow import Sharded, WeightFlow
+from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,14 @@ def kept_bytes(costs: Costs, placement: Placement, flow: WeightFlow | None, rank
     stages, held = costs.stages, placement.held[rank]
     if flow is None:
         return sum(stages[stage].static_bytes for stage, _ in held)
-    at_home = sum(
-        -(-_kept_at_home(stages[stage], flow.sharded) // len(homes))
-        for stage, homes in enumerate(flow.homes)
-        if rank in homes
+    at_home = (
+        0
+        if flow.weights == Route.HOST
+        else sum(
+            -(-_kept_at_home(stages[stage], flow.sharded) // len(homes))
+            for stage, homes in enumerate(flow.homes)
+            if rank in homes
+        )
     )
     everywhere = sum(
         stages[stage].static_bytes - _kept_at_home(stages[stage], flow.sharded) for stage, _ in held

@@ -80,6 +80,12 @@ def _check_homes(schedule: Schedule, flow: WeightFlow, stage: int, homes: tuple[
         raise ScheduleError(
             f"{where}; weights that go by {flow.weights} need one home for all of a stage's state"
         )
+    is_of_host = Route.HOST in (flow.weights, flow.gradients)
+    if is_of_host and (flow.weights != flow.gradients or len(schedule.placement.ranks) > 1):
+        raise ScheduleError(
+            f"{where}, weights go by {flow.weights} and gradients by {flow.gradients}; the host's "
+            f"memory keeps both, of one copy of each stage"
+        )
     if Route.TREE in (flow.weights, flow.gradients):
         _check_tree(schedule, flow, holders)
 
@@ -108,7 +114,7 @@ def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
         ScheduleError: names the first op that is wrong.
     """
     _check_steps(arrays, visits.flow)
-    if visits.flow.weights != Route.GATHER:
+    if visits.flow.weights not in (Route.GATHER, Route.HOST):
         for visit, source in sources_of_visits(arrays, visits):
             if source.rank == visit.rank:
                 raise ScheduleError(
@@ -118,9 +124,10 @@ def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
     if visits.homeless:
         node = visits.homeless[0]
         homes = visits.flow.homes[int(arrays.stage[node])]
+        host = "the host of " if visits.flow.weights == Route.HOST else ""
         raise ScheduleError(
             f"{arrays.name(node)}: the weights of stage {int(arrays.stage[node])} are not on "
-            f"this rank; their home is {_ranks(homes)}, and no visit is open"
+            f"this rank; their home is {host}{_ranks(homes)}, and no visit is open"
         )
     if visits.unmatched:
         raise ScheduleError(_why_unmatched(arrays, visits.unmatched[0]))

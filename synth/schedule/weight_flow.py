@@ -12,6 +12,7 @@ STEP.
     WeiPipe (PPoPP 2025)         WEIGHTS     chain     chain
     weights sent from one home   WEIGHTS     star      chain
     TawPipe (arXiv 2511.09741)   WEIGHTS     tree      tree
+    Mobius (ASPLOS 2023)         WEIGHTS     host      host
 
 A visit of a stage's weights begins with UNSHARD and ends with RESHARD or, without one, with the
 last op that reads them. Ops at a stage's only home read what is kept there, unless they stand in a
@@ -35,6 +36,8 @@ class Route(StrEnum):
     The home sends weights to the first visit, and to one whose rank has the visit before it too."""
     TREE = "tree"
     """From the home to its node and once to each other node, and on inside it; gradients back."""
+    HOST = "host"
+    """Between the home's host memory and the home: it keeps all state there, and none itself."""
     GATHER = "gather"
     """A collective among the homes: all-gather of weights, reduce-scatter of gradients."""
 
@@ -85,5 +88,5 @@ class WeightFlow:
         return rank in self.homes[stage]
 
     def keeps_all(self, stage: int, rank: int) -> bool:
-        """True if a rank keeps the whole stage."""
-        return self.homes[stage] == (rank,)
+        """True if the whole stage is in a rank's own memory, not in its host's."""
+        return self.weights != Route.HOST and self.homes[stage] == (rank,)

@@ -447,6 +447,12 @@ BW1.1 STEP1 BW1.2 BW1.3 STEP1.1
         BW1.2 D1.1 BW0.2 A1.1 A0.1
         U0.2@1 F1.3@1 BW1.3@1 BW0.3@1 D0.2@1 A0.1@1 A1.1@1
     """,
+    # Feng et al. 2023, by hand from the rule that mobius.py states: the order of breadth-first, and
+    # the weights of the next stage come while one runs.
+    ("mobius:2", 2, 2): """
+        U0.0 U2.0 F0.0 F0.1 D0.0 U0.1 F2.0 F2.1 BW2.0 BW2.1 D2.0 A2.0 BW0.0 BW0.1 D0.1 A0.0
+        U1.0 U3.0 F1.0 F1.1 D1.0 U1.1 F3.0 F3.1 BW3.0 BW3.1 D3.0 A3.0 BW1.0 BW1.1 D1.1 A1.0
+    """,
     ("bpipe", 4, 5): """
         F0.0 F0.1 O0.1 F0.2 O0.2 F0.3 BW0.0 L0.1 F0.4 O0.4 BW0.1 L0.2 BW0.2 L0.4 BW0.3 BW0.4
         F1.0 F1.1 F1.2 BW1.0 F1.3 BW1.1 F1.4 BW1.2 BW1.3 BW1.4

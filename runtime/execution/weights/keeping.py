@@ -9,7 +9,7 @@ from torch import Tensor
 from synth.errors import SynthError
 from synth.op_kinds import MOVES
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.weight_flow import Sharded
+from synth.schedule.weight_flow import Route, Sharded
 
 from ..gradients.copies_and_ties import check_alike
 from ..gradients.layout import GradientLayout
@@ -81,6 +81,11 @@ def _check(
             f"each needs its own: untie them, or run a schedule whose weights stay"
         )
     flow, programs = lowered.schedule.weights, lowered.schedule.programs
+    if flow is not None and flow.weights == Route.HOST:
+        raise SynthError(
+            "all weights are at home in the host's memory in this schedule (mobius), which can be "
+            "planned and simulated but not be run; run a schedule whose weights are on ranks"
+        )
     stays = flow is not None and flow.sharded != Sharded.WEIGHTS
     if not stays and any(op.kind in MOVES for program in programs for op in program):
         raise SynthError(

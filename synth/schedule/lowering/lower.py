@@ -37,6 +37,7 @@ from synth.schedule.lowering.effects import (
     Pairs,
     VisitAccesses,
 )
+from synth.schedule.lowering.host_weights import updates_after_sums
 from synth.schedule.lowering.programs import (
     Action,
     CommunicationSlots,
@@ -51,7 +52,7 @@ from synth.schedule.lowering.visit_collectives import find_collectives
 from synth.schedule.lowering.weight_visits import WeightVisits, find_visits
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
-from synth.schedule.weight_flow import WeightFlow
+from synth.schedule.weight_flow import Route, WeightFlow
 
 __all__ = ["Action", "Collective", "Instruction", "Lowered", "Transfer", "lower", "lower_arrays"]
 
@@ -290,6 +291,9 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
         [op_us, transfer_table.duration_us, np.array(collective_us, dtype=int)]
     )
     edges = [_op_edges(arrays, def_use), _transfer_edges(arrays, transfer_table)]
+    if schedule.weights is not None and schedule.weights.gradients == Route.HOST:
+        sums = transfer_table.value, transfer_table.target
+        edges.append(Edges.of(updates_after_sums(arrays, *sums)))
     if groups:
         edges.append(_collective_edges(groups, arrays.num_nodes + len(transfer_table)))
     if synchronous_step and versions is None:

@@ -93,7 +93,8 @@ def find_transfers(
         of_weights, relayed = weight_transfers(arrays, visits)
         required, held = required.joined(of_weights), np.concatenate([held, relayed])
     on_links = visits is not None and visits.flow.weights != Route.GATHER
-    turn = required.read if on_links else required.made
+    is_read = on_links & (required.target != HOST)
+    turn = np.where(is_read, required.read, required.made)
     order, opens_link = _link_order(arrays, required, turn)
     value, source, target, made, read, *_ = required = RequiredTransfers(
         *(field[order] for field in required)

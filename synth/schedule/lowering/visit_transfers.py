@@ -9,6 +9,7 @@ import numpy as np
 
 from synth.costs import IntArray
 from synth.schedule.arrays import OpArrays
+from synth.schedule.lowering.host_weights import host_copies
 from synth.schedule.lowering.required_transfers import RequiredTransfers
 from synth.schedule.lowering.weight_tree import rank_above
 from synth.schedule.lowering.weight_visits import ABSENT, Visit, WeightVisits
@@ -16,10 +17,13 @@ from synth.schedule.weight_flow import Route
 
 
 def weight_transfers(arrays: OpArrays, found: WeightVisits) -> tuple[RequiredTransfers, IntArray]:
-    """The transfers of visits that come from a rank, and by transfer the value at its source.
+    """The transfers of visits that come from a rank or its host, and by transfer the value at its
+    source.
 
     That value are the weights of the visit before; −1 stands for those that the home keeps.
     """
+    if found.flow.weights == Route.HOST:
+        return host_copies(arrays, found)
     rows, held = [], []
     pairs = [] if found.flow.weights == Route.GATHER else sources_of_visits(arrays, found)
     for visit, before in pairs:

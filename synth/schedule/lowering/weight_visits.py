@@ -5,7 +5,8 @@
     RESHARD      reads them last; without it the last of those ops does
     W, BW        on a chain read sum(s, j − 1) and make sum(s, j); otherwise the first one after a
                  REDUCE_GRAD makes acc(s, v), and the others up to the next one add to it
-    REDUCE_GRAD  reads acc(s, v), which a reduce-scatter takes to the homes, or a tree (weight_tree)
+    REDUCE_GRAD  reads acc(s, v), which goes to the homes by a reduce-scatter or a tree
+                 (weight_tree), or to the host (host_weights)
     STEP         on a chain reads the sum over all micro-batches, else waits for the reduce-scatters
 
 Their transfers are in `visit_transfers`, their collectives in `visit_collectives`.
@@ -112,7 +113,7 @@ class _Finder:
     def found(self) -> WeightVisits:
         for nodes in self.by_copy:
             self._visits_of(nodes.tolist())
-            if self.flow.gradients in (Route.GATHER, Route.TREE):
+            if self.flow.gradients != Route.CHAIN:
                 self._accumulations_of(nodes.tolist())
         if self.flow.gradients == Route.CHAIN:
             self._add_sums()

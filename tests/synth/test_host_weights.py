@@ -1,0 +1,116 @@
+"""Weights at home in the host's memory: peaks, bytes and times in closed form, and refusals."""
+
+from dataclasses import replace
+
+import pytest
+
+from synth.costs import HOST, Costs, uniform_costs
+from synth.errors import SynthError
+from synth.families import generate
+from synth.links import Link, Links
+from synth.op_kinds import OpKind
+from synth.schedule.files.weight_records import Weights
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.memory import memory_usage, peak_bytes, static_bytes
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import ScheduleError, verify
+from synth.schedule.weight_flow import Route, WeightFlow
+
+F_US, BW_US, STEP_US = 10, 20, 7
+WEIGHTS, GRADIENTS, SAVED = 100, 60, 500
+
+
+def costs_of(num_stages: int, *, bytes_per_us: float | None = None) -> Costs:
+    """Equal stages, no times between ranks, and a link to the host."""
+    bandwidth = None if bytes_per_us is None else bytes_per_us * 1e6
+    made = uniform_costs(
+        num_stages,
+        forward_us=F_US,
+        backward_input_us=BW_US // 2,
+        backward_weight_us=BW_US // 2,
+        saved_bytes=SAVED,
+        parameter_bytes=WEIGHTS,
+        gradient_bytes=GRADIENTS,
+        static_bytes=4 * WEIGHTS + GRADIENTS,
+        links=Links(host=Link(latency_us=0, bandwidth_bytes_per_s=bandwidth)),
+    )
+    times = {**made.stages[0].duration_us, OpKind.STEP: STEP_US}
+    return made.replace(stages=tuple(each.replace(duration_us=times) for each in made.stages))
+
+
+def judged(
+    p: int, v: int, m: int, name: str = "mobius", rate: float | None = None
+) -> tuple[Lowered, Timeline]:
+    costs = costs_of(p * v, bytes_per_us=rate)
+    return verify(generate(f"{name}:{v}", p, m, costs=costs), costs)
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(1, 3, 2), (2, 2, 4), (2, 3, 5), (4, 2, 4), (3, 4, 6)])
+def test_a_rank_holds_two_stages_weights_a_gradient_and_all_activations(
+    p: int, v: int, m: int
+) -> None:
+    lowered, _ = judged(p, v, m, rate=3)
+    # As the first backward begins its sum, all activations are there, and the next stage has come.
+    assert set(peak_bytes(lowered)) == {v * m * SAVED + 2 * WEIGHTS + GRADIENTS}
+    for rank in range(p):
+        assert static_bytes(lowered, rank) == 0
+        assert memory_usage(lowered, rank).peak_bytes == peak_bytes(lowered)[rank]
+    usual, _ = judged(p, v, m, "breadth-first")
+    assert set(peak_bytes(usual)) == {v * (m * SAVED + 4 * WEIGHTS + GRADIENTS)}
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(1, 3, 2), (2, 2, 4), (4, 3, 4)])
+def test_a_stage_comes_twice_but_once_in_the_last_round_and_its_gradient_leaves_once(
+    p: int, v: int, m: int
+) -> None:
+    table = judged(p, v, m)[0].transfer_table
+    assert table.num_bytes[table.source == HOST].sum() == (2 * v - 1) * p * WEIGHTS
+    assert table.num_bytes[table.target == HOST].sum() == v * p * GRADIENTS
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(1, 3, 2), (2, 2, 4), (4, 2, 8)])
+def test_copies_that_take_no_time_leave_breadth_firsts_time(p: int, v: int, m: int) -> None:
+    assert judged(p, v, m)[1].makespan_us == judged(p, v, m, "breadth-first")[1].makespan_us
+
+
+@pytest.mark.parametrize(("v", "m"), [(2, 2), (3, 2), (4, 3)])
+def test_on_a_slow_link_copies_follow_each_other_and_the_rank_waits(v: int, m: int) -> None:
+    rate = 0.5
+    _, line = judged(1, v, m, rate=rate)
+    come, gone = round(WEIGHTS / rate), round(GRADIENTS / rate)
+    assert come > m * (F_US + BW_US) and gone > m * BW_US
+    # The last weights, their backwards and the last gradient; or the last round, and all gradients.
+    by_weights = (2 * v - 1) * come + m * BW_US + gone
+    by_gradients = v * come + m * (F_US + BW_US) + v * gone
+    assert line.makespan_us == max(by_weights, by_gradients) + v * STEP_US
+
+
+def test_what_the_host_keeps_must_visit_and_gradients_must_go_back_to_it() -> None:
+    costs = costs_of(4)
+    made = generate("mobius:2", 2, 2, costs=costs)
+    flow = made.weights
+    record = Weights.of(flow)
+    assert flow is not None and record is not None and record.flow() == flow
+
+    def without(kind: OpKind) -> Schedule:
+        programs = tuple(tuple(op for op in ops if op.kind != kind) for ops in made.programs)
+        return replace(made, programs=programs)
+
+    with pytest.raises(ScheduleError, match="their home is the host of rank 0, and no visit is"):
+        verify(without(OpKind.UNSHARD), costs)
+    with pytest.raises(ScheduleError, match="REDUCE_GRAD"):
+        verify(without(OpKind.REDUCE_GRAD), costs)
+    with pytest.raises(ScheduleError, match="the host's memory keeps both"):
+        verify(replace(made, weights=replace(flow, gradients=Route.CHAIN)), costs)
+    with pytest.raises(SynthError, match="mobius needs a link to the host's memory"):
+        generate("mobius", 2, 2, costs=costs.replace(links=Links()))
+
+
+def test_copies_of_a_stage_have_no_home_in_a_hosts_memory() -> None:
+    placement = Placement(((0,), (1,)))
+    ops = [(Op(OpKind.F, 0, r, r), Op(OpKind.BW, 0, r, r)) for r in range(2)]
+    flow = WeightFlow(((0,),), weights=Route.HOST, gradients=Route.HOST)
+    with pytest.raises(ScheduleError, match="of one copy of each stage"):
+        verify(Schedule(placement, 2, tuple(ops), weights=flow), costs_of(1))
