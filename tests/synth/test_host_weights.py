@@ -13,7 +13,7 @@ from synth.schedule.files.weight_records import Weights
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import memory_usage, peak_bytes, static_bytes
 from synth.schedule.model import Placement, Schedule
-from synth.schedule.ops import Op
+from synth.schedule.ops import Op, ValueKind
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Route, WeightFlow
@@ -114,3 +114,32 @@ def test_copies_of_a_stage_have_no_home_in_a_hosts_memory() -> None:
     flow = WeightFlow(((0,),), weights=Route.HOST, gradients=Route.HOST)
     with pytest.raises(ScheduleError, match="of one copy of each stage"):
         verify(Schedule(placement, 2, tuple(ops), weights=flow), costs_of(1))
+
+
+def test_activations_may_share_the_links_and_come_back_once_their_own_copy_has_left() -> None:
+    costs = costs_of(2, bytes_per_us=2)
+    made = generate("mobius:2", 1, 2, costs=costs)
+    moved: list[Op] = []
+    for op in made.programs[0]:
+        is_first_stage = op.stage == 0
+        if op.kind == OpKind.BW and is_first_stage:
+            moved.append(op._replace(kind=OpKind.RELOAD))
+        moved.append(op)
+        if op.kind == OpKind.F and is_first_stage:
+            moved.append(op._replace(kind=OpKind.OFFLOAD))
+    lowered, line = verify(replace(made, programs=(tuple(moved),)), costs)
+    first = lowered.first_node[-1]
+    ends = {
+        (transfer.value.kind, transfer.value.stage, transfer.value.microbatch): (
+            line.start_us[first + number],
+            line.end_us[first + number],
+        )
+        for number, transfer in enumerate(lowered.transfers)
+    }
+    for j in range(2):
+        out, back = ends[ValueKind.MOVED_OUT, 0, j], ends[ValueKind.MOVED_BACK, 0, j]
+        assert back[0] >= out[1] == out[0] + SAVED // 2
+    # Not once the gradient of the stage has left, which is behind the backward that reads them.
+    assert ends[ValueKind.MOVED_BACK, 0, 0][1] < ends[ValueKind.GRAD_ACC, 0, 0][0]
+    assert memory_usage(lowered, 0).peak_bytes == peak_bytes(lowered)[0]
+    assert peak_bytes(lowered)[0] < 4 * SAVED + 2 * WEIGHTS + GRADIENTS

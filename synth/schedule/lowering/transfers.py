@@ -9,7 +9,7 @@ from synth.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.lowering import positions
 from synth.schedule.lowering.def_use import DefUse, group_starts
-from synth.schedule.lowering.effects import EffectTable
+from synth.schedule.lowering.effects import MOVED_OUT, VALUE_CODES, EffectTable
 from synth.schedule.lowering.required_transfers import RequiredTransfers
 from synth.schedule.lowering.saved_moves import MoveBuffers, host_transfers
 from synth.schedule.lowering.visit_transfers import weight_transfers
@@ -184,9 +184,10 @@ def _posts(
 
 
 def _made_by_transfer(arrays: OpArrays, required: RequiredTransfers) -> IntArray:
-    """A transfer from the host was made by the transfer to it."""
-    cell = required.value % arrays.num_cells
-    outwards = (required.target == HOST).nonzero()[0]
+    """A transfer of activations from the host was made by the transfer to it."""
+    kind, cell = np.divmod(required.value, arrays.num_cells)
+    is_out = (required.target == HOST) & (kind == VALUE_CODES[MOVED_OUT])
+    outwards = is_out.nonzero()[0]
     taken = np.full(arrays.num_cells, -1)
     taken[cell[outwards]] = arrays.num_nodes + outwards
     made: IntArray = np.where(required.source == HOST, taken[cell], required.made)
