@@ -23,6 +23,8 @@ import numpy as np
 
 from synth.costs import Costs, IntArray
 from synth.op_kinds import OpKind
+from synth.schedule.arrays import Flags
+from synth.schedule.long_run import repetition_us
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
@@ -35,12 +37,13 @@ _ON_THE_WAY = ((OpKind.F, OpKind.BW), (OpKind.F, OpKind.B))
 def steady_us(timeline: Timeline) -> float | None:
     """The simulated time per micro-batch, from the backwards of the first stage while it is full.
 
-    It is measured over a whole number of repetitions: a repetition is divided by the micro-batches
-    that are in flight, by those after which the order repeats, and by those of an update. In fewer,
-    updates would count too often or not at all, unless they take no time.
-
-    While buffers still fill up, a schedule can run ahead of its long-run time. A measured time
-    below `least_steady_us` is such a transient, and the bound is returned instead of it.
+    It is that of the order if it went on for ever (`long_run`), so no transient of a plan with few
+    micro-batches. If stages have copies, or the plan has no repetition of the order and the updates
+    in full, it is measured over a whole number of repetitions: a repetition is divided by the
+    micro-batches that are in flight, by those after which the order repeats, and by those of an
+    update. In fewer, updates would count too often or not at all, unless they take no time. While
+    buffers still fill up, a schedule can run ahead of its long-run time; a measured time below
+    `least_steady_us` is such a transient, and the bound is returned instead of it.
 
     Returns:
         None for a schedule that flushes, or one that is never full for a whole repetition.
@@ -55,9 +58,34 @@ def steady_us(timeline: Timeline) -> float | None:
     count = (last - in_flight) // repetition * repetition
     if count < 1:
         return None
+    exact_us = _long_run_us(lowered)
+    if exact_us is not None:
+        return exact_us
     node: list[int] = _backwards_of_first_stage(lowered).tolist()
     measured_us = (timeline.end_us[node[last]] - timeline.end_us[node[last - count]]) / count
     return max(measured_us, least_steady_us(lowered) or 0.0)
+
+
+def _long_run_us(lowered: Lowered) -> float | None:
+    """The time per micro-batch of the order if it went on for ever; None: it is not known."""
+    if len(lowered.schedule.placement.ranks) > 1:
+        return None
+    in_orders = [_repeats_after(program, lowered) for program in lowered.ops]
+    size = lcm(*in_orders, *lowered.schedule.update_sizes)
+    full = np.concatenate([_is_full(program) for program in lowered.ops])
+    found = repetition_us(lowered, size, full)
+    return None if found is None else float(found / size)
+
+
+def _is_full(program: Sequence[Op]) -> Flags:
+    """A mask of a rank's ops behind the first ones of each kind, up to the last ones of each."""
+    ops = [(op.kind, op.stage) for op in program]
+    passes = {op for op in ops if op[0] != OpKind.STEP}
+    first = {op: place for place, op in reversed([*enumerate(ops)])}
+    last = {op: place for place, op in enumerate(ops)}
+    found = np.zeros(len(ops), dtype=np.bool_)
+    found[max(first[op] for op in passes) + 1 : min(last[op] for op in passes) + 1] = True
+    return found
 
 
 def least_micro_batches(lowered: Lowered) -> int:

@@ -48,6 +48,18 @@ def least_us(ranks: TwoRanks, cap: int, rule: str, every: int) -> float | None:
     return min(found, default=None)
 
 
+def replayed(
+    ranks: TwoRanks, programs: tuple[Program, Program], rule: str, every: int
+) -> tuple[int, float] | None:
+    """The limit that an order needs, and its time of a micro-batch; None: it does not run."""
+    late = [_reads(program, rule, every) for program in programs]
+    read = [late[0 if rule == "vertical" else rank][0] for rank in (0, 1)]
+    us = _steady_us(ranks, programs)
+    if us is None or any(read[r][j] > late[r][1][j] for r in (0, 1) for j in read[r]):
+        return None
+    return max(max(_levels(ranks, programs[r], read[r])) for r in (0, 1)), us
+
+
 def _programs(every: int) -> Iterator[Program]:
     """Every order with up to four in flight, and W up to two micro-batches late."""
     for in_flight, lag, is_w_first in product(range(1, 5), range(3), (False, True)):

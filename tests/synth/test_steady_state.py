@@ -1,5 +1,6 @@
 """The time per micro-batch of a full pipeline: its closed form, and the simulation."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
-from synth.schedule.simulate import simulate
+from synth.schedule.simulate import Timeline, simulate
 from synth.schedule.steady_state import least_steady_us, steady_us
 from synth.schedule.verify import lower_checked
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
@@ -145,3 +146,34 @@ def test_an_order_that_is_repeated_nowhere_has_no_steady_time() -> None:
     irregular = replace(regular, programs=(tuple(first), regular.programs[1]))
     assert steady_us(simulate(lower_checked(regular, costs(2, 0)))) == 300
     assert steady_us(simulate(lower_checked(irregular, costs(2, 0)))) is None
+
+
+def _late_us(line: Timeline, first: int, last: int) -> float:
+    """The simulated time per micro-batch between two backwards of the first stage."""
+    ends = {
+        op.microbatch: line.end_us[place]
+        for place, op in enumerate(line.lowered.ops[0])
+        if op.kind in (B, BW) and op.stage == 0
+    }
+    return (ends[last] - ends[first]) / (last - first)
+
+
+@pytest.mark.parametrize("name", ["pipedream", "2bw:every=4", "delayed-update", "paci:every=4"])
+def test_the_time_of_a_short_plan_is_that_of_a_long_one_simulated(name: str) -> None:
+    """Unequal stages, slow links, few buffers.
+
+    With an update after several micro-batches, short plans' own times are transients at times.
+    """
+    rng, num_transient = random.Random(name), 0
+    for _ in range(12):
+        times = [(rng.randint(20, 90), rng.randint(20, 90), rng.randint(0, 60)) for _ in range(3)]
+        given = _scaled(costs(3, rng.randint(0, 150), step_us=rng.choice((0, 25))), times)
+        buffering = Buffering(rng.randint(0, 3), rng.randint(1, 4))
+        short, long = (
+            simulate(lower_checked(replace(generate(name, 3, m), buffering=buffering), given))
+            for m in (28, 300)
+        )
+        expected = _late_us(long, 160, 280)
+        assert steady_us(short) == pytest.approx(expected, rel=1e-9)
+        num_transient += abs(_late_us(short, 8, 20) - expected) > 0.01
+    assert num_transient > 0 or "every" not in name

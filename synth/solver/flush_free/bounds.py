@@ -1,13 +1,15 @@
 """Lower bounds of the time of a micro-batch without a flush, for every order, in closed form.
 
-They are the resource bound of modulo scheduling (Rau 1994), and Little's law: if at most K
-micro-batches are in flight on a stage, one of them ends at most every 1/K-th of its latency.
+They are the resource bound of modulo scheduling (Rau 1994), and Little's law with versions
+(`in_flight_bounds`): if at most K micro-batches are in flight on a stage, one of them ends at most
+every 1/K-th of its latency.
 """
 
 from collections.abc import Iterator
 
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
-from synth.solver.instance.instance import B, F, Instance
+from synth.solver.flush_free.in_flight_bounds import in_flight_us
+from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_for_fusion
 
 
@@ -15,7 +17,10 @@ def any_order_us(flush_free: FlushFreeProblem) -> float:
     """The largest bound, in microseconds of a micro-batch."""
     instance = relaxed_for_fusion(flush_free.problem)
     return max(
-        *_works_us(flush_free, instance), *_links_us(instance), *_latencies_us(instance), 0.0
+        *_works_us(flush_free, instance),
+        *_links_us(instance),
+        *_in_flight_us(flush_free, instance),
+        0.0,
     )
 
 
@@ -42,13 +47,8 @@ def _links_us(instance: Instance) -> Iterator[float]:
     yield from total_us.values()
 
 
-def _latencies_us(instance: Instance) -> Iterator[float]:
-    """By stage the latency from the start of F to the end of B, over the most in flight.
-
-    Each micro-batch in flight holds what F saves; versions are not counted.
-    """
-    for index, copy in enumerate(instance.copies):
-        most = instance.headroom_in_forwards(index)
-        if most is not None and instance.is_alone(index):
-            latency_us = copy.duration_us[F] + instance.round_trip_us[index] + copy.duration_us[B]
-            yield latency_us / most
+def _in_flight_us(flush_free: FlushFreeProblem, instance: Instance) -> Iterator[float]:
+    """By stage that is alone on its rank, the bound by what memory has in flight."""
+    for index in range(len(instance)):
+        if instance.is_alone(index):
+            yield in_flight_us(flush_free, instance, index)

@@ -114,7 +114,7 @@ class FlushFreeState:
         self._baselines.append(
             SteadyBaseline(schedule.name, us, facts.delay, facts.alive, peaks, fits)
         )
-        if us is not None and fits:
+        if us is not None and fits and self._can_go_on(us):
             self._take(SteadySchedule(judged, us))
 
     def offer_order(self, modelled: ModelledOrder) -> float:
@@ -149,11 +149,21 @@ class FlushFreeState:
                 least = least_micro_batches(judged.timeline.lowered)
                 self._least_micro_batches = max(self._least_micro_batches, least)
                 break
+            if not self._can_go_on(us):
+                continue
             least_us = min(least_us, us)
             self._take(SteadySchedule(judged, us, modelled))
             if us <= period_us * (1 + ROUNDING):
                 break
         return least_us
+
+    def _can_go_on(self, us: float) -> bool:
+        """True unless a time is below the bound of all orders.
+
+        Then the order fits only because the plan has few updates: if it went on, more versions
+        would be stashed.
+        """
+        return us >= self.lower_bound_us * (1 - ROUNDING)
 
     def _take(self, found: SteadySchedule) -> None:
         """Take a schedule as the best if it is."""
@@ -167,8 +177,7 @@ class FlushFreeState:
     # The answer
 
     def _proof(self, found: SteadySchedule) -> SteadyProof:
-        # A time below a proven bound can only be a transient, or rounding.
-        us = max(found.us, self.lower_bound_us)
+        us = max(found.us, self.lower_bound_us)  # but for rounding
         return SteadyProof(us, self.lower_bound_us, self.repeating_us, tuple(self._baselines))
 
     def _incumbent(self, found: SteadySchedule) -> Incumbent:
