@@ -23,7 +23,7 @@ def test_it_answers_with_all_families_the_solver_and_a_picture(
 ) -> None:
     ended = synth(
         "compare", NAME, *SIZE, "--placement", "linear", "--mem-limit", "35GB",
-        "--time-limit", "2s", "--svg", tmp_path / "c.svg",
+        "--time-limit", "4s", "--svg", tmp_path / "c.svg",
     )  # fmt: skip
     assert ended.code == 0, ended.stderr
     table = ended.stdout.split("\n\n")[0]
