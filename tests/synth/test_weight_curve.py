@@ -1,6 +1,9 @@
 """Memory limits of schedules whose weights travel: the least one, the bisection and the curve."""
 
 import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -10,16 +13,20 @@ from synth.links import Link, Links
 from synth.objective import BoundScope
 from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate
+from synth.plan.memory_curve import curve_search
 from synth.plan.memory_curve.curve_file import (
     MemoryCurve,
     cap_of,
     difference,
+    empty_curve,
     knowledge_of,
     value_of,
 )
 from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
+from synth.plan.memory_curve.workers import Task, TaskResult, Workers
+from synth.plan.memory_curve.workers import _solve as solve_task
 from synth.plan.weights.candidates import WeightCandidates
 from synth.plan.weights.choice import TravelCandidate
 from synth.profile import Profile
@@ -184,3 +191,67 @@ def test_the_curve_of_all_places_of_weights_is_below_each_of_theirs_and_is_conti
     assert difference(alone, curve) == (
         "weights: gather there, ring; gather; linear; data-parallel here"
     )
+
+
+def test_a_curve_in_another_partition_is_another_problem_and_so_are_its_points() -> None:
+    four = small_profile()
+
+    def only(*partition: int) -> WeightCandidates:
+        problem = Problem(
+            partition_costs(four, partition), everywhere(2, 2), 2, partition=partition
+        )
+        return WeightCandidates((TravelCandidate("ring", TravelProblem(problem, RING)),))
+
+    there, here = (
+        empty_curve(four, one.problem, candidates=one) for one in (only(1, 3), only(2, 2))
+    )
+    assert difference(there, there) is None
+    assert difference(there, here) == "partition of ring: (1, 3) there, (2, 2) here"
+    curve = traced(RING)
+    with pytest.raises(ValueError, match="is of another problem"):
+        curve.replace(candidate_partitions=((2, 2),))
+
+
+class InThisProcess(Workers):
+    """One worker that searches in this process; its second search is stopped at its beginning."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.stopping, self.tasks, self.num_done = stop, list[Task](), 0
+
+    def __exit__(self, *_: object) -> None:
+        """End nothing."""
+
+    @property
+    def has_free(self) -> bool:
+        """True if there is no search."""
+        return not self.tasks
+
+    @property
+    def has_busy(self) -> bool:
+        """True if there is a search."""
+        return bool(self.tasks)
+
+    def start(self, task: Task) -> None:
+        """Take a search."""
+        self.tasks.append(task)
+
+    def stop(self) -> None:
+        """Do nothing; the search is stopped already."""
+
+    def outcomes(self, timeout_s: float) -> Iterator[TaskResult]:
+        """Search."""
+        self.num_done += 1
+        if self.num_done == 2:
+            self.stopping.set()
+        yield solve_task(self.tasks.pop(), self.stopping)
+
+
+@pytest.mark.parametrize("movement", WeightMovement)
+def test_a_curve_that_is_stopped_before_a_search_has_found_anything_keeps_its_points(
+    movement: WeightMovement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, asked = threading.Event(), candidates(movement)
+    monkeypatch.setattr(curve_search, "Workers", lambda _: InThisProcess(stop))
+    quick = replace(EFFORT, time_limit_s=0.05)
+    curve = trace(profile(), asked.problem, quick, stop=stop, candidates=asked)
+    assert stop.is_set() and len(curve.points) == 1 and curve.has_end

@@ -69,7 +69,8 @@ class MemoryCurve(Displayed, FileRecord):
     `recompute` are the stages that do, as `--recompute` takes them. With `partition_is_sought` each
     point has its own partition, its bound holds for all of them, and `partition` is the most even.
     `candidates` are the names of those of `--weights`, from which each point has the best, and
-    `placement` and `partition` are those of the first one; there are none if weights stay.
+    `candidate_partitions` their partitions; `placement` and `partition` are those of the first one.
+    There are none if weights stay.
     Version 2 has the FLOPs of a micro-batch in its plans, version 3 the candidates.
     """
 
@@ -87,6 +88,7 @@ class MemoryCurve(Displayed, FileRecord):
     objective: str
     recompute: str = "none"
     candidates: tuple[PlainText, ...] = ()
+    candidate_partitions: tuple[tuple[PositiveInt, ...], ...] = ()
     never_below_bytes: NonNegativeInt
     least_cap_bytes: NonNegativeInt
     has_end: bool = False
@@ -130,11 +132,14 @@ class MemoryCurve(Displayed, FileRecord):
     def _rising(self) -> Self:
         Objective.parse(self.objective)
         of_words(self.recompute)
+        if len(self.candidates) != len(self.candidate_partitions):
+            raise ValueError("each candidate needs its partition")
         caps = [cap_of(plan) for plan in self.points]
         if caps != sorted(set(caps)):
             raise ValueError("the points' memory limits must rise")
         for plan in self.points:
-            if difference(self, plan) is not None:
+            is_candidate = plan.partition in self.candidate_partitions or not self.candidates
+            if difference(self, plan) is not None or not is_candidate:
                 raise ValueError(f"the point at {cap_of(plan)} bytes is of another problem")
             time_limit_of_s(plan)
         return self
@@ -195,6 +200,10 @@ def difference(one: MemoryCurve | Plan, other: MemoryCurve | Plan) -> str | None
     mine, others = _partition(one), _partition(other)
     if is_placed and mine != others and not (is_point and _SEARCHED in (mine, others)):
         return f"partition: {mine} there, {others} here"
+    parts = zip(names, _candidate_partitions(one), _candidate_partitions(other), strict=False)
+    for name, mine, others in parts:
+        if mine != others:
+            return f"partition of {name}: {mine} there, {others} here"
     mine, others = _recompute(one), _recompute(other)
     if None not in (mine, others) and mine != others:
         return f"recompute: {mine} there, {others} here"
@@ -210,6 +219,11 @@ def _partition(of: MemoryCurve | Plan) -> tuple[int, ...] | str:
 def _candidates(of: MemoryCurve | Plan) -> tuple[str, ...]:
     """Return the candidates of a curve; a plan does not name any."""
     return of.candidates if isinstance(of, MemoryCurve) else ()
+
+
+def _candidate_partitions(of: MemoryCurve | Plan) -> tuple[tuple[int, ...], ...]:
+    """Return the partitions of a curve's candidates; a plan is of one that it does not name."""
+    return of.candidate_partitions if isinstance(of, MemoryCurve) else ()
 
 
 def _recompute(of: MemoryCurve | Plan) -> str | None:
@@ -260,6 +274,7 @@ def empty_curve(
         objective=str(problem.objective),
         recompute=words(recompute),
         candidates=() if candidates is None else candidates.names,
+        candidate_partitions=() if candidates is None else candidates.partitions,
         never_below_bytes=never,
         least_cap_bytes=least,
     )

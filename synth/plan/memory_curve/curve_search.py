@@ -161,7 +161,7 @@ class _Tracing:
                     self.pending.append(caps[0])
                     workers.start(self._task(caps[0]))
                 for outcome in workers.outcomes(CURVE.poll_s):
-                    self._take(outcome)
+                    self._take(outcome, is_stopped=stop.is_set())
                 if stop.is_set() and not stopping:
                     stopping = True
                     workers.stop()
@@ -242,10 +242,15 @@ class _Tracing:
 
     # Results
 
-    def _take(self, outcome: TaskResult) -> None:
-        """Add a point; without a limit, at the limit from which on its schedule fits."""
+    def _take(self, outcome: TaskResult, *, is_stopped: bool) -> None:
+        """Add a point; without a limit, at the limit from which on its schedule fits.
+
+        A search that was stopped before its first schedule adds none.
+        """
         cap, found = outcome.task.cap_bytes, outcome.found
         self.pending.remove(cap)
+        if found is None and is_stopped:
+            return
         if found is None:
             raise SynthError(
                 outcome.message or f"nothing was found with a memory limit of {cap} bytes"

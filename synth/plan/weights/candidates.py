@@ -44,6 +44,15 @@ class WeightCandidates:
         names = [one.name for one in self.travelling] + [one.name for one in self.staying]
         return (*names, "data-parallel") if self.staying else tuple(names)
 
+    @property
+    def partitions(self) -> tuple[tuple[int, ...], ...]:
+        """The layers of each stage, of all candidates in the order of their names."""
+        problems = [one.travel.problem for one in self.travelling]
+        problems += [one.problem for one in self.staying]
+        # Data parallelism has the stages of the first candidate.
+        problems += problems[:1] if self.staying else []
+        return tuple(problem.partition or () for problem in problems)
+
     def within(self, caps_bytes: tuple[int, ...] | None) -> "WeightCandidates":
         """Return the candidates under other memory limits."""
         return WeightCandidates(
