@@ -64,7 +64,8 @@ def read_curve(
         asked = ProblemArguments(profile, micro_batches, partition, objective)
         layout = None if word(placement) == LINEAR else placement
         candidates = WeightCandidates(read_travelling(weights, layout, ranks, asked))
-        return CurveProblem(candidates.problem, (), False, candidates)
+        choice = read_recompute(recompute, candidates.problem.costs.num_stages)
+        return CurveProblem(candidates.problem, choice, False, candidates)
     where = named_placement(placement, ranks)
 
     search_partitions = is_searched(partition)

@@ -8,7 +8,7 @@ from synth.errors import SynthError
 from synth.messages import talk
 from synth.options.conflicts import refuse_beside
 from synth.options.keywords import word
-from synth.options.partition import EVEN, read_sizes
+from synth.options.partition import EVEN, is_searched, read_sizes
 from synth.options.target import is_steady
 from synth.units import shown
 
@@ -39,9 +39,13 @@ def with_weights(given: "SolveArguments") -> "SolveArguments":
         "--hint": (given.hint is not None, "its search begins from the published schedules"),
         "--solver milp": (given.solver == "milp", "its model is of weights that stay"),
     }
-    check_goes_with_weights(
-        given.weights, given.placement, given.partition, given.recompute, others
-    )
+    # With a target the pipelines beside them have one placement in one partition, as in a curve.
+    names_pipelines = given.weights == AUTO and given.target is not None
+    if names_pipelines and given.partition is not None:
+        refused = is_searched(given.partition), "each candidate has one partition; give even"
+        refuse_beside(f"--weights {AUTO}", {f"--target and --partition {given.partition}": refused})
+    placement = None if names_pipelines else given.placement
+    check_goes_with_weights(given.weights, placement, given.partition, given.recompute, others)
     if given.weights == AUTO:
         return given
     return replace(

@@ -63,6 +63,14 @@ def test_the_least_need_is_shown_without_a_search_and_less_is_refused(synth: Syn
             ("ring", "--mem-limit", "min", "--target", "steady"),
             "--target steady and --weights ring, with which every rank runs",
         ),
+        (
+            ("auto", "--mem-limit", "min", "--target", "200%", "--partition", "auto"),
+            "--partition auto and --weights auto",
+        ),
+        (
+            ("auto", "--mem-limit", "min", "--target", "200%", "--placement", "auto"),
+            "name the placement (linear, looped:2, v, …)",
+        ),
         (("ring", "--solver", "milp"), "its model is of weights that stay"),
         (("ring", "--micro-batches", "6"), "given 6 for 4 ranks; give a multiple of 4"),
         (("ring", "--ranks", "1"), "need at least two ranks, given 1"),
@@ -80,7 +88,7 @@ def test_the_least_limit_for_a_target_is_found_with_a_lower_bound(
 ) -> None:
     path = tmp_path / "plan.json"
     least = ("--mem-limit", "min", "--target", "300%")
-    ended = synth(*SOLVE, "--weights", "auto", *least, "-o", path)
+    ended = synth(*SOLVE, "--weights", "auto", "--placement", "looped:2", *least, "-o", path)
     assert ended.code == 0, ended.stderr
     assert "for all candidates that were tried: " in ended.stdout
     Plan.load(path).check()
@@ -113,6 +121,7 @@ def test_a_curve_of_weights_that_travel_names_them_and_is_of_no_other_problem(
     [
         (("gather", "--partition", "auto"), "a curve has one partition for each candidate"),
         (("ring", "--placement", "v"), "--placement v and --weights ring"),
+        (("ring", "--recompute", "layers:0-3"), "lists layers, which `synth solve` takes"),
         (("auto", "--micro-batches", "6"), "weights can only stay with 6 micro-batches on 4 ranks"),
     ],
 )

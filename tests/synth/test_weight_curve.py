@@ -2,6 +2,7 @@
 
 import random
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -34,9 +35,11 @@ from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.placements import everywhere
 from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
+from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
+from synth.solver.weights import least_memory as least_memory_module
+from synth.solver.weights.least_memory import least_memory, limits_bytes
 from synth.solver.weights.travel import TravelProblem, WeightMovement
 from synth.solver.weights.travel_search import solve_travelling
 from tests.synth.every_order import true_value
@@ -105,19 +108,58 @@ def true_curve(travel: TravelProblem) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("movement", WeightMovement)
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
-def test_under_the_least_limit_known_there_is_a_schedule_and_below_the_closed_form_none(
+def test_under_the_least_limit_known_there_is_a_schedule(
     movement: WeightMovement, num_ranks: int
 ) -> None:
     costs = unequal_costs(num_ranks, random.Random(num_ranks))
     only = TravelCandidate("only", travelling(movement, costs, num_ranks, 2))
     free = WeightCandidates((only,))
-    never, known = free.limits_bytes()
+    _, known = free.limits_bytes()
     options = SolveOptions(time_limit_s=0.02, deterministic=True, workers=1)
     caps = (known,) * num_ranks
     found = solve_travelling(free.within(caps).travelling[0].travel, options)
     assert found.peak_bytes is not None and not exceeds_caps(found.peak_bytes, caps)
-    less = free.within((never - 1,) * num_ranks).travelling[0].travel
-    assert solve_travelling(less, options).stopped_by == StoppedBy.INFEASIBLE
+
+
+@pytest.mark.parametrize(
+    ("movement", "seed"), [(RING, 0), (RING, 1), (GATHER, 0), (GATHER, 1), (GATHER, 2), (GATHER, 3)]
+)
+def test_the_least_peak_of_all_schedules_is_between_the_closed_form_and_the_known_one(
+    movement: WeightMovement, seed: int
+) -> None:
+    travel = travelling(movement, unequal_costs(2, random.Random(seed)), 2, 1)
+    never, known = limits_bytes(travel)
+    assert known is not None and never <= true_curve(travel)[0][0] <= known
+
+
+@pytest.mark.parametrize("num_stages", [4, 6])
+def test_the_least_memory_on_a_ring_is_known_with_several_stages_per_rank(num_stages: int) -> None:
+    costs = unequal_costs(num_stages, random.Random(num_stages))
+    travel = travelling(RING, costs, 2, 2)
+    never, known = limits_bytes(travel)
+    found = least_memory(travel)
+    assert found is not None and known == max(found.peak_bytes) >= never
+
+
+@pytest.mark.parametrize("movement", WeightMovement)
+def test_the_least_memory_is_sought_once_and_until_it_is_that_of_the_closed_form(
+    movement: WeightMovement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated: list[int] = []
+
+    def counted(problem: Problem, schedule: Schedule, name: str) -> EvaluatedSchedule | None:
+        found = evaluate(problem, schedule, name)
+        evaluated.append(max(found.peak_bytes) if found else 0)
+        return found
+
+    monkeypatch.setattr(least_memory_module, "evaluate", counted)
+    monkeypatch.setattr(least_memory_module, "_KNOWN", deque())
+    asked = candidates(movement)
+    never, known = asked.limits_bytes()
+    assert never == known and evaluated.count(never) == 1 and evaluated[-1] == never
+    searched = len(evaluated)
+    assert asked.within((known,) * 2).limits_bytes() == (never, known)
+    assert len(evaluated) == searched
 
 
 @cache
@@ -136,7 +178,7 @@ def test_the_curve_encloses_that_of_all_schedules(movement: WeightMovement) -> N
     curve, truth = traced(movement), truth_of(movement)
     curve.check()
     known = knowledge_of(curve.points)
-    assert curve.never_below_bytes <= truth[0][0] <= curve.least_cap_bytes
+    assert curve.never_below_bytes == truth[0][0] == curve.least_cap_bytes
     assert cap_of(curve.points[0]) == curve.least_cap_bytes
     for cap in range(curve.least_cap_bytes, truth[-1][0] + 3):
         value = true_value(truth, cap)

@@ -30,6 +30,10 @@ class TravelTuning:
     frugal_bufferings: tuple[tuple[int, int], ...] = ((0, 0), (0, 1), (1, 0))
     frugal_aheads: tuple[int, ...] = (0, 3)
     frugal_most_open: tuple[int | None, ...] = (1, 2, None)
+    # Bufferings that are tried if all of those are a deadlock, as with several stages per rank.
+    roomier_bufferings: tuple[tuple[int, int], ...] = ((1, 1), (1, 2), (2, 4), (99, 999))
+    # Problems whose least memory is remembered.
+    remembered_least_memories: int = 32
     # Other choices tried for the best first orders between two runs of annealing.
     batch: int = 40
     # Times that visits are placed again with less room, if a rank exceeds its limit.

@@ -4,6 +4,7 @@ The micro-batches of a rank follow one another, with the weights of one stage at
 transfer in advance. Under a tight memory limit a search may find nothing else.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -17,9 +18,17 @@ from synth.solver.weights.travel import TravelProblem, WeightMovement
 from synth.solver.weights.travel_bounds import least_cap_bytes
 from synth.solver.weights.visit_placement import OpNeeds, Placing
 
+# Every search of a curve, or of a bisection, asks for the same few problems. Costs have no hash, so
+# problems are compared.
+_KNOWN: deque[tuple[TravelProblem, EvaluatedSchedule | None]] = deque(
+    maxlen=TRAVEL.remembered_least_memories
+)
+
 
 def least_memory(travel: TravelProblem) -> EvaluatedSchedule | None:
-    """Return the schedule with the lowest peak of those tried; the faster one of equals.
+    """Return the schedule with the lowest peak of those tried.
+
+    The first one that reaches the closed form ends the trials; of other equals it is the faster.
 
     Args:
         travel: the problem; its memory limits do not matter.
@@ -29,12 +38,31 @@ def least_memory(travel: TravelProblem) -> EvaluatedSchedule | None:
     """
     problem = replace(travel.problem, caps_bytes=None)
     free = TravelProblem(problem, travel.movement)
-    found = (evaluate(problem, schedule, name) for name, schedule in _frugal(free))
-    return min(
-        (one for one in found if one is not None),
-        key=lambda one: (max(one.peak_bytes), one.value_us),
-        default=None,
-    )
+    for other, known in list(_KNOWN):
+        if other == free:
+            return known
+    found = _searched(free)
+    _KNOWN.append((free, found))
+    return found
+
+
+def _searched(free: TravelProblem) -> EvaluatedSchedule | None:
+    never = least_cap_bytes(free)
+    best: EvaluatedSchedule | None = None
+    for bufferings in _bufferings(free):
+        for name, schedule in _frugal(free, bufferings):
+            found = evaluate(free.problem, schedule, name)
+            if found is not None and (best is None or _rank(found) < _rank(best)):
+                best = found
+                if max(found.peak_bytes) <= never:
+                    return best
+        if best is not None:
+            break
+    return best
+
+
+def _rank(found: EvaluatedSchedule) -> tuple[int, int]:
+    return max(found.peak_bytes), found.value_us
 
 
 def limits_bytes(travel: TravelProblem) -> tuple[int, int | None]:
@@ -48,18 +76,26 @@ def limits_bytes(travel: TravelProblem) -> tuple[int, int | None]:
     return least_cap_bytes(travel), None if known is None else max(known.peak_bytes)
 
 
-def _frugal(travel: TravelProblem) -> Iterator[tuple[str, Schedule]]:
-    """Yield schedules with few buffers, by name. On a ring too few of them are a deadlock."""
+def _bufferings(travel: TravelProblem) -> Iterator[tuple[Buffering, ...]]:
+    """Yield groups of bufferings by rising memory, each for the case that those before deadlock."""
+    if travel.movement != WeightMovement.RING:
+        yield (Buffering(0, 0),)
+        return
+    yield tuple(Buffering(*pair) for pair in TRAVEL.frugal_bufferings)
+    for pair in TRAVEL.roomier_bufferings:
+        yield (Buffering(*pair),)
+
+
+def _frugal(
+    travel: TravelProblem, bufferings: tuple[Buffering, ...]
+) -> Iterator[tuple[str, Schedule]]:
+    """Yield schedules with few buffers, by name."""
     table, is_ring = OpNeeds(travel), travel.movement == WeightMovement.RING
     every = {1} if is_ring else {1, travel.rounds}
-    buffers = (
-        product(TRAVEL.frugal_bufferings, TRAVEL.frugal_aheads, TRAVEL.frugal_most_open)
-        if is_ring
-        else [((0, 0), 0, 1)]
-    )
+    visits = product(TRAVEL.frugal_aheads, TRAVEL.frugal_most_open) if is_ring else [(0, 1)]
     placings = [
-        Placing(ahead, most_open, scatter_every, False, Buffering(*pair), sharded)
-        for pair, ahead, most_open in buffers
+        Placing(ahead, most_open, scatter_every, False, buffering, sharded)
+        for buffering, (ahead, most_open) in product(bufferings, visits)
         for scatter_every in sorted(every)
         for sharded in travel.levels
     ]
