@@ -67,3 +67,7 @@ class EmulatedReducer:
                 until_ns[reduction.ranks] = after(start_ns, reduction.duration_us)
                 self._device.arrived(until_ns[reduction.ranks], asked_ns, late_ns)
         self._working.clear()
+
+    def finish_update(self, stage: int) -> None:
+        """See `Reducer`; schedules with updates between their ops are not emulated."""
+        raise NotImplementedError

@@ -32,7 +32,7 @@ class StageUpdate(NamedTuple):
 
 OnUpdate = Callable[[StageUpdate, StepSettings], StepSettings]
 
-# The updates by which forwards of a stage look ahead, from its delay.
+# The updates by which a forward looks ahead, from its delay.
 Prediction = Callable[[int], int]
 
 
@@ -59,7 +59,8 @@ class NesterovLookAhead:
 
     Ajanthan et al. 2025, "Nesterov Method for Asynchronous Pipeline Parallel Optimization", arXiv
     2505.01099. The parameters are the look-ahead points w + d, as in torch's SGD with Nesterov
-    momentum, which this is with the rate η (1 − γ). Only for sgd with momentum γ.
+    momentum, which this is with the rate η (1 − γ). Only for sgd with momentum γ. With a rate that
+    changes, d is −γ η (1 − γ) times the momentum buffer, with the rate η of the last update.
     """
 
     def __init__(self, momentum: float) -> None:
@@ -73,7 +74,7 @@ class NesterovLookAhead:
 
 
 def predict_by_delay(delay: int) -> int:
-    """Predict the weights after as many updates as there will be until the gradient's own.
+    """Predict the weights that the forward's own gradient will update, `delay` updates later.
 
     SpecTrain (Chen et al. 2018, arXiv 1809.02839). Here only forwards predict, as in PipeOptim
     (Guan et al. 2023, arXiv 2312.00839); backwards read the versions of the plan.

@@ -1,4 +1,4 @@
-"""Updates between ops: every stage by itself, with settings that may depend on its delay."""
+"""Updates between ops: no stage waits for another, and settings may depend on its delay."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -9,6 +9,7 @@ from torch import nn
 from synth.errors import SynthError
 from synth.optimizer import OptimizerSpec
 
+from ..execution.core.stepper import WeightRead
 from .delay_corrections import OnUpdate, Prediction, StageUpdate, check_predictable
 from .gradients import Gradients, widen_gradients
 from .norm import GradientNorm
@@ -17,7 +18,7 @@ from .stage_optimizer import StageOptimizer, stage_optimizers
 
 
 class FlushFreeStep:
-    """Carries out STEPs that stand between ops. No rank waits for another one.
+    """Carries out STEPs that stand between ops. No stage waits for another one.
 
     There is no global gradient norm, for which the pipeline would have to be flushed. Gradients are
     clipped by the norm of their own stage, and a stage skips an update that is not finite.
@@ -48,10 +49,10 @@ class FlushFreeStep:
             gradients: of the same.
             settings: of the next updates; assign to `settings` to change them.
             norms: of the gradients of each stage; empty: neither clip nor look for infinities.
-            delays: the delay of each stage.
+            delays: the largest delay of each stage.
             on_update: returns the settings of an update; None: `settings`.
-            prediction: returns the updates by which forwards of a stage look ahead; None: they read
-                the weights as they are.
+            prediction: returns the updates by which a forward looks ahead, from its delay; None:
+                forwards read the weights as they are.
         """
         self.optimizers, self.settings = optimizers, settings
         self._gradients, self._norms = gradients, norms
@@ -70,12 +71,13 @@ class FlushFreeStep:
     def synchronize(self) -> None:
         """See `Stepper`: there is nothing to wait for."""
 
-    def around_forward(self, stage: int) -> AbstractContextManager[None]:
+    def around_forward(self, read: WeightRead) -> AbstractContextManager[None]:
         """A context for a forward, in which the parameters are predicted ones if that is wanted."""
-        ahead = 0 if self._prediction is None else self._prediction(self._delays[stage])
+        ahead = 0 if self._prediction is None else self._prediction(read.delay)
         if not ahead:
             return nullcontext()
-        return self.optimizers[stage].predicted(self._next_settings(stage), ahead)
+        settings = self._next_settings(read.stage)
+        return self.optimizers[read.stage].predicted(settings, ahead, from_newest=read.is_newest)
 
     @property
     def predicts(self) -> bool:
@@ -129,7 +131,7 @@ def build_flush_free_step(
         modules: the rank's stages, by number.
         spec: the optimizer.
         settings: of the first updates.
-        delays: the delay of each stage, as `version_facts` has it.
+        delays: the largest delay of each stage, as `version_facts` has it.
         device: the device of the parameters.
         clip_norm: the largest gradient norm of a stage; None: no clipping.
         skip_nonfinite: True if a stage skips an update when its gradient is not finite.

@@ -51,12 +51,16 @@ class UpdateRule(Protocol):
         """
         ...
 
-    def direction(self, moments: Sequence[Tensor], count: int, settings: StepSettings) -> Tensor:
+    def direction(
+        self, moments: Sequence[Tensor], count: Tensor | None, settings: StepSettings
+    ) -> Tensor:
         """The last update of a parameter, divided by the learning rate; it was subtracted.
+
+        Does not wait for the device. Before the first update it is zero.
 
         Args:
             moments: one for each name in `moments`, of one parameter.
-            count: its steps, if the rule counts.
+            count: its steps, a scalar, if the rule counts.
             settings: of the update.
         """
         ...
@@ -98,10 +102,15 @@ class AdamWRule:
             maximize=False,
         )
 
-    def direction(self, moments: Sequence[Tensor], count: int, settings: StepSettings) -> Tensor:
+    def direction(
+        self, moments: Sequence[Tensor], count: Tensor | None, settings: StepSettings
+    ) -> Tensor:
         """See `UpdateRule`; weight decay is left out."""
+        assert count is not None
+        # In float64, as 1 - 0.999 has few digits in float32. Without steps the moments are zero.
+        steps = count.double().clamp(min=1)
         first, second = (
-            moment / (1 - beta**count) for moment, beta in zip(moments, settings.betas, strict=True)
+            moment / (1 - beta**steps) for moment, beta in zip(moments, settings.betas, strict=True)
         )
         return first / (second.sqrt() + settings.eps)
 
@@ -142,7 +151,9 @@ class SgdRule:
             maximize=False,
         )
 
-    def direction(self, moments: Sequence[Tensor], count: int, settings: StepSettings) -> Tensor:
+    def direction(
+        self, moments: Sequence[Tensor], count: Tensor | None, settings: StepSettings
+    ) -> Tensor:
         """See `UpdateRule`."""
         return moments[0]
 

@@ -90,7 +90,7 @@ class StageOptimizer:
                     piece.live.copy_(updated)
 
     @contextmanager
-    def predicted(self, settings: StepSettings, ahead: int) -> Iterator[None]:
+    def predicted(self, settings: StepSettings, ahead: int, *, from_newest: bool) -> Iterator[None]:
         """Enter a context in which the parameters are as they may be after some more updates.
 
         They go on by the direction of the last update; before the first one they stay. What is
@@ -99,14 +99,16 @@ class StageOptimizer:
         Args:
             settings: of the updates.
             ahead: their number.
+            from_newest: True if the parameters are the newest version, which is predicted from its
+                master copy and rounded once. Of an older version only the parameters are left.
         """
         kept = [weight.live.data.clone() for weight in self._weights]
         for weight in self._weights:
-            count = int(weight.state["step"]) if "step" in weight.state else 1
+            start = weight.master.detach() if from_newest else weight.live.data
             moments = [weight.state[name] for name in self._rule.moments]
-            for live, *parts in _split([weight.live.data, *moments]) if count else ():
-                direction = self._rule.direction(parts, count, settings)
-                live.sub_(direction, alpha=ahead * settings.learning_rate)
+            for live, before, *parts in _split([weight.live.data, start, *moments]):
+                direction = self._rule.direction(parts, weight.state.get("step"), settings)
+                live.copy_(before.sub(direction, alpha=ahead * settings.learning_rate))
         try:
             yield
         finally:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from torch import nn
+
 from synth.errors import SynthError
 from synth.schedule.files.plan_file import schedule_fingerprint
 from synth.schedule.look_ahead import LookAhead
@@ -64,7 +66,7 @@ def connect(
         )
     reducer = GradientReducer(parts.lowered, group, parts.stages, tied, layout=layout, clock=clock)
     if parts.lowered.versions is not None:
-        _check_updates_are_local(parts, groups, reducer)
+        _check_reduced_by_schedule(parts, groups, reducer)
     placement = parts.lowered.schedule.placement
     shapes = ShapeFinder(group, placement, parts.stages, changing=options.changing_shapes)
     saved_sizes = SizeFinder(group, parts.lowered, parts.stages)
@@ -94,10 +96,10 @@ def connect(
     return Connections(kept, reducer, shapes, saved_sizes, warm_up, channels, executor)
 
 
-def _check_updates_are_local(
+def _check_reduced_by_schedule(
     parts: RankParts, groups: PipelineGroups, reducer: GradientReducer
 ) -> None:
-    """Refuse gradients of several ranks that no reduction of the schedule adds up."""
+    """Refuse gradients of several ranks that the reductions of the schedule do not add up."""
     reasons = {
         "several pipelines run side by side": groups.peers is not None,
         "ranks have tied parameters": reducer.has_tied,
@@ -108,10 +110,20 @@ def _check_updates_are_local(
     for reason, holds in reasons.items():
         if holds:
             raise SynthError(
-                f"this schedule updates weights between its ops, and {reason}, so that each update "
-                f"would wait for ranks for which the schedule does not; run a schedule that "
-                f"flushes the pipeline"
+                f"this schedule updates weights between its ops, and {reason}, for "
+                f"whose gradients it has no reduction; run a schedule that flushes the pipeline"
             )
+    for number in sorted(reducer.copied):
+        if _has_sparse_gradients(parts.stages[number].module):
+            raise SynthError(
+                f"stage {number} has copies on several ranks and an embedding with sparse "
+                f"gradients, which cannot be reduced; make it with sparse=False"
+            )
+
+
+def _has_sparse_gradients(module: nn.Module) -> bool:
+    embeddings = (m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag))
+    return any(each.sparse and each.weight.requires_grad for each in embeddings)
 
 
 def _warm_up(

@@ -207,7 +207,9 @@ class Pipeline:
             weights: one per micro-batch, numbers or a tensor: the loss is the sum of the
                 micro-batches' losses times these; None: their mean. They are not normalised: pass
                 the tokens of the micro-batch divided by the tokens of all micro-batches of the
-                update. Only ranks with the last stage need them.
+                update; where updates of stages differ in size, of the smallest update of any
+                stage, and a larger one takes the mean over those that it contains. Only ranks with
+                the last stage need them.
             update: False for all but the last of several steps whose gradients add up: copies and
                 tied parameters are then not reduced, and nothing is updated.
             losses: a list that this call fills, on ranks with the last stage, with the unweighted

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from synth.errors import RunFailure, SynthError
 from synth.families import generate
 from synth.schedule.model import Schedule
 from synth.schedule.version_facts import version_facts
@@ -70,7 +71,7 @@ CASES: dict[str, tuple[tuple[int, ...], int, Reads]] = {
 }
 
 
-def recurrence(name: str, optimizer: str) -> list[nn.Module]:
+def recurrence(name: str, optimizer: str, clip_norm: float | None = None) -> list[nn.Module]:
     """Train in one process, each stage with the version that it reads."""
     ranks, every, reads = CASES[name]
     stages = build_stages(len(ranks))
@@ -94,16 +95,25 @@ def recurrence(name: str, optimizer: str) -> list[nn.Module]:
                     assert tensor.grad is not None
                     own[parameter] = own.get(parameter, torch.zeros_like(tensor)) + tensor.grad
                 if (j + 1) % (every * ranks[s]) == 0:
-                    _update(state, s, sums[s], min(ranks) / ranks[s])
+                    _update(state, s, sums[s], min(ranks) / ranks[s], clip_norm)
     return stages
 
 
-def _update(state: Versions, s: int, sums: list[dict[str, Tensor]], share: float) -> None:
+def _update(
+    state: Versions,
+    s: int,
+    sums: list[dict[str, Tensor]],
+    share: float,
+    clip_norm: float | None,
+) -> None:
     for name, parameter in state.stages[s].named_parameters():
         total = sums[0][name].clone()
         for other in sums[1:]:
             total += other[name]
         parameter.grad = total * share
+    if clip_norm is not None:
+        norm = nn.utils.clip_grad_norm_(state.stages[s].parameters(), clip_norm)
+        assert norm > 2 * clip_norm  # else the case would not clip
     state.update_stage(s)
     for each in sums:
         each.clear()
@@ -129,6 +139,45 @@ def test_ranks_of_a_stage_train_as_the_recurrence_says(name: str, optimizer: str
     schedule = generate(name, num_ranks, MICRO_BATCHES)
     by_rank = RankThreads().run(train, num_ranks, [schedule], False, optimizer)
     _check(by_rank, name, schedule, recurrence(name, optimizer))
+
+
+def test_ranks_of_a_stage_clip_by_the_norm_of_the_whole_update() -> None:
+    """With momentum a factor of the clipped gradient would be seen, as one of AdamW's is not."""
+    name, optimizer, clip_norm = "pipedream:1-2", "sgd:0.9", 0.01
+    schedule = generate(name, 3, MICRO_BATCHES)
+    by_rank = RankThreads().run(train, 3, [schedule], False, optimizer, clip_norm)
+    stages = recurrence(name, optimizer, clip_norm)
+    for rank, (((found,), _, _),) in enumerate(by_rank):
+        expected = [p.detach() for p in stages[min(rank, 1)].parameters()]
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+    assert all(map(torch.equal, by_rank[1][0][0][0], by_rank[2][0][0][0]))
+
+
+class _SparseEmbedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 2, sparse=True)
+
+    def forward(self, tokens_B: Tensor) -> Tensor:
+        found: Tensor = self.table(tokens_B)
+        return found
+
+
+def _connect_sparse(rank: int, size: int, schedule: Schedule) -> str:
+    from synth.runtime.pipeline import Pipeline
+
+    stages = [_SparseEmbedding(), nn.Linear(2, 1)]
+    mine = {stage: stages[stage] for stage, _ in schedule.placement.held[rank]}
+    try:
+        Pipeline(schedule, mine, group=group_here())
+    except (SynthError, RunFailure) as error:
+        return str(error)
+    return ""
+
+
+def test_sparse_gradients_of_a_stage_on_several_ranks_are_refused() -> None:
+    said = RankThreads().run(_connect_sparse, 3, generate("pipedream:2-1", 3, 4))
+    assert all("make it with sparse=False" in each for each in said[:2]), said
 
 
 def test_with_gloo_processes_the_weights_are_the_same(pool: Any) -> None:

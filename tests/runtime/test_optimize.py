@@ -1,10 +1,12 @@
 """Optimizer steps of one process: torch's bits, taken back and redone without a trace."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from synth.errors import SynthError
 from synth.optimizer import OptimizerKind, OptimizerSpec
@@ -179,6 +181,62 @@ def test_the_bytes_said_are_the_bytes_held(
     tensors += [p.grad for p in module.parameters() if p.grad is not None]
     held = sum(t.numel() * t.element_size() for t in tensors) + optimizer.state_bytes()
     assert static_bytes([module], spec) == held
+
+
+def _stepped_in_bfloat16(settings: StepSettings, steps: int) -> StageOptimizer:
+    draw = torch.Generator().manual_seed(4)
+    weight = nn.Parameter((0.02 * torch.randn(1000, generator=draw)).bfloat16())
+    optimizer = StageOptimizer([weight], OptimizerSpec(master_weights=True))
+    for step in range(steps):
+        weight.grad = gradient(step, 0, weight)
+        optimizer.step(settings)
+        optimizer.show()
+    return optimizer
+
+
+def test_the_newest_weights_are_predicted_from_the_master_copy_and_rounded_once() -> None:
+    """At this rate most updates are smaller than half a step of bfloat16."""
+    settings, steps, ahead = StepSettings(1e-5), 5, 3
+    optimizer = _stepped_in_bfloat16(settings, steps)
+    (weight,) = optimizer.weights
+    first = weight.state["exp_avg"] / (1 - settings.betas[0] ** steps)
+    second = weight.state["exp_avg_sq"] / (1 - settings.betas[1] ** steps)
+    direction = first / (second.sqrt() + settings.eps)
+    before = weight.live.detach().clone()
+
+    def moved(start: Tensor) -> Tensor:
+        return start.float().sub(direction, alpha=ahead * settings.learning_rate).bfloat16()
+
+    assert not torch.equal(moved(weight.master), moved(before))
+    for from_newest, start in ((True, weight.master), (False, before)):
+        with optimizer.predicted(settings, ahead, from_newest=from_newest):
+            assert torch.equal(weight.live, moved(start))
+        assert torch.equal(weight.live, before)
+
+
+def test_before_the_first_update_the_weights_are_predicted_to_stay() -> None:
+    optimizer = _stepped_in_bfloat16(StepSettings(1e-5), steps=0)
+    before = optimizer.weights[0].live.detach().clone()
+    with optimizer.predicted(StepSettings(1e-5), 3, from_newest=True):
+        assert torch.equal(optimizer.weights[0].live, before)
+
+
+class _NoScalarRead(TorchDispatchMode):
+    """Refuses to read a number from a tensor, for which the host waits for a GPU."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_to_predict_weights_the_host_does_not_wait_for_the_device() -> None:
+    settings = StepSettings(1e-5)
+    optimizer = _stepped_in_bfloat16(settings, steps=1)
+    with _NoScalarRead():
+        with pytest.raises(AssertionError):
+            int(torch.ones(()))
+        with optimizer.predicted(settings, 1, from_newest=True):
+            pass
 
 
 def test_post_validation_costs_a_copy_of_the_parameters_or_none_beside_master_weights() -> None:

@@ -1,7 +1,7 @@
 """The interface between the executor and the optimizer steps."""
 
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Stepper(Protocol):
@@ -40,6 +40,20 @@ class Stepper(Protocol):
         ...
 
 
+class WeightRead(NamedTuple):
+    """The version of a stage's weights that a forward reads.
+
+    Attributes:
+        stage: the stage.
+        delay: the updates between this version and the one that the forward's gradient updates.
+        is_newest: True if no update has replaced this version.
+    """
+
+    stage: int
+    delay: int
+    is_newest: bool
+
+
 @runtime_checkable
 class ForwardPredictor(Protocol):
     """A stepper that can change the weights for the time of a forward."""
@@ -47,6 +61,6 @@ class ForwardPredictor(Protocol):
     predicts: bool
     """True if it does."""
 
-    def around_forward(self, stage: int) -> AbstractContextManager[None]:
-        """Enter a context for a forward of a stage; the weights are the same after it."""
+    def around_forward(self, read: WeightRead) -> AbstractContextManager[None]:
+        """Enter a context for a forward; the weights are the same after it."""
         ...

@@ -6,7 +6,7 @@ from functools import partial
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
-from ..gradients.copies_and_ties import Reducer, UpdateReducer
+from ..gradients.copies_and_ties import Reducer
 from ..gradients.data_parallel import DataParallel
 from ..weights.travel import WeightTravel
 from .stage_protocol import StageProtocol
@@ -55,9 +55,7 @@ class Updates:
         self._on_gradients, self._at_every_step = on_gradients, at_every_step
         self._last_backwards = _last_backwards(ops)
         self._updates_at = _updating_steps(ops, at_last=travel is not None)
-        self._update_reducer: UpdateReducer | None = None
         if at_every_step:
-            self._update_reducer = reducer if isinstance(reducer, UpdateReducer) else None
             self._updates_at = {op: (op.stage,) for op in ops if op.kind == OpKind.STEP}
 
     def after(self, op: Op, run: Callable[[], None]) -> Callable[[], None]:
@@ -69,8 +67,8 @@ class Updates:
         if self._travel is not None:
             self._travel.deliver(op)
         if self._at_every_step:
-            if self._update_reducer is not None:
-                self._update_reducer.finish_update(op.stage)
+            if self._reducer is not None:
+                self._reducer.finish_update(op.stage)
             return
         if self.wanted and op in self._updates_at and not self._table.updating:
             self._before_update()

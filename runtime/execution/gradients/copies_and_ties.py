@@ -8,7 +8,7 @@ If updates stand between ops, each has a reduction of its own, and STEP waits fo
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -36,13 +36,11 @@ class Reducer(Protocol):
         """Wait until all gradients are added up."""
         ...
 
-
-@runtime_checkable
-class UpdateReducer(Protocol):
-    """A reducer of schedules with updates between their ops."""
-
     def finish_update(self, stage: int) -> None:
-        """Wait until the gradient of a stage's update is added up, and make it that of the mean."""
+        """Wait until the gradient of a stage's update is added up, and make it that of the mean.
+
+        Called before each STEP of a schedule with updates between its ops.
+        """
         ...
 
 
@@ -127,6 +125,11 @@ class GradientReducer:
         return copied | self._tied_ids
 
     @property
+    def copied(self) -> Collection[int]:
+        """The stages of this rank that other ranks hold, too."""
+        return self._copied.keys()
+
+    @property
     def has_tied(self) -> bool:
         """True if another rank holds a parameter of this rank that is named as tied."""
         return bool(self._tied)
@@ -151,7 +154,7 @@ class GradientReducer:
         _wait(tied)
 
     def finish_update(self, stage: int) -> None:
-        """See `UpdateReducer`.
+        """See `Reducer`.
 
         Backwards start from the mean loss over the smallest update of any stage. The mean over a
         larger one has a smaller share of each of them.

@@ -24,7 +24,7 @@ from synth.schedule.weight_versions import BackwardReads, ForwardReads
 
 from ..core.stage_protocol import StageProtocol
 from ..core.step_table import Slots, StepTable
-from ..core.stepper import ForwardPredictor
+from ..core.stepper import ForwardPredictor, WeightRead
 from ..gradients.set_aside import EarlyGradients
 
 Work = Callable[[], None]
@@ -74,7 +74,17 @@ class VersionedWeights:
             for node, op in numbered
             if op.kind != OpKind.STEP and 0 <= accesses.version[node] < accesses.newest[node]
         }
-        self._recomputes = any(op.kind == OpKind.R for op in lowered.ops[rank])
+        sizes = lowered.schedule.update_sizes
+        self._forward_reads = {
+            op: WeightRead(
+                op.stage,
+                op.microbatch // sizes[op.stage] - int(accesses.version[node]),
+                op not in self._older,
+            )
+            for node, op in numbered
+            if op.kind == OpKind.F
+        }
+        self._recomputes = any(op.kind == OpKind.R for ops in lowered.ops for op in ops)
         makers = set(accesses.makes.node.tolist())
         self._stashing = {op for node, op in numbered if node in makers}
 
@@ -82,7 +92,7 @@ class VersionedWeights:
         """Let a stepper change the weights for the time of each forward; None: they stay.
 
         Raises:
-            SynthError: forwards run again, when the prediction is another one.
+            SynthError: forwards run again on some rank, when the prediction is another one.
         """
         if predictor is not None and self._recomputes:
             raise SynthError(
@@ -97,7 +107,7 @@ class VersionedWeights:
             slot = self._slot(op, op.microbatch) if op in self._stashing else None
             return partial(self._update, self._parameters[op.stage], slot, work)
         if op.kind == OpKind.F:
-            work = partial(self._predict, op.stage, work)
+            work = partial(self._predict, self._forward_reads[op], work)
         work = self._early.running(op, work)
         if op not in self._older:
             return work
@@ -120,11 +130,11 @@ class VersionedWeights:
         with _unsafe_preserve_version_counter(parameters):
             work()
 
-    def _predict(self, stage: int, work: Work) -> None:
+    def _predict(self, read: WeightRead, work: Work) -> None:
         if self._predictor is None:
             work()
             return
-        with self._predictor.around_forward(stage):
+        with self._predictor.around_forward(read):
             work()
 
     def _read(self, parameters: tuple[Tensor, ...], slot: int, work: Work) -> None:
