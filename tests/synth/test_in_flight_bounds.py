@@ -84,7 +84,7 @@ def _bursts(rng: random.Random, every: int) -> Program | None:
 
 @pytest.mark.parametrize(("rule", "every"), RULES[:3])
 def test_no_order_in_bursts_is_below_the_bound_of_its_own_memory(rule: str, every: int) -> None:
-    """Where updates come in bursts, fewer versions are stashed than micro-batches are in flight."""
+    """Bursts of updates leave fewer versions stashed than micro-batches are in flight."""
     rng, num_tried, above = random.Random(rule), 0, 0
     while num_tried < 400:
         first, second = _bursts(rng, every), _bursts(rng, every)

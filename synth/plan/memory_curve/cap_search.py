@@ -239,10 +239,8 @@ class OverWeights:
         stop: threading.Event,
     ) -> Result:
         """Search all candidates, each from its published schedules."""
-        ranks = self.problem.num_ranks
-        caps = None if cap_bytes is None else (cap_bytes,) * ranks
         return (
-            self.candidates.within(caps)
+            self.candidates.within(capped(self.problem, cap_bytes).caps_bytes)
             .search(self.profile, replace(options, hint=None), lambda _: watch, stop)
             .result
         )
