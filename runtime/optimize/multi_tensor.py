@@ -7,7 +7,7 @@ from torch import Tensor
 
 # On CPU the norm of a tensor in another dtype copies the tensor to that dtype, which plans do not
 # count. So a tensor of 16-bit numbers is taken in pieces of this many.
-_PIECE = 1 << 16
+_PIECE_ELEMENTS = 1 << 16
 
 
 def group_alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
@@ -46,7 +46,7 @@ def squared_norm(gradients: Iterable[Tensor], device: torch.device) -> Tensor:
 
 
 def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Views of a tensor's elements, of at most `_PIECE` each; a tensor with gaps as it is."""
-    if tensor.numel() <= _PIECE or not tensor.is_contiguous():
+    """Views of at most `_PIECE_ELEMENTS` elements of a tensor; one with gaps stays as it is."""
+    if tensor.numel() <= _PIECE_ELEMENTS or not tensor.is_contiguous():
         return (tensor,)
-    return torch.split(tensor.view(-1), _PIECE)
+    return torch.split(tensor.view(-1), _PIECE_ELEMENTS)

@@ -91,6 +91,11 @@ def read_curve(
 def _check_weights(weights: str, placement: str, partition: str, recompute: str) -> None:
     """Refuse what does not go with weights that travel; with auto, pipelines have a placement."""
     refused = is_searched(partition), "a curve has one partition for each candidate; give even"
-    refuse_beside(f"--weights {weights}", {f"--partition {partition}": refused})
+    others = {f"--partition {partition}": refused}
+    if weights in (RING, GATHER):
+        # Layers are refused where they are read.
+        is_given = not word(recompute).startswith(("none", "layers:"))
+        others[f"--recompute {recompute}"] = is_given, "a curve with it has none; give none"
+    refuse_beside(f"--weights {weights}", others)
     is_default = weights == AUTO or word(placement) == LINEAR
     check_goes_with_weights(weights, None if is_default else placement, partition, recompute, {})
