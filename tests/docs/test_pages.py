@@ -16,6 +16,7 @@ from tests.docs.pages import PAGES, ROOT, Block, blocks, spans
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LONGEST_S = 600
+SEARCH_S = 5
 
 
 def of_synth(commands: list[str]) -> Iterator[list[str]]:
@@ -75,8 +76,17 @@ def write_files(found: list[Block], folder: Path) -> None:
             (folder / block.file).write_text(block.text)
 
 
+def with_short_searches(command: str) -> str:
+    """Lower time limits to `SEARCH_S`: the test is of the commands, not of their figures."""
+
+    def lower(found: re.Match[str]) -> str:
+        return f"--time-limit {min(int(found[1]), SEARCH_S)}s"
+
+    return re.sub(r"--time-limit (\d+)s", lower, command)
+
+
 def run(command: str, folder: Path) -> None:
-    """Run a command as a reader would, with the programs of this environment."""
+    """Run a command with the programs of this environment, and fail if it fails."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
@@ -84,7 +94,7 @@ def run(command: str, folder: Path) -> None:
         "GLOO_SOCKET_IFNAME": LOOPBACK,
     }
     ended = subprocess.run(
-        command,
+        with_short_searches(command),
         shell=True,
         cwd=folder,
         env=environment,
