@@ -186,7 +186,7 @@ def test_a_certificate_that_does_not_prove_the_bound_is_told_of(
     plan = Plan.load(tight_plan)
     closed = Certificate(prover=ProverName.CLOSED_FORMS)
     plan.replace(claim=plan.claim.replace(certificate=closed)).save(tight_plan)
-    ended = synth("check", tight_plan, "--prove", "--format", "json")
+    ended = synth("check", tight_plan, "--prove", "--time-limit", "6s", "--format", "json")
     assert ended.code == 4, ended.stderr
     found = json.loads(ended.stdout)
     assert found["bound"]["certificate_is_refuted"] is True

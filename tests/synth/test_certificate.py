@@ -36,6 +36,8 @@ from tests.synth.effort import counted
 from tests.synth.test_solve import table_costs
 
 OPTIONS = SolveOptions(time_limit_s=60.0, workers=1)
+# For proofs that fail, which use all of their time.
+BRIEFLY = SolveOptions(time_limit_s=6.0, workers=1)
 
 # 4 ranks, 8 micro-batches, 0.75 of 1F1B's memory: a known optimum (`table` suite).
 TIGHT = Problem(table_costs(4), placement("linear", 4), 8, (9,) * 4)
@@ -234,8 +236,13 @@ def tight_plan() -> Plan:
     return Plan.of(PROFILE, problem.partition, found.schedule, claim=claim, caps_bytes=caps)
 
 
-def proof_of(plan: Plan, profile: Profile | None = None, all_provers: bool = False) -> Reproof:
-    return reprove(plan, plan.check()[1], OPTIONS, profile, all_provers=all_provers)
+def proof_of(
+    plan: Plan,
+    profile: Profile | None = None,
+    all_provers: bool = False,
+    options: SolveOptions = OPTIONS,
+) -> Reproof:
+    return reprove(plan, plan.check()[1], options, profile, all_provers=all_provers)
 
 
 @pytest.fixture
@@ -297,7 +304,7 @@ def test_a_wrong_certificate_leaves_a_bound_open() -> None:
     certificate = plan.claim.certificate
     assert certificate is not None
     wrong = plan.claim.replace(certificate=certificate.replace(ranks=(2, 3)))
-    proof = proof_of(plan.replace(claim=wrong))
+    proof = proof_of(plan.replace(claim=wrong), options=BRIEFLY)
     assert (proof.verdict, proof.is_refuted, proof.witness_us) == (ProofVerdict.OPEN, True, None)
     assert proof.reached_us < plan.claim.lower_bound_us
 
@@ -332,7 +339,8 @@ def test_what_its_certificate_leaves_out_is_not_taken_for_proven() -> None:
     certificate = plan.claim.certificate
     assert certificate is not None and certificate.partitions
     less = certificate.replace(partitions=(), layer_runs=())
-    proof = proof_of(plan.replace(claim=plan.claim.replace(certificate=less)), PROFILE)
+    shortened = plan.replace(claim=plan.claim.replace(certificate=less))
+    proof = proof_of(shortened, PROFILE, options=BRIEFLY)
     assert proof.verdict == ProofVerdict.OPEN and proof.is_refuted
 
 
