@@ -26,7 +26,7 @@ from synth.plan.memory_curve.workers import Task, Workers
 from synth.profile import Profile, Provenance
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
-from synth.solver import Objective, Problem, SolveOptions
+from synth.solver import Objective, Problem, SolveOptions, StoppedBy
 from synth.workload import Workload
 from tests.synth.effort import HOURS_S
 from tests.synth.every_order import true_curve, true_value
@@ -241,6 +241,14 @@ def test_a_worker_that_is_killed_is_said_so() -> None:
         workers.start(task)
         os.kill(workers.pids[0], signal.SIGKILL)
         list(workers.outcomes(300))
+
+
+def test_a_worker_that_still_imports_leaves_ctrl_c_to_its_parent() -> None:
+    costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=3)
+    with Workers(1) as workers:
+        os.kill(workers.pids[0], signal.SIGINT)
+        workers.start(Task(InOnePartition(Problem.linear(costs, 2)), SolveOptions(workers=1)))
+        assert [outcome.stopped_by for outcome in workers.outcomes(300)] == [StoppedBy.OPTIMAL]
 
 
 def test_what_nobody_foresaw_in_a_worker_is_told_here() -> None:

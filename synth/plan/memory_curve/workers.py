@@ -18,6 +18,7 @@ from types import TracebackType
 
 from synth.certificate import Certificate
 from synth.errors import RunFailure, SynthError
+from synth.interrupt_signal import sigint_blocked
 from synth.plan.memory_curve.cap_knowledge import ConditionalStop, Found
 from synth.plan.memory_curve.cap_search import CapSearch
 from synth.solver.options import SolveOptions
@@ -64,7 +65,8 @@ class Workers(AbstractContextManager["Workers"]):
         for _ in range(number):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs,), daemon=True)
-            process.start()
+            with sigint_blocked():
+                process.start()
             theirs.close()
             self._free.append(ours)
             self._processes.append(process)

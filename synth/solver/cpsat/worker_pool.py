@@ -21,6 +21,7 @@ from typing import IO, TypeAlias
 from ortools.sat.python import cp_model
 
 from synth.errors import RunFailure
+from synth.interrupt_signal import sigint_blocked
 from synth.solver.cpsat import worker_program
 from synth.solver.cpsat.worker_program import Answer, FoundSolution, Messages
 from synth.solver.tuning import CPSAT
@@ -77,7 +78,7 @@ class _Worker:
         paths = [os.path.abspath(path) for path in sys.path if path]
         command = [sys.executable, "-I", "-S", worker, str(os.getpid()), *paths]
         try:
-            with _sigint_blocked():
+            with sigint_blocked():
                 self._process = subprocess.Popen(
                     command,
                     bufsize=0,
@@ -209,16 +210,6 @@ def _scratch_file() -> IO[bytes] | None:
         return tempfile.TemporaryFile(buffering=0)
     except OSError:
         return None
-
-
-@contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    """Processes started here do not see Ctrl-C before they have learned to ignore it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Pool:
