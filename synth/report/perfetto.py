@@ -6,8 +6,9 @@ transfer to the op that reads it. The critical path is a process of its own.
 
 The format is that of the "Trace Event Format" document of the Chromium project. Of it are used
 complete events ("ph": "X") in microseconds, which within a track must not overlap; flow events
-("s", "t", "f"), each of which binds to the slice that encloses it ("bp": "e"); counters ("C"),
-whose series are stacked; and metadata ("M").
+("s", "t", "f"), each of which binds to the slice that encloses it ("bp": "e"); counters ("C"); and
+metadata ("M"). Perfetto 52 and older order processes by their number of slices instead of by
+`process_sort_index` (google/perfetto, pull request 3273).
 """
 
 import json
@@ -25,6 +26,7 @@ from synth.schedule.lowering.programs import Transfer, end_name
 from synth.schedule.measured.execution_trace import Communication
 from synth.schedule.memory import SlotLevels, slot_levels
 from synth.schedule.ops import Op
+from synth.units import format_bytes
 
 Event = dict[str, Any]
 
@@ -96,19 +98,18 @@ class _ChartEvents:
             yield drawn, {"name": self._name(node), "cat": _CRITICAL, "args": {}}
 
     def memory(self) -> Iterator[Event]:
-        """Yield the memory of each rank whenever it changes; with a limit, what is below it, too.
+        """Yield the memory of each rank in bytes whenever it changes.
 
-        Both together reach the limit, as viewers stack them.
+        Viewers show the name of a counter and then that of its series, which has the limit.
         """
-        name, caps = f"memory, bytes, {self.chart.title}", self.chart.caps_bytes
+        caps = self.chart.caps_bytes
         for rank in range(self.chart.timed.lowered.num_ranks):
+            series = "bytes" if caps is None else f"of {format_bytes(caps[rank])}"
+            about = {"name": f"memory, {self.chart.title}", "ph": "C", "pid": rank}
             before = None
             for at_us, level in self._levels_of(rank):
                 if level != before:
-                    series = {"used": level}
-                    if caps is not None:
-                        series["below the limit"] = caps[rank] - level
-                    yield {"name": name, "ph": "C", "pid": rank, "ts": at_us, "args": series}
+                    yield {**about, "ts": at_us, "args": {series: level}}
                 before = level
 
     def arrows(self) -> Iterator[list[_Point]]:
