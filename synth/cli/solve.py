@@ -25,12 +25,12 @@ from synth.cli.read.options import (
     VersionsOption,
     WeightsOption,
 )
-from synth.cli.solving.least_cap import solve_least
-from synth.cli.solving.search import solve_within_limits
-from synth.cli.solving.steady_cap import solve_steady
-from synth.cli.solving.trials import preview_candidates, solve_candidates
-from synth.cli.solving.versions import solve_versions
-from synth.cli.solving.weights import solve_weights
+from synth.cli.searches.least_cap import solve_least
+from synth.cli.searches.search import solve_within_limits
+from synth.cli.searches.steady_cap import solve_steady
+from synth.cli.searches.trials import preview_candidates, solve_candidates
+from synth.cli.searches.versions import solve_versions
+from synth.cli.searches.weights import solve_weights
 from synth.options.solve_arguments import SolveArguments, read_solve
 from synth.options.target import is_steady
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.solving.search import search
+from synth.cli.searches.search import search
 from synth.families import generate
 from synth.options.request import Request
 from synth.plan.memory_curve.steady_cap import SteadyCap
@@ -71,7 +71,7 @@ def test_both_searches_share_the_time_limit(synth: Synth, monkeypatch: pytest.Mo
         return search(request, stop)
 
     monkeypatch.setattr("synth.plan.memory_curve.steady_cap.least_steady", found_at_once)
-    monkeypatch.setattr("synth.cli.solving.steady_cap.search", searched)
+    monkeypatch.setattr("synth.cli.searches.steady_cap.search", searched)
     for arguments in (("--deterministic",), ()):
         ended = synth(*SMALL_SOLVE, *STEADY, "--time-limit", "1s", *arguments)
         assert ended.code == 0 and "memory limit found: 60 GB" in ended.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.solving import trials
+from synth.cli.searches import trials
 from synth.families import generate
 from synth.options.defaults import choices
 from synth.plan.choose.candidates import placements_to_try

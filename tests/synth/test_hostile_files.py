@@ -16,9 +16,9 @@ from synth.profile import Profile
 from synth.profiles import find
 from synth.report.explain.overlay import overlay
 from synth.report.text.gantt import render
+from synth.schedule.files.check_against_profile import differences
 from synth.schedule.files.fingerprint import Fingerprint, stored_fingerprint
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.files.rederive import differences
 from synth.schedule.measured.execution_trace import planned_execution
 from synth.schedule.measured.trace_file import Source, Trace, TracedStep
 

@@ -12,8 +12,8 @@ from synth.model_flops import format_flops, parse_flops_per_s
 from synth.profile import Profile
 from synth.profiles import find
 from synth.recomputed_layers import recomputing
+from synth.schedule.files.check_against_profile import differences
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.files.rederive import differences
 
 
 def layers(*forwards: int | None) -> list[LayerTimes]:

@@ -11,8 +11,8 @@ from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
 from synth.profile import Profile, Provenance
 from synth.recomputed_layers import recomputed, recomputing
+from synth.schedule.files.check_against_profile import differences
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.files.rederive import differences
 from synth.workload import Workload
 
 

@@ -93,7 +93,7 @@ def costs_of(
         Mismatch: the plan is not of the profile, or was changed.
     """
     from synth.profiles import names
-    from synth.schedule.files.rederive import differences
+    from synth.schedule.files.check_against_profile import differences
 
     if given is None and plan.profile_name not in names():
         on_trust["costs"] = (

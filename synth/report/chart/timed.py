@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 
 from synth.costs import IntArray
-from synth.report.explain.difference import (
+from synth.report.explain.critical_path import (
     Measured,
     by_node,
     critical_path,

@@ -18,14 +18,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from synth.op_kinds import MOVES, OpKind
+from synth.report.explain.critical_path import Measured, by_node, last_awaited, number_nodes
 from synth.report.explain.difference import (
     Difference,
-    Measured,
     NodeClass,
-    by_node,
     classes_of,
-    last_awaited,
-    number_nodes,
     path_parts,
     typical_us_of,
 )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import Format, talk
 from synth.cli.progress.interrupt import run_interruptibly
-from synth.cli.solving.search import finish
+from synth.cli.searches.search import finish
 from synth.options.best_so_far import BestSoFar
 from synth.options.request import announce
 from synth.options.solve_arguments import AskedSolve
