@@ -1,4 +1,4 @@
-"""Every published schedule as a generator: one file each, found by being in this folder.
+"""The published schedules of `docs/families.md` as generators: one file each, found by its folder.
 
 A family's module defines `FAMILY`; nothing else needs to know of it. A family is defined on one
 kind of placement; `generate` asks for it by name, `generate_for` for all that a placement admits.

@@ -1,4 +1,7 @@
-"""DualPipeV: DualPipe folded in half, one copy on a V (DeepSeek-AI 2024, arXiv 2412.19437).
+"""DualPipeV: DualPipe with one copy of the model, on a V (Sea AI Lab 2025, "Cut-in-half").
+
+The blog post (huggingface.co/blog/ufotalent/cut-in-half) halves DualPipe (DeepSeek-AI 2024, arXiv
+2412.19437, section 3.2.1); deepseek-ai/DualPipe has a program of it under this name.
 
 In DualPipe two ranks hold each other's stages in two copies. Here one of half as many ranks holds
 both stages once, and the stream that came from the other end is the one that has turned round.
@@ -23,4 +26,6 @@ def make(setting: Setting) -> Programs:
     ]
 
 
-FAMILY = Family("dualpipe-v", "DeepSeek-AI 2024, arXiv 2412.19437, section 3.2.1", make, "v")
+FAMILY = Family(
+    "dualpipe-v", "Sea AI Lab 2025 (Cut-in-half), from DualPipe, arXiv 2412.19437", make, "v"
+)
