@@ -33,6 +33,6 @@ class TrainingDiverged(RunFailure):
 
 
 class Mismatch(SynthError):
-    """A check found that a schedule or a run differs from its claim."""
+    """Two things that should agree do not: a plan and its claim, a run, a checkpoint or a model."""
 
     exit_code = ExitCode.MISMATCH

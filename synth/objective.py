@@ -47,7 +47,7 @@ class Spans(NamedTuple):
 
     @classmethod
     def of_ranks(cls, ranks_us: Iterable[tuple[int, int]]) -> Self:
-        """Make both from the begin and end of each rank, in microseconds from the first op."""
+        """Make both from the start and end of each rank, in microseconds from the first op."""
         begun_and_ended = list(ranks_us)
         makespan_us = max(end for _, end in begun_and_ended)
         return cls(makespan_us, max(end - begin for begin, end in begun_and_ended))

@@ -61,7 +61,7 @@ class OptimizerSpec(Record):
         """Read the written form.
 
         Raises:
-            SynthError: the text is none.
+            SynthError: not an optimizer's written form.
         """
         match = _WRITTEN.fullmatch(text)
         if match is None:

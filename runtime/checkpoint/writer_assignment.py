@@ -19,8 +19,8 @@ class Holding:
     Attributes:
         sizes: bytes of its tensors by name; of a tensor with several names, the first one's.
         aliases: the other names of such tensors, with the first one.
-        not_finite: a tensor that is not finite.
-        refusal: a tensor that cannot be stored, and why.
+        not_finite: the name of the first tensor that is not finite.
+        refusal: why a tensor cannot be stored, with its name.
         obstacle: the reason why the checkpoint cannot be written now; None: it can.
     """
 

@@ -16,7 +16,7 @@ from .device_time import DeviceTime, after, now_ns
 
 
 class _Working(NamedTuple):
-    """A reduction in flight; `latest_ns` are the time of the last rank and the largest lateness."""
+    """A reduction in flight; `latest_ns` holds the last rank's start and the largest lateness."""
 
     reduction: Collective
     latest_ns: Tensor
@@ -43,7 +43,7 @@ class EmulatedReducer:
         self._latest.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
 
     def start(self, reduction: Collective) -> None:
-        """REDUCE."""
+        """Start a reduction among its ranks."""
         self._clock.ready(reduction)
         handle = self._groups[reduction.ranks]
         latest_ns = self._latest_ns[reduction.stage]

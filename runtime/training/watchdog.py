@@ -16,8 +16,12 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+# Seconds for which a rank may be stopped: a debugger's or the system's short stop ends no run.
 PATIENCE_S = 5.0
+
+# Interval between two looks at the other ranks: one reads a small file per rank.
 _POLL_S = 0.5
+
 _PROC = Path("/proc")
 _STOPPED = ("T", "t")
 

@@ -23,11 +23,12 @@ _WAYS = ChoiceOption("scale", ("concatenation", "doubling", "halving"), untried=
 def make(setting: Setting) -> Programs:
     """Each copy takes half of D micro-batches, or pairs of them.
 
-    F = B: D − 2 of bubble however many units. B = 2F: the printed (D − 2) / (1.5 N + D − 2) for one
-    unit of D; each further one brings D − 2 units of F more, since B's and not F's have to fit
-    between. In pairs the bubble is 1.5 (D − 2) however many units of 2D there are: no schedule on
-    this placement has less, because a middle rank begins D / 2 − 1 forwards after the first one,
-    and as many backwards follow its last.
+    With F = B the bubble is D − 2 forwards, for any number of units. With B = 2F it is the printed
+    share (D − 2) / (1.5 N + D − 2) for one unit of D micro-batches; each further unit adds D − 2
+    forwards, since B's and not F's have to fit between. In pairs the bubble is 1.5 (D − 2)
+    forwards for any number of units of 2D: no schedule on this placement has less, because a
+    middle rank begins D / 2 − 1 forwards after the first one, and as many backwards follow its
+    last.
     """
     check_even("chimera", setting)
     if setting.options["scale"] == "halving" and setting.num_micro_batches % 2:

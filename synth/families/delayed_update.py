@@ -1,9 +1,9 @@
 """Pipelined back-propagation with delayed updates (Chen et al. 2012, Interspeech).
 
 "Pipelined Back-Propagation for Context-Dependent Deep Neural Networks". Every stage has one version
-of its weights, which each forward and each backward reads as it is. In a tick a stage runs one
-forward and one backward, so that stage s of n has 2 (n − 1 − s) + 1 micro-batches in flight. Its
-forward reads weights that are 2 (n − 1 − s) updates old, its backward the newest ones.
+of its weights, and each forward and each backward reads the newest weights. In a tick a stage runs
+one forward and one backward, so that stage s of n has 2 (n − 1 − s) + 1 micro-batches in flight. It
+is updated 2 (n − 1 − s) times between the forward and the backward of a micro-batch.
 """
 
 from synth.families._lib.buffering_choice import patient

@@ -4,7 +4,8 @@ Interleaved 1F1B (see `interleaved.py`) with B and W separate, so that B is sent
 with as few forwards before the first B as possible: rank r runs (v − 1) g + D − r, where g is the
 size of the groups. The first rank never holds more than g (v − 1) + D micro-batches of a stage: v
 D, instead of v D + D − 1, for groups of D. Groups may be as small as ⌈D / 2⌉, which is GIS-H
-(`half`): about half the memory, for (D − g) (v − 1) more bubbles while the pipeline fills.
+(`half`): about half the memory, while the pipeline takes (D − g) (v − 1) (F + B − W) longer to fill
+(if g divides the micro-batches and W ≤ F, B).
 
 GIS-H's block can be repeated micro-batch by micro-batch instead of group by group (`uniform`): each
 stage's F's, and B's, are then v turns apart, in the same memory, with a longer fill and drain.

@@ -12,8 +12,8 @@ from synth.families._lib.options import rounds
 def make(setting: Setting) -> Programs:
     """One unit of D micro-batches, as the paper draws it; more micro-batches as further units.
 
-    In times of one of the 2 W D stages the bubble is 2 (D − 1) for F = B. For B = 2F it is 4 (D −
-    1) per unit: (2D − 2) / (3 W D + 2D − 2) at N = D.
+    In units of one stage's F the bubble is 2 (D − 1) for F = B. For B = 2F it is 4 (D − 1) for each
+    unit of micro-batches: a share of (2D − 2) / (3 W D + 2D − 2) at N = D.
     """
     return concatenated(setting)
 

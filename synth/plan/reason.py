@@ -71,8 +71,8 @@ def _what_binds(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
         number = most_in_flight(lowered, worst.rank)
         return (
             f"memory binds on {_ranks([one.rank for one in full])}: rank {worst.rank} holds up to "
-            f"{number} micro-batch{'es' * (number != 1)}, and of the "
-            f"{format_bytes(worst.needed_bytes)} for another "
+            f"{number} micro-batch{'es' * (number != 1)}; another needs "
+            f"{format_bytes(worst.needed_bytes)}, and "
             f"{format_bytes(max(0, worst.free_bytes))} are free"
         )
     busiest = max(range(len(timeline.work_us)), key=timeline.work_us.__getitem__)

@@ -56,7 +56,9 @@ def test_a_rank_is_full_if_another_micro_batch_exceeds_the_limit() -> None:
 def test_the_sentence_names_the_full_ranks_and_how_long_1f1b_takes() -> None:
     plan = plan_of("zb-h1", caps_bytes=(37_000_000_000,) * 4)
     said = reason(plan)
-    assert said.startswith("memory binds on ranks 0 and 1: rank 0 holds up to 4 micro-batches, and")
+    assert said.startswith(
+        "memory binds on ranks 0 and 1: rank 0 holds up to 4 micro-batches; another needs "
+    )
     _, known = plan_of("1f1b").check()
     _, timeline = plan.check()
     more = known.makespan_us / timeline.makespan_us - 1

@@ -59,9 +59,9 @@ class StageProtocol(Protocol):
         ...
 
     def reduce_gradients(self) -> None:
-        """Reduce over data-parallel replicas, after all backwards of a step that updates.
+        """Reduce over data-parallel pipelines, after all backwards of a step that updates.
 
-        Every replica of the pipeline calls this at the same place of the same program.
+        Every pipeline calls this at the same place of the same program.
         """
         ...
 
@@ -70,7 +70,7 @@ class StageProtocol(Protocol):
         ...
 
     def forward(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
-        """F."""
+        """Run F and return its outputs."""
         ...
 
     def forward_light(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
@@ -98,7 +98,7 @@ class StageProtocol(Protocol):
         ...
 
     def backward_weight(self, microbatch: int) -> None:
-        """W."""
+        """Run W: add the gradients of the weights to those of earlier micro-batches."""
         ...
 
     def reads_weights_in_w(self, microbatch: int) -> bool:

@@ -11,7 +11,7 @@ class Stepper(Protocol):
     """True if steps are validated some time after they were taken, by `validate`."""
 
     def begin(self) -> None:
-        """Called at the begin of an iteration."""
+        """Called at the start of an iteration."""
         ...
 
     def validate(self) -> bool:
@@ -28,7 +28,7 @@ class Stepper(Protocol):
         ...
 
     def step(self, stage: int) -> None:
-        """Update one stage's parameters; called once for each stage on this rank."""
+        """Update one stage's parameters: once in an iteration, or at each STEP without a flush."""
         ...
 
     def finish(self) -> bool:

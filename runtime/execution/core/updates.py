@@ -74,7 +74,7 @@ class Updates:
             self._before_update()
 
     def compile_step(self, op: Op) -> Callable[[], None]:
-        """Return the STEP of a stage; copies on one rank share it, so only the first acts."""
+        """Return a STEP as a function; it updates the stages assigned to this op, maybe none."""
         return partial(self._optimizer_steps, self._updates_at.get(op, ()))
 
     def _complete(self, stage: int, run: Callable[[], None]) -> None:
@@ -111,7 +111,9 @@ def _last_backwards(ops: Sequence[Op]) -> set[Op]:
 
 
 def _updating_steps(ops: Sequence[Op], *, at_last: bool) -> dict[Op, tuple[int, ...]]:
-    """By STEP the stages that it updates: its own, if it is the first STEP of that stage.
+    """By STEP the stages that it updates, where each stage is updated once in an iteration.
+
+    Copies of a stage on one rank share parameters, so only the first STEP of the stage updates it.
 
     Args:
         ops: of a rank.

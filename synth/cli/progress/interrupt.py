@@ -21,6 +21,8 @@ from synth.errors import ExitCode, SynthError
 _Result = TypeVar("_Result")
 
 _THREAD = "solve"
+
+# Interval at which the main thread looks at the clock; the end of the work wakes it at once.
 _POLL_S = 0.2
 
 # Seconds to wait after the limit: with a result so far, and without one.

@@ -1,4 +1,4 @@
-"""A line at the foot of a terminal that says what a command is doing, and for how long still.
+"""A line at the foot of a terminal: what a command is doing, and how much longer it may take.
 
 It is rewritten several times a second by a thread of its own, and is erased before anything else is
 printed and when the command ends. Without a terminal, or with `--quiet`, there is none.
@@ -41,14 +41,18 @@ class ProgressLine:
         self._is_drawn, self._is_within_line = False, False
 
     def tell(self, text: str, until: float | None = None, expected: float | None = None) -> None:
-        """Say what is being done, until which moment (`time.monotonic`) at the latest, and until
-        which one by an estimate.
+        """Say what is being done.
+
+        Args:
+            text: the words.
+            until: the moment (`time.monotonic`) by which it ends at the latest; None: as before.
+            expected: the moment at which it ends by an estimate; None: there is no estimate.
         """
         self._text, self._expected = text, expected
         self.limit(until)
 
     def limit(self, until: float | None) -> None:
-        """Say until which moment the command takes at the latest; None: as said before."""
+        """Say by when the command ends at the latest (`time.monotonic`); None: as said before."""
         self._until = self._until if until is None else until
 
     def text(self, now: float) -> str:

@@ -2,7 +2,7 @@
 
 A move shifts one boundary, or several neighbouring ones together, by a layer. The stage on one side
 gets a layer more, the stage on the other side one less, and those between slide along. So a change
-is a sum of three parts: the stage whose end moves, the stages that slide, and the stage whose begin
+is a sum of three parts: the stage whose end moves, the stages that slide, and the stage whose start
 moves.
 """
 
@@ -69,7 +69,7 @@ class BoundaryMoves:
     def _parts(
         self, edges: IntArray, step: int, now: _Column, of: OfStages, shares: IntArray
     ) -> tuple[_Column, _Column, _Column]:
-        """Changes by each stage on each rank: its end moved, slid (summed up), its begin moved.
+        """Changes by each stage on each rank: its end moved, slid (summed up), its start moved.
 
         No move asks for edges beyond the first and the last layer, so any value does there.
         """

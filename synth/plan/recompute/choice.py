@@ -32,7 +32,7 @@ def of_words(text: str) -> Choice:
     """The reverse of `words`.
 
     Raises:
-        ValueError: none of these.
+        ValueError: not such a text.
     """
     if text in ("auto", "none"):
         return None if text == "auto" else ()
@@ -46,9 +46,10 @@ def solve_with(
     listeners: Listeners = lambda problem: None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Solve with just these stages recomputing.
+    """Solve with the given stages recomputing.
 
     Args:
+        choice: the stages; None: search for the best choice of stages and layers.
         listeners: returns the listener for improvements on a problem, which may have other layers
             recomputed than the one given.
     """

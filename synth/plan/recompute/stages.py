@@ -1,8 +1,8 @@
-"""Recomputation: for which stages F keeps nothing but its input, and R rebuilds the rest before B.
+"""Recomputation of stages: F keeps only its input, and R rebuilds the rest before B.
 
-The search does not know R. It sees stages whose B takes R's time too, climbs as far as both, and
-finds nothing kept by F (`merged`); its schedule is then written out, each such B as R B, verified
-and simulated on the true costs:
+The search does not know R. Its stages have a B that takes the time of R and B, whose peak is the
+higher of the two, and an F that keeps nothing (`merged`). The schedule found is then written out,
+each such B as R B, verified and simulated with the true costs:
 
     searched     | F0 | F1 |   B0    |   B1    | W0 | W1 |
     written out  | F0 | F1 | R0 | B0 | R1 | B1 | W0 | W1 |    R0 need not wait for B0's gradient

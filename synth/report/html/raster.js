@@ -1,8 +1,8 @@
 // Rows of ops and memory as pixels. A pixel column has the mean colour, in linear light, of the
 // time that it covers, so that any number of ops is drawn truly and without moiré.
 
-const FIRST_BYTE = 0xff;
-const LINEAR_STEPS = 4095;
+const OPAQUE = 0xff; // alpha, the highest byte of a pixel
+const LINEAR_STEPS = 4095; // levels of linear light: enough that every level of sRGB occurs
 const THIN = 2; // device pixels, below which the edges of ops would make beats with the columns
 const TO_SRGB = Uint8Array.from({ length: LINEAR_STEPS + 1 }, (_, i) => {
   const x = i / LINEAR_STEPS;
@@ -23,7 +23,7 @@ const luminance = ([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b;
 /** A pixel of an ImageData, as a little-endian word. */
 function word(red, green, blue) {
   return (
-    ((FIRST_BYTE << 24) |
+    ((OPAQUE << 24) |
       (TO_SRGB[(blue * LINEAR_STEPS) | 0] << 16) |
       (TO_SRGB[(green * LINEAR_STEPS) | 0] << 8) |
       TO_SRGB[(red * LINEAR_STEPS) | 0]) >>>
@@ -227,7 +227,7 @@ class Raster {
           const old = (under >>> shift) & 255;
           return (old + (((ink - old) * c) >> 8)) << shift;
         };
-        pixels[at] = ((FIRST_BYTE << 24) | over(16) | over(8) | over(0)) >>> 0;
+        pixels[at] = ((OPAQUE << 24) | over(16) | over(8) | over(0)) >>> 0;
       }
     }
     return width;

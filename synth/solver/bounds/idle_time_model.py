@@ -171,7 +171,7 @@ class IdleTimeModel(ExactModel):
     def _inside_literal(
         self, copy: int, op_index: OpIndex, edge: cp_model.LinearExprT
     ) -> cp_model.IntVar:
-        """Return a literal: an op lies between the edge and the rank's begin or end."""
+        """Return a literal: an op lies between the edge and the rank's start or end."""
         inside = self.cp.new_bool_var("")
         outside = inside.negated()
         before, behind = (inside, outside) if self.stretch.is_opening else (outside, inside)

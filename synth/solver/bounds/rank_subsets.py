@@ -1,4 +1,4 @@
-"""Rank-subset relaxation: bounds from exact models of a few ranks, all others being delays."""
+"""Rank-subset relaxation: exact models of all ops of a few ranks, with other ranks as delays."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -67,7 +67,7 @@ def run(
 
     Args:
         limit_s: seconds of the clock, or deterministic seconds with `options.deterministic`.
-        began_s: the begin of building the model (`time.monotonic()`), which counts as spent too.
+        began_s: the start of building the model (`time.monotonic()`), which counts as spent too.
     """
     if model.infeasible:
         return ModelOutcome(0, None, optimal=False, infeasible=True)

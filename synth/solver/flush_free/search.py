@@ -1,8 +1,8 @@
 """The search without a flush: least periods of orders that repeat, by modulo models.
 
-First come orders that repeat with every micro-batch. A period for which there is one stays possible
-if it grows, since a repeating order can pause once in each. So the least period lies between those
-that are refuted and those that are found, and bisection narrows the gap. Under the relaxed memory
+First come orders that repeat with every micro-batch. If a period is feasible, so is every longer
+one, as the order can pause once in each period. So the least period lies between the refuted and
+the found ones, and bisection narrows the gap. Under the relaxed memory
 model a refutation is a lower bound of these orders.
 
 Orders that repeat after several micro-batches can be faster: with K in flight, the ops of a

@@ -189,7 +189,7 @@ class _Extension:
 
     @staticmethod
     def _begins(places: list[_Place], size: int) -> Iterator[tuple[_Place, _Place]]:
-        """Yield the begins and ends of segments on one rank."""
+        """Yield the starts and ends of segments on one rank."""
         by_done = {place.done: place for place in places}
         for place in places:
             end = by_done.get(tuple(count + size for count in place.done))
@@ -197,7 +197,7 @@ class _Extension:
                 yield place, end
 
     def _is_closed(self, begins: Iterable[_Place]) -> bool:
-        """Return True if the ops before the segment need nothing from the ops after its begin."""
+        """Return True if the ops before the segment need nothing from the ops after its start."""
         done = {
             op_type: count
             for op_types, begin in zip(self._op_types, begins, strict=True)

@@ -98,14 +98,14 @@ class TimedOrders:
 
 
 def spans_of(instance: Instance, begins_us: Sequence[int], ends_us: Sequence[int]) -> Spans:
-    """Makespan and period, from the begin of each copy's first F and the end of its last W."""
+    """Makespan and period, from the start of each copy's first F and the end of its last W."""
     return Spans.of_ranks(_ranks_us(instance, begins_us, ends_us))
 
 
 def _ranks_us(
     instance: Instance, begins_us: Sequence[int], ends_us: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the begin of each rank, and its end with its STEPs."""
+    """Yield the start of each rank, and its end with its STEPs."""
     reduced = reduced_us(instance, ends_us)
     for held in instance.held:
         at = max(ends_us[copy] for copy in held)

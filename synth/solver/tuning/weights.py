@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class TravelTuning:
     """Local search over orders whose weights travel."""
 
-    # Number of ops between the begin of a visit and its first reader: in published schedules,
+    # Number of ops between the start of a visit and its first reader: in published schedules,
     # besides the default of one; in first orders; and in moves.
     other_aheads: tuple[int, ...] = (0, 2, 3)
     first_aheads: tuple[int, ...] = (1, 3, 0, 8)
