@@ -4,7 +4,7 @@ from itertools import product
 
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.solver import Problem
-from tests.synth.test_solve_exact import rank_orders
+from tests.synth.solver.test_solve_exact import rank_orders
 
 
 def true_curve(problem: Problem) -> list[tuple[int, int]]:

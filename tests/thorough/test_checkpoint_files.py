@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import FileStore
 
 from synth.errors import SynthError
 from synth.runtime.checkpoint.manifest import Manifest
-from tests.runtime.test_checkpoint_integrity import Training
+from tests.runtime.checkpoint.test_checkpoint_integrity import Training
 from tests.thorough.examples import Examples
 from tests.thorough.mutations import corrupted, restructured
 

@@ -19,7 +19,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.verify import ScheduleError
 from tests.cli.conftest import NAME, Synth
 from tests.synth.plain import damaged, random_costs, random_schedule, shuffled
-from tests.synth.test_memory_curve import traced
+from tests.synth.plan.test_memory_curve import traced
 from tests.thorough.examples import Examples
 from tests.thorough.mutations import changed_file
 from tests.thorough.oracle import complaint, is_stuck

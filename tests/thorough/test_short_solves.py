@@ -10,7 +10,7 @@ from synth.schedule import Buffering, Schedule, lower, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solver import Problem, SolveOptions, StoppedBy, solve
 from tests.synth.odd_problems import RandomOrders, odd_costs
-from tests.synth.test_solve_exact import OBJECTIVES
+from tests.synth.solver.test_solve_exact import OBJECTIVES
 from tests.synth.worker_processes import kill_workers
 from tests.thorough.examples import Examples
 

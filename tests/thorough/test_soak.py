@@ -12,8 +12,8 @@ import torch
 from synth.schedule.model import Schedule
 from synth.schedule.verify import ScheduleError, verify
 from tests.cli.worker_processes import workers_of
+from tests.runtime.execution.test_random_schedules import plain_autograd, replay
 from tests.runtime.random_orders import random_order
-from tests.runtime.test_random_schedules import plain_autograd, replay
 from tests.synth.plain import random_costs, random_schedule
 from tests.thorough.examples import Examples
 from tests.thorough.processes import Started, started

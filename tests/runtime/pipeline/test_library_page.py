@@ -1,0 +1,69 @@
+"""The library's page shows programs; here they run as shown."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from synth.schedule.files.plan_file import Plan
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+PAGE = Path(__file__).parents[3] / "docs" / "library.md"
+
+
+def program_with(word: str) -> str:
+    """The first program of the page in which a word stands."""
+    programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return next(program for program in programs if word in program)
+
+
+def test_the_pages_solver_writes_a_plan_that_is_true(tmp_path: Path) -> None:
+    (tmp_path / "solving.py").write_text(program_with("claim_of"))
+    command = [sys.executable, "solving.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.stdout.splitlines()) > 1
+    plan = Plan.load(tmp_path / "plan.json")
+    plan.check()
+    assert plan.claim.objective == "period"
+    assert plan.claim.period_us is not None
+    assert 0 < plan.claim.lower_bound_us <= plan.claim.period_us
+
+
+def test_the_pages_pipeline_learns_under_torchrun(tmp_path: Path) -> None:
+    losses = run_under_torchrun(tmp_path, program_with("init_process_group"), 2)
+    assert len(losses) == 20
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.slow
+def test_the_pages_data_parallel_loops_learn_the_same(tmp_path: Path) -> None:
+    training = program_with("fully_shard")
+    plain = run_under_torchrun(tmp_path, training, 4, "plain")
+    assert len(plain) == 40  # 20 steps of two pipelines
+    assert sum(plain[-2:]) < 0.7 * sum(plain[:2])
+    for kind in ("ddp", "fsdp"):
+        found = run_under_torchrun(tmp_path, training, 4, kind)
+        assert sorted(found) == pytest.approx(sorted(plain), abs=2e-4)
+
+
+def run_under_torchrun(
+    folder: Path, program: str, num_processes: int, *arguments: str
+) -> list[float]:
+    """Run a program, and find the losses that it prints."""
+    (folder / "train.py").write_text(program)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    count = ("--nproc-per-node", str(num_processes))
+    ended = subprocess.run(
+        [*command, "--local-addr", "localhost", *count, "train.py", *arguments],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return [float(value) for value in re.findall(r"loss ([\d.]+)", ended.stdout)]

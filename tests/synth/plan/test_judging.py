@@ -1,0 +1,219 @@
+"""Published schedules are judged before any trial, so an answer is no worse than one that fits."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.auto_placement import question
+from synth.errors import SynthError
+from synth.families import is_pipeline, variants_for
+from synth.links import Link, Links
+from synth.options.profiles import load_profile
+from synth.partition_costs import partition_costs
+from synth.plan.choose import race_run
+from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
+from synth.plan.choose.judging import judge, offloading_trial
+from synth.plan.choose.published import JudgedSchedules, Pass
+from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.standings import Standings
+from synth.plan.compare import compare
+from synth.plan.comparison import Question
+from synth.plan.partition.balance import balance
+from synth.plan.recompute.choice import Choice
+from synth.plan.recompute.layer_choice import without_layers
+from synth.plan.recompute.stages import recomputed, without_recompute, written_out
+from synth.schedule.model import Buffering
+from synth.schedule.verify import verify
+from synth.solver import Problem, Result, SolveOptions
+from synth.solver.evaluate.evaluate import evaluate
+from synth.solver.result import StoppedBy
+from tests.synth.effort import HOURS_S, counted
+from tests.synth.plan.test_race_run import PROFILE
+
+# Generated questions with a limit, and one without: 1F1B and others fit, or only what rebuilds.
+SEEDS = (1, 2, 4, 7)
+
+
+def candidates(asked: Question, choice: Choice = None) -> list[Candidate]:
+    """Every placement that can be, cut evenly."""
+    found = []
+    for name, where in placements_to_try(asked.num_ranks, len(asked.profile.layers)).items():
+        numbers = (asked.num_micro_batches, asked.caps_bytes)
+        try:
+            sizes = balance(asked.profile, where, asked.caps_bytes, asked.num_micro_batches)
+            costs = partition_costs(asked.profile, sizes)
+            problem = Problem(costs, where, *numbers, asked.objective, sizes)
+        except SynthError:
+            continue
+        found.append(Candidate(name, problem, choice))
+    return found
+
+
+def judged(those: list[Candidate]) -> list[Trial]:
+    """All passes, and what moves as candidates of their own."""
+    race = Standings(those, Partitioning.EVEN, 0.0)
+    found = [race.new(candidate) for candidate in those]
+    judge(found, lambda ops, is_plain: False, lambda trial: None)
+    return [*found, *(one for trial in found if (one := offloading_trial(trial)) is not None)]
+
+
+def least_us(found: list[Trial]) -> int | None:
+    return min((one.value_us for one in found if one.value_us is not None), default=None)
+
+
+def test_with_more_memory_no_start_is_longer() -> None:
+    profile, found = load_profile("zb-1.5b-p8-m24"), []
+    for cap in (15, 18, 21, 24, 27, 30, 33, 37, 45):
+        found.append(least_us(judged(candidates(Question(profile, 4, 8, (cap * 10**9,) * 4)))))
+    values = [value_us for value_us in found if value_us is not None]
+    assert len(values) == len(found) and values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_published_schedule_that_fits_is_among_the_starts(seed: int) -> None:
+    asked = question(seed)
+    every = variants_for(asked.num_ranks, len(asked.profile.layers))
+    pipelines = [name for name in every if is_pipeline(name)]
+    entries = compare(asked, pipelines, options=SolveOptions(HOURS_S)).ranked()
+    best = next(entry for entry in entries if entry.fits is not False and not entry.delay)
+    found = judged(candidates(asked))
+    value_us = least_us(found)
+    assert value_us is not None and value_us <= best.makespan_us
+    for one in found:
+        if one.found is None or one.found.schedule is None:
+            continue
+        _, line = verify(one.found.schedule, one.problem.costs, asked.caps_bytes)
+        assert line.makespan_us == one.value_us
+        assert one.lower_bound_us <= line.makespan_us
+        assert one.is_fixed != without_recompute(one.found.schedule).keeps_saved
+
+
+def test_what_one_choice_alone_starts_from_the_three_together_do_too() -> None:
+    asked = question(2)
+    together = least_us(judged(candidates(asked)))
+    assert together is not None
+    for choice in ((), (0,), (0, 1), None):
+        for candidate in candidates(asked, choice):
+            if choice in ((0,), (0, 1)) and candidate.problem.costs.num_stages > 2:
+                continue
+            alone = least_us(judged([candidate]))
+            assert alone is None or together <= alone
+
+
+def test_more_memory_leaves_what_was_judged_no_slower() -> None:
+    asked = question(4)
+    assert asked.caps_bytes is not None
+    before: int | None = None
+    for percent in (90, 100, 120, 160, 300):
+        caps = tuple(cap * percent // 100 for cap in asked.caps_bytes)
+        value_us = least_us(judged(candidates(replace(asked, caps_bytes=caps))))
+        assert before is None or (value_us is not None and value_us <= before)
+        before = value_us
+
+
+def layered_candidates(cap_bytes: int) -> list[Candidate]:
+    """The shipped 1.5B model on 8 ranks, with its profile, so that layers may be recomputed."""
+    profile, found = load_profile("zb-1.5b-p8-m24"), []
+    for name in ("linear", "looped:3"):
+        where = placements_to_try(8, 24)[name]
+        sizes = balance(profile, where, (cap_bytes,) * 8, 24)
+        costs = partition_costs(profile, sizes)
+        problem = Problem(
+            costs, where, 24, (cap_bytes,) * 8, partition=tuple(sizes), profile=profile
+        )
+        found.append(Candidate(name, problem, None))
+    return found
+
+
+def test_layers_are_chosen_and_orders_are_kept_with_the_fewest_stages_recomputing() -> None:
+    linear, looped = judged(layered_candidates(18_000_000_000))
+    assert linear.found is not None and linear.found.schedule is not None
+    assert linear.problem.recomputed_layers and not recomputed(linear.found.schedule)
+    _, line = verify(linear.found.schedule, linear.problem.costs, linear.problem.caps_bytes)
+    assert line.makespan_us == linear.value_us
+    whole = judged([replaced_profile(linear)])[0]
+    assert whole.value_us is not None and linear.value_us is not None
+    assert linear.value_us < whole.value_us
+    assert looped.found is not None and looped.found.schedule is not None
+    assert 0 < len(recomputed(looped.found.schedule)) < 24
+    stages = recomputed(looped.found.schedule)
+    for stage in stages:
+        fewer = written_out(
+            without_recompute(looped.found.schedule), [one for one in stages if one != stage]
+        )
+        least = replace(fewer, buffering=Buffering(0, 0))
+        assert evaluate(looped.problem, fewer, "") is None
+        assert evaluate(looped.problem, least, "") is None
+
+
+def test_what_offloads_is_of_the_problem_without_recomputed_layers() -> None:
+    cap_bytes = 30_000_000_000
+    found = judged(layered_candidates(cap_bytes)[:1])
+    layered, offloading = found
+    assert layered.problem.recomputed_layers and offloading.is_fixed
+    assert offloading.problem.recomputed_layers == ()
+    assert offloading.found is not None and offloading.found.schedule is not None
+    costs, caps = offloading.problem.costs, offloading.problem.caps_bytes
+    _, line = verify(offloading.found.schedule, costs, caps)
+    assert line.makespan_us == offloading.value_us
+
+
+def replaced_profile(trial: Trial) -> Candidate:
+    """The same candidate without a profile: only whole stages may be recomputed."""
+    problem = without_layers(trial.candidate.problem)
+    return trial.candidate.on(replace(problem, profile=None))
+
+
+@pytest.mark.slow
+def test_more_memory_leaves_what_was_judged_of_a_real_model_no_slower() -> None:
+    before: int | None = None
+    for cap_gb in (16, 18, 20, 22, 24, 28):
+        value_us = least_us(judged(layered_candidates(cap_gb * 10**9)))
+        assert before is None or (value_us is not None and value_us <= before)
+        before = value_us
+
+
+def test_without_a_choice_what_rebuilds_or_moves_is_a_row_and_no_answer() -> None:
+    asked = question(4)
+    for candidate in candidates(asked, ()):
+        published = JudgedSchedules(candidate.problem, ())
+        for step in Pass:
+            published.run(step, lambda schedules=1: False)
+        assert published.moved is None
+        assert published.best is None or not recomputed(published.best.schedule)
+
+
+def test_a_schedule_that_moves_can_be_the_answer_with_a_bound_that_holds_for_it() -> None:
+    profile = PROFILE.replace(links=Links(host=Link(latency_us=1)))
+    asked = Question(profile, 2, 6, (230, 230))
+    moved = [one for one in judged(candidates(asked)) if one.is_fixed]
+    assert moved
+    for one in moved:
+        assert one.found is not None and one.found.schedule is not None and one.value_us
+        verify(one.found.schedule, one.problem.costs, asked.caps_bytes)
+        assert not without_recompute(one.found.schedule).keeps_saved
+        free = replace(one.problem, caps_bytes=None)
+        assert one.lower_bound_us <= min(one.value_us, least_us(judged([Candidate("", free)])) or 0)
+
+
+def test_where_no_trial_finds_anything_the_best_published_schedule_is_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = question(4)
+    every = candidates(asked)
+
+    def nothing(problem: Problem) -> Result:
+        empty = (None, None, None, 0, None, None)
+        return Result(problem, *empty, StoppedBy.TIME_LIMIT, (), 0.0, "nothing")
+
+    monkeypatch.setattr(race_run, "solve_with", lambda problem, *given: nothing(problem))
+    monkeypatch.setattr(
+        race_run, "solve_repartitioning", lambda p, problem, *given: nothing(problem)
+    )
+    chosen = solve_best_of(every, asked.profile, options=counted(100))
+    best_us = least_us(judged(every))
+    value_us = chosen.result.value_us
+    assert value_us is not None and best_us is not None and value_us <= best_us
+    fitting = [baseline for baseline in chosen.result.baselines if baseline.fits]
+    assert all(value_us <= baseline.makespan_us for baseline in fitting)
+    assert chosen.result.lower_bound_us <= value_us

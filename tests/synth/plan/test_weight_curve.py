@@ -1,0 +1,299 @@
+"""Memory limits of schedules whose weights travel: the least one, the bisection and the curve."""
+
+import random
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+
+from synth.links import Link, Links
+from synth.objective import BoundScope
+from synth.partition_costs import partition_costs
+from synth.plan.choose.candidates import Candidate
+from synth.plan.memory_curve import curve_search
+from synth.plan.memory_curve.curve_file import (
+    MemoryCurve,
+    cap_of,
+    difference,
+    empty_curve,
+    knowledge_of,
+    value_of,
+)
+from synth.plan.memory_curve.curve_search import Effort, trace
+from synth.plan.memory_curve.least_cap_search import least_cap
+from synth.plan.memory_curve.target import TimeTarget
+from synth.plan.memory_curve.workers import Task, TaskResult, Workers
+from synth.plan.memory_curve.workers import _solve as solve_task
+from synth.plan.weights.candidates import WeightCandidates
+from synth.plan.weights.choice import TravelCandidate
+from synth.profile import Profile
+from synth.schedule.memory import exceeds_caps, peak_bytes
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.placements import everywhere
+from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
+from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.weights import least_memory as least_memory_module
+from synth.solver.weights.least_memory import least_memory, limits_bytes
+from synth.solver.weights.travel import TravelProblem, WeightMovement
+from synth.solver.weights.travel_search import solve_travelling
+from tests.synth.every_order import true_value
+from tests.synth.every_weight_schedule import (
+    BUFFERINGS,
+    gather_programs,
+    on_all_ranks,
+    ring_programs,
+)
+from tests.synth.plan.test_memory_curve import small_profile
+from tests.synth.solver.test_weight_search import travelling, unequal_costs
+
+RING, GATHER = WeightMovement
+EFFORT = Effort(points=4, time_limit_s=0.5, jobs=1, workers=1, gap=0)
+
+
+@cache
+def profile() -> Profile:
+    """Two layers with gradients and optimizer state, on links of which a transfer takes a while."""
+    four = small_profile()
+    names = tuple(four.layer_profiles)[:2]
+    sizes = {"parameter_bytes": 40, "gradient_bytes": 30, "optimizer_bytes": 50}
+    kept = {name: four.layer_profiles[name].replace(**sizes) for name in names}
+    links = Links(default=Link(latency_us=1, bandwidth_bytes_per_s=20e6))
+    return four.replace(layers=four.layers[:2], layer_profiles=kept, links=links)
+
+
+def candidates(*movements: WeightMovement, staying: bool = False) -> WeightCandidates:
+    """Two ranks, one stage for each of two layers, and one micro-batch on each rank."""
+    costs = partition_costs(profile(), (1, 1))
+    problem = Problem(costs, everywhere(2, 2), 2, partition=(1, 1))
+    on_line = Problem(costs, Placement.linear(2), 2, partition=(1, 1))
+    return WeightCandidates(
+        tuple(TravelCandidate(f"{one}", TravelProblem(problem, one)) for one in movements),
+        (Candidate("linear", on_line),) if staying else (),
+    )
+
+
+def true_curve(travel: TravelProblem) -> list[tuple[int, int]]:
+    """The Pareto front of (highest peak, makespan) over all schedules, the least memory first."""
+    m = travel.problem.num_micro_batches
+    if travel.movement == RING:
+        every = [ring_programs(travel, rank) for rank in range(travel.num_ranks)]
+        programs = [list(ranks) for ranks in product(*every)]
+    else:
+        programs = [on_all_ranks(travel, one) for one in gather_programs(travel)]
+    times: dict[int, int] = {}
+    # The verifier refuses programs that a kind of sharded state does not admit.
+    flows = [travel.flow(sharded) for sharded in travel.levels]
+    for ranks, buffering, flow in product(programs, BUFFERINGS[:2], flows):
+        made = Schedule(
+            travel.problem.placement, m, tuple(map(tuple, ranks)), "", buffering, weights=flow
+        )
+        try:
+            lowered = lower_checked(made, travel.problem.costs)
+            us, peak = check_deadlock(lowered).makespan_us, max(peak_bytes(lowered))
+        except ScheduleError:
+            continue
+        times[peak] = min(us, times.get(peak, us))
+    front: list[tuple[int, int]] = []
+    for peak, us in sorted(times.items()):
+        if not front or us < front[-1][1]:
+            front.append((peak, us))
+    return front
+
+
+@pytest.mark.parametrize("movement", WeightMovement)
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_under_the_least_limit_known_there_is_a_schedule(
+    movement: WeightMovement, num_ranks: int
+) -> None:
+    costs = unequal_costs(num_ranks, random.Random(num_ranks))
+    only = TravelCandidate("only", travelling(movement, costs, num_ranks, 2))
+    free = WeightCandidates((only,))
+    _, known = free.limits_bytes()
+    options = SolveOptions(time_limit_s=0.02, deterministic=True, workers=1)
+    caps = (known,) * num_ranks
+    found = solve_travelling(free.within(caps).travelling[0].travel, options)
+    assert found.peak_bytes is not None and not exceeds_caps(found.peak_bytes, caps)
+
+
+@pytest.mark.parametrize(
+    ("movement", "seed"), [(RING, 0), (RING, 1), (GATHER, 0), (GATHER, 1), (GATHER, 2), (GATHER, 3)]
+)
+def test_the_least_peak_of_all_schedules_is_between_the_closed_form_and_the_known_one(
+    movement: WeightMovement, seed: int
+) -> None:
+    travel = travelling(movement, unequal_costs(2, random.Random(seed)), 2, 1)
+    never, known = limits_bytes(travel)
+    assert known is not None and never <= true_curve(travel)[0][0] <= known
+
+
+@pytest.mark.parametrize("num_stages", [4, 6])
+def test_the_least_memory_on_a_ring_is_known_with_several_stages_per_rank(num_stages: int) -> None:
+    costs = unequal_costs(num_stages, random.Random(num_stages))
+    travel = travelling(RING, costs, 2, 2)
+    never, known = limits_bytes(travel)
+    found = least_memory(travel)
+    assert found is not None and known == max(found.peak_bytes) >= never
+
+
+@pytest.mark.parametrize("movement", WeightMovement)
+def test_the_least_memory_is_sought_once_and_until_it_is_that_of_the_closed_form(
+    movement: WeightMovement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated: list[int] = []
+
+    def counted(problem: Problem, schedule: Schedule, name: str) -> EvaluatedSchedule | None:
+        found = evaluate(problem, schedule, name)
+        evaluated.append(max(found.peak_bytes) if found else 0)
+        return found
+
+    monkeypatch.setattr(least_memory_module, "evaluate", counted)
+    monkeypatch.setattr(least_memory_module, "_KNOWN", deque())
+    asked = candidates(movement)
+    never, known = asked.limits_bytes()
+    assert never == known and evaluated.count(never) == 1 and evaluated[-1] == never
+    searched = len(evaluated)
+    assert asked.within((known,) * 2).limits_bytes() == (never, known)
+    assert len(evaluated) == searched
+
+
+@cache
+def traced(movement: WeightMovement) -> MemoryCurve:
+    asked = candidates(movement)
+    return trace(profile(), asked.problem, EFFORT, candidates=asked)
+
+
+@cache
+def truth_of(movement: WeightMovement) -> list[tuple[int, int]]:
+    return true_curve(candidates(movement).travelling[0].travel)
+
+
+@pytest.mark.parametrize("movement", WeightMovement)
+def test_the_curve_encloses_that_of_all_schedules(movement: WeightMovement) -> None:
+    curve, truth = traced(movement), truth_of(movement)
+    curve.check()
+    known = knowledge_of(curve.points)
+    assert curve.never_below_bytes == truth[0][0] == curve.least_cap_bytes
+    assert cap_of(curve.points[0]) == curve.least_cap_bytes
+    for cap in range(curve.least_cap_bytes, truth[-1][0] + 3):
+        value = true_value(truth, cap)
+        assert value is not None and known.bound_us(cap) <= value
+    # The search of all-gathers has the exact model; on a ring it may miss some schedules.
+    most = 1.0 if movement == GATHER else 1.15
+    for plan in curve.points:
+        value = true_value(truth, cap_of(plan))
+        assert value is not None and value_of(plan) <= most * value
+    for column in (
+        list(map(value_of, curve.points)),
+        [p.claim.lower_bound_us for p in curve.points],
+    ):
+        assert column == sorted(column, reverse=True)
+    assert len(set(map(value_of, curve.points))) > 1
+
+
+@pytest.mark.parametrize("movement", WeightMovement)
+def test_the_least_limit_for_a_target_and_its_proof_enclose_that_of_all_schedules(
+    movement: WeightMovement,
+) -> None:
+    asked = candidates(movement)
+    peak, us = truth_of(movement)[1]
+    least = least_cap(
+        asked.problem,
+        TimeTarget(time_us=us),
+        SolveOptions(time_limit_s=1, workers=1),
+        candidates=(asked, profile()),
+    )
+    assert least.not_below_bytes <= peak
+    assert least.cap_bytes is not None
+    assert least.cap_bytes <= (peak if movement == GATHER else 1.1 * peak)
+    result = least.result()
+    assert result is not None and result.value_us is not None and result.value_us <= us
+
+
+def test_the_curve_of_all_places_of_weights_is_below_each_of_theirs_and_is_continued() -> None:
+    asked = candidates(RING, GATHER, staying=True)
+    begun = trace(
+        profile(), asked.problem, Effort(points=2, time_limit_s=1, workers=1), candidates=asked
+    )
+    more = Effort(points=3, time_limit_s=1, workers=1)
+    curve = trace(profile(), asked.problem, more, begun, candidates=asked)
+    curve.check()
+    assert {cap_of(plan) for plan in begun.points} <= {cap_of(plan) for plan in curve.points}
+    assert curve.candidates == ("ring", "gather", "linear", "data-parallel")
+    assert all(plan.claim.bound_holds_for == BoundScope.CANDIDATES for plan in curve.points)
+    assert MemoryCurve.from_json(curve.to_json(), "again") == curve
+    alone = traced(GATHER)
+    assert value_of(curve.points[-1]) <= value_of(alone.points[-1])
+    assert curve.least_cap_bytes <= alone.least_cap_bytes
+    assert difference(alone, curve) == (
+        "weights: gather there, ring; gather; linear; data-parallel here"
+    )
+
+
+def test_a_curve_in_another_partition_is_another_problem_and_so_are_its_points() -> None:
+    four = small_profile()
+
+    def only(*partition: int) -> WeightCandidates:
+        problem = Problem(
+            partition_costs(four, partition), everywhere(2, 2), 2, partition=partition
+        )
+        return WeightCandidates((TravelCandidate("ring", TravelProblem(problem, RING)),))
+
+    there, here = (
+        empty_curve(four, one.problem, candidates=one) for one in (only(1, 3), only(2, 2))
+    )
+    assert difference(there, there) is None
+    assert difference(there, here) == "partition of ring: (1, 3) there, (2, 2) here"
+    curve = traced(RING)
+    with pytest.raises(ValueError, match="is of another problem"):
+        curve.replace(candidate_partitions=((2, 2),))
+
+
+class InThisProcess(Workers):
+    """One worker that searches in this process; its second search is stopped at its beginning."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.stopping, self.tasks, self.num_done = stop, list[Task](), 0
+
+    def __exit__(self, *_: object) -> None:
+        """End nothing."""
+
+    @property
+    def has_free(self) -> bool:
+        """True if there is no search."""
+        return not self.tasks
+
+    @property
+    def has_busy(self) -> bool:
+        """True if there is a search."""
+        return bool(self.tasks)
+
+    def start(self, task: Task) -> None:
+        """Take a search."""
+        self.tasks.append(task)
+
+    def stop(self) -> None:
+        """Do nothing; the search is stopped already."""
+
+    def outcomes(self, timeout_s: float) -> Iterator[TaskResult]:
+        """Search."""
+        self.num_done += 1
+        if self.num_done == 2:
+            self.stopping.set()
+        yield solve_task(self.tasks.pop(), self.stopping)
+
+
+@pytest.mark.parametrize("movement", WeightMovement)
+def test_a_curve_that_is_stopped_before_a_search_has_found_anything_keeps_its_points(
+    movement: WeightMovement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, asked = threading.Event(), candidates(movement)
+    monkeypatch.setattr(curve_search, "Workers", lambda _: InThisProcess(stop))
+    quick = replace(EFFORT, time_limit_s=0.05)
+    curve = trace(profile(), asked.problem, quick, stop=stop, candidates=asked)
+    assert stop.is_set() and len(curve.points) == 1 and curve.has_end

@@ -1,0 +1,232 @@
+"""The local search judges as the verifier and the simulator do, and never makes anything worse."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from synth.costs import Costs, StageCosts
+from synth.families import generate
+from synth.links import Link, Links
+from synth.op_kinds import OpKind
+from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
+from synth.schedule.placements import placement
+from synth.solver import Objective, Part, Problem, StoppedBy, solve
+from synth.solver.evaluate.evaluate import evaluate
+from synth.solver.evaluate.exact_memory import ExactMemory
+from synth.solver.evaluate.exact_times import ExactTimes
+from synth.solver.evaluate.numbered_orders import NumberedOrders
+from synth.solver.evaluate.op_table import OpTable
+from synth.solver.improve.annealing import Annealing, Walk
+from synth.solver.infeasibility import serial_schedule
+from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
+from tests.synth.effort import counted
+from tests.synth.odd_problems import RandomOrders, odd_costs
+from tests.synth.solver.test_solve_exact import rank_orders
+
+F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
+
+PLACEMENTS = ("linear", "v", "looped:2", "wave:2", "bidirectional", "bidirectional-v")
+OBJECTIVES = (Objective.MAKESPAN, Objective.PERIOD, Objective.of_iterations(3))
+DEPTHS = (0, 1, 2, 4, 40)
+
+
+def odd_schedule(seed: int) -> tuple[Problem, Schedule]:
+    """A random problem without caps, and random orders of it, which may wait for each other."""
+    rng = random.Random(seed)
+    name = rng.choice(PLACEMENTS)
+    ranks = rng.choice([2, 4] if name.startswith("bi") else [2, 3, 4])
+    where = placement(name, ranks)
+    m = rng.randint(len(where.ranks), 5)
+    costs = odd_costs(rng, where.num_stages, ranks)
+    problem = Problem(costs, where, m, None, rng.choice(OBJECTIVES))
+    programs = RandomOrders(rng, problem).programs()
+    buffering = Buffering(rng.choice(DEPTHS), rng.choice(DEPTHS))
+    return problem, Schedule(where, m, programs, "random", buffering)
+
+
+def tight_problem() -> Problem:
+    """Two ranks, five micro-batches; room for two of them and two boundary tensors."""
+    times = ((8, 8, 10), (9, 12, 8))
+    stages = tuple(
+        StageCosts(
+            duration_us={F: f, B: b, W: w, BW: b + w, STEP: 0},
+            static_bytes=100,
+            output_bytes=2,
+            saved_bytes=4,
+            saved_w_bytes=2,
+            rise_bytes={F: 6, B: 2, W: 0, BW: 2, STEP: 0},
+        )
+        for f, b, w in times
+    )
+    costs = Costs(stages=stages, links=Links(default=Link(latency_us=0)))
+    return Problem.linear(costs, 5, 112)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_memory_and_value_are_those_of_verifier_and_simulator(seed: int) -> None:
+    problem, schedule = odd_schedule(seed)
+    orders = NumberedOrders(OpTable(problem), schedule)
+    memory = ExactMemory(orders, [None] * problem.num_ranks)
+    value = ExactTimes(orders, problem.objective).evaluate()
+    assert orders.ops() == schedule.programs
+    try:
+        lowered, timeline = verify(schedule, problem.costs)
+    except ScheduleError as error:
+        assert "deadlock" in str(error)
+        assert value is None
+        return
+    assert value == problem.objective.value_us(timeline)
+    ranks = range(problem.num_ranks)
+    peaks = tuple(memory.peak_bytes(rank) + problem.static_bytes(rank) for rank in ranks)
+    assert peaks == peak_bytes(lowered)
+
+
+@pytest.mark.parametrize("seed", range(40, 80))
+def test_so_are_they_after_random_moves(seed: int) -> None:
+    problem, schedule = odd_schedule(seed)
+    try:
+        lowered, _ = verify(schedule, problem.costs)
+    except ScheduleError:
+        return
+    # A little more than there is, so that some moves fit and others do not.
+    caps = tuple(peak + 3 for peak in peak_bytes(lowered))
+    capped = replace(problem, caps_bytes=caps)
+    headrooms: list[int | None] = [cap - problem.static_bytes(r) for r, cap in enumerate(caps)]
+    fusible = [True] * len(relaxed_memory(problem).copies)
+    walk = Walk(OpTable(problem), schedule, headrooms, capped, random.Random(seed), fusible)
+    assert walk.fits
+    for _ in range(25):
+        for _ in range(8):
+            walk.step(10.0)
+        now = replace(schedule, programs=walk.orders.ops())
+        found = evaluate(capped, now, "walk")
+        assert found is not None  # it keeps the caps
+        assert found.value_us == walk.value_us
+        fresh = ExactMemory(walk.orders, headrooms)
+        fresh.update()
+        assert walk.memory.usages == fresh.usages
+    best = evaluate(capped, replace(schedule, programs=walk.best), "walk")
+    assert best is not None and best.value_us == walk.best_us <= walk.value_us
+
+
+def test_moves_over_a_cap_are_refused_and_others_made() -> None:
+    problem = tight_problem()
+    search = Annealing(problem, seed=0)
+    walk = search.walk(serial_schedule(problem))
+    assert walk is not None
+    made = [walk.step(1e9) for _ in range(2_000)]
+    assert any(made) and not all(made)
+    free = search.walk(serial_schedule(problem))
+    assert free is not None
+    free.memory.headrooms = [None, None]
+    assert sum(free.step(1e9) for _ in range(2_000)) > sum(made)
+
+
+def test_what_it_yields_is_ever_better_and_repeats_with_the_seed() -> None:
+    problem = tight_problem()
+
+    def values() -> list[int]:
+        search = Annealing(problem, seed=3)
+        search.add(serial_schedule(problem).programs)
+        return [found.value_us for found in search.run(300_000, lambda: False)]
+
+    found = values()
+    serial = evaluate(problem, serial_schedule(problem), "serial")
+    assert serial is not None
+    assert found[0] == serial.value_us > found[-1]
+    assert found == sorted(set(found), reverse=True)
+    assert found == values()
+
+
+def test_from_the_best_it_returns_nothing_worse() -> None:
+    problem = tight_problem()
+    search = Annealing(problem, seed=0)
+    search.add(serial_schedule(problem).programs)
+    *_, best = search.run(300_000, lambda: False)
+    again = Annealing(problem, seed=1)
+    again.add(best.schedule.programs, [best.schedule.buffering])
+    assert all(f.value_us <= best.value_us for f in again.run(100_000, lambda: False))
+    assert again.best is not None
+    kept = evaluate(problem, again.best, "best")
+    assert kept is not None and kept.value_us <= best.value_us
+
+
+def test_an_order_that_another_buffering_betters_is_yielded_without_any_move() -> None:
+    problem = tight_problem()
+    slow = Costs(stages=problem.costs.stages, links=Links(default=Link(latency_us=9)))
+    problem = replace(problem, costs=slow, caps_bytes=(200, 200))
+    given = replace(generate("gpipe", 2, 5), buffering=Buffering(0, 0))
+    unbuffered = evaluate(problem, given, "given")
+    search = Annealing(problem, seed=0)
+    search.add(given.programs, [given.buffering])
+    (found,) = search.run(0, lambda: True)
+    assert unbuffered is not None and found.value_us < unbuffered.value_us
+
+
+def test_it_finds_the_proven_optimum_that_models_miss() -> None:
+    problem = tight_problem()
+    options = counted(1)
+    found = solve(problem, options)
+    assert found.stopped_by == StoppedBy.OPTIMAL
+    missed = solve(problem, replace(options, without=frozenset({Part.ANNEALING})))
+    assert found.value_us is not None and missed.value_us is not None
+    assert missed.value_us > found.value_us == found.lower_bound_us
+
+
+def test_without_boundary_bytes_it_has_no_turn() -> None:
+    problem = tight_problem()
+    stages = tuple(stage.replace(output_bytes=0) for stage in problem.costs.stages)
+    free = replace(problem, costs=problem.costs.replace(stages=stages))
+    without = replace(counted(2), without=frozenset({Part.ANNEALING}))
+    assert solve(free, counted(2)).schedule == solve(free, without).schedule
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_order_that_fits_has_more_in_flight_than_views_say(seed: int) -> None:
+    rng = random.Random(seed)
+    m, is_fused = (3, False) if seed % 2 else (2, True)
+    problem = Problem.linear(odd_costs(rng, 2, 2), m)
+    for most, peak in least_peaks(problem, 0, is_fused).items():
+        # The least cap with which so many can be in flight, by trying every order.
+        instance = relaxed_memory(replace(problem, caps_bytes=(peak, peak + 999)))
+        said = instance.most_in_flight(0)
+        assert said is None or said >= most
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nor_on_a_rank_between_two_others(seed: int) -> None:
+    rng = random.Random(seed)
+    m, is_fused = (3, False) if seed % 2 else (2, True)
+    problem = Problem.linear(odd_costs(rng, 3, 3), m)
+    for most, peak in least_peaks(problem, 1, is_fused).items():
+        capped = replace(problem, caps_bytes=(peak + 999, peak, peak + 999))
+        for instance in (relaxed_memory(capped), relaxed_for_fusion(capped)):
+            said = instance.most_in_flight(1)
+            assert said is None or said >= most
+
+
+def least_peaks(problem: Problem, rank: int, is_fused: bool) -> dict[int, int]:
+    """By the most micro-batches in flight, the least peak of all orders of a rank's ops."""
+    table, serial = OpTable(problem), serial_schedule(problem)
+    peaks: dict[int, int] = {}
+    for order in rank_orders(rank, problem.num_micro_batches, is_fused):
+        programs = (*serial.programs[:rank], order, *serial.programs[rank + 1 :])
+        memory = ExactMemory(
+            NumberedOrders(table, replace(serial, programs=programs)), [None] * problem.num_ranks
+        )
+        peak = memory.peak_bytes(rank) + problem.static_bytes(rank)
+        in_flight = most = 0
+        for op in order:
+            in_flight += {F: 1, B: -1, BW: -1}.get(op.kind, 0)
+            most = max(most, in_flight)
+        peaks[most] = min(peak, peaks.get(most, peak))
+    return peaks
+
+
+def test_boundary_buffers_limit_what_is_in_flight() -> None:
+    # Room for two F's and one tensor; the B behind them needs another one for its gradient.
+    problem = tight_problem()
+    instance = relaxed_memory(replace(problem, caps_bytes=(110, 112)))
+    assert instance.most_in_flight(0) == 1
+    assert relaxed_memory(problem).most_in_flight(0) is None

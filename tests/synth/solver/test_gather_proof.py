@@ -1,0 +1,122 @@
+"""The exact model of all-gathers: against all schedules, closed forms, and lowering."""
+
+import random
+from itertools import permutations
+
+import pytest
+
+from synth.certificate import ProverName
+from synth.op_kinds import OpKind
+from synth.schedule.model import Buffering
+from synth.schedule.ops import Op
+from synth.schedule.verify import verify
+from synth.schedule.weight_flow import Sharded
+from synth.solver.options import Part, SolveOptions
+from synth.solver.result import StoppedBy
+from synth.solver.weights.gather_model import num_slots
+from synth.solver.weights.gather_proof import is_small, prove_gathers, solve_level
+from synth.solver.weights.travel import TravelProblem, WeightMovement
+from synth.solver.weights.travel_bounds import level_bound_us, levels_that_may_fit, prove_travel
+from synth.solver.weights.travel_search import solve_travelling
+from tests.synth.every_weight_schedule import gather_programs, on_all_ranks, value_us
+from tests.synth.solver.test_weight_search import equal_costs, travelling, unequal_costs
+
+GATHER = WeightMovement.GATHER
+ONE = SolveOptions(workers=1, deterministic=True, time_limit_s=20.0)
+LONGEST_US = 10_000
+
+
+def small(seed: int, headroom: int | None = None, rounds: int = 1) -> TravelProblem:
+    return travelling(GATHER, unequal_costs(2, random.Random(seed)), 2, rounds, headroom)
+
+
+def least_of_all_us(travel: TravelProblem) -> int | None:
+    """The least makespan of all programs with any order of STEPs and any window of gradients."""
+    free = small_without_limit(travel)
+    best_us: int | None = None
+    for program in gather_programs(travel):
+        for stages in permutations(range(len(travel.stages))):
+            whole = [*program, *(Op(OpKind.STEP, stage) for stage in stages)]
+            on_all = on_all_ranks(travel, whole)
+            least_us = value_us(free, on_all, Buffering(1, 99))
+            if least_us is None or (best_us is not None and least_us >= best_us):
+                continue
+            for behind in range(len(whole)):
+                us = value_us(travel, on_all, Buffering(1, behind))
+                if us is not None and (best_us is None or us < best_us):
+                    best_us = us
+    return best_us
+
+
+def small_without_limit(travel: TravelProblem) -> TravelProblem:
+    return travelling(GATHER, travel.problem.costs, travel.num_ranks, travel.rounds)
+
+
+@pytest.mark.parametrize(("seed", "headroom"), [(0, 260), (5, 330)])
+def test_the_optimum_is_that_of_all_schedules(seed: int, headroom: int) -> None:
+    travel = small(seed, headroom)
+    found = solve_level(travel, Sharded.WEIGHTS, LONGEST_US, ONE, 20.0)
+    best_us = least_of_all_us(travel)
+    assert best_us is not None
+    assert found.value_us == found.bound_us == best_us
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_closed_form_exceeds_the_optimum_and_lowering_agrees_with_the_model(seed: int) -> None:
+    headroom = random.Random(seed).choice([None, 200, 260, 320, 400])
+    travel = small(seed, headroom)
+    for sharded in levels_that_may_fit(travel):
+        found = solve_level(travel, sharded, LONGEST_US, ONE, 20.0)
+        if found.schedule is None:
+            assert found.bound_us == LONGEST_US + 1  # proven: none keeps the limit
+            continue
+        problem = travel.problem
+        timeline = verify(found.schedule, problem.costs, problem.caps_bytes)[1]
+        assert timeline.makespan_us == timeline.period_us == found.value_us
+        assert level_bound_us(travel, sharded) <= found.bound_us == found.value_us
+
+
+def test_a_gap_that_closed_forms_leave_is_closed_by_the_exact_model() -> None:
+    travel = small(0)
+    proof = prove_gathers(travel, None, ONE, 20.0)
+    assert proof.schedule is not None and proof.is_complete
+    least_us = min(level_bound_us(travel, sharded) for sharded in travel.levels)
+    assert least_us < proof.bound_us
+    options = SolveOptions(workers=1, deterministic=True, time_limit_s=5.0)
+    found = solve_travelling(travel, options)
+    assert found.value_us == found.lower_bound_us == proof.bound_us
+    assert found.stopped_by == StoppedBy.OPTIMAL
+    assert found.certificate is not None and found.certificate.prover == ProverName.EXACT
+
+
+def test_a_known_makespan_that_is_optimal_is_proven_without_a_schedule() -> None:
+    travel = small(0)
+    best_us = prove_gathers(travel, None, ONE, 20.0).bound_us
+    again = prove_gathers(travel, best_us, ONE, 20.0)
+    assert again.schedule is None and again.is_complete and again.bound_us == best_us
+
+
+def test_large_problems_rings_and_searches_without_it_have_no_exact_model() -> None:
+    large = travelling(GATHER, equal_costs(8), 8, 4)
+    assert num_slots(large) == 8 * (3 * 4 + 1) and not is_small(large)
+    assert not is_small(travelling(WeightMovement.RING, equal_costs(2), 2, 1))
+    options = SolveOptions(
+        workers=1, deterministic=True, time_limit_s=0.02, without=frozenset({Part.EXACT})
+    )
+    found = solve_travelling(small(0), options)
+    assert found.certificate is None or found.certificate.prover == ProverName.CLOSED_FORMS
+
+
+@pytest.mark.parametrize(("seed", "headroom"), [(3, 230), (5, 340)])
+def test_with_two_micro_batches_a_rank_no_schedule_found_is_below_the_models_bound(
+    seed: int, headroom: int
+) -> None:
+    travel = small(seed, headroom, rounds=2)
+    options = SolveOptions(
+        workers=1, deterministic=True, time_limit_s=0.1, without=frozenset({Part.EXACT})
+    )
+    found = solve_travelling(travel, options)
+    assert found.value_us is not None
+    # One more, so that a model that excludes the schedule would find no bound as small.
+    proof = prove_gathers(travel, found.value_us + 1, ONE, 2.0)
+    assert prove_travel(travel).bound_us <= proof.bound_us <= found.value_us
