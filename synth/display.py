@@ -1,6 +1,7 @@
 """Drawings of objects in notebooks.
 
-The wing that defines a class need not know how it is drawn: `synth.api` registers a drawing for it.
+The package that defines a class need not know how it is drawn: `synth.api` registers a drawing for
+it.
 """
 
 from collections.abc import Callable

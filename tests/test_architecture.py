@@ -1,6 +1,6 @@
 """The architecture, read from the source by `ast`: nothing of the project is imported.
 
-The arrows between the wings are those of the table in `docs/architecture.md`. Lists of exceptions
+The imports between packages are those of the table in `docs/architecture.md`. Lists of exceptions
 may only shrink: one that the code no longer needs fails too.
 """
 
@@ -22,10 +22,10 @@ FOLDERS = ("synth", "runtime", "profiles")  # installed as synth, synth.runtime,
 # The fields of statements that hold other statements.
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
-# Packages that take long to import, and the wings that may import them at module level.
+# Libraries that take long to import, and the packages that may import them at module level.
 HEAVY = {"torch": {"runtime"}, "ortools": {"solver"}, "pulp": {"solver"}}
 
-# Layers of the solver: modules of the first folder import none of the second.
+# Parts of the solver: modules of the first import none of the second.
 APART = [
     ("synth.solver.bounds", "synth.solver.improve"),
     ("synth.solver.improve", "synth.solver.bounds"),
@@ -33,6 +33,10 @@ APART = [
     ("synth.solver.cpsat", "synth.solver.improve"),
     ("synth.solver.evaluate", "synth.solver.bounds"),
     ("synth.solver.evaluate", "synth.solver.improve"),
+    ("synth.solver.search_state", "synth.solver.improve"),
+    ("synth.solver.order_pool", "synth.solver.improve"),
+    ("synth.solver.weights", "synth.solver.bounds"),
+    ("synth.solver.weights", "synth.solver.improve"),
     ("synth.solver.instance", "synth.solver.bounds"),
     ("synth.solver.instance", "synth.solver.cpsat"),
     ("synth.solver.instance", "synth.solver.evaluate"),
@@ -133,7 +137,7 @@ def _imports(module: str) -> list[Import]:
 
 
 @cache
-def _wing(module: str) -> str:
+def _package(module: str) -> str:
     """The folder below `synth`; `base` for the files beside the folders."""
     if module == "synth.__main__":
         return "cli"
@@ -148,36 +152,36 @@ def _is_in(module: str, folder: str) -> bool:
     return module == folder or module.startswith(f"{folder}.")
 
 
-def _drawn_arrows() -> dict[str, set[str]]:
-    """The table under "Arrows" of the page: a wing, and those that it imports."""
-    section = PAGE.read_text(encoding="utf-8").split("## Arrows")[1].split("\n## ")[0]
+def _imports_of_the_page() -> dict[str, set[str]]:
+    """The table under "Imports" of the page: a package, and those that it imports."""
+    section = PAGE.read_text(encoding="utf-8").split("## Imports")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
-    return {wing.strip(" `"): set(re.findall(r"`(\w+)`", others)) for wing, others in rows}
+    return {one.strip(" `"): set(re.findall(r"`(\w+)`", others)) for one, others in rows}
 
 
-def test_arrows_between_wings_are_those_of_the_page() -> None:
-    found: dict[str, set[str]] = {_wing(module): set() for module in _modules()}
+def test_imports_between_packages_are_those_of_the_page() -> None:
+    found: dict[str, set[str]] = {_package(module): set() for module in _modules()}
     for module in _modules():
         targets = {name for name, _ in _imports(module) if _is_in(name, "synth")}
-        found[_wing(module)] |= {_wing(target) for target in targets} - {_wing(module)}
+        found[_package(module)] |= {_package(target) for target in targets} - {_package(module)}
 
-    assert found == _drawn_arrows()
+    assert found == _imports_of_the_page()
 
 
-def test_arrows_of_the_page_run_one_way() -> None:
+def test_imports_of_the_page_run_one_way() -> None:
     try:
-        tuple(TopologicalSorter(_drawn_arrows()).static_order())
+        tuple(TopologicalSorter(_imports_of_the_page()).static_order())
     except CycleError as error:
         pytest.fail(f"docs/architecture.md draws a cycle: {error.args[1]}")
 
 
-@pytest.mark.parametrize("package", HEAVY)
-def test_heavy_packages_are_imported_at_module_level_only_by_their_wing(package: str) -> None:
+@pytest.mark.parametrize("library", HEAVY)
+def test_heavy_libraries_are_imported_at_module_level_only_by_their_package(library: str) -> None:
     importing = {
         module
         for module in _modules()
         for name, early in _imports(module)
-        if early and _is_in(name, package) and _wing(module) not in HEAVY[package]
+        if early and _is_in(name, library) and _package(module) not in HEAVY[library]
     }
     assert not importing
 
@@ -195,7 +199,7 @@ def test_the_instance_knows_neither_or_tools_nor_a_part_of_the_search() -> None:
     assert not others
 
 
-def test_layers_of_the_solver_keep_apart() -> None:
+def test_parts_of_the_solver_keep_apart() -> None:
     crossing = {
         (module, name)
         for source, target in APART
