@@ -74,7 +74,7 @@ def test_plans_fit_their_schema(name: str) -> None:
     assert mistakes(schema_of(Plan), make_plan(name).to_data()) == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests/synth/cpsat_aborts").glob("*.json")))
+@pytest.mark.parametrize("path", sorted((ROOT / "tests/synth/solver/cpsat_aborts").glob("*.json")))
 def test_old_plans_fit_the_schema_and_load(path: Path) -> None:
     data = json.loads(path.read_text())
     if data["format"] == Plan.FORMAT:
