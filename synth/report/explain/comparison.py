@@ -144,7 +144,7 @@ def _quantile(step_us: Sequence[float], share: float) -> int:
 def shared_timeline(lowered: Lowered, processors: int, *, late: bool = False) -> Timeline:
     """Simulate one iteration on this many processors.
 
-    Ranks step together or, with late validation, each as soon as it can.
+    Ranks step together or, with post-validation, each as soon as it can.
     """
     iteration = lowered
     if not late:

@@ -1,4 +1,4 @@
-r"""Causes of the difference from the plan if iterations overlap (late validation).
+r"""Causes of the difference from the plan if iterations overlap (post-validation).
 
 Such iterations have no critical path of their own: what held up one rank may lie in the iteration
 before. So the time of one rank is taken apart, from end to end of its iteration. It is the rank
@@ -9,7 +9,7 @@ that the plan gives the longest span, because that one sets the pace:
     measured − predicted = ops + jitter + waits (less those planned) + gaps + validation + outside
 
 What is made final of the step before is part of the validation, and of no op. A STEP that was
-profiled for late validation counts it, so it then is faster than planned by as much.
+profiled for post-validation counts it, so it then is faster than planned by as much.
 """
 
 from collections import defaultdict
