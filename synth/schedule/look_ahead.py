@@ -20,7 +20,11 @@ of the lowered graph. h waits for a transfer. Its send, its receive and both end
 before it on its link come before h in that order, so they are not behind the head of their rank:
 they have started, in the order of the link. So all these transfers end, and h is not blocked. The
 argument needs only that all instructions before a head have run, that each link keeps its order,
-and that nothing early waits.
+that nothing early waits, and that a blocked rank goes on when a receive of its head arrives.
+
+The last condition is why a choice itself notes the receives that it missed (`awaited`). Looking at
+the receives a second time, to find those to wait for, would leave out one that arrived in between,
+although no choice has seen it.
 """
 
 from collections import ChainMap, Counter, defaultdict
@@ -107,31 +111,34 @@ class LookAhead:
         self._furthest = -1
         self.num_early = 0
         """The number of ops that ran early in this iteration."""
+        self.awaited: set[int] = set()
+        """The open receives that the last `choose` found missing, by the places of their RECVs.
+
+        Until one of them arrives or an instruction runs, the choice stays the same.
+        """
         for index in left_out:
             self._done[index] = True
         self._advance()
 
-    def missing(self, index: int, has_arrived: Callable[[int], bool]) -> list[int]:
-        """The receives that an instruction still waits for, by the places of their RECVs."""
-        return [recv for recv in self._facts[index].arrivals if not has_arrived(recv)]
-
     def choose(self, has_arrived: Callable[[int], bool], end: int | None = None) -> int | None:
-        """Return the instruction to run now; None: wait for a receive of `waiting`.
+        """Return the instruction to run now; None: wait until a receive of `awaited` arrives.
 
         Args:
-            has_arrived: True if the receive that was posted at this place has arrived.
+            has_arrived: True if the receive that was posted at this place has arrived. Its answer
+                may change at any time.
             end: instructions from this place on do not run early; None: any may.
         """
-        if not self.missing(self.head, has_arrived):
-            return self.head
-        return next(self._early(has_arrived, end), None)
+        self.awaited = set()
 
-    def waiting(self, has_arrived: Callable[[int], bool], end: int | None = None) -> list[int]:
-        """The open receives for which the head and the ops that may run early wait."""
-        found = set(self._facts[self.head].arrivals)
-        for index in self._window(end):
-            found.update(self._facts[index].arrivals)
-        return sorted(recv for recv in found if self._done[recv] and not has_arrived(recv))
+        def note_missing(recv: int) -> bool:
+            found = has_arrived(recv)
+            if not found:
+                self.awaited.add(recv)
+            return found
+
+        if all(map(note_missing, self._facts[self.head].arrivals)):
+            return self.head
+        return next(self._early(note_missing, end), None)
 
     def run(self, index: int) -> list[Value]:
         """Note that an instruction runs; return the values that nobody on this rank needs after."""

@@ -62,9 +62,8 @@ class OutOfOrder:
             runner.note_place(chooser.head)
             index = chooser.choose(self._has_arrived, end)
             if index is None:
-                receives = chooser.waiting(self._has_arrived, end)
-                if receives:  # else one has arrived just now
-                    self._arrivals.wait_any([self._program[place].moved for place in receives])
+                missing = sorted(chooser.awaited)
+                self._arrivals.wait_any([self._program[place].moved for place in missing])
                 continue
             is_early_op = index != chooser.head and self._program[index].action == Action.COMPUTE
             self._run_one(index, runner)

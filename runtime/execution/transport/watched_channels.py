@@ -24,7 +24,7 @@ class Arrivals(Protocol):
         ...
 
     def wait_any(self, transfers: Sequence[Transfer]) -> None:
-        """Return once one of the posted receives has arrived."""
+        """Return once one of the posted receives has arrived; at once if one already has."""
         ...
 
 

@@ -15,7 +15,7 @@ from synth.families import generate
 from synth.links import Link, Links
 from synth.runtime.execution.core.out_of_order import OutOfOrder
 from synth.schedule.look_ahead import LookAhead
-from synth.schedule.lowering.lower import Lowered, Transfer, lower
+from synth.schedule.lowering.lower import Instruction, Lowered, Transfer, lower
 from synth.schedule.memory import peak_bytes
 from synth.schedule.ops import Value
 from tests.runtime.gradients import gradient_of
@@ -206,3 +206,45 @@ def test_the_place_of_a_rank_is_that_of_its_next_op_while_it_waits() -> None:
     assert sorted(recorder.ran) == list(range(len(lowered.programs[0])))
     assert recorder.ran != sorted(recorder.ran)
     assert recorder.places == sorted(recorder.places)
+
+
+class ArrivingBetweenLooks(Arriving):
+    """Receives that at random arrive right after a look that did not find them."""
+
+    def __init__(self, chooser: LookAhead, program: Sequence[Instruction], seed: int) -> None:
+        super().__init__()
+        self._chooser, self._program = chooser, program
+        self._draw = random.Random(seed)
+        self.num_between = 0
+
+    def has_arrived(self, transfer: Transfer) -> bool:
+        found = super().has_arrived(transfer)
+        if self._draw.random() < 0.3:
+            self.arrived.add(transfer)
+        return found
+
+    def wait_any(self, transfers: Sequence[Transfer]) -> None:
+        if not self.arrived.isdisjoint(transfers):
+            self.num_between += 1
+            return
+        could_run = self._chooser.choose(lambda place: self._program[place].moved in self.arrived)
+        # What it waits for may depend on this very instruction.
+        assert could_run is None, f"waits although {self._program[could_run]} could run"
+        super().wait_any(transfers)
+
+
+def test_a_rank_does_not_miss_an_arrival_between_its_choice_and_its_wait() -> None:
+    """It waited for the others only, which never came: all ranks hung."""
+    lowered = lowered_family("zb-h1", 4)
+    num_between = 0
+    for seed in range(20):
+        rank = 1 + seed % 2
+        program = lowered.programs[rank]
+        chooser = LookAhead(lowered, rank, 4, 10**9)
+        arriving = ArrivingBetweenLooks(chooser, program, seed)
+        replayed = OutOfOrder(chooser, program, arriving)
+        replayed.begin(())
+        replayed.run(len(program), Recorder())
+        assert chooser.head == len(program)
+        num_between += arriving.num_between
+    assert num_between > 0

@@ -116,6 +116,7 @@ class Explorer:
             return None
         index = chooser.choose(lambda place: program[place].moved in state.arrived)
         if index is None:
+            self._check_awaited(rank)
             return None
         instruction = program[index]
         if instruction.action == Action.SENT and instruction.moved not in state.arrived:
@@ -131,6 +132,13 @@ class Explorer:
                 chooser.run(send)
         assert chooser.highest_bytes <= self.caps[rank]
         return tuple(chooser._done)
+
+    def _check_awaited(self, rank: int) -> None:
+        """Check that a blocked rank waits for every receive that can change its choice."""
+        chooser = self.ranks[rank]
+        awaited = chooser.awaited
+        assert awaited and all(chooser._done[place] for place in awaited)
+        assert chooser.choose(lambda place: place not in awaited) is None
 
     def _check_early(self, rank: int, index: int, state: State) -> None:
         """Check that an early instruction has its inputs and passes nothing that has to stay."""
@@ -329,7 +337,7 @@ def test_nothing_passes_the_last_backward_of_a_stage() -> None:
     while chooser.head < last:
         chooser.run(chooser.head)
     assert chooser.choose(lambda place: True) == last
-    assert chooser.waiting(lambda place: False) == []
+    assert chooser.awaited == set()
 
 
 @pytest.mark.parametrize(
