@@ -1,7 +1,7 @@
-"""Measure a model's pipeline stages, synthesize the best schedule that fits, replay exactly it.
+"""Measure a model's pipeline stages, find the best schedule that fits in memory, and replay it.
 
 `solve` finds a plan for a profile, `simulate` makes the plan of a published schedule, `compare`
-shows all published schedules beside the solver's, and `frontier` traces time against memory. A
+shows the published schedules beside the solver's, and `frontier` traces time against memory. A
 `Pipeline` runs a plan in a training loop of your own; it needs torch, which nothing else here does.
 """
 

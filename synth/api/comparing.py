@@ -1,4 +1,4 @@
-"""`synth.compare`: all published schedules and the solver's, on one profile."""
+"""`synth.compare`: the published schedules and the solver's, on one profile."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -47,7 +47,7 @@ def compare(
     gap: str | float = 0.005,
     seed: int = 0,
 ) -> "Comparison":
-    """Compare all published schedules, each on its own placement, with what the solver finds.
+    """Compare the published schedules, each on its own placement, with those of the solver.
 
     Args:
         profile: a `Profile`, the path of a profile file, or the name of a shipped profile.

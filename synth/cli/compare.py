@@ -1,4 +1,4 @@
-"""`synth compare`: all published schedules and the solver's on one profile."""
+"""`synth compare`: the published schedules and the solver's on one profile."""
 
 import threading
 import time
@@ -150,7 +150,7 @@ def command(
     force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Compare all published schedules, each on its own placement, with what the solver finds.
+    """Compare the published schedules, each on its own placement, with those of the solver.
 
     Sorted by the objective. Schedules that do not apply are listed with the reason.
     """
