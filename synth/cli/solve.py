@@ -104,7 +104,7 @@ def command(
         bool,
         typer.Option(
             "--dry-run",
-            help="Show stages and costs, and if the memory limit is feasible; do not search.",
+            help="Show stages, costs, and whether the memory limit is feasible; do not search.",
         ),
     ] = False,
     format: FormatOption = Format.TEXT,

@@ -159,5 +159,5 @@ def _tell_of_layers(name: str, recomputed: tuple[int, ...], asked: tuple[int, ..
 
 
 def _placed(where: "Placement") -> str:
-    """`0,1,1,0`, replicas behind each other."""
+    """`0,1,1,0`, one replica after another."""
     return " and ".join(",".join(map(str, ranks)) for ranks in where.ranks)

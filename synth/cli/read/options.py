@@ -81,8 +81,9 @@ VersionsOption = Annotated[
     typer.Option(
         help="Never flush the pipeline, and minimize the time of a micro-batch while it is full. "
         "2bw: an update every k micro-batches, two versions of the weights (2bw:every=8); stash: "
-        "an update after each, B reads the version that F read (PipeDream); vertical: so do all "
-        "stages; none: no version is stashed (none:every=8).",
+        "an update after each, B reads the version that F read (PipeDream); vertical: the "
+        "same, and all stages read the version of the first; none: no version is stashed "
+        "(none:every=8).",
         show_default="flush",
     ),
 ]

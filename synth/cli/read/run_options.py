@@ -103,7 +103,7 @@ LookAheadOption = Annotated[
     int,
     typer.Option(
         min=0,
-        help="While the next op waits for a receive, run one of this many ops behind it, if its "
+        help="While the next op waits for a receive, run one of this many ops after it, if its "
         "inputs are there and the plan's memory limit allows it; 0: the plan's order.",
     ),
 ]
@@ -154,7 +154,7 @@ LrReschedulingOption = Annotated[
         metavar="UPDATES",
         min=1,
         help="Learning-rate rescheduling by delay (PipeMare): a stage's rate is divided by its "
-        "delay at first, and whole after this many updates.",
+        "delay at first, and undivided after this many updates.",
         rich_help_panel=_DELAY,
     ),
 ]
