@@ -78,11 +78,20 @@ class EmulatedLinks:
         self._channels.abort()
 
     def settle(self, last: "_Arriving") -> None:
-        """Determine the end of a transfer, and of all earlier ones on its link."""
+        """Determine the end of a transfer, and of all earlier ones on its link.
+
+        One that fails ends at once. Its error is raised where its tensors are read.
+        """
         link = (last.transfer.source, last.transfer.target)
         while last.end_ns is None:
             each = self._open[link].popleft()
-            sent_ns, each.sender_late_ns = _stamp(each.pending.wait()).tolist()
+            arrived_ns = None if self._watched is None else self._watched.arrived_ns(each.transfer)
+            try:
+                sent_ns, each.sender_late_ns = _stamp(each.pending.wait()).tolist()
+            except RuntimeError:
+                each.end_ns = each.posted_ns
+                continue
+            each.came_ns = now_ns() if arrived_ns is None else arrived_ns
             start_ns = max(sent_ns, each.posted_ns, self._receiving_until_ns[link])
             each.end_ns = after(start_ns, self._pace.transfer_us(each.transfer, sends=False))
             self._receiving_until_ns[link] = each.end_ns
@@ -111,8 +120,10 @@ class EmulatedLinks:
             others = [t for t in transfers if t not in came]
             self._watched.wait_any(others, None if left_ns is None else left_ns / 1e9)
         assert first is not None
-        arriving, arrived_ns = self._arriving[first], self._watched.arrived_ns(first) or 0
-        self.device.resumed(arriving.end_ns or 0, asked_ns, arrived_ns, arriving.sender_late_ns)
+        arriving = self._arriving[first]
+        self.device.resumed(
+            arriving.end_ns or 0, asked_ns, arriving.came_ns, arriving.sender_late_ns
+        )
 
     def _left_ns(self, transfer: Transfer) -> int:
         return (self._arriving[transfer].end_ns or 0) - self.device.now_ns()
@@ -147,7 +158,11 @@ class _Leaving:
 
 
 class _Arriving:
-    """A message in flight, seen by its receiver; `end_ns` is known when it has arrived."""
+    """A message in flight, seen by its receiver.
+
+    `end_ns`, by the device's time, and `came_ns`, by the host's clock, are known when it has
+    arrived.
+    """
 
     def __init__(
         self, links: EmulatedLinks, pending: Pending, transfer: Transfer, posted_ns: int
@@ -157,6 +172,7 @@ class _Arriving:
         self.transfer = transfer
         self.posted_ns = posted_ns
         self.sender_late_ns = 0
+        self.came_ns = 0
         self.end_ns: int | None = None
 
     def wait(self) -> Tensors:
@@ -169,14 +185,20 @@ class _Arriving:
 
 
 class _Once:
-    """A receive whose second wait returns at once; gloo allows only one wait."""
+    """A receive whose second wait ends at once, as the first one did; gloo allows only one wait."""
 
     def __init__(self, pending: Pending) -> None:
         self._pending: Pending | None = pending
         self._tensors: Tensors = ()
+        self._error: RuntimeError | None = None
 
     def wait(self) -> Tensors:
         if self._pending is not None:
-            self._tensors = self._pending.wait()
-            self._pending = None
+            pending, self._pending = self._pending, None
+            try:
+                self._tensors = pending.wait()
+            except RuntimeError as error:
+                self._error = error
+        if self._error is not None:
+            raise self._error
         return self._tensors

@@ -1,0 +1,84 @@
+"""Paced links of a rank that looks ahead: messages that come late, and messages that fail."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from synth.runtime.emulation.device_time import DeviceTime, now_ns
+from synth.runtime.emulation.links import EmulatedLinks
+from synth.runtime.emulation.pace import Disturbance, Pace
+from synth.runtime.emulation.stage import STAMP_BYTES, boundary_of
+from synth.runtime.execution.stage.boundary import Tensors
+from synth.runtime.execution.transport.channels import Pending
+from synth.runtime.execution.transport.watched_channels import WatchedChannels, WatchedReceives
+from synth.schedule.lowering.lower import Transfer
+from synth.schedule.ops import Value, ValueKind
+
+ACT = Transfer(Value(ValueKind.ACT, 0, 0, 0), 0, 1, STAMP_BYTES, duration_us=1000)
+
+
+class Receiving(NamedTuple):
+    buffers: Tensors
+    come: Callable[[Tensors], None]
+
+    def wait(self) -> Tensors:
+        self.come(self.buffers)
+        return self.buffers
+
+
+class Channels:
+    """Real channels of a receiver; `come` is called by the thread that waits for a message."""
+
+    def __init__(self, come: Callable[[Tensors], None]) -> None:
+        self._come = come
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        raise NotImplementedError
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        return Receiving(buffers, self._come)
+
+    def abort(self) -> None:
+        raise NotImplementedError
+
+
+def looking_ahead(come: Callable[[Tensors], None], device: DeviceTime) -> EmulatedLinks:
+    watched = WatchedReceives()
+    return EmulatedLinks(
+        WatchedChannels(Channels(come), watched), device, Pace(Disturbance(), 1), watched
+    )
+
+
+def test_a_message_that_is_slower_than_the_plan_is_not_compensated() -> None:
+    """Only the lateness of timers is; the device goes on when the message has really come."""
+    came_ns = 0
+
+    def come_after_20_ms(buffers: Tensors) -> None:
+        nonlocal came_ns
+        stamp = buffers[0].numpy().view("int64")
+        stamp[:] = now_ns(), 0
+        time.sleep(0.02)
+        came_ns = now_ns()
+
+    device = DeviceTime()
+    links = looking_ahead(come_after_20_ms, device)
+    links.receive(boundary_of(ACT.num_bytes).activations("cpu"), ACT)
+    links.wait_any([ACT])
+    assert links.has_arrived(ACT)
+    assert device.now_ns() >= came_ns > 0
+
+
+def test_a_receive_that_fails_ends_the_wait_and_raises_where_it_is_read() -> None:
+    """There the executor knows the op; the wait for any of several receives does not."""
+
+    def fail(buffers: Tensors) -> None:
+        raise RuntimeError("Timed out waiting for rank 0")
+
+    links = looking_ahead(fail, DeviceTime())
+    arriving = links.receive(boundary_of(ACT.num_bytes).activations("cpu"), ACT)
+    links.wait_any([ACT])
+    assert links.has_arrived(ACT)
+    with pytest.raises(RuntimeError, match="waiting for rank 0"):
+        arriving.wait()
