@@ -126,7 +126,7 @@ class Certificate(Record):
 
     @property
     def words(self) -> str:
-        """For sentences: `the exact model of ranks 0 and 6, with 12 forward spacings`."""
+        """The prover in words: `the exact model of ranks 0 and 6, with 12 forward spacings`."""
         return _words(self)
 
 

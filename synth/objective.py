@@ -23,7 +23,7 @@ class BoundScope(StrEnum):
 
     @property
     def words(self) -> str:
-        """For sentences."""
+        """The scope as words of a sentence."""
         return "all candidates that were tried" if self is BoundScope.CANDIDATES else self.value
 
 

@@ -17,7 +17,7 @@ class DataFingerprint(Record):
     sha256: str
 
     def __str__(self) -> str:
-        """For messages."""
+        """Return the number of tokens and the beginning of the digest."""
         return f"{self.tokens} tokens, fingerprint {self.sha256[:12]}"
 
 

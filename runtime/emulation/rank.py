@@ -97,7 +97,7 @@ class _Steps:
 
 
 class _LateSteps:
-    """STEPs that take their time and do not wait: the norm is gathered behind them."""
+    """STEPs that take their time and do not wait: the norm is gathered after them."""
 
     late = True
 

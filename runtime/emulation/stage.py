@@ -105,7 +105,7 @@ class EmulatedStage:
         (self._held[microbatch],) = saved
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
-        """B: afterwards `saved_w_bytes` are."""
+        """Take the time of B; afterwards only `saved_w_bytes` are held."""
         self._take(OpKind.B)
         del self._held[microbatch]
         if self._costs.output_until != OpKind.W:
@@ -118,20 +118,20 @@ class EmulatedStage:
         return False
 
     def backward_weight(self, microbatch: int) -> None:
-        """W: afterwards nothing is."""
+        """Take the time of W; afterwards nothing is held."""
         self._take(OpKind.W)
         del self._held[microbatch]
         self._again.pop(microbatch, None)
 
     def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
-        """BW."""
+        """Take the time of BW; afterwards nothing is held."""
         self._take(OpKind.BW)
         self._again.pop(microbatch, None)
         del self._held[microbatch]
         return self._gradients()
 
     def step(self) -> None:
-        """STEP."""
+        """Take the time of STEP."""
         self._take(OpKind.STEP)
 
     def parameters(self) -> Iterable[Tensor]:

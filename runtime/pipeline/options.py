@@ -59,7 +59,7 @@ class PipelineOptions:
         progress: updated before each instruction, for a post-mortem.
         warm_up: True runs the stages on zeros ahead of the first step, see `WarmUp`; None: on NCCL
             only, where the first use of a kernel may wait for a posted receive.
-        look_ahead: while the next op waits for a receive, one of so many ops behind it may run if
+        look_ahead: while the next op waits for a receive, one of this many ops after it may run if
             its inputs are there and the memory limit allows it (see synth.schedule.look_ahead); 0:
             the plan's order. It needs a plan, or a schedule that is lowered on its costs.
         caps_bytes: the ranks' memory limits for `look_ahead` if the schedule is no plan, which has

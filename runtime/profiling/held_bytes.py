@@ -126,20 +126,20 @@ class _MeasuredMicroBatch:
             self._watched["x"] = [watched._replace(size=0) for watched in self._watched["x"]]
 
     def forward(self) -> None:
-        """F."""
+        """Measure F."""
         self._run(OpKind.F, self._forward)
 
     def backward_input(self) -> None:
-        """B, with a gradient that it is given."""
+        """Measure B, with a gradient that is made before."""
         self._put("gradient", self._window(self._make_gradient))
         self._run(OpKind.B, lambda: self.stage.backward_input(0, self._tensors["gradient"]))
 
     def backward_weight(self) -> None:
-        """W."""
+        """Measure W."""
         self._run(OpKind.W, lambda: self.stage.backward_weight(0))
 
     def backward_fused(self) -> None:
-        """BW."""
+        """Measure BW, with a gradient that is made before."""
         self._put("gradient", self._window(self._make_gradient))
         self._run(OpKind.BW, lambda: self.stage.backward(0, self._tensors["gradient"]))
 
@@ -178,7 +178,7 @@ class _MeasuredMicroBatch:
             self._watched[name].append(_Watched(storage, size))
 
     def _run(self, kind: OpKind, action: Callable[[], Tensors | None]) -> None:
-        """An op in a window; what it returns is held, as the gradient to send back."""
+        """Measure an op; what it returns is held, as the gradient to send back."""
         with measure(self.device) as found:
             returned = action()
         self.level += found.net_bytes

@@ -122,7 +122,7 @@ class LastSeen:
         return f"{self.name} {self.where}: {message}"
 
     def __str__(self) -> str:
-        """Both."""
+        """Return the name and the place."""
         return f"{self.name} {self.where}"
 
 

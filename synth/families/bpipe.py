@@ -25,7 +25,7 @@ from synth.schedule.simulate import simulate
 
 
 def make(setting: Setting) -> Programs:
-    """Evict the newest micro-batch right behind its F, and load the oldest evicted one first.
+    """Evict the newest micro-batch right after its F, and load the oldest evicted one first.
 
     The paper leaves open when transfers begin. Here a micro-batch is called back as soon as a
     backward has freed memory for it, so its transfer has the time of several ops. The acceptor

@@ -12,7 +12,7 @@ that runs, and of the next `ahead` ones:
 
 All micro-batches pass a round of stages before the next one (as in `breadth_first`), so that each
 stage comes once for its forwards and once for its backwards, the last round once for both. Its
-gradient leaves once, behind its last backward, and STEP runs on the host. Saved activations stay on
+gradient leaves once, after its last backward, and STEP runs on the host. Saved activations stay on
 the rank, and stage s is on rank s mod D: the paper's moves of activations and its mapping of stages
 to GPUs behind different PCIe switches are not modelled.
 """
@@ -54,7 +54,7 @@ def _unblocked(setting: Setting) -> Setting:
 
 
 def _reducing(setting: Setting, program: list[Op]) -> list[Op]:
-    """Put a REDUCE_GRAD behind the last backward of each stage."""
+    """Put a REDUCE_GRAD after the last backward of each stage."""
     last = setting.num_micro_batches - 1
     found: list[Op] = []
     for op in program:
@@ -65,7 +65,7 @@ def _reducing(setting: Setting, program: list[Op]) -> list[Op]:
 
 
 def buffering(setting: Setting, schedule: Schedule) -> Buffering:
-    """That of breadth-first order."""
+    """Return the buffering of breadth-first order."""
     return breadth_first.buffering(_unblocked(setting), schedule)
 
 

@@ -40,7 +40,7 @@ def make(setting: Setting) -> Programs:
     The paper's selective offload takes the activations that live longest, because that lowers the
     peak most: with `half`, those of the stages of the first half of the rounds, whose backwards
     come last. As in the authors' program with one stream each way, a move out starts at once, and a
-    move back as late as the moves behind it on the link allow, by the clock of the schedule without
+    move back as late as the moves after it on the link allow, by the clock of the schedule without
     offloading. An activation that would have to come back before it has left stays. So do all
     activations of a rank that would hold more with offloading, because short-lived ones exist twice
     while they leave and return.
@@ -162,7 +162,7 @@ def _in_time(
 
 
 def _last_place(clock: _Clock, backward: int, at_us: int) -> int:
-    """The last place, not behind the backward, that the rank has reached by a moment."""
+    """The last place, not after the backward, that the rank has reached by a moment."""
     place = backward
     while place > 0 and clock.ends_us[place - 1] > at_us:
         place -= 1

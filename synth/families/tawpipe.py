@@ -78,7 +78,7 @@ def _computing(setting: Setting, rank: int) -> Iterator[Op]:
 
 
 def _reducing(ops: Iterator[Op], flow: WeightFlow, rank: int, ahead: int) -> Iterator[Op]:
-    """Put a REDUCE_GRAD behind each BW, later where it waits for those of other ranks."""
+    """Put a REDUCE_GRAD after each BW, later where it waits for those of other ranks."""
     waiting: list[tuple[int, Op]] = []
     counts: dict[int, int] = {}
     for place, op in enumerate(ops):

@@ -113,7 +113,7 @@ _ORDERS = {"naive": _naive, "interleaved": _interleaved, "wzb1": _wzb1, "wzb2": 
 def _with_visits(by_turn: list[list[Op]], num_ranks: int, rank: int, ahead: int) -> Iterator[Op]:
     """Put the UNSHARD of each turn's stages `ahead` turns before it.
 
-    If a turn between still uses the weights of an earlier visit of the stage, it stands behind the
+    If a turn between still uses the weights of an earlier visit of the stage, it stands after the
     last such op. A stage at home needs none, and two ops of one turn and stage share a visit.
     """
     visits = [0] * num_ranks

@@ -59,7 +59,7 @@ def _program(setting: Setting, rank: int) -> list[Op]:
 
 
 def _reducing(computing: list[Op], only: int | None) -> Iterator[Op]:
-    """Put a REDUCE_GRAD behind each backward, or behind those of one micro-batch."""
+    """Put a REDUCE_GRAD after each backward, or after those of one micro-batch."""
     counts: dict[int, int] = {}
     for op in computing:
         yield op

@@ -1,7 +1,7 @@
 r"""Bounded look-ahead: what a rank may run while the input of its plan's next op is late.
 
 A program is run in its order, with one exception. While the next op (the *head*) waits for a
-receive, ops at most N places behind it may run early:
+receive, ops at most N places after it may run early:
 
     program     B0.3      RECV  F0.7  SEND  W0.2
                 ^ waits         ^ early, then its SEND
@@ -17,7 +17,7 @@ Memory: by the last rule the level never exceeds the cap, whatever comes late.
 
 No deadlock: let every rank be blocked, and let h be the first of their heads in a topological order
 of the lowered graph. h waits for a transfer. Its send, its receive and both ends of all transfers
-before it on its link come before h in that order, so they are not behind the head of their rank:
+before it on its link come before h in that order, so they are not after the head of their rank:
 they have started, in the order of the link. So all these transfers end, and h is not blocked. The
 argument needs only that all instructions before a head have run, that each link keeps its order,
 that nothing early waits, and that a blocked rank goes on when a receive of its head arrives.
@@ -69,7 +69,7 @@ class LookAhead:
         Args:
             lowered: a verified schedule on measured costs.
             rank: the rank.
-            most_ops: N, the number of ops behind the head among which one may be chosen.
+            most_ops: N, the number of ops after the head among which one may be chosen.
             cap_bytes: the memory limit of the rank; None: the peak of its plan.
 
         Raises:
@@ -181,7 +181,7 @@ class LookAhead:
                 yield index
 
     def _window(self, end: int | None) -> list[int]:
-        """The instructions behind the head up to the N-th op or a fence, that have not run."""
+        """The instructions after the head up to the N-th op or a fence, that have not run."""
         found: list[int] = []
         if self._facts[self.head].is_fence:
             return found

@@ -202,7 +202,7 @@ def _flows(
     if lowered.visits is None:
         np.maximum.at(death, transfer_table.value[gone], 2 * waited)
     else:
-        # Weights are received, and may be handed on behind the last op that reads them.
+        # Weights are received, and may be handed on after the last op that reads them.
         visiting = remote_reads.source < 0
         death[remote_reads.value[visiting]] = 2 * slot[remote_reads.last_read[visiting]] + 1
         held = transfer_table.held[gone]
@@ -227,7 +227,7 @@ def _add_collectives(
             num_bytes = _gathered_bytes(lowered, placed.collective)
             starts = zip(placed.collective.ranks, placed.after, placed.waits_for, strict=True)
             for index, (rank, place, node) in enumerate(starts):
-                # A collective that starts behind an op counts as received before the next one.
+                # A collective that starts after an op counts as received before the next one.
                 received[first_slot[rank] + place + 1] += num_bytes
                 value = VALUE_CODES[GRAD_ACC] * num_cells + int(arrays.cells[node])
                 if placed.waits is not None and lowered.def_use.maker[value] >= 0:

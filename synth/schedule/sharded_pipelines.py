@@ -9,10 +9,10 @@ micro-batches d·m to d·m + m − 1, so the homes of a stage are its n data-par
     homes of 1       x       |    x
 
     sharded     all-gather of a stage's parameters       reduce-scatter of its gradients
-    OPTIMIZER   once, before its first F                 once, behind its last W
-    GRADIENTS   once, before its first F                 behind each W
-    WEIGHTS     before each run of ops of the stage,     behind each run of W's of the stage
-                freed behind it
+    OPTIMIZER   once, before its first F                 once, after its last W
+    GRADIENTS   once, before its first F                 after each W
+    WEIGHTS     before each run of ops of the stage,     after each run of W's of the stage
+                freed after it
 
 The first is Megatron-LM's distributed optimizer, the last FSDP with pipelines as torchtitan sets it
 up: a rank that holds one stage has one run, so it gathers once in an iteration.
@@ -114,7 +114,7 @@ def _with_visits(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
 
 
 def _with_reductions(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
-    """Put a REDUCE_GRAD behind each op that completes a sum of gradients to be reduced."""
+    """Put a REDUCE_GRAD after each op that completes a sum of gradients to be reduced."""
     adds = [(place, op.stage) for place, op in enumerate(program) if op.kind in ADDING]
     if sharded == Sharded.OPTIMIZER:
         ends = set({stage: place for place, stage in adds}.values())

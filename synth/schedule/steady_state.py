@@ -78,7 +78,7 @@ def _long_run_us(lowered: Lowered) -> float | None:
 
 
 def _is_full(program: Sequence[Op]) -> Flags:
-    """A mask of a rank's ops behind the first ones of each kind, up to the last ones of each."""
+    """A mask of a rank's ops after the first ones of each kind, up to the last ones of each."""
     ops = [(op.kind, op.stage) for op in program]
     passes = {op for op in ops if op[0] != OpKind.STEP}
     first = {op: place for place, op in reversed([*enumerate(ops)])}

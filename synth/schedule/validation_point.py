@@ -3,7 +3,7 @@
 With optimizer post-validation a rank begins an iteration while other ranks still finish the
 previous one. Up to its validation point it runs only F's, moves of their saved activations, and
 their transfers. These leave the gradients unchanged, so they can be run again if the step was
-wrong. An instruction before one rank's point must not depend on an instruction behind another
+wrong. An instruction before one rank's point must not depend on an instruction after another
 rank's point, which would not run in that case.
 """
 

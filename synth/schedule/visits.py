@@ -1,4 +1,4 @@
-"""Visits of weights around the ops of a rank: gathered some stages ahead, and freed behind."""
+"""Visits of weights around the ops of a rank: gathered some stages ahead, and freed afterwards."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ def with_visits(
     shares_visit: Callable[[Op], bool] = lambda _: True,
     is_away: Callable[[int], bool] = lambda _: True,
 ) -> Iterator[Op]:
-    """Open a visit for each run of ops that read the weights of one stage, and close it behind.
+    """Open a visit for each run of ops that read the weights of one stage, and close it after them.
 
     Args:
         ops: of a rank, with the REDUCE_GRADs that it is to have.

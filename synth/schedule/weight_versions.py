@@ -7,7 +7,7 @@ there from the start. A version that is still read after it was replaced is stas
 reader: `weights(s, v)`.
 
 Several ranks may hold a stage (PipeDream's 1F1B-RR). Then k is `every` of each of them, and each
-runs STEP(s, v) once, behind an all-reduce of the gradients of those k micro-batches.
+runs STEP(s, v) once, after an all-reduce of the gradients of those k micro-batches.
 
     method                               every    forward    backward
     PipeDream, weight stashing           1        newest     stashed

@@ -64,7 +64,7 @@ class Executor:
 
         Args:
             batch: its micro-batches.
-            shapes: the boundary behind each stage but the last, by micro-batch and stage.
+            shapes: the boundary after each stage but the last, by micro-batch and stage.
             saved_sizes: the bytes of each storage of activations that move to another rank.
             terms: the weights of the micro-batches' losses; None: their mean.
             update: True if gradients are reduced and STEPs run; False leaves gradients for the

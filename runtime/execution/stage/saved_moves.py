@@ -53,20 +53,20 @@ class Moves:
         return tuple(torch.empty(n, dtype=torch.uint8, device=device) for n in sizes)
 
     def offload(self, op: Op) -> Work:
-        """O."""
+        """Return O as a function."""
         return partial(self._offload, op, self._slots.of(ValueKind.MOVED_OUT, op.stage, op))
 
     def expect(self, op: Op) -> Work:
-        """K and L."""
+        """Return K or L as a function: only their transfers do anything."""
         return lambda: None
 
     def give(self, op: Op) -> Work:
-        """G."""
+        """Return G as a function."""
         out = self._slots.of(ValueKind.MOVED_OUT, op.stage, op)
         return partial(self._give, out, self._slots.of(ValueKind.MOVED_BACK, op.stage, op))
 
     def backward(self, op: Op, run: Work) -> Work:
-        """B or BW with activations that came back."""
+        """Return B or BW with activations that came back, as a function."""
         back = self._slots.of(ValueKind.MOVED_BACK, op.stage, op)
         return partial(self._backward, op, back, run)
 

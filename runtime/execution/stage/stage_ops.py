@@ -59,7 +59,7 @@ class StageOps:
         self._usual: tuple[Hashable, Tensors] | None = None
 
     def forward(self, op: Op) -> Work:
-        """F."""
+        """Return F as a function."""
         stage = self._stages[op.stage]
         run = stage.forward_light if op[1:] in self._rebuilt else stage.forward
         give = self._giving(op)
@@ -68,12 +68,12 @@ class StageOps:
         return partial(self._forward, op, run, give, self._slots.of(ValueKind.ACT, op.stage, op))
 
     def rebuild(self, op: Op) -> Work:
-        """R."""
+        """Return R as a function."""
         run, give = self._stages[op.stage].rebuild, self._giving(op)
         return lambda: run(op.microbatch, give())
 
     def backward(self, op: Op) -> Work:
-        """B or BW."""
+        """Return B or BW as a function."""
         stage = self._stages[op.stage]
         run = stage.backward_input if op.kind == OpKind.B else stage.backward
         source = None if stage.is_last else self._slots.of(ValueKind.GRAD, op.stage, op)
@@ -82,7 +82,7 @@ class StageOps:
         return self._moves.backward(op, work) if self._moves.moves(op) else work
 
     def weights(self, op: Op) -> Work:
-        """W."""
+        """Return W as a function."""
         return partial(self._stages[op.stage].backward_weight, op.microbatch)
 
     def _giving(self, op: Op) -> Callable[[], ForwardInput]:

@@ -23,7 +23,7 @@ class FlatPlace(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind its last element."""
+        """The offset after its last element."""
         return self.offset + self.shape.numel()
 
 

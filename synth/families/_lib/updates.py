@@ -70,7 +70,7 @@ def admitted_to_stay_full(placement: Placement) -> list[int]:
 def with_updates(
     programs: Sequence[Sequence[Op]], every: int, placement: Placement | None = None
 ) -> list[list[Op]]:
-    """Put STEP(s, v) behind the last backward of its micro-batches on each rank.
+    """Put STEP(s, v) after the last backward of its micro-batches on each rank.
 
     Args:
         programs: of the ranks, without STEPs.

@@ -1,7 +1,7 @@
 """The published schedules of all candidates, judged before the first trial.
 
 The passes (see `published`) of all candidates run in the order of their cost, those that need most
-recomputation last. Candidates on which nothing can fit come behind all others, as they only give
+recomputation last. Candidates on which nothing can fit come after all others, as they only give
 rows of the table. Then the model is partitioned again, counting R as work, for the stages that
 recompute in the best schedules, and these partitions are judged too.
 """

@@ -229,7 +229,7 @@ class PartitionBounds:
         return self.problem.objective.value_us(spans)
 
     def _instance(self, run: RankLayers) -> Instance:
-        """The run on a rank of its own, and on one each all layers before and behind it."""
+        """The run on a rank of its own, and on one each all layers before and after it."""
         edges = sorted({0, run.first, run.end, self.num_layers})
         costs, place = self.table.costs(tuple(edges)), self._place(run)
         where, asked = Placement.linear(costs.num_stages), self.problem
@@ -303,7 +303,7 @@ class _Layers:
         )
 
     def way_behind_us(self, run: RankLayers) -> _Way:
-        """Through all layers behind, and back."""
+        """Through all later layers, and back."""
         behind, ranks = slice(run.end, None), self.num_ranks - 1 - run.rank
         way = self._hops_us(self.num_ranks - 2, run.rank, run.end)
         return _Way(

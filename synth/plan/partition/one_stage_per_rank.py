@@ -95,7 +95,7 @@ def smallest_limit_bytes(
 
 
 def _costs(num_stages: int, num_layers: int, never: int = _NEVER) -> _Array:
-    """Nothing is known, but that behind the last stage there is no layer left."""
+    """Nothing is known, but that after the last stage there is no layer left."""
     dtype: Any = np.int64 if never == _NEVER else object  # whole numbers of any size
     cost = np.full((num_stages + 1, num_layers + 1), never, dtype)
     cost[num_stages, num_layers] = 0

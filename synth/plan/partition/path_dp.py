@@ -43,7 +43,7 @@ class PartitionPaths:
     def __init__(self, num_ranks: int, num_layers: int, bound: Callable[[RankLayers], int]) -> None:
         """Set the first bound of every run."""
         self.num_ranks = num_ranks
-        # Each rank before and behind needs a layer, which limits first layers and lengths.
+        # Each rank before and after needs a layer, which limits first layers and lengths.
         self.slack = num_layers - num_ranks
         self._bounds_us = [
             [

@@ -189,7 +189,7 @@ class _Level:
 
         Args:
             replicas: the components of the stage.
-            behind: those of the stages behind it.
+            behind: those of the stages after it.
         """
         time_us: _Array = np.maximum(self.inner_us, self.sync_us(replicas)) / replicas
         if self.memory_bytes is None:

@@ -38,7 +38,7 @@ def solve_choosing(
 ) -> Result:
     """Choose layers, or a number of first stages, to recompute, and solve with these.
 
-    A stage holds what F keeps for as long as the micro-batch is in the stages behind it, so the
+    A stage holds what F keeps for as long as the micro-batch is in the stages after it, so the
     first stages are those that gain most; how many of them is found by trying. Layers are chosen
     where the problem has its profile (see `LayerSearch`), and tried against that. The bound holds
     for every choice (see `bounds_of_every_choice`).

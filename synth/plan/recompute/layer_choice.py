@@ -270,7 +270,7 @@ class _Headroom:
         return tuple(picks)
 
     def _count(self, stage: int, share: float) -> int:
-        """Count micro-batches in flight as in 1F1B: the stages behind, by the stages of a rank."""
+        """Count micro-batches in flight as in 1F1B: stages from here on, by those of a rank."""
         num_stages, num_ranks = len(self.menus), self.problem.num_ranks
         behind = -(-(num_stages - stage) * num_ranks // num_stages)
         return max(1, min(self.problem.num_micro_batches, round(share * behind)))

@@ -134,7 +134,7 @@ class _Row(NamedTuple):
 
     `backward_rise` and `fused_rise` are the highest levels of B and BW above that at the start of
     the last layer, once that one is over, `_NOTHING_YET` where it is the only one: what is freed
-    there depends on the layer behind it.
+    there depends on the layer after it.
     """
 
     layers: tuple[int, ...]

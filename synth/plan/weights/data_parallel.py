@@ -46,7 +46,7 @@ def data_parallel_trial(
 
 
 def _bound_us(problem: Problem) -> int:
-    """The work of the rank with most micro-batches, and the last reduction and STEPs behind it."""
+    """The work of the rank with most micro-batches, and the last reduction and STEPs after it."""
     rounds = -(-problem.num_micro_batches // problem.num_ranks)
     stages = problem.costs.stages
     work_us = rounds * sum(stage.duration_us[OpKind.F] + backward_us(stage) for stage in stages)

@@ -64,7 +64,7 @@ class PlacedCollective(NamedTuple):
 
     Attributes:
         collective: the collective.
-        after: for each of its ranks, the place of the op behind which it starts there; −1: it
+        after: for each of its ranks, the place of the op after which it starts there; −1: it
             starts before the first op.
         waits_for: the nodes that it waits for, such as the last W (or BW) of each copy.
         awaited_by: the nodes that wait for it, such as the STEPs.
@@ -91,8 +91,8 @@ class _Copies(NamedTuple):
 def find_reductions(arrays: OpArrays, costs: Costs) -> list[list[PlacedCollective]]:
     """The reductions of a schedule: one list for each set of ranks, in order.
 
-    On a rank a reduction starts behind its copies' last W (if the schedule is not eager, behind all
-    ops), or behind the start of the previous reduction, if that is later. A stage whose copies are
+    On a rank a reduction starts after its copies' last W (if the schedule is not eager, after all
+    ops), or after the start of the previous reduction, if that is later. A stage whose copies are
     all on one rank needs none, because programs end with their STEPs.
     """
     groups: defaultdict[tuple[int, ...], list[PlacedCollective]] = defaultdict(list)

@@ -235,7 +235,7 @@ def _communication_slots(lowered: Lowered, rank: int) -> CommunicationSlots:
     for i in (transfer_table.target == rank).nonzero()[0].tolist():
         slots.posts[int(transfer_table.post[i])].append(transfers[i])
     for i in (transfer_table.source == rank).nonzero()[0].tolist():
-        # Weights are sent before the op that reads them first, a value behind the op that makes it.
+        # Weights are sent before the op that reads them first, a value after the op that makes it.
         is_weights = transfer_table.held[i] != transfer_table.value[i]
         place = int(transfer_table.sent[i]) - first - is_weights
         if is_weights:

@@ -94,8 +94,8 @@ class Instruction:
 class CommunicationSlots:
     """The communication of one rank, by the place of an op in its program.
 
-    Posts, waits and ends of collectives stand before the op at their place, sends behind it.
-    Collectives start behind the op at their place. The place −1 is before the first op. `relayed`
+    Posts, waits and ends of collectives stand before the op at their place, sends after it.
+    Collectives start after the op at their place. The place −1 is before the first op. `relayed`
     has, for transfers of weights, those of the visit before; None: the rank keeps them.
     """
 

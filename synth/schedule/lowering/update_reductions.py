@@ -15,7 +15,7 @@ from synth.schedule.lowering.collectives import Collective, PlacedCollective
 def find_update_reductions(arrays: OpArrays, costs: Costs) -> list[list[PlacedCollective]]:
     """The reductions of a schedule whose weights have versions, by stage, in order of the updates.
 
-    A rank without a micro-batch in an update takes part behind its update before.
+    A rank without a micro-batch in an update takes part after its update before.
     """
     schedule = arrays.schedule
     shared = [stage for stage, ranks in enumerate(schedule.placement.holders) if len(ranks) > 1]

@@ -59,12 +59,12 @@ class WeightVisits:
             before backwards, micro-batch.
         homeless: ops that read weights that are neither kept on their rank nor visiting.
         unmatched: UNSHARDs of visits that no op reads, RESHARDs without such a visit, W's without a
-            REDUCE_GRAD behind them and REDUCE_GRADs without a W before them.
+            REDUCE_GRAD after them and REDUCE_GRADs without a W before them.
         outdated: ops that read the parameters which their rank keeps between visits before an
             UNSHARD has brought the shares that other homes updated.
         unread: REDUCE_GRADs on a tree without one of the same number on the rank above.
         unfinished: REDUCE_GRADs of gradients that are kept whole (ZeRO-1) with a W or REDUCE_GRAD
-            of the stage behind them on their rank.
+            of the stage after them on their rank.
     """
 
     flow: WeightFlow

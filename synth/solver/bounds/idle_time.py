@@ -56,7 +56,7 @@ class _Agenda:
         return self._queues[min(ends, key=lambda end: self._spent_s[end])].popleft()
 
     def note(self, end: End, spent_s: float, larger: Iterable[_Growth], is_next: bool) -> None:
-        """Note the time spent on a model, and queue larger ones: next, or behind all others."""
+        """Note the time spent on a model, and queue larger ones: next, or after all others."""
         self._spent_s[end] += spent_s
         new = sum(self._add(growth) for growth in larger)
         if is_next:

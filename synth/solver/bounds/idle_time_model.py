@@ -199,7 +199,7 @@ class IdleTimeModel(ExactModel):
     def _cuts(self) -> Iterator[cp_model.LinearExprT]:
         """Yield the starts of the last modelled micro-batches, or the ends of the first ones.
 
-        If none is left out, the warm-up ends with the last W: the STEPs behind it are no idle time.
+        If none is left out, the warm-up ends with the last W: the STEPs after it are no idle time.
         """
         rank = self.stretch.rank
         if self.stretch.is_opening:

@@ -1,7 +1,7 @@
 """Exact times of programs with waits for boundary buffers, updated only where they change.
 
 As in `synth.schedule.simulate` an op waits for the one before it on its rank, for its inputs, and
-for the sends that are awaited right before it; a transfer waits for its maker, for the op behind
+for the sends that are awaited right before it; a transfer waits for its maker, for the op after
 which its receive is posted, and for the transfer before it on its link. Each rank runs as far as it
 can and resumes once the op that it waits for has run.
 

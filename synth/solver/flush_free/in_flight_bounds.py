@@ -37,7 +37,7 @@ two. In a batch
     y − 1 W's, if y ≥ 1, do, too.
 Hence k E ≥ Δ (u k + B max(0, k − y) + w (k − max(0, min(k, y) − 1))).
 
-A fused BW is a B and a W right behind it, see `relaxed_for_fusion`. What waits for its W while
+A fused BW is a B and a W right after it, see `relaxed_for_fusion`. What waits for its W while
 another op runs is not fused. A fused BW of 2BW comes after the update of the batch before, so a
 version is stashed until its end.
 """

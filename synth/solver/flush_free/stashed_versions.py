@@ -7,10 +7,10 @@ next. `late` is the number of micro-batches by which the weights that F reads ar
     vertical  the same with `late` of the first stage
     none      no version
 
-With 2BW an update takes k micro-batches. Version b − 1 is stashed from the update behind the W of
+With 2BW an update takes k micro-batches. Version b − 1 is stashed from the update after the W of
 micro-batch k b − 1 until the B of micro-batch k (b + 1) − 1. So at the K-th run of x one version is
 stashed unless a multiple of k is in (K + W, K + B]: for K modulo k that is an arc of a circle. The
-most bytes of a rank are those at the beginning of some stage's arc, right behind its update, where
+most bytes of a rank are those at the beginning of some stage's arc, right after its update, where
 K + W is a multiple of k for that stage. Stages that hold their second versions in turn have arcs
 that are apart.
 """

@@ -25,7 +25,7 @@ from synth.solver.tuning import EXTEND
 class Segment(NamedTuple):
     """A stretch of each rank's order with `size` ops of every kind and stage copy.
 
-    `spans` are its first place and the place behind it by rank, `us` its mean duration over the
+    `spans` are its first place and the place after it by rank, `us` its mean duration over the
     ranks.
     """
 

@@ -15,7 +15,7 @@ class Polish:
 
     def __init__(self, context: SearchContext) -> None:
         self.state = context.state
-        # BW is better than B with W right behind it on some stage.
+        # BW is better than B with W right after it on some stage.
         self.is_fusible = context.fusion_relaxed != relaxed_memory(context.state.problem)
 
     def run(self, share: float, *, is_brief: bool) -> None:

@@ -6,7 +6,7 @@ from synth.solver.instance.instance import BW, B, F, Instance, W
 
 
 class CompletionReserve:
-    """The need of one replica's micro-batches on a rank, each W run right behind its B.
+    """The need of one replica's micro-batches on a rank, each W run right after its B.
 
     A micro-batch goes down the rank's copies by F's, then up again by B and W, or BW, of each.
     `reserve_bytes[p]` is the highest usage above the present one that the steps from p on need.

@@ -78,7 +78,7 @@ class StageCopy(NamedTuple):
 
     @property
     def gains_by_fusion(self) -> bool:
-        """True if BW is ever better than B with W right behind it, in time or in memory."""
+        """True if BW is ever better than B with W right after it, in time or in memory."""
         return fusible(self) != self
 
     def op(self, kind: OpKind, k: int) -> Op:

@@ -83,7 +83,7 @@ class _Paths:
 
 
 def _plain(instance: Instance, copies: tuple[int, ...]) -> Iterator[Step]:
-    """Yield an order with each W right behind its B, or BW where that needs less."""
+    """Yield an order with each W right after its B, or BW where that needs less."""
     yield from ((copy, F) for copy in copies)
     for copy in reversed(copies):
         delta, peak_above = instance[copy].delta_bytes, instance[copy].peak_above_bytes

@@ -1,7 +1,7 @@
 """Start times in the models' terms: from orders, to orders, and their objective.
 
 The k-th op of a kind that a stage copy starts has number k, whatever its micro-batch (the FIFO
-lemma). BW is written as a B with a W right behind it.
+lemma). BW is written as a B with a W right after it.
 """
 
 from collections import defaultdict, deque

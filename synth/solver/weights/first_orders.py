@@ -3,7 +3,7 @@
 Published are WeiPipe's four orders and ZeRO's one micro-batch after the other. In a *group* every
 stage runs the forwards of several micro-batches before the next stage does, and so do backwards
 (breadth-first: Lamy-Poirier 2023, arXiv 2211.05953), so that they share visits. Each order occurs
-with BW, with B and W one after the other, and with the W's of a group behind its B's.
+with BW, with B and W one after the other, and with the W's of a group after its B's.
 """
 
 from collections.abc import Iterator

@@ -5,7 +5,7 @@ are modelled.
 
     slot t        the place of the t-th op that takes time; STEPs come last, unused slots follow
     boundary t    the place before slot t, at which visits open and gradients are reduced
-    window        the ops behind a REDUCE_GRAD during which its gradient is held: the `send_behind`
+    window        the ops after a REDUCE_GRAD during which its gradient is held: the `send_behind`
                   of the schedule, which the model chooses
 
 Memory is counted by slots, as lowering counts it: nothing depends on times. F's, backwards and W's
@@ -227,7 +227,7 @@ class GatherModel:
         return found
 
     def _await_scatters(self, stage: int, scatters: Sequence[_Collective]) -> None:
-        """STEP waits for a stage's reduce-scatters, and so does the first op behind a window."""
+        """STEP waits for a stage's reduce-scatters, and so does the first op after a window."""
         cp = self.cp
         for scatter in scatters:
             for t in self.slots[scatter.boundary :]:

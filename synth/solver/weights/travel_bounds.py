@@ -135,7 +135,7 @@ def _backwards(travel: TravelProblem, sharded: Sharded) -> list[_Backward]:
 
 
 def _work_us(travel: TravelProblem, gates_us: Sequence[int], backwards: Sequence[_Backward]) -> int:
-    """The earliest end of a rank's ops but STEPs: the largest sum of a gate and the work behind it.
+    """The earliest end of a rank's ops but STEPs: the largest sum of a gate and the work after it.
 
     Args:
         travel: the problem.
@@ -271,7 +271,7 @@ def _hops_us(travel: TravelProblem, stage: int, hops: Iterable[tuple[int, int]])
 
 
 def _link_us(travel: TravelProblem, rank: int, head_us: int, backwards: Sequence[_Backward]) -> int:
-    """All transfers of the link from a rank to the next one, and the ops behind the last of them.
+    """All transfers of the link from a rank to the next one, and the ops after the last of them.
 
     These are the sums of gradients, and the weights of visits, but for those of rank 0, which may
     come from their homes.
