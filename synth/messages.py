@@ -22,7 +22,7 @@ QUIET = "SYNTH_QUIET"
 
 
 def talk(text: str) -> None:
-    """Write a message to stderr, unbuffered, unless there are to be none."""
+    """Write a message to stderr, unbuffered, unless messages are silenced."""
     if not is_quiet():
         warn(text)
 
@@ -33,7 +33,7 @@ def warn(text: str) -> None:
 
 
 def is_quiet() -> bool:
-    """Return True if there are to be no messages but warnings and errors."""
+    """Return True if all messages but warnings and errors are silenced."""
     return bool(os.environ.get(QUIET))
 
 

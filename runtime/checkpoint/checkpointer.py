@@ -93,7 +93,7 @@ class Checkpointer:
         steps, wanted = self._folder.steps(), self._options.resume_from
         if steps and not self._options.resumes:
             raise SynthError(
-                f"{self._folder.path} holds a checkpoint of step {steps[-1]}; --resume goes on "
+                f"{self._folder.path} holds a checkpoint of step {steps[-1]}; --resume continues "
                 f"from it, or give another folder"
             )
         if isinstance(wanted, int) and wanted not in steps:
@@ -156,8 +156,8 @@ class Checkpointer:
         if not others:
             return "no other checkpoint is there; give another folder to start again"
         return (
-            f"--resume-from {LAST_GOOD} goes on from the last intact one, --resume-from STEP from "
-            f"another (there are those of steps: {', '.join(others)})"
+            f"--resume-from {LAST_GOOD} continues from the last intact one, --resume-from STEP "
+            f"from another (there are those of steps: {', '.join(others)})"
         )
 
     def _load(self, step: int, check: Callable[[TrainingState], None]) -> TrainingState:
@@ -269,7 +269,7 @@ class Checkpointer:
             kept = f"that of step {there[-1]} is" if there else "none is"
             self._tell(
                 f"warning: the checkpoint of step {step} could not be written: {reason(error)}; "
-                f"the last complete one: {kept} there; training goes on"
+                f"the last complete one: {kept} there; training continues"
             )
 
     def _agree(self, look: Callable[[], T]) -> T:

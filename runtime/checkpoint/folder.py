@@ -68,7 +68,7 @@ class CheckpointFolder:
             raise SynthError(f"cannot write checkpoints in {self.path}: no permission")
 
     def begin(self, step: int) -> None:
-        """Make where a checkpoint is to be written; with the lock, if that was removed meanwhile.
+        """Make the folder of a checkpoint, and the lock again if that was removed meanwhile.
 
         Raises:
             SynthError: another run writes here by now.

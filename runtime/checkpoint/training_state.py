@@ -62,7 +62,7 @@ class TrainingState(FileRecord):
     def check_goes_on(
         self, found: "TrainingState", steps: int, options: CheckpointOptions | None = None
     ) -> None:
-        """Refuse a checkpoint from which this run cannot go on.
+        """Refuse a checkpoint from which this run cannot continue.
 
         Args:
             found: the checkpoint's state.
@@ -100,7 +100,7 @@ class TrainingState(FileRecord):
         if None not in (found.data, self.data) and found.data != self.data:
             raise SynthError(
                 f"the checkpoint was trained on other data ({found.data}) than this run's "
-                f"({self.data}); give the same --data, or --ignore-data to go on at the same "
+                f"({self.data}); give the same --data, or --ignore-data to continue at the same "
                 f"position of this one"
             )
 

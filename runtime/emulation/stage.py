@@ -67,7 +67,7 @@ class EmulatedStage:
         """Do nothing: a step needs no preparation."""
 
     def reduce_gradients(self) -> None:
-        """Do nothing: there is one replica."""
+        """Do nothing: there is one pipeline."""
 
     def end(self) -> None:
         """Do nothing."""

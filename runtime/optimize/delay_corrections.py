@@ -83,7 +83,7 @@ def predict_by_delay(delay: int) -> int:
 
 
 def check_predictable(spec: OptimizerSpec) -> None:
-    """Refuse to predict the weights of an optimizer that does not say where they go.
+    """Refuse to predict the weights of an optimizer without a direction of past updates.
 
     Raises:
         SynthError: it keeps no momentum.

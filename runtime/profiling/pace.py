@@ -32,7 +32,7 @@ class ProfilingProgress(NamedTuple):
 
 
 class ProfilingPace:
-    """Estimates the time left from the rounds that have ended, and tells it after each round.
+    """Estimates the time left from the rounds that have ended, and reports it after each round.
 
     A layer that has not begun is expected to take as long as the layers up to this one in the mean.
     The first layer alone says nothing about the others: an embedding is much faster than a block.

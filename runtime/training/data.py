@@ -22,7 +22,7 @@ class TokenData:
     """A long sequence of token ids, divided into numbered training sequences.
 
     The n-th sequence depends on the seed and on n alone. Therefore every rank draws the same
-    sequences, and a resumed run goes on as it would have, even with other mini-batch sizes.
+    sequences, and a resumed run continues as it would have, even with other mini-batch sizes.
     """
 
     def __init__(

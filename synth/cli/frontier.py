@@ -346,7 +346,7 @@ def _answer(
         answer(as_text(curve, request.title, width))
     left = request.effort.points - len(curve.points)
     if is_cut_short:
-        talk("interrupted: the same command again goes on from here")
+        talk("interrupted: the same command again continues from here")
     elif left > 0:
         talk(f"{left} points were not needed: the curve is complete between those found")
     talk(f"saved as {request.output}, drawn in {', '.join(map(str, request.pictures))}")

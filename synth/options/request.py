@@ -164,7 +164,7 @@ def failure_code(stopped_by: "StoppedBy") -> ExitCode:
 
 
 class NoSchedule(SynthError):
-    """No schedule was found; the exit code shows if that is proven."""
+    """No schedule was found; the exit code shows whether that is proven."""
 
     def __init__(self, result: "Result") -> None:
         super().__init__(result.message or "no schedule was found")

@@ -221,7 +221,7 @@ class _ChartEvents:
             "bytes": moved.num_bytes,
             "planned, us": moved.duration_us,
             "both ends ready, us": self._times_us(node)[0],
-            "end": "when its reader could go on"
+            "end": "when its reader could continue"
             if is_exact
             else "over by then; nobody waited for it",
             _CRITICAL: node in self._critical,

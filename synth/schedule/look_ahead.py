@@ -20,7 +20,7 @@ of the lowered graph. h waits for a transfer. Its send, its receive and both end
 before it on its link come before h in that order, so they are not after the head of their rank:
 they have started, in the order of the link. So all these transfers end, and h is not blocked. The
 argument needs only that all instructions before a head have run, that each link keeps its order,
-that nothing early waits, and that a blocked rank goes on when a receive of its head arrives.
+that nothing early waits, and that a blocked rank continues when a receive of its head arrives.
 
 The last condition is why a choice itself notes the receives that it missed (`awaited`). Looking at
 the receives a second time, to find those to wait for, would leave out one that arrived in between,

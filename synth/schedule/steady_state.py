@@ -67,7 +67,7 @@ def steady_us(timeline: Timeline) -> float | None:
 
 
 def _long_run_us(lowered: Lowered) -> float | None:
-    """The time per micro-batch of the order if it went on for ever; None: it is not known."""
+    """The time per micro-batch of the order if it repeats for ever; None: it is not known."""
     if len(lowered.schedule.placement.ranks) > 1:
         return None
     in_orders = [_repeats_after(program, lowered) for program in lowered.ops]

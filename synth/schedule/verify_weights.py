@@ -39,7 +39,7 @@ def check_weight_flow(schedule: Schedule, costs: Costs) -> None:
 
 
 def check_parameters_known(costs: Costs) -> None:
-    """Check that the costs tell a stage's parameters from the rest of its static bytes.
+    """Check that the costs give a stage's parameters apart from its other static bytes.
 
     Raises:
         ScheduleError: they do not.

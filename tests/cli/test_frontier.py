@@ -180,7 +180,7 @@ def test_ctrl_c_keeps_the_points_so_far(tmp_path: Path) -> None:
     stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 0, stderr
     assert "stopping and keeping the best so far" in stderr
-    assert "the same command again goes on from here" in stderr
+    assert "the same command again continues from here" in stderr
     assert "Traceback" not in stderr
     assert "limit" in stdout
     curve = MemoryCurve.load(path)

@@ -23,7 +23,7 @@ from tests.cli.conftest import Synth
         (("--resume-from", "best"), "--resume-from 'best' is not understood; give the step"),
         (("--ignore-data",), "--ignore-data is for going on; give --resume, or leave it out"),
         (("--ignore-optimizer",), "--ignore-optimizer is for going on; give --resume"),
-        (("--restarts", "1"), "--restarts goes on from checkpoints; give --checkpoint FOLDER"),
+        (("--restarts", "1"), "--restarts continues from checkpoints; give --checkpoint FOLDER"),
         (("--look-ahead", "1", "--html", "t.html"), "t.html would compare the run with the order"),
         (
             ("--lr-rescheduling", "100", "--async-nesterov"),

@@ -27,7 +27,7 @@ def test_a_damaged_last_checkpoint_is_refused_with_the_way_on_which_works(
     refused = synth("run", *common, "--steps", 4, "--resume")
     assert refused.code == 5
     assert "rank-0.safetensors is damaged: the checksum of" in refused.stderr
-    assert "--resume-from last-good goes on from the last intact one" in refused.stderr
+    assert "--resume-from last-good continues from the last intact one" in refused.stderr
     assert "Traceback" not in refused.stderr
 
     again = ("--resume-from", "last-good", "-o", tmp_path / "2.json")

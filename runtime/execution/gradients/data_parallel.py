@@ -1,6 +1,6 @@
 """Data parallelism: gradients of plain stages, averaged over pipelines that run side by side.
 
-A stage's average starts right after its last backward, while the rank goes on computing, and is
+A stage's average starts right after its last backward, while the rank continues computing, and is
 waited for before the rank's first STEP:
 
     compute   | B2 of stage 1 | W2 | B2 of stage 0 | W2 | STEP

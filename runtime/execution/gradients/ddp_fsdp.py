@@ -78,7 +78,7 @@ class GradientSync:
             wrapper.postpone()
 
     def reduce(self) -> None:
-        """Reduce the stage's complete gradients over the replicas."""
+        """Reduce the stage's complete gradients over the data-parallel pipelines."""
         for replicated in self._replicated:
             replicated.reduce()
         for sharded in self._sharded:

@@ -103,7 +103,7 @@ class RankGroup(ABC):
                 self.abort()
             told = isinstance(error, RuntimeError | RunFailure | ConnectionError)
             if told and before is not None and before not in str(error):
-                raise RunFailure(f"{self.noun} {self.rank} cannot go on: {before}") from error
+                raise RunFailure(f"{self.noun} {self.rank} cannot continue: {before}") from error
             error.add_note(f"(on {self.noun} {self.rank} of the pipeline, while it was made)")
             raise
 
@@ -150,7 +150,7 @@ def named_failure(rank: int, rendezvous: Rendezvous | None = None) -> Iterator[N
     except RuntimeError as error:
         cause = rendezvous.failure() if rendezvous is not None else None
         if cause is not None:
-            raise RunFailure(f"rank {rank} cannot go on: {cause}") from error
+            raise RunFailure(f"rank {rank} cannot continue: {cause}") from error
         raise RunFailure(
             f"rank {rank} failed where all ranks tell each other what they need to know before a "
             f"step: {describe_failure(error)}"

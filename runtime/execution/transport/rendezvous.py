@@ -41,7 +41,7 @@ class Rendezvous:
             cause = self.failure()
             # A rank that failed behind this place came here before: then all may have come now.
             if cause is not None and self._missing(keys):
-                raise RunFailure(f"{self._noun} {self._rank} cannot go on: {cause}")
+                raise RunFailure(f"{self._noun} {self._rank} cannot continue: {cause}")
             missing = self._missing(keys) if time.monotonic() > until else []
             if missing:  # empty if the last ranks have just come
                 raise RunFailure(

@@ -1,4 +1,4 @@
-"""Receives that tell when they have arrived, for ranks that look ahead.
+"""Receives that report when they have arrived, for ranks that look ahead.
 
 Transports only wait. Therefore a thread for each link with open receives waits for them, in their
 order, and notes when they have arrived. It ends when none are left.

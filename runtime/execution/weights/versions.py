@@ -1,6 +1,6 @@
 """The versions of a rank's weights: the newest one in its parameters, older ones in the table.
 
-A STEP after which an op still reads the version that it replaces goes on with a copy: the old
+A STEP after which an op still reads the version that it replaces continues with a copy: the old
 tensors stay as weights(s, v) in the table, until their last reader frees them, and the parameters
 get new ones. An op that reads an older version runs with the parameters pointing to it.
 

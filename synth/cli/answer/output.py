@@ -54,7 +54,7 @@ def is_first_process() -> bool:
 
 
 def window_columns() -> int | None:
-    """Return the width of the terminal on stdout; None: it is none."""
+    """Return the width of the terminal; None: stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -55,7 +55,7 @@ def stopped_after(steps: int) -> SynthError:
     """Return the error of a run that SIGTERM ended early, with the exit code of that signal."""
     done = "1 step is done" if steps == 1 else f"{steps} steps are done"
     stopped = SynthError(
-        f"stopped by SIGTERM: {done} and saved; the same command with --resume goes on from there"
+        f"stopped by SIGTERM: {done} and saved; the same command with --resume continues from there"
     )
     stopped.exit_code = ExitCode.TERMINATED
     return stopped

@@ -124,7 +124,7 @@ def checkpoints(
             option = "--resume" if resuming.resume else "--resume-from"
             raise SynthError(f"{option} needs to know from where; give --checkpoint FOLDER")
         if restarts:
-            raise SynthError("--restarts goes on from checkpoints; give --checkpoint FOLDER")
+            raise SynthError("--restarts continues from checkpoints; give --checkpoint FOLDER")
         for option, value in (("every", every), ("keep", keep)):
             if value is not None:
                 raise SynthError(

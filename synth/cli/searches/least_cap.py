@@ -167,7 +167,7 @@ def _json(request: Request, least: "LeastCap", result: "Result | None") -> dict[
 
 
 class TargetMissed(SynthError):
-    """No schedule meets the target; the exit code shows if that is proven."""
+    """No schedule meets the target; the exit code shows whether that is proven."""
 
     def __init__(self, least: "LeastCap") -> None:
         super().__init__(least.message or "no schedule meets the target")

@@ -1,4 +1,4 @@
-"""Cutting a model's layers into stages so that the busiest rank has as little work as possible."""
+"""Partitioning a model's layers so that the busiest rank has as little work as possible."""
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise

@@ -91,7 +91,7 @@ def _narrowed(runs: Runs, num_stages: int, band: Band) -> Runs:
 
 
 def nearly_even(up_to: _Array, num_stages: int) -> tuple[int, ...]:
-    """The edges of stages of which the largest sum is nearly the least: a limit, halved."""
+    """The edges of stages whose largest sum is nearly the least, by bisection of a limit."""
     low, high = 0.0, float(up_to[-1])
     sums = up_to.astype(np.float64)
     for _ in range(BALANCE.halvings):

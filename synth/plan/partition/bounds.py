@@ -229,7 +229,7 @@ class PartitionBounds:
         return self.problem.objective.value_us(spans)
 
     def _instance(self, run: RankLayers) -> Instance:
-        """The run on a rank of its own, and on one each all layers before and after it."""
+        """The run on one rank, all layers before it on another, and all after it on a third."""
         edges = sorted({0, run.first, run.end, self.num_layers})
         costs, place = self.table.costs(tuple(edges)), self._place(run)
         where, asked = Placement.linear(costs.num_stages), self.problem

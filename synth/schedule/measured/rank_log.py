@@ -2,7 +2,7 @@
 
 Logging calls nothing that the program would not call anyway: each end of a transfer records when it
 was ready, and how long it then waited. A transfer starts when both ends are ready. It has ended
-when the rank that waited for it could go on. If no rank had to wait, it ended at an unknown time
+when the rank that waited for it could continue. If no rank had to wait, it ended at an unknown time
 before its reader asked.
 """
 

@@ -153,7 +153,7 @@ class TracedStep(Record):
 
 
 class Trace(FileRecord):
-    """A whole trace file. Version 2 tells all-gathers and reduce-scatters from sums."""
+    """A whole trace file. Version 2 distinguishes all-gathers and reduce-scatters from sums."""
 
     FORMAT: ClassVar[str] = "synth-trace"
     VERSION: ClassVar[int] = 2

@@ -159,7 +159,7 @@ class SpacingProver:
     def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds of the whole as spacings are proven, until one takes too long.
 
-        A second call goes on from there.
+        A second call continues from there.
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.

@@ -237,7 +237,7 @@ class IdleBounds:
         """Yield bounds of the most promising rank, from more ranks and longer stretches.
 
         The warm-up, which is solved more quickly, selects the ranks to add. A stretch whose growth
-        was all idle time grows again at once. A second call goes on, first with the models not
+        was all idle time grows again at once. A second call continues, first with the models not
         solved.
 
         Args:

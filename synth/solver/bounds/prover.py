@@ -77,7 +77,7 @@ class Prover:
         steps[step]()
 
     def _run_one_by_one(self) -> None:
-        """Bound by one rank at a time, before the search goes on."""
+        """Bound by one rank at a time, before the search continues."""
         self._begins_one_by_one = False
         policy = self._policy(self._state.options.num_workers, self._state.should_stop)
         for proven in policy.one_by_one(self._limit_of_one_by_one_s):

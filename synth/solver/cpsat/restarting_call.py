@@ -1,4 +1,4 @@
-"""A call of CP-SAT that survives its worker's death: a second worker goes on from its reports.
+"""A call of CP-SAT that survives its worker's death: a second worker continues from its reports.
 
 first worker | solutions, bounds ... dies
 second       |                       begins from the best solution and the bound, without the

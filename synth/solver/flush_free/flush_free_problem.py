@@ -43,7 +43,7 @@ class Consistency(StrEnum):
         return self in (Consistency.TWO_VERSIONS, Consistency.NONE)
 
     def rule(self, every: int) -> WeightVersions:
-        """The versions that ops read, with an update every so many micro-batches."""
+        """The versions that ops read, with an update after `every` micro-batches."""
         forward, backward = {
             Consistency.TWO_VERSIONS: (ForwardReads.PREVIOUS_BATCH, BackwardReads.STASHED),
             Consistency.STASH: (ForwardReads.NEWEST, BackwardReads.STASHED),

@@ -10,7 +10,7 @@ from synth.solver.tuning import ANNEALING, SEARCH
 
 
 class AnnealingStep:
-    """Annealing that is called several times and goes on where it ended."""
+    """Annealing that is called several times and continues where it ended."""
 
     part: ClassVar[Part] = Part.ANNEALING
 

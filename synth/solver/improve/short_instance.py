@@ -122,7 +122,7 @@ class ShortInstance:
         return SHORT_INSTANCE.share * self.state.budget.left_s()
 
     def run(self, share: float, *, is_brief: bool) -> None:
-        """Search the short instance if that is worth it, for a share that it knows by itself."""
+        """Search the short instance if that is worth it, for a share of its own."""
         if self.is_worth:
             self.state.short_instance_share = self._run()
 

@@ -51,7 +51,7 @@ class AnnealingTuning:
     moves_per_op: int = 2
     most_moves_per_op: int = 2_000
     growth: float = 1.5
-    # In a race between bufferings: the share that goes on, and the growth of its moves per op.
+    # In a race between bufferings: the share that continues, and the growth of its moves per op.
     kept_in_race: float = 0.34
     growth_in_race: float = 3.0
     # Moves between two looks at the clock.

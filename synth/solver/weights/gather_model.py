@@ -10,7 +10,7 @@ are modelled.
 
 Memory is counted by slots, as lowering counts it: nothing depends on times. F's, backwards and W's
 of a stage are in the order of micro-batches, which are alike (the FIFO lemma of `compute_order`).
-Each visit has its own all-gather; a visit that goes on from slot to slot needs no other.
+Each visit has its own all-gather; a visit that continues from slot to slot needs no other.
 """
 
 from collections.abc import Callable, Sequence

@@ -105,7 +105,7 @@ def test_a_full_disk_costs_that_checkpoint_and_no_other(tmp_path: Path, pool: An
     assert left == ["step-1"]
     assert failed_now is None
     assert "checkpoint of step 2 could not be written: rank 1: File too large" in lines[1]
-    assert "that of step 1 is there; training goes on" in lines[1]
+    assert "that of step 1 is there; training continues" in lines[1]
     assert pool.run(load_again, 2, str(tmp_path)) == [(3, 3.0)] * 2
 
 

@@ -142,7 +142,7 @@ def test_a_file_that_is_missing_is_named(saved: Path, pool: Any, name: str) -> N
     (saved / "step-3" / name).unlink()
     message = refusal(pool, saved)
     assert f"cannot load the checkpoint {saved / 'step-3'}: {name}: No such file" in message
-    assert "--resume-from last-good goes on from the last intact one" in message
+    assert "--resume-from last-good continues from the last intact one" in message
     assert "--resume-from STEP from another (there are those of steps: 1, 2)" in message
 
 

@@ -320,5 +320,5 @@ def test_checkpoints_are_not_mixed_with_those_of_another_run(
     plan = make_plan(profile, *ONE, tmp_path)
     options = options_of(text, tmp_path / "saved", 3)
     run(pool, plan, options)
-    with pytest.raises(AssertionError, match="holds a checkpoint of step 3; --resume goes on"):
+    with pytest.raises(AssertionError, match="holds a checkpoint of step 3; --resume continues"):
         run(pool, plan, options)

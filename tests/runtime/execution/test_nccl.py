@@ -237,7 +237,7 @@ def fail_while_others_connect(rank: int, size: int) -> str:
 
 def test_ranks_that_connect_are_told_of_one_that_cannot(pool: Any) -> None:
     first, second, _ = pool.run(fail_while_others_connect, 3)
-    assert second == "rank 1 cannot go on: rank 2 failed: ValueError: no memory"
+    assert second == "rank 1 cannot continue: rank 2 failed: ValueError: no memory"
     assert first == "connected" or first.endswith("rank 2 failed: ValueError: no memory")
 
 

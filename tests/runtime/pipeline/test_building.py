@@ -116,7 +116,7 @@ def test_ranks_that_wait_for_one_that_cannot_build_are_told_which_and_why(
         if rank == failing:
             assert f"on rank {rank} of the pipeline, while it was made" in said
         else:
-            assert f"rank {rank} cannot go on: rank {failing} failed: " in said
+            assert f"rank {rank} cannot continue: rank {failing} failed: " in said
 
 
 def test_a_module_that_raises_at_its_trial_ends_all_ranks(pool: Any) -> None:

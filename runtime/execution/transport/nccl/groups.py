@@ -104,7 +104,7 @@ class NcclGroups:
             self._rendezvous.meet(f"group-{name}", named)
             cause = self._rendezvous.failure()
             if cause is not None:  # a rank that came here may have left again
-                raise RunFailure(f"rank {self._rank} cannot go on: {cause}")
+                raise RunFailure(f"rank {self._rank} cannot continue: {cause}")
             group = self._make(
                 PrefixStore(name, self._store),
                 named.index(self._rank),

@@ -1,4 +1,4 @@
-"""Windows with moves for robustness: where windows gain nothing more, such moves lead on.
+"""Windows with moves for robustness: where windows gain nothing more, such moves help.
 
 An order that no window improves has many paths as long as the critical path. Moves that lower the
 mean over duration scenarios, without a worse value, leave fewer of them.
