@@ -44,7 +44,7 @@ def optimizer_state_of(
 
     Args:
         optimizer: the steps of `build_steps`, or one of torch's.
-        shared: the parameters of which this rank's steps update a part; None: there are none.
+        shared: the parameters that the steps update as parts of flat ones; None: there are none.
 
     Raises:
         SynthError: one of torch's optimizers updates parts of parameters.
@@ -52,8 +52,9 @@ def optimizer_state_of(
     if isinstance(optimizer, Optimizer):
         if shared:
             raise SynthError(
-                "several ranks share stages in this schedule, whose parameters one of torch's "
-                "optimizers knows as flat parts; checkpoints need the steps of build_steps"
+                "several ranks, or the host's memory, keep the stages of this schedule, whose "
+                "parameters one of torch's optimizers knows as flat parts; checkpoints need the "
+                "steps of build_steps"
             )
         return _OfTorch(optimizer)
     return _OfShares(optimizer, shared) if shared else _OfSteps(optimizer)

@@ -22,15 +22,20 @@ from .synchronous import SynchronousStep
 StageSteps = SynchronousStep | PostValidatedStep | FlushFreeStep
 
 
-def held_bytes(modules: Iterable[nn.Module], steps: StageSteps) -> int:
+def held_bytes(modules: Iterable[nn.Module], steps: StageSteps | None = None) -> int:
     """The allocated bytes of parameters, buffers, gradients and optimizer state.
 
     Memory that several tensors share counts once, as a whole.
+
+    Args:
+        modules: of the parameters and buffers.
+        steps: of the optimizer state; None: it is not counted.
     """
     tensors = {t for module in modules for t in (*module.parameters(), *module.buffers())}
     tensors |= {t.grad for t in tensors if t.grad is not None}
     own = sum(dict(map(_memory, tensors)).values())
-    return own + sum(optimizer.state_bytes() for optimizer in steps.optimizers.values())
+    optimizers = () if steps is None else steps.optimizers.values()
+    return own + sum(optimizer.state_bytes() for optimizer in optimizers)
 
 
 def _memory(tensor: Tensor) -> tuple[object, int]:

@@ -53,9 +53,9 @@ class Gradients:
 
     @torch.no_grad()
     def scale(self, factor: Tensor) -> None:
-        """Multiply all by a scalar."""
+        """Multiply all by a scalar, which may be on another device."""
         for group in group_alike(self._present()):
-            torch._foreach_mul_(group, factor)
+            torch._foreach_mul_(group, factor.to(group[0].device))
 
     def _present(self) -> list[Tensor]:
         return [p.grad for p in self._parameters if p.grad is not None]

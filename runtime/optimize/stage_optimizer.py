@@ -70,8 +70,10 @@ class StageOptimizer:
 
         Args:
             settings: of this step.
-            found_inf: float32 scalar; 1: change nothing.
+            found_inf: float32 scalar, on any device; 1: change nothing.
         """
+        if found_inf is not None and self._weights:
+            found_inf = found_inf.to(self._weights[0].master.device)
         self._step_whole([w for w in self._weights if not w.widened], settings, found_inf)
         for weight in self._weights:
             if weight.widened:

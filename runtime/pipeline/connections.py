@@ -73,7 +73,13 @@ def connect(
     warm_up = _warm_up(parts, group, options, kept or {})
     watched = WatchedReceives() if options.look_ahead else None
     channels = open_channels(
-        parts.device, parts.lowered.transfers, options.timeout_s, group, parts.lowered, watched
+        parts.device,
+        parts.lowered.transfers,
+        options.timeout_s,
+        group,
+        parts.lowered,
+        watched,
+        {n: each.host for n, each in (kept or {}).items() if each.host is not None},
     )
     program = CompiledProgram(
         parts.lowered,

@@ -110,7 +110,8 @@ class Pipeline:
 
         These are the stages' modules. If weights travel, they are those of the stages that have
         their home here; of a stage that several ranks share, it is a module of flat parameters, an
-        equal share of the stage's on each of them.
+        equal share of the stage's on each of them; of one that the host keeps, it is one of flat
+        parameters in the host's memory.
         """
         kept = self._connections.kept
         if kept is None:
@@ -118,8 +119,13 @@ class Pipeline:
         return {n: each.updated for n, each in kept.items() if each.updated is not None}
 
     @property
+    def updates_on_host(self) -> bool:
+        """True if what this rank's optimizer updates is in the host's memory, not in the rank's."""
+        return any(each.host is not None for each in (self._connections.kept or {}).values())
+
+    @property
     def shared_parameters(self) -> Mapping[nn.Parameter, SharedParameter]:
-        """The parameters of which this rank updates a part, as checkpoints need them."""
+        """The parameters that this rank updates as parts of flat ones, as checkpoints need them."""
         kept = (self._connections.kept or {}).values()
         return {p: shared for each in kept for p, shared in each.shared_parameters().items()}
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from synth.errors import Mismatch
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.weight_flow import Route
 from synth.workload import Workload
 
 from ..dtypes import dtype_of
@@ -47,7 +48,8 @@ def build_stages(
     Args:
         plan: the plan, with the model and the layers of each stage.
         rank: the rank to build for.
-        device: the device that they compute on.
+        device: the device that they compute on; if the host keeps all stages, they are made on the
+            CPU, and the pipeline brings them there.
         seed: of the parameters.
         randomness: of the layers' random draws while they run.
         model: the address of the user's own model, which replaces the one in the plan. None:
@@ -61,6 +63,8 @@ def build_stages(
     held = sorted({stage for stage, _ in schedule.placement.held[rank]})
     spec = trusted_spec(workload, model)
     flow = schedule.weights
+    if flow is not None and flow.weights == Route.HOST:
+        device = torch.device("cpu")
     away = [n for n in held if flow is not None and not flow.is_home(n, rank)]
     # Of stages that are away only the form is needed, so each is released before the next one is
     # made; a user's function makes all layers at once.

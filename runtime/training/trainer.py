@@ -91,7 +91,7 @@ class RankTrainer:
             look_ahead=options.look_ahead,
             caps_bytes=plan.caps_bytes,
         )
-        modules = self._pipeline.updated
+        modules = {} if self._pipeline.updates_on_host else self._pipeline.updated
         predicted = predicted_stages(self._pipeline, options).values()
         self._extra_bytes = extra_bytes(
             plan, place.rank, modules.values(), spec, predicted=predicted
@@ -218,8 +218,11 @@ class RankTrainer:
         """Measure the memory of a step and store it in the result."""
         self._checkpoints.wait()  # its thread's allocations are not the step's
         modules = [stage.module for stage in self._stages.values()]
-        modules += self._pipeline.updated.values()
-        result.static_bytes = held_bytes(modules, self._optimizer)
+        if self._pipeline.updates_on_host:
+            result.static_bytes = held_bytes(modules)
+        else:
+            modules += self._pipeline.updated.values()
+            result.static_bytes = held_bytes(modules, self._optimizer)
         self._optimizer.finish()  # its norm would be freed meanwhile by another thread
         seen_bytes, device = 0, self._world.device
         with measure(device) as found:

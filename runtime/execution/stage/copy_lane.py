@@ -19,6 +19,10 @@ class Done(Protocol):
         """Return when the copy is over, or make the device's stream wait for it."""
         ...
 
+    def settle(self) -> None:
+        """Return when the copy is over, so that this thread may read and write both ends."""
+        ...
+
 
 class Lane(Protocol):
     """One direction: makes copies one after another, and the caller does not wait."""
@@ -61,6 +65,10 @@ class _StreamDone:
         """Make the device's current stream wait for the copy; the host does not wait."""
         torch.cuda.current_stream(self._device).wait_event(self._event)
 
+    def settle(self) -> None:
+        """Let the host wait for the copy."""
+        self._event.synchronize()
+
 
 class ThreadLane:
     """Copies within the memory of a machine, by one thread."""
@@ -98,6 +106,10 @@ class _Order:
         self._over.wait()
         if self._error is not None:
             raise self._error
+
+    def settle(self) -> None:
+        """As `wait`."""
+        self.wait()
 
     def carry_out(self) -> None:
         """Make the copy."""

@@ -1,4 +1,4 @@
-"""The link between a rank and its host's memory, for saved activations that are offloaded.
+"""The link between a rank and its host's memory: activations, weights and gradients move over it.
 
 The two directions run concurrently with each other and with compute; each makes one move after
 another. A move back starts when it has been requested and the move out has ended:
@@ -7,22 +7,25 @@ another. A move back starts when it has been requested and the move out has ende
     out             [== 0 ==][== 1 ==]
     back                                [== 0 ==]
 
-The copies are not part of any rank's memory: on CUDA they are pinned; on CPU, whose host memory is
-the rank's own, they lie outside of PyTorch's allocator. The memory is reused from step to step.
+The copies are not part of any rank's memory (`host_memory`); theirs is reused in each step.
+Weights that the host keeps (`host_stage`) come in the direction `back`, and the sums of their
+gradients leave in the direction `out`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from synth.schedule.lowering.lower import Transfer
+from synth.schedule.ops import ValueKind
 
+from ..weights.host_stage import HostStage
 from .boundary import Tensors
 from .copy_lane import Done, Lane, StreamLane, ThreadLane
+from .host_memory import HostMemory, host_memory
 
 
 class HostMove(NamedTuple):
@@ -71,16 +74,25 @@ class _Moving:
 class HostLink:
     """Stores what is sent to the host until it is requested; implements `Transport`."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Make the link of a rank that computes on a device."""
+    def __init__(self, device: torch.device, stages: Mapping[int, HostStage] | None = None) -> None:
+        """Make the link of a rank that computes on a device.
+
+        Args:
+            device: of the tensors that move.
+            stages: by number those whose state is in the host's memory; None: there are none.
+        """
         on_cuda = device.type == "cuda"
         self._out: Lane = StreamLane(device) if on_cuda else ThreadLane("offload")
         self._back: Lane = StreamLane(device) if on_cuda else ThreadLane("reload")
-        self._pool = _HostBuffers(_pinned if on_cuda else _beside_torch)
+        self._stages = stages or {}
+        self._pool = _HostBuffers(host_memory(device))
         self._copies: dict[tuple[int, int, int], _HostCopy] = {}
 
     def send(self, tensors: Tensors, transfer: Transfer) -> _Moving:
-        """Start copying rows of bytes to the host."""
+        """Start copying to the host: rows of bytes of activations, or a sum of gradients."""
+        kind, stage, number, _ = transfer.value
+        if kind == ValueKind.GRAD_ACC:
+            return _Moving(self._stages[stage].store(tensors, number, self._out), tensors)
         whose = transfer.value[1:]
         if whose in self._copies:  # left by an iteration that was undone
             self._pool.give(self._copies.pop(whose).buffer)
@@ -106,7 +118,10 @@ class HostLink:
             self._pool.give(buffer)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> _Moving:
-        """Start copying back the bytes that were sent for the same stage and micro-batch."""
+        """Start copying back what was sent for the same stage and micro-batch, or weights."""
+        if transfer.value.kind == ValueKind.WEIGHTS:
+            done = self._stages[transfer.value.stage].load(buffers, self._back)
+            return _Moving(done, buffers)
         stored = self._copies.pop(transfer.value[1:])
         done = self._back.copy(stored.parts, buffers, stored.done)
         stored.buffer.free = done
@@ -117,7 +132,7 @@ class HostLink:
 class _HostBuffers:
     """A pool of host buffers for reuse."""
 
-    def __init__(self, make: Callable[[int], Tensor]) -> None:
+    def __init__(self, make: HostMemory) -> None:
         self._make = make
         self._free: list[_HostBuffer] = []
 
@@ -138,11 +153,3 @@ class _HostBuffers:
     def give(self, buffer: _HostBuffer) -> None:
         """Return a buffer to the pool."""
         self._free.append(buffer)
-
-
-def _pinned(num_bytes: int) -> Tensor:
-    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
-
-
-def _beside_torch(num_bytes: int) -> Tensor:
-    return torch.from_numpy(np.empty(num_bytes, dtype=np.uint8))

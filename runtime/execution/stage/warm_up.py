@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from synth.costs import HOST
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Action, Lowered
+from synth.schedule.ops import ValueKind
 
 from ...batch import Batch
 from ...split import gradient_dtype
@@ -253,6 +254,7 @@ def _host_moves(lowered: Lowered, rank: int) -> list[tuple[tuple[int, int, int],
         for instruction in lowered.programs[rank]
         if instruction.action in (Action.SEND, Action.RECV)
         and HOST in (instruction.moved.source, instruction.moved.target)
+        and instruction.moved.value.kind in (ValueKind.MOVED_OUT, ValueKind.MOVED_BACK)
     ]
 
 

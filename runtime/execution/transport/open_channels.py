@@ -1,6 +1,6 @@
 """Opens the channels for a schedule's transfers, on the transport of the group and the device."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 import torch
@@ -10,6 +10,7 @@ from synth.errors import SynthError
 from synth.schedule.lowering.lower import Lowered, Transfer
 
 from ..stage.host_link import HostLink
+from ..weights.host_stage import HostStage
 from .channels import Channels
 from .gloo.channels import GlooChannels
 from .gloo.eager_links import EagerLinks, most_posted
@@ -27,6 +28,7 @@ def open_channels(
     group: Group | InProcessGroup | None = None,
     lowered: Lowered | None = None,
     watched: WatchedReceives | None = None,
+    on_host: Mapping[int, HostStage] | None = None,
 ) -> Channels:
     """Open the channels for a schedule's transfers; every rank calls this at the same time.
 
@@ -37,6 +39,7 @@ def open_channels(
         group: the pipeline's ranks; None: all processes.
         lowered: the programs that will use the channels; None: unknown.
         watched: watches the receives from other ranks; None: they are only waited for.
+        on_host: the stages of this rank that its host keeps, by number; None: there are none.
 
     Raises:
         SynthError: receives are to be watched on NCCL, where the host does not wait for them.
@@ -61,4 +64,4 @@ def open_channels(
     if watched is not None:
         between = WatchedChannels(between, watched)
     uses_host = any(HOST in link and group.rank in link for link in ends)
-    return WithHost(between, HostLink(device)) if uses_host else between
+    return WithHost(between, HostLink(device, on_host)) if uses_host else between

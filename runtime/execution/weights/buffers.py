@@ -19,12 +19,13 @@ def spread_buffers(
 ) -> None:
     """Copy the buffers of each stage from its first home; all ranks of the pipeline call this.
 
-    Buffers on the meta device get memory, except at home.
+    Buffers on the meta device get memory, except at home; those of a stage that the host keeps may
+    be on the CPU, and are moved.
     """
     flow = schedule.weights
     assert flow is not None
     for number, stage in sorted(stages.items()):
-        _materialise(stage.module, device)
+        _move(stage.module, device)
         buffers = list(stage.module.buffers())
         ranks = [
             rank
@@ -41,11 +42,16 @@ def spread_buffers(
                 buffer.copy_(values)
 
 
-def _materialise(module: nn.Module, device: torch.device) -> None:
-    """Replace buffers on the meta device by zeros; modules that share one still do."""
+def _move(module: nn.Module, device: torch.device) -> None:
+    """Move buffers to a device, from meta as zeros; modules that share one still do."""
     made: dict[int, Tensor] = {}
     for part in module.modules():
         for name, buffer in part._buffers.items():
-            if buffer is not None and buffer.is_meta:
-                zeros = made.setdefault(id(buffer), torch.zeros_like(buffer, device=device))
-                part._buffers[name] = zeros
+            if buffer is not None and buffer.device != device:
+                if id(buffer) not in made:
+                    made[id(buffer)] = (
+                        torch.zeros_like(buffer, device=device)
+                        if buffer.is_meta
+                        else buffer.to(device)
+                    )
+                part._buffers[name] = made[id(buffer)]

@@ -1,6 +1,6 @@
 """The places of a stage's parameters in flat buffers, which travel as one message each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -56,6 +56,13 @@ class FlatLayout:
         return tuple(
             torch.zeros(length, dtype=dtype, device=device)
             for dtype, length in zip(self.dtypes, self.lengths, strict=True)
+        )
+
+    def within(self, memory: Callable[[int], Tensor]) -> Tensors:
+        """Buffers without contents, of bytes that `memory` allocates."""
+        return tuple(
+            memory(length * dtype.itemsize).view(dtype)
+            for length, dtype in zip(self.lengths, self.dtypes, strict=True)
         )
 
     def views(self, buffers: Sequence[Tensor]) -> list[Tensor]:

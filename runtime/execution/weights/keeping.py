@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from synth.errors import SynthError
-from synth.op_kinds import MOVES
+from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.weight_flow import Route, Sharded
 
@@ -64,9 +64,16 @@ def keep_stages(
             group.rank,
             groups.get(flow.homes[number]),
             device=device,
+            sums=_reductions(lowered, number) if flow.weights == Route.HOST else (),
         )
         for number in sorted(stages)
     }
+
+
+def _reductions(lowered: Lowered, stage: int) -> list[int]:
+    """The numbers of a stage's REDUCE_GRADs."""
+    ops = (op for program in lowered.schedule.programs for op in program)
+    return [op.microbatch for op in ops if op.kind == OpKind.REDUCE_GRAD and op.stage == stage]
 
 
 def _check(
@@ -81,11 +88,6 @@ def _check(
             f"each needs its own: untie them, or run a schedule whose weights stay"
         )
     flow, programs = lowered.schedule.weights, lowered.schedule.programs
-    if flow is not None and flow.weights == Route.HOST:
-        raise SynthError(
-            "all weights are at home in the host's memory in this schedule (mobius), which can be "
-            "planned and simulated but not be run; run a schedule whose weights are on ranks"
-        )
     stays = flow is not None and flow.sharded != Sharded.WEIGHTS
     if not stays and any(op.kind in MOVES for program in programs for op in program):
         raise SynthError(

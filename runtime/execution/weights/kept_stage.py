@@ -3,42 +3,46 @@
     homes      rank          parameters between visits   gradients        its STEP updates
     one        home          kept                        kept             all of them
     one        another       –                           –                nothing
+    one        its host      in the host's memory        there            all of them, there
     n          home, ZeRO-3  a share                     a share          that share
     n          home, ZeRO-2  kept                        a share          its share of them
     n          home, ZeRO-1  kept                        kept             its share of them
 
 A share is the same n-th part of each flat buffer of the stage. Updates work element by element, so
-that the shares together are updated as the whole would be.
+that the shares together are updated as the whole would be. A stage in the host's memory is a single
+share of everything, and its parameters are updated one by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from synth.schedule.weight_flow import Sharded, WeightFlow
+from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
+from ...split import gradient_dtype
 from ..gradients.all_reduce import spread
 from ..stage.boundary import Tensors
-from .flat_layout import share
+from .flat_layout import FlatLayout, FlatPlace, share
+from .host_stage import HostStage
 from .shared_tensor import SharedParameter
 from .stage_weights import StageWeights
 
 
 class Share(nn.Module):
-    """A rank's share of a stage: one flat parameter for each buffer of the stage."""
+    """A rank's share of a stage, as flat parameters.
 
-    def __init__(self, weights: StageWeights, parts: Tensors) -> None:
-        """Make parameters of parts of buffers; those of frozen parameters stay frozen."""
+    There is one for each buffer of the stage, or, in the host's memory, for each of its parameters.
+    """
+
+    def __init__(self, parts: Tensors, gradient_dtypes: Sequence[torch.dtype | None]) -> None:
+        """Make parameters of parts of buffers; one without a dtype of its gradient is frozen."""
         super().__init__()
-        gradient_dtypes = weights.layout.gradients.dtypes
-        self.parts = nn.ParameterList(
-            nn.Parameter(part, requires_grad=number < len(gradient_dtypes))
-            for number, part in enumerate(parts)
-        )
-        for parameter, dtype in zip(self.parts, gradient_dtypes, strict=False):
-            if dtype != parameter.dtype:
+        kinds = list(zip(parts, gradient_dtypes, strict=True))
+        self.parts = nn.ParameterList(nn.Parameter(p, requires_grad=bool(d)) for p, d in kinds)
+        for parameter, (part, dtype) in zip(self.parts, kinds, strict=True):
+            if dtype not in (None, part.dtype):
                 parameter.grad_dtype = dtype
 
     @property
@@ -55,6 +59,7 @@ class KeptStage:
         updated: the module whose parameters this rank's STEP updates; None: it is no home.
         group: the homes that share the stage; None: there is only one.
         index: of this rank among them.
+        host: the stage's buffers in the host's memory; None: it is not at home there.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class KeptStage:
         group: Any = None,
         *,
         device: torch.device,
+        sums: Collection[int] = (),
     ) -> None:
         """Take over a module; if several ranks share the stage, all of them call this together.
 
@@ -77,6 +83,7 @@ class KeptStage:
             rank: this one.
             group: of the stage's homes, if there are several.
             device: the device of this rank.
+            sums: the numbers of the stage's REDUCE_GRADs in a step, if its home is the host.
         """
         homes = flow.homes[stage]
         self._flow, self._num_shares = flow, len(homes)
@@ -87,11 +94,14 @@ class KeptStage:
         self._totals: Tensors | None = None
         self._total_views: list[Tensor] = []
         """The parameters' places in the totals."""
-        if rank not in homes or len(homes) > 1:
+        self.host: HostStage | None = None
+        if not flow.keeps_all(stage, rank):
             for parameter in self.weights.parameters:
                 parameter.grad = None  # it is elsewhere, or in a flat part
         if rank not in homes:
             self.weights.release()
+        elif flow.weights == Route.HOST:
+            self._keep_in_host(HostStage(self.weights.layout, sums, device))
         elif len(homes) == 1:
             self.weights.keep(self.weights.gather())
             self.updated = module
@@ -122,16 +132,25 @@ class KeptStage:
         if self._share is None:
             return {}
         parts, rest = list(self._share.parts), (self.group, self.index, self._num_shares)
+        parameters, places = self.weights.parameters, self.weights.layout.weights.places
+        if self.host is not None:
+            places = tuple(FlatPlace(n, 0, each.shape) for n, each in enumerate(parameters))
         return {
             parameter: SharedParameter(parts[place.buffer], place, *rest)
-            for parameter, place in zip(
-                self.weights.parameters, self.weights.layout.weights.places, strict=True
-            )
+            for parameter, place in zip(parameters, places, strict=True)
         }
 
     def share_of(self, buffers: Tensors) -> Tensors:
         """This rank's share of whole buffers, as views."""
         return share(buffers, self.index, self._num_shares)
+
+    def _keep_in_host(self, host: HostStage) -> None:
+        self.weights.copy_to(host.weights)
+        self.weights.release()
+        self.host = host
+        parts = _flat_views(self.weights.layout.weights, host.weights)
+        dtypes = [gradient_dtype(p) if p.requires_grad else None for p in self.weights.parameters]
+        self._share = self.updated = Share(parts, dtypes)
 
     def _keep_share(self) -> None:
         whole = self.weights.gather()
@@ -143,7 +162,9 @@ class KeptStage:
             self.weights.release()
         else:
             self.weights.keep(whole)
-        self._share = self.updated = Share(self.weights, parts)
+        dtypes = self.weights.layout.gradients.dtypes
+        frozen = [None] * (len(parts) - len(dtypes))
+        self._share = self.updated = Share(parts, [*dtypes, *frozen])
         if self._flow.sharded == Sharded.OPTIMIZER:
             self._totals = self.weights.layout.gradients.zeros(self.weights.device)
             self._total_views = self.weights.layout.gradients.views(self._totals)
@@ -169,15 +190,24 @@ class KeptStage:
             sums: buffers of the whole gradient, of which only this rank's share is complete if
                 several ranks share the stage.
         """
-        if self._share is not None:
+        layout = self.weights.layout.gradients
+        if self._share is None:
+            into, parts = self.weights.trained, tuple(layout.views(sums))
+        elif self.host is None:
             into, parts = self._share.trained, self.share_of(sums)
         else:
-            into = self.weights.trained
-            parts = tuple(self.weights.layout.gradients.views(sums))
+            into, parts = self._share.trained, _flat_views(layout, sums)
         for parameter, part in zip(into, parts, strict=True):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(part)
             parameter.grad.add_(part)
+
+    def add_arrived(self) -> None:
+        """Add the sums that have left for the host; wait until its weights may be updated."""
+        if self.host is not None:
+            for sums in self.host.arrived():
+                self.add(sums)
+            self.host.settle()
 
     @torch.no_grad()
     def clear_other_shares(self) -> None:
@@ -187,6 +217,11 @@ class KeptStage:
                 if index != self.index:
                     part: Tensor = share([total], index, self._num_shares)[0]
                     part.zero_()
+
+
+def _flat_views(layout: FlatLayout, buffers: Tensors) -> Tensors:
+    """The tensors of a layout, each as a flat view of its buffer."""
+    return tuple(view.view(-1) for view in layout.views(buffers))
 
 
 def _reattach(parameters: Sequence[nn.Parameter], parts: Sequence[Tensor]) -> None:

@@ -18,7 +18,7 @@ class SharedParameter:
     Attributes:
         part: the flat parameter that it updates, its share of a buffer.
         place: of the parameter in the whole buffer.
-        group: the homes.
+        group: the homes; None: there is only one.
         index: of this rank among them.
         num_shares: their number.
     """
@@ -51,7 +51,7 @@ class SharedTensor:
         Args:
             own: this rank's share of the buffer, flat.
             place: of the tensor in the whole buffer.
-            group: the homes.
+            group: the homes; None: there is only one.
             index: of this rank among them.
             num_shares: their number.
         """
@@ -92,7 +92,8 @@ class SharedTensor:
                 continue
             if root == self._index:
                 part.copy_(self.to_local())
-            broadcast(self._group, as_real(part), root)
+            if self._group is not None:
+                broadcast(self._group, as_real(part), root)
         return whole.view(self.shape)
 
     @torch.no_grad()

@@ -56,9 +56,13 @@ class StageWeights:
     def gather(self) -> Tensors:
         """New buffers with the values of the parameters."""
         buffers = self.layout.weights.empty(self.device)
+        self.copy_to(buffers)
+        return buffers
+
+    def copy_to(self, buffers: Tensors) -> None:
+        """Copy the values of the parameters into buffers, which may be on another device."""
         for view, parameter in zip(self._views(buffers), self.parameters, strict=True):
             view.copy_(parameter.detach())
-        return buffers
 
     def keep(self, buffers: Tensors) -> None:
         """Let the parameters be views of buffers that stay."""

@@ -8,7 +8,8 @@ schedule whose weights stay:
     W, BW              add to the sum that has come, or to a new one
     B                  sets aside the gradients that it computes itself; its W adds them
     COLLECT            gathers weights into a buffer, or reduces the sum since the last one
-    REDUCE_GRAD        on a tree adds up sums and passes them on (`tree_sums`)
+    REDUCE_GRAD        on a tree adds up sums and passes them on (`tree_sums`); where the host keeps
+                       the stage, its sum is sent there
     STEP               takes the sum into the gradient that the optimizer uses
 
 Sums are values of the plan's, so the first backward of a sum allocates it, and each buffer is freed
@@ -21,6 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from synth.costs import HOST
 from synth.op_kinds import TIMELESS, VISITS, OpKind
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.lower import Action, Lowered, Transfer
@@ -86,11 +88,16 @@ class WeightTravel:
         self._gathered_in_place = self._first_readers(rank)
         self._from_home: list[Transfer] = []
         self._relayed: dict[Value, list[Transfer]] = {}
+        self._to_host: dict[int, list[int]] = {}
+        """By stage the slots of the sums that leave for the host."""
         for instruction in lowered.programs[rank]:
             if instruction.action == Action.SEND:
                 transfer, held = instruction.moved, instruction.held
                 if held is None:
                     self._from_home.append(transfer)
+                elif transfer.target == HOST:
+                    sums = self._to_host.setdefault(transfer.value.stage, [])
+                    sums.append(slots.number(transfer.value))
                 elif held != transfer.value:
                     self._relayed.setdefault(held, []).append(transfer)
         self._sends = OrderedSends(channels, _on_weight_links(lowered, rank), device)
@@ -131,6 +138,9 @@ class WeightTravel:
     def end(self) -> None:
         """End a step that has run to its end."""
         self._sends.end()
+        for kept in self._kept.values():
+            if kept.host is not None:
+                kept.host.settle()
 
     def forget(self) -> None:
         """Drop everything of a step that failed."""
@@ -256,6 +266,11 @@ class WeightTravel:
                 if sums is None:
                     raise RuntimeError(f"{value} has not come")
                 self._kept[step.stage].add(sums)
+        for slot in self._to_host.get(step.stage, ()):
+            leaving = self._table.leaving[slot]
+            if leaving is not None:
+                leaving.wait()
+        self._kept[step.stage].add_arrived()
         for collective in [c for c in self._scattering if c.stage == step.stage]:
             self.collected(collective)
 

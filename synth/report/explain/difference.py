@@ -36,6 +36,7 @@ _CARRIED = {
     ValueKind.MOVED_BACK: "moves back",
     ValueKind.WEIGHTS: "weights",
     ValueKind.GRAD_SUM: "gradient sums",
+    ValueKind.GRAD_ACC: "gradient sums",
 }
 _COLLECTED = {
     CollectiveKind.ALL_REDUCE: "gradient sum",

@@ -616,18 +616,3 @@ def test_parameters_of_two_stages_are_refused() -> None:
     assert all("stages 0 and 1 share a parameter" in text for text in said)
     said = RankThreads().run(build, 2, {0: one, 1: nn.Linear(3, 3)}, True)
     assert all("layers share a parameter (table)" in text for text in said)
-
-
-def refusal_of_hosts(rank: int, size: int) -> str:
-    """The error of building a pipeline whose weights are in the host's memory."""
-    from synth.runtime.pipeline import Pipeline
-
-    held = {rank: nn.Linear(3, 3), rank + size: nn.Linear(3, 3)}
-    with pytest.raises(SynthError) as caught:
-        Pipeline(generate("mobius:2", size, size), held, group=group_here())
-    return str(caught.value)
-
-
-def test_weights_in_the_hosts_memory_are_refused_in_one_sentence() -> None:
-    said = RankThreads().run(refusal_of_hosts, 2)
-    assert all("in the host's memory in this schedule (mobius), which can be" in t for t in said)

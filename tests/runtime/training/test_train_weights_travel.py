@@ -8,6 +8,7 @@ import torch
 
 from synth.errors import SynthError
 from synth.families import generate
+from synth.links import Link, Links
 from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
 from synth.runtime.checkpoint import CheckpointOptions
@@ -50,6 +51,7 @@ def plan_of(
     num_stages, num_layers = schedule.placement.num_stages, len(profile.layers)
     sizes = [num_layers // num_stages] * num_stages
     sizes[0] += num_layers - sum(sizes)
+    profile = profile.replace(links=Links(host=Link()))
     return Plan.of(profile, tuple(sizes), schedule, recomputed_layers=recomputed_layers)
 
 
@@ -74,7 +76,15 @@ def run(pool: Any, plan: Plan, options: TrainOptions) -> list[RankResult]:
 
 @pytest.mark.parametrize(
     "name",
-    ["weipipe", "weipipe:wzb1", "weipipe:wzb2", "zero:1", "zero:1,zero-2", "zero:1,zero-1"],
+    [
+        "weipipe",
+        "weipipe:wzb1",
+        "weipipe:wzb2",
+        "zero:1",
+        "zero:1,zero-2",
+        "zero:1,zero-1",
+        "mobius:2",
+    ],
 )
 def test_memory_is_that_of_the_plan(
     pool: Any, profile: Profile, options: TrainOptions, name: str
@@ -85,7 +95,7 @@ def test_memory_is_that_of_the_plan(
         assert 0.9 * predicted < result.peak_bytes <= predicted + UNCOUNTED_BYTES + late_bytes(plan)
 
 
-@pytest.mark.parametrize("name", ["weipipe", "zero:1"])
+@pytest.mark.parametrize("name", ["weipipe", "zero:1", "mobius:2"])
 def test_recomputed_layers_hold_no_weights_between_their_forward_and_their_backward(
     pool: Any, profile: Profile, options: TrainOptions, name: str
 ) -> None:
@@ -107,7 +117,9 @@ def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     return {name: x for file in files for name, x in load_file(file).items()}
 
 
-@pytest.mark.parametrize("name", ["zero:1", "zero:1,zero-2", "zero:1,zero-1", "weipipe"])
+@pytest.mark.parametrize(
+    "name", ["zero:1", "zero:1,zero-2", "zero:1,zero-1", "weipipe", "mobius:2"]
+)
 def test_twenty_steps_give_the_parameters_of_a_run_whose_weights_stay(
     pool: Any, profile: Profile, options: TrainOptions, tmp_path: Path, name: str
 ) -> None:
@@ -123,7 +135,15 @@ def test_twenty_steps_give_the_parameters_of_a_run_whose_weights_stay(
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [("weipipe", "1f1b"), ("1f1b", "weipipe:wzb2"), ("zero:1", "weipipe")]
+    ("first", "second"),
+    [
+        ("weipipe", "1f1b"),
+        ("1f1b", "weipipe:wzb2"),
+        ("zero:1", "weipipe"),
+        ("mobius:2", "1f1b"),
+        ("1f1b", "mobius:2"),
+        ("mobius:2", "zero:1"),
+    ],
 )
 def test_a_checkpoint_of_one_plan_goes_on_under_another(
     pool: Any, profile: Profile, options: TrainOptions, tmp_path: Path, first: str, second: str
@@ -141,12 +161,12 @@ def test_gradients_of_several_mini_batches_add_up(
 ) -> None:
     thrice = options.replace(accumulate=3)
     expected = run(pool, plan_of(profile, "1f1b"), thrice)[0].losses
-    for name in ("weipipe", "zero:1", "zero:1,zero-1"):
+    for name in ("weipipe", "zero:1", "zero:1,zero-1", "mobius:2"):
         found = run(pool, plan_of(profile, name), thrice)[0].losses
         assert found == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["weipipe:wzb2", "zero:1", "zero:1,zero-1"])
+@pytest.mark.parametrize("name", ["weipipe:wzb2", "zero:1", "zero:1,zero-1", "mobius:2"])
 def test_narrow_weights_have_wide_gradients_and_master_copies_at_home(
     pool: Any, profile: Profile, options: TrainOptions, name: str
 ) -> None:
