@@ -77,13 +77,14 @@ class DeviceTime:
         """Go on after a wait for any of several messages, which has just ended.
 
         Args:
-            due_ns: when, by the plan's links, the first message could be there.
+            due_ns: when, by the plan's links, the first message could be there; not in the future.
             asked_ns: the start of the wait, by the host's clock.
             came_ns: when that message came, by the host's clock.
             sender_late_ns: the lateness with which the other rank sent.
         """
         over_ns = now_ns()
         if over_ns - asked_ns < _WAITED_NS:
+            self.late_ns = min(self.late_ns, over_ns - due_ns)
             return
         moment_ns = max(asked_ns - self.late_ns, due_ns, came_ns - sender_late_ns)
         self.late_ns = max(0, over_ns - moment_ns)

@@ -70,6 +70,23 @@ def test_a_message_that_is_slower_than_the_plan_is_not_compensated() -> None:
     assert device.now_ns() >= came_ns > 0
 
 
+@pytest.mark.parametrize("comes_after_s", [0.0, 0.005])
+def test_a_late_device_catches_up_while_it_waits_for_a_message(comes_after_s: float) -> None:
+    """It waited as long as it was late, and stayed late; so did all ranks that waited for it."""
+
+    def come(buffers: Tensors) -> None:
+        time.sleep(comes_after_s)
+        buffers[0].numpy().view("int64")[:] = now_ns(), 0
+
+    device = DeviceTime()
+    device.late_ns = 5_000_000_000
+    links = looking_ahead(come, device)
+    links.receive(boundary_of(ACT.num_bytes).activations("cpu"), ACT)
+    links.wait_any([ACT])
+    assert links.has_arrived(ACT)
+    assert device.late_ns < 2_500_000_000
+
+
 def test_a_receive_that_fails_ends_the_wait_and_raises_where_it_is_read() -> None:
     """There the executor knows the op; the wait for any of several receives does not."""
 
