@@ -1,10 +1,12 @@
 """Eager sockets: which messages arrive, in which order, and which calls may block."""
 
+import errno
 import os
 import socket
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -189,3 +191,23 @@ def test_nothing_of_a_message_is_held_once_it_is_over(ends: Ends) -> None:
     pending.wait()
     del tensor, buffer, pending
     assert [each() for each in kept] == [None, None]
+
+
+class ShortOfBuffers(socket.socket):
+    """A socket that first is full and then gets no memory of the kernel."""
+
+    is_full = True
+
+    def sendmsg(self, *_: Any) -> int:
+        if self.is_full:
+            self.is_full = False
+            raise BlockingIOError
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+
+def test_an_error_of_the_thread_that_sends_the_rest_is_told_at_once() -> None:
+    """The thread died of it, and all ranks waited until their time limit."""
+    one, other = socket.socketpair(socket.AF_UNIX)
+    end = ShortOfBuffers(socket.AF_UNIX, fileno=one.detach())
+    with other, pytest.raises(RuntimeError, match=r"Sending to rank 1 failed: .*buffer space"):
+        EagerSender(end, 1, 5.0).send((torch.empty(4),)).wait()

@@ -93,7 +93,7 @@ class EagerSender:
         """Hand a message to the kernel.
 
         Raises:
-            RuntimeError: the other end is closed.
+            RuntimeError: the other end is closed, or the kernel refuses.
         """
         pieces = _pieces(tensors)
         num_bytes = sum([len(piece.memory) for piece in pieces])
@@ -110,7 +110,8 @@ class EagerSender:
         """Wait until `end_bytes` of the link's bytes are sent.
 
         Raises:
-            RuntimeError: the other end is closed, or accepts nothing for too long.
+            RuntimeError: the other end is closed, or accepts nothing for too long; or the kernel
+                refused a message.
         """
         with self._moved:
             if self._sent_bytes >= end_bytes:
@@ -137,6 +138,8 @@ class EagerSender:
                 return False
             except ConnectionError as error:
                 raise _closed(self._target) from error
+            except OSError as error:  # such as ENOBUFS
+                raise RuntimeError(f"Sending to rank {self._target} failed: {error}") from error
             self._sent_bytes += sent
             _advance(unsent, sent)
         return True
