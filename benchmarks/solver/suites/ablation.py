@@ -14,10 +14,10 @@ from synth.solver import Part
 
 def _cases() -> Iterator[Case]:
     for name, problem in {**sample_problems(), "32 ranks": table.problem(32, 256, 0.75)}.items():
-        yield Case(f"{name}, all", problem, cell=(name, "all"))
+        yield Case(f"{name}, all", problem, cell=("all", name))
         for part in Part:
             without = frozenset({part})
-            cell = (name, f"no {part}")
+            cell = (f"no {part}", name)
             yield Case(f"{name} without {part}", problem, without=without, cell=cell)
 
 
