@@ -27,8 +27,9 @@ def steady_text(
     lowered, timeline = simulated
     assert result.steady is not None
     bounds = (
-        "the bound of all orders is a closed form of work, links, and memory multiplied by time; "
-        "that of orders which repeat with every micro-batch is proven by CP-SAT"
+        "the bound of all orders, in which stages take micro-batches in order, is from work, links "
+        "and the states of a stage; that of orders which repeat with every micro-batch is proven "
+        "by CP-SAT"
     )
     return "\n".join(
         (

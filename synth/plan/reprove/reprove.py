@@ -6,7 +6,7 @@ The scope of the bound decides how it is proven:
 
     not searched      the largest work of a rank, of schedules with the same ops
     weights travel    closed forms over all schedules whose weights travel in the same way
-    without a flush   closed forms over all orders with such versions
+    without a flush   bounds of all orders with such versions
     side by side      one of the pipelines that share optimizer state, as below
     R in it, or auto  closed forms in which no B waits for its R; auto: whichever layers too
     this partition    closed forms; then the solver, begun from the plan, until it has the bound

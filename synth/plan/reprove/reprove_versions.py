@@ -1,4 +1,4 @@
-"""Proving the bounds of a plan without a flush again: closed forms over all orders."""
+"""Proving the bounds of a plan without a flush again: those over all orders."""
 
 from typing import NamedTuple
 
@@ -19,23 +19,23 @@ class ProvenVersions(NamedTuple):
 
 
 def prove_versions(problem: Problem, rule: WeightVersions, claim: SteadyClaim) -> ProvenVersions:
-    """Prove the closed forms of a schedule without a flush again.
+    """Prove the bounds of all orders of a schedule without a flush again.
 
     The bound of orders that repeat with every micro-batch is not proven again.
 
     Raises:
-        Mismatch: the claimed bound of a micro-batch is above the closed form.
+        Mismatch: the claimed bound of a micro-batch is above the one that is proven.
     """
     flush_free = FlushFreeProblem.following(problem, rule)
     proven_us = any_order_us(flush_free)
     if claim.lower_bound_us > proven_us:
         raise Mismatch(
             f"the claimed lower bound of the steady state, {claim.lower_bound_us} µs of a "
-            f"micro-batch, is above the closed form of all orders, {proven_us} µs; solve again"
+            f"micro-batch, is above the one proven for all orders, {proven_us} µs; solve again"
         )
     holds_for = (
-        f"all orders with such versions, and so is that of the steady state, "
-        f"{claim.lower_bound_us:.1f} µs of a micro-batch"
+        f"all orders with such versions; that of the steady state, {claim.lower_bound_us:.1f} µs "
+        f"of a micro-batch, is of those that take micro-batches in order on every stage"
     )
     on_trust = (
         f"that orders which repeat with every micro-batch take at least {claim.repeating_us:.1f} "

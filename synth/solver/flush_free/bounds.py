@@ -1,14 +1,17 @@
-"""Lower bounds of the time of a micro-batch without a flush, for every order, in closed form.
+"""Lower bounds of the time of a micro-batch without a flush, for every order.
 
-They are the resource bound of modulo scheduling (Rau 1994), and Little's law with versions
-(`in_flight_bounds`): if at most K micro-batches are in flight on a stage, one of them ends at most
-every 1/K-th of its latency.
+They are the resource bound of modulo scheduling (Rau 1994), and Little's law with versions: if at
+most K micro-batches are in flight on a stage, one of them ends at most every 1/K-th of its latency.
+That is a closed form (`in_flight_bounds`), or takes all states of a stage (`places_bound`).
+
+Orders are those in which every stage takes its micro-batches in their order.
 """
 
 from collections.abc import Iterator
 
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.in_flight_bounds import in_flight_us
+from synth.solver.flush_free.places_bound import places_us
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_for_fusion
 
@@ -16,10 +19,19 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 def any_order_us(flush_free: FlushFreeProblem) -> float:
     """The largest bound, in microseconds of a micro-batch."""
     instance = relaxed_for_fusion(flush_free.problem)
+    largest_us = closed_form_us(flush_free)
+    for index in _alone(instance):
+        largest_us = places_us(flush_free, instance, index, largest_us)
+    return largest_us
+
+
+def closed_form_us(flush_free: FlushFreeProblem) -> float:
+    """The largest bound in closed form, in microseconds of a micro-batch."""
+    instance = relaxed_for_fusion(flush_free.problem)
     return max(
         *_works_us(flush_free, instance),
         *_links_us(instance),
-        *_in_flight_us(flush_free, instance),
+        *(in_flight_us(flush_free, instance, index) for index in _alone(instance)),
         0.0,
     )
 
@@ -47,8 +59,6 @@ def _links_us(instance: Instance) -> Iterator[float]:
     yield from total_us.values()
 
 
-def _in_flight_us(flush_free: FlushFreeProblem, instance: Instance) -> Iterator[float]:
-    """By stage that is alone on its rank, the bound by what memory has in flight."""
-    for index in range(len(instance)):
-        if instance.is_alone(index):
-            yield in_flight_us(flush_free, instance, index)
+def _alone(instance: Instance) -> list[int]:
+    """The copies that are alone on their ranks."""
+    return [index for index in range(len(instance)) if instance.is_alone(index)]

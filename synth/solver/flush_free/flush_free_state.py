@@ -12,7 +12,7 @@ from synth.schedule.steady_state import least_micro_batches, steady_us
 from synth.schedule.version_facts import largest_versions
 from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
-from synth.solver.flush_free.bounds import any_order_us, makespan_us
+from synth.solver.flush_free.bounds import any_order_us, closed_form_us, makespan_us
 from synth.solver.flush_free.cyclic_order import CyclicOrder
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.flush_free.shortage import shortage
@@ -56,6 +56,8 @@ class FlushFreeState:
     Attributes:
         best: the best verified schedule within the limits, None before the first.
         lower_bound_us: of all orders.
+        closed_form_us: a bound of all orders, at most as large. The search of several micro-batches
+            per period begins there: at the larger one itself its models are the hardest.
         repeating_us: of orders that repeat with every micro-batch; infinity if none fits.
         ticks_per_us: ticks per microsecond; a tick is far below any gap that matters.
     """
@@ -76,7 +78,8 @@ class FlushFreeState:
         self.lower_bound_us = self.repeating_us = any_order_us(flush_free)
         self._makespan_bound_us = makespan_us(flush_free)
         self._least_micro_batches = 0
-        precise = FLUSH_FREE.ticks_per_period / max(1.0, self.lower_bound_us)
+        self.closed_form_us = closed_form_us(flush_free)
+        precise = FLUSH_FREE.ticks_per_period / max(1.0, self.closed_form_us)
         self.ticks_per_us = max(1, math.ceil(precise))
 
     def is_within(self, bound_us: float) -> bool:

@@ -160,7 +160,7 @@ class _FlushFreeSearch:
         state, allowance = self.state, self.budget.allow(seconds)
         for found in several_micro_batches.search(
             instance,
-            state.lower_bound_us,
+            state.closed_form_us,
             self._longest(instance) / state.ticks_per_us if state.best is None else state.best.us,
             seconds,
             state.options.seed,

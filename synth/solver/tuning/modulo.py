@@ -102,6 +102,12 @@ class FlushFreeTuning:
     # their period from which the unrolling begins, at most.
     several_share: float = 0.9
     most_rotations: int = 8
+    # Of the bound by the states of a stage: states, passes of Bellman and Ford, those after which a
+    # cycle is looked for, and cycles.
+    most_states: int = 10_000
+    most_passes: int = 2_000
+    passes_before_cycle: int = 8
+    most_cycles: int = 60
 
 
 ONE_MICRO_BATCH = OneMicroBatchTuning()
