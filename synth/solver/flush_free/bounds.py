@@ -31,6 +31,7 @@ def closed_form_us(flush_free: FlushFreeProblem) -> float:
     return max(
         *_works_us(flush_free, instance),
         *_links_us(instance),
+        *_lifetimes_us(instance),
         *(in_flight_us(flush_free, instance, index) for index in _alone(instance)),
         0.0,
     )
@@ -57,6 +58,18 @@ def _links_us(instance: Instance) -> Iterator[float]:
             for link, us in ((ends, copy.down_us), (ends[::-1], copy.up_us)):
                 total_us[link] = total_us.get(link, 0) + us
     yield from total_us.values()
+
+
+def _lifetimes_us(instance: Instance) -> Iterator[float]:
+    """By rank the bytes of a micro-batch, each multiplied by its lifetime, over the headroom.
+
+    It is Little's law for bytes, of all stages of the rank together.
+    """
+    for rank, headroom in enumerate(instance.headroom_bytes):
+        if headroom:
+            lifetimes = [one for one in instance.lifetimes if instance[one.made[0]].rank == rank]
+            needed = (one.num_bytes * instance.shortest_lifetime_us(one) for one in lifetimes)
+            yield sum(needed) / headroom
 
 
 def _alone(instance: Instance) -> list[int]:
