@@ -77,6 +77,11 @@ def widen_gradients(modules: Iterable[nn.Module]) -> None:
                     f"torch {torch.__version__} has no Tensor.grad_dtype, by which gradients "
                     f"accumulate in float32; update torch, or leave out float32 gradients"
                 )
+            if parameter.grad is not None and parameter.grad.dtype != torch.float32:
+                raise SynthError(
+                    f"a parameter of {parameter.dtype} has a gradient of {parameter.grad.dtype} "
+                    f"already; call widen_gradients before Pipeline and before the first backward"
+                )
             parameter.grad_dtype = torch.float32
 
 

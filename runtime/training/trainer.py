@@ -91,10 +91,14 @@ class RankTrainer:
             look_ahead=options.look_ahead,
             caps_bytes=plan.caps_bytes,
         )
-        modules = {} if self._pipeline.updates_on_host else self._pipeline.updated
-        predicted = predicted_stages(self._pipeline, options).values()
+        updated = {} if self._pipeline.updates_on_host else self._pipeline.updated
         self._extra_bytes = extra_bytes(
-            plan, place.rank, modules.values(), spec, predicted=predicted
+            plan,
+            place.rank,
+            {number: stage.module for number, stage in self._stages.items()},
+            updated.values(),
+            spec,
+            predicted=predicted_stages(self._pipeline, options).values(),
         )
         self._optimizer = build_updates(plan, self._pipeline, options, spec)
         self._pipeline.stepper = self._optimizer

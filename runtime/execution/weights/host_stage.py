@@ -23,12 +23,13 @@ class HostStage:
 
     Attributes:
         weights: as the layout's weights.
+        gradients: as its gradients, zeros at first; STEP uses them.
     """
 
     def __init__(
         self, layout: ParameterLayout, sums: Collection[int], device: torch.device
     ) -> None:
-        """Allocate the buffers, without contents.
+        """Allocate the buffers; those of weights are without contents.
 
         Args:
             layout: of the stage.
@@ -38,6 +39,10 @@ class HostStage:
         """
         memory = host_memory(device)
         self.weights = layout.weights.within(memory)
+        # No copy of the device's reads or writes them, so they need no pinned memory.
+        self.gradients = layout.gradients.within(host_memory(torch.device("cpu")))
+        for gradient in self.gradients:
+            gradient.zero_()
         self._sums = {number: layout.gradients.within(memory) for number in sums}
         self._arriving: list[tuple[Tensors, Done]] = []
         self._reading: list[Done] = []

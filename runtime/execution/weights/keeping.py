@@ -47,7 +47,8 @@ def keep_stages(
             raise SynthError(
                 f"stage {number} has its home on rank {group.rank}, and its parameters have no "
                 f"values there, or its buffers have none: they are on the meta device, or were "
-                f"released by a pipeline with other homes; give a module with values"
+                f"released by an earlier pipeline (with other homes, or that keeps them in the "
+                f"host's memory); give a module with values"
             )
     check_alike(group, stages, layout)
     spread_buffers(lowered.schedule, group, stages, device)

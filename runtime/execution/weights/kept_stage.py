@@ -23,6 +23,7 @@ from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
 from ...split import gradient_dtype
 from ..gradients.all_reduce import spread
+from ..gradients.set_aside import set_gradients
 from ..stage.boundary import Tensors
 from .flat_layout import FlatLayout, FlatPlace, share
 from .host_stage import HostStage
@@ -151,6 +152,8 @@ class KeptStage:
         parts = _flat_views(self.weights.layout.weights, host.weights)
         dtypes = [gradient_dtype(p) if p.requires_grad else None for p in self.weights.parameters]
         self._share = self.updated = Share(parts, dtypes)
+        gradients = _flat_views(self.weights.layout.gradients, host.gradients)
+        set_gradients(self._share.trained, gradients)
 
     def _keep_share(self) -> None:
         whole = self.weights.gather()

@@ -56,15 +56,15 @@ def test_a_copy_of_the_weights_that_the_memory_limit_does_not_hold_is_refused(
 ) -> None:
     plan = Plan.of(profile, (2, 2), generate("pipedream", 2, 4))
     stage = torch.nn.Linear(10, 10)
-    needed = extra_bytes(plan, 0, [stage], OptimizerSpec(), predicted=[stage])
+    needed = extra_bytes(plan, 0, {0: stage}, [stage], OptimizerSpec(), predicted=[stage])
     copy, direction = 4 * (100 + 10), 4 * 4 * 100
     assert needed == copy + direction
     peak = plan.claim.peak_bytes
     roomy = plan.replace(caps_bytes=tuple(n + needed for n in peak))
-    assert extra_bytes(roomy, 0, [stage], OptimizerSpec(), predicted=[stage]) == needed
+    assert extra_bytes(roomy, 0, {0: stage}, [stage], OptimizerSpec(), predicted=[stage]) == needed
     tight = plan.replace(caps_bytes=tuple(n + needed - 1 for n in peak))
     with pytest.raises(SynthError, match="or leave --weight-prediction out"):
-        extra_bytes(tight, 0, [stage], OptimizerSpec(), predicted=[stage])
+        extra_bytes(tight, 0, {0: stage}, [stage], OptimizerSpec(), predicted=[stage])
 
 
 def test_updates_are_counted_by_layer_and_a_stage_goes_on_from_its_least(profile: Profile) -> None:

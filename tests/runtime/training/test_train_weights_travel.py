@@ -181,6 +181,28 @@ def test_narrow_weights_have_wide_gradients_and_master_copies_at_home(
         assert result.peak_bytes <= plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES
 
 
+def test_gradients_that_only_the_run_widens_take_the_memory_that_it_announces(
+    pool: Any, profile: Profile, options: TrainOptions
+) -> None:
+    spec = OptimizerSpec.parse("adamw+master")
+    arguments = {**TINY, "width": 32}  # all parameters are of whole 64 bytes
+    workload = profile.workload.replace(dtype="bfloat16", optimizer=spec, arguments=arguments)
+    plan = plan_of(profile_model(workload, CPU, warmup=0, iterations=1), "mobius:2")
+    wide = options.replace(steps=2, optimizer=spec.replace(float32_gradients=True))
+    for rank, result in enumerate(run(pool, plan, wide)):
+        planned = plan.claim.peak_bytes[rank]
+        assert planned + UNCOUNTED_BYTES < result.peak_bytes
+        assert result.peak_bytes <= planned + result.extra_bytes + UNCOUNTED_BYTES
+
+
+def test_the_only_step_of_a_run_counts_no_memory_of_the_host(
+    pool: Any, profile: Profile, options: TrainOptions
+) -> None:
+    plan = plan_of(profile, "mobius:2")
+    for rank, result in enumerate(run(pool, plan, options.replace(steps=1))):
+        assert result.peak_bytes <= plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES
+
+
 def refused(rank: int, world_size: int, plan: str, options: TrainOptions) -> str:
     with pytest.raises(SynthError) as caught:
         train(rank, world_size, plan, options)
