@@ -102,10 +102,7 @@ class Executor:
             program.channels.abort()  # other ranks would wait for this one as long as it lives
             if isinstance(error, SynthError) or not isinstance(error, Exception):
                 raise
-            raise RunFailure(
-                f"rank {program.rank} failed where it validates the step before: "
-                f"{describe_failure(error)}"
-            ) from error
+            raise self._failure("where it validates the step before", error) from error
         finally:
             program.end_stages()
         self._is_broken = False
@@ -163,7 +160,15 @@ class Executor:
             begin()
             self._run(before)
         self._run([place for place in self._program.places(update) if place >= self._point])
-        self._program.end()
+        try:
+            self._program.end()
+        except SynthError:
+            raise
+        except Exception as error:
+            raise self._failure("at the end of a step", error) from error
+
+    def _failure(self, where: str, error: Exception) -> RunFailure:
+        return RunFailure(f"rank {self._program.rank} failed {where}: {describe_failure(error)}")
 
     def _begin(
         self, batch: Batch, shapes: Shapes, saved_sizes: SavedSizes, terms: LossTerms

@@ -244,6 +244,55 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     assert other.startswith("rank 0 failed in ") and "imed out" not in other
 
 
+def unsettled(rank: int, size: int, told: str) -> str:
+    """The error of a step whose last copy between host and rank fails behind its last op."""
+    from synth.runtime.execution.weights.travel import WeightTravel
+    from synth.runtime.pipeline import Pipeline
+
+    def fail(travel: WeightTravel) -> None:
+        raise OSError(told)
+
+    pipeline = Pipeline(
+        generate("mobius:2", size, 2),
+        {n: nn.Linear(4, 4) for n in range(2)},
+        group=group_here(),
+        loss=nn.functional.mse_loss,
+    )
+    batch = pipeline.split(torch.ones(2, 4), targets=torch.ones(2, 4))
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(RunFailure) as caught:
+        patched.setattr(WeightTravel, "end", fail)
+        pipeline.step(batch)
+    return str(caught.value)
+
+
+def test_a_copy_that_fails_behind_the_last_op_is_an_error_of_the_end() -> None:
+    [said] = RankThreads().run(unsettled, 1, "the copy failed")
+    assert "rank 0 failed at the end of a step" in said and "the copy failed" in said
+
+
+def reused(rank: int, size: int) -> tuple[str, str]:
+    """The errors of a second pipeline of the same modules, and of gradients widened too late."""
+    from synth.runtime.optimize import widen_gradients
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate("mobius:2", size, 2)
+    mine = {n: nn.Linear(4, 4, dtype=torch.bfloat16) for n in range(2)}
+    pipeline = Pipeline(schedule, mine, group=group_here())
+    with pytest.raises(SynthError) as late:
+        widen_gradients(pipeline.updated.values())
+    with pytest.raises(SynthError) as again:
+        Pipeline(schedule, mine, group=group_here())
+    return str(again.value), str(late.value)
+
+
+def test_modules_that_the_host_keeps_are_neither_reused_nor_widened() -> None:
+    [(again, late)] = RankThreads().run(reused, 1)
+    assert (
+        "an earlier pipeline (with other homes, or that keeps them in the host's memory)" in again
+    )
+    assert "call widen_gradients before Pipeline" in late
+
+
 def refusal(rank: int, size: int, moving: bool, **keywords: Any) -> str:
     """The error of building a pipeline."""
     from synth.runtime.pipeline import Pipeline

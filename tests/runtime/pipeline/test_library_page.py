@@ -5,8 +5,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from synth.schedule.files.plan_file import Plan
 
@@ -37,6 +40,25 @@ def test_the_pages_pipeline_learns_under_torchrun(tmp_path: Path) -> None:
     losses = run_under_torchrun(tmp_path, program_with("init_process_group"), 2)
     assert len(losses) == 20
     assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_pages_weights_in_the_hosts_memory_are_those_of_one_process(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found: dict[str, Any] = {}
+    exec(compile(program_with("shared_parameters"), str(PAGE), "exec"), found)
+    assert "tensor" in capsys.readouterr().out
+    torch.manual_seed(0)
+    alone = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+    inputs, targets = torch.randn(8, 8), torch.randn(8, 8)
+    optimizer = torch.optim.AdamW(alone.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(alone(inputs), targets).backward()
+        optimizer.step()
+    for number, stage in enumerate(alone):
+        torch.testing.assert_close(found["weights"][number], dict(stage.state_dict()))
+        assert all(p.isnan().all() for p in found["stages"][number].parameters())
 
 
 @pytest.mark.slow
