@@ -252,7 +252,8 @@ class CompiledProgram:
     def _compile_collective(self, instruction: Instruction) -> Callable[[], None]:
         collective, starts = instruction.collected, instruction.action == Action.COLLECT
         if self._travel is not None:
-            run = self._travel.collect if starts else self._travel.collected
+            collectives = self._travel.collectives
+            run = collectives.start if starts else collectives.end_reduction
             return partial(run, collective)
         if self._reducer is None:
             raise SynthError("this schedule has copies of stages; it needs a GradientReducer")

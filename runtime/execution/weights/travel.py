@@ -8,6 +8,7 @@ schedule whose weights stay:
     W, BW              add to the sum that has come, or to a new one
     B                  sets aside the gradients that it computes itself; its W adds them
     COLLECT            gathers weights into a buffer, or reduces the sum since the last one
+                       (`stage_collectives`)
     REDUCE_GRAD        on a tree adds up sums and passes them on (`tree_sums`); where the host keeps
                        the stage, its sum is sent there
     STEP               takes the sum into the gradient that the optimizer uses
@@ -17,14 +18,12 @@ where the program says.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
 from synth.costs import HOST
 from synth.op_kinds import TIMELESS, VISITS, OpKind
-from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.lower import Action, Lowered, Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.weight_flow import Route, Sharded
@@ -36,7 +35,7 @@ from ..stage.boundary import Tensors
 from ..transport.channels import Channels, Pending
 from ..transport.ordered_sends import OrderedSend, OrderedSends, receive_shared
 from .kept_stage import KeptStage
-from .share_collectives import Collecting, start_all_gather, start_reduce_scatter
+from .stage_collectives import StageCollectives, gathered
 from .tree_sums import passing_up, sums_below
 
 Work = Callable[[], None]
@@ -77,14 +76,11 @@ class WeightTravel:
         assert lowered.schedule.weights is not None
         self._lowered, self._flow = lowered, lowered.schedule.weights
         self._stages = stages
-        self._kept, self._channels, self._device, self._clock = kept, channels, device, clock
+        self._kept, self._channels, self._device = kept, channels, device
         self._slots, self._table = slots, table
-        ops = lowered.ops[rank]
-        self._replica = {
-            (_KIND_OF_CALL[op.kind], op.stage, op.microbatch): op.replica
-            for op in ops
-            if op.kind in _KIND_OF_CALL
-        }
+        self.collectives = StageCollectives(
+            lowered.ops[rank], self._flow, kept, slots, table, device=device, clock=clock
+        )
         self._gathered_in_place = self._first_readers(rank)
         self._from_home: list[Transfer] = []
         self._relayed: dict[Value, list[Transfer]] = {}
@@ -102,9 +98,6 @@ class WeightTravel:
                     self._relayed.setdefault(held, []).append(transfer)
         self._sends = OrderedSends(channels, _on_weight_links(lowered, rank), device)
         self._aside: dict[Op, dict[int, Tensor]] = {}
-        self._scattering: dict[Collective, Collecting] = {}
-        self._reduced: set[int] = set()
-        """The stages whose whole gradients this step has reduced."""
 
     def _first_readers(self, rank: int) -> dict[Op, Value]:
         """The first op of each visit whose weights are gathered into buffers that stay."""
@@ -113,20 +106,14 @@ class WeightTravel:
             return {}
         ops = self._lowered.ops[rank]
         return {
-            ops[visit.first_read - first]: self._value(
-                CollectiveKind.GATHER, ops[visit.node - first]
-            )
+            ops[visit.first_read - first]: gathered(ops[visit.node - first])
             for visit in visits.visits
             if visit.rank == rank and visit.node >= 0
         }
 
-    def _value(self, kind: CollectiveKind, call: Op) -> Value:
-        made = ValueKind.WEIGHTS if kind == CollectiveKind.GATHER else ValueKind.GRAD_ACC
-        return Value(made, *call[1:])
-
     def begin(self) -> None:
         """Begin a step: let the weights that are kept here be sent, each when its turn has come."""
-        self._reduced.clear()
+        self.collectives.begin()
         for kept in self._kept.values():
             kept.begin()
         self._sends.begin()
@@ -146,7 +133,7 @@ class WeightTravel:
         """Drop everything of a step that failed."""
         self._sends.abort()
         self._aside.clear()
-        self._scattering.clear()
+        self.collectives.forget()
 
     # Transfers
 
@@ -271,72 +258,10 @@ class WeightTravel:
             if leaving is not None:
                 leaving.wait()
         self._kept[step.stage].add_arrived()
-        for collective in [c for c in self._scattering if c.stage == step.stage]:
-            self.collected(collective)
-
-    # Collectives
-
-    def collect(self, collective: Collective) -> None:
-        """Start an all-gather of weights, or a reduce-scatter of the sum since the last one."""
-        kept = self._kept[collective.stage]
-        self._clock.ready(collective)
-        value = self._value(collective.kind, self._call_of(collective))
-        if collective.kind == CollectiveKind.GATHER:
-            buffers = self._to_gather(kept)
-            works = start_all_gather(kept.group, buffers) if kept.is_shared else []
-            arrived = Collecting(works, buffers, self._waiting(collective))
-            self._table.arriving[self._slots.number(value)] = arrived
-            return
-        sums = self._to_reduce(kept, value)
-        works = start_reduce_scatter(kept.group, sums) if kept.is_shared and sums else []
-        self._scattering[collective] = Collecting(works, sums or (), self._waiting(collective))
-
-    def _to_reduce(self, kept: KeptStage, value: Value) -> Tensors | None:
-        """The sum since the last reduce-scatter; None: a stage's only home has it in place."""
-        if self._flow.sharded != Sharded.OPTIMIZER:
-            return self._table.values[self._slots.number(value)]
-        if kept.totals is not None:
-            if value.stage in self._reduced:
-                raise RuntimeError("gradients that are kept whole are to be reduced once in a step")
-            self._reduced.add(value.stage)
-        return kept.totals
-
-    def collected(self, collective: Collective) -> None:
-        """Wait for a reduce-scatter, and keep this rank's share of its result."""
-        collecting = self._scattering.pop(collective, None)
-        if collecting is None:
-            return  # a STEP has waited for it
-        sums, kept = collecting.wait(), self._kept[collective.stage]
-        if kept.totals is not None:
-            kept.clear_other_shares()
-        elif sums:
-            kept.add(sums)
-
-    @torch.no_grad()
-    def _to_gather(self, kept: KeptStage) -> Tensors:
-        """The buffers of an all-gather, with this rank's own share in place."""
-        if kept.weights.kept is not None:
-            return kept.weights.kept
-        buffers = kept.weights.layout.weights.empty(self._device)
-        for own, part in zip(kept.share_of(buffers), kept.own_part, strict=True):
-            own.copy_(part)
-        return buffers
-
-    def _call_of(self, collective: Collective) -> Op:
-        kind, stage, number = collective.kind, collective.stage, collective.number
-        return Op(_CALLS[kind], stage, number, self._replica[kind, stage, number])
-
-    def _waiting(self, collective: Collective) -> Callable[[], AbstractContextManager[object]]:
-        clock = self._clock
-        return lambda: clock.wait(collective) if clock.recording else nullcontext()
+        self.collectives.end_reductions(step.stage)
 
 
 _KINDS = (ValueKind.WEIGHTS, *_SUMS)
-_KIND_OF_CALL = {
-    OpKind.UNSHARD: CollectiveKind.GATHER,
-    OpKind.REDUCE_GRAD: CollectiveKind.SCATTER,
-}
-_CALLS = {kind: call for call, kind in _KIND_OF_CALL.items()}
 
 
 def _on_weight_links(lowered: Lowered, rank: int) -> list[Transfer]:

@@ -1,0 +1,126 @@
+"""One rank's collectives in a step: all-gathers of weights, and reduce-scatters of sums."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from synth.op_kinds import OpKind
+from synth.schedule.lowering.collectives import Collective, CollectiveKind
+from synth.schedule.ops import Op, Value, ValueKind
+from synth.schedule.weight_flow import Sharded, WeightFlow
+
+from ..core.clock import OpClock
+from ..core.step_table import Slots, StepTable
+from ..stage.boundary import Tensors
+from .kept_stage import KeptStage
+from .share_collectives import Collecting, start_all_gather, start_reduce_scatter
+
+# The ops that start collectives.
+_CALLS = {
+    CollectiveKind.GATHER: OpKind.UNSHARD,
+    CollectiveKind.SCATTER: OpKind.REDUCE_GRAD,
+}
+
+
+def gathered(unshard: Op) -> Value:
+    """The weights that an UNSHARD gathers."""
+    return Value(ValueKind.WEIGHTS, *unshard[1:])
+
+
+class StageCollectives:
+    """The collectives of a rank's stages, with what they fill and what becomes of that."""
+
+    def __init__(
+        self,
+        ops: Iterable[Op],
+        flow: WeightFlow,
+        kept: Mapping[int, KeptStage],
+        slots: Slots,
+        table: StepTable,
+        *,
+        device: torch.device,
+        clock: OpClock,
+    ) -> None:
+        """Prepare a rank.
+
+        Args:
+            ops: of the rank.
+            flow: says which part of a stage's state is sharded.
+            kept: what the rank keeps of its stages.
+            slots: the slots of the table's values.
+            table: shared by all steps.
+            device: the device of all tensors.
+            clock: records when collectives start, and the waits for them.
+        """
+        self._calls = {
+            (op.kind, op.stage, op.microbatch): op for op in ops if op.kind in _CALLS.values()
+        }
+        self._flow, self._kept, self._slots, self._table = flow, kept, slots, table
+        self._device, self._clock = device, clock
+        self._scattering: dict[Collective, Collecting] = {}
+        self._reduced: set[int] = set()
+        """The stages whose whole gradients this step has reduced."""
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._reduced.clear()
+
+    def forget(self) -> None:
+        """Drop everything of a step that failed."""
+        self._scattering.clear()
+
+    def start(self, collective: Collective) -> None:
+        """Start an all-gather of weights, or a reduce-scatter of the sum since the last one."""
+        kept = self._kept[collective.stage]
+        self._clock.ready(collective)
+        call = self._calls[_CALLS[collective.kind], collective.stage, collective.number]
+        if collective.kind == CollectiveKind.GATHER:
+            buffers = self._to_gather(kept)
+            works = start_all_gather(kept.group, buffers) if kept.is_shared else []
+            arrived = Collecting(works, buffers, self._waiting(collective))
+            self._table.arriving[self._slots.number(gathered(call))] = arrived
+            return
+        sums = self._to_reduce(kept, call)
+        works = start_reduce_scatter(kept.group, sums) if kept.is_shared and sums else []
+        self._scattering[collective] = Collecting(works, sums or (), self._waiting(collective))
+
+    def _to_reduce(self, kept: KeptStage, call: Op) -> Tensors | None:
+        """The sum since the last reduce-scatter; None: a stage's only home has it in place."""
+        if self._flow.sharded != Sharded.OPTIMIZER:
+            return self._table.values[self._slots.number(Value(ValueKind.GRAD_ACC, *call[1:]))]
+        if kept.totals is not None:
+            if call.stage in self._reduced:
+                raise RuntimeError("gradients that are kept whole are to be reduced once in a step")
+            self._reduced.add(call.stage)
+        return kept.totals
+
+    def end_reduction(self, collective: Collective) -> None:
+        """Wait for a reduce-scatter, and keep this rank's share of its result."""
+        collecting = self._scattering.pop(collective, None)
+        if collecting is None:
+            return  # a STEP has waited for it
+        sums, kept = collecting.wait(), self._kept[collective.stage]
+        if kept.totals is not None:
+            kept.clear_other_shares()
+        elif sums:
+            kept.add(sums)
+
+    def end_reductions(self, stage: int) -> None:
+        """End all reduce-scatters of a stage that have been started."""
+        for collective in [c for c in self._scattering if c.stage == stage]:
+            self.end_reduction(collective)
+
+    @torch.no_grad()
+    def _to_gather(self, kept: KeptStage) -> Tensors:
+        """The buffers of an all-gather, with this rank's own share in place."""
+        if kept.weights.kept is not None:
+            return kept.weights.kept
+        buffers = kept.weights.layout.weights.empty(self._device)
+        for own, part in zip(kept.share_of(buffers), kept.own_part, strict=True):
+            own.copy_(part)
+        return buffers
+
+    def _waiting(self, collective: Collective) -> Callable[[], AbstractContextManager[object]]:
+        clock = self._clock
+        return lambda: clock.wait(collective) if clock.recording else nullcontext()
