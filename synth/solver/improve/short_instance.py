@@ -119,7 +119,7 @@ class ShortInstance:
 
     @property
     def _limit_s(self) -> float:
-        return SHORT_INSTANCE.share * self.state.budget.left_s()
+        return SHORT_INSTANCE.share * max(0.0, self.state.budget.left_s())
 
     def run(self, share: float, *, is_brief: bool) -> None:
         """Search the short instance if that is worth it, for a share of its own."""

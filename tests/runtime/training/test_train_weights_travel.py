@@ -60,7 +60,8 @@ def late_bytes(plan: Plan) -> int:
     weights = plan.schedule().weights
     if weights is None or weights.weights != Route.GATHER:
         return 0
-    return 2 * (max(stage.parameter_bytes for stage in plan.costs.stages) + UNCOUNTED_BYTES)
+    buffers = (max(one.parameter_bytes, one.gradient_bytes) for one in plan.costs.stages)
+    return 2 * (max(buffers) + UNCOUNTED_BYTES)
 
 
 def train(rank: int, world_size: int, plan: str, options: TrainOptions) -> RankResult:
@@ -178,7 +179,8 @@ def test_narrow_weights_have_wide_gradients_and_master_copies_at_home(
     plan = plan_of(narrow, name)
     for rank, result in enumerate(run(pool, plan, options)):
         assert result.losses == pytest.approx(expected, rel=1e-3)
-        assert result.peak_bytes <= plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES
+        limit = plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES + late_bytes(plan)
+        assert result.peak_bytes <= limit
 
 
 def test_gradients_that_only_the_run_widens_take_the_memory_that_it_announces(

@@ -206,6 +206,13 @@ def test_it_is_not_worth_it() -> None:
     assert not begun(replace(copies, caps_bytes=needed_bytes(copies)), 1e6).is_worth
 
 
+def test_it_is_not_worth_it_once_the_time_is_over() -> None:
+    """Several stages per rank, where the time left decides how many micro-batches are kept."""
+    late = SearchState(v_shaped.problem(8, 32, 0.5), SolveOptions(1e-9), None, None)
+    assert late.budget.left_s() < 0
+    assert not ShortInstance(context_of(late)).is_worth
+
+
 def test_with_several_stages_a_rank_it_is_for_half_of_1f1b_memory_and_below() -> None:
     """As many micro-batches are left as there is time for, more than there are ranks."""
     problem = v_shaped.problem(8, 32, 0.5)
