@@ -6,14 +6,23 @@ Who found the answer of a full run stands in its row.
 
 from collections.abc import Iterator
 
+from benchmarks import tight_caps
 from benchmarks.solver.case import Case, Suite
 from benchmarks.solver.sample_problems import sample_problems
 from benchmarks.solver.suites import table
-from synth.solver import Part
+from synth.solver import Part, Problem
+
+
+def _problems() -> dict[str, Problem]:
+    return {
+        **sample_problems(),
+        "32 ranks": table.problem(32, 256, 0.75),
+        **{f"tight {number}": tight_caps.realistic(number).problem for number in (3, 13)},
+    }
 
 
 def _cases() -> Iterator[Case]:
-    for name, problem in {**sample_problems(), "32 ranks": table.problem(32, 256, 0.75)}.items():
+    for name, problem in _problems().items():
         yield Case(f"{name}, all", problem, cell=("all", name))
         for part in Part:
             without = frozenset({part})

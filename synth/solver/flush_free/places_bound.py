@@ -74,9 +74,9 @@ def places_us(
 
 
 def _most_in_flight(states: StageStates) -> int:
-    """The most micro-batches in flight in any state; 0 if the states are too many."""
-    found = _reached(states, 0)
-    return 0 if found is None else max(len(state.in_flight) for state in found)
+    """The most micro-batches in flight in any state; 0 if none fits, or there are too many."""
+    found = _reached(states, 0) or ()
+    return max((len(state.in_flight) for state in found), default=0)
 
 
 @dataclass(frozen=True)

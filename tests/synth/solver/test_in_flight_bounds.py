@@ -126,3 +126,12 @@ def test_two_in_flight_that_leave_no_memory_for_a_w_take_turns_with_it() -> None
     asked, instance = FlushFreeProblem(problem, Consistency.NONE), relaxed_for_fusion(problem)
     assert in_flight_us(asked, instance, 0) == pytest.approx(220)
     assert places_us(asked, instance, 0, 0.0) == pytest.approx(270)
+
+
+@pytest.mark.parametrize(("rule", "every"), [*RULES, ("2bw", 2)])
+def test_where_no_forward_fits_the_known_bound_remains(rule: str, every: int) -> None:
+    us = {"F": 70, "B": 90, "W": 50}
+    ranks = TwoRanks((us, us), 0, 0, saved=1000, saved_w=300, parameters=1000, static=STATIC)
+    asked = _asked(ranks, STATIC, rule, every)
+    instance = relaxed_for_fusion(asked.problem)
+    assert places_us(asked, instance, 0, 210.0) == 210.0
