@@ -24,9 +24,9 @@ from synth.schedule import ScheduleError, verify
 from synth.schedule.memory import kept_bytes
 from synth.schedule.placements import everywhere
 from synth.solver import Problem, SolveOptions
-from synth.solver.weights.first_orders import published
-from synth.solver.weights.travel import TravelProblem, WeightMovement
-from synth.solver.weights.travel_search import solve_travelling
+from synth.solver.weight_passing.first_orders import published
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.search import solve_weight_passing
 
 FORMAT = "synth-weight-search-benchmark-1"
 
@@ -67,27 +67,27 @@ class Row(NamedTuple):
 
 def travelling(
     movement: WeightMovement, network_name: str, tokens: int, buffers: int
-) -> TravelProblem:
+) -> WeightPassingProblem:
     """The problem of a case."""
     model = Model(_HIDDEN, _LAYERS, _SEQUENCE, tokens)
     costs = costs_of(model, _RANKS, network(network_name))
     where = everywhere(_RANKS, _RANKS)
     count = _RANKS * _ROUNDS
-    flow = TravelProblem(Problem(costs, where, count), movement).flow()
+    flow = WeightPassingProblem(Problem(costs, where, count), movement).flow()
     stage = costs.stages[0]
     weights = 2 if movement == WeightMovement.RING else 1
     each = weights * stage.parameter_bytes + stage.gradient_bytes
     kept = max(kept_bytes(costs, where, flow, rank) for rank in range(_RANKS))
     working = stage.rise_bytes[OpKind.BW] + 2 * stage.output_bytes
     cap = kept + (_RANKS + 1) * stage.saved_bytes + working + buffers * each
-    return TravelProblem(Problem(costs, where, count, (cap,) * _RANKS), movement)
+    return WeightPassingProblem(Problem(costs, where, count, (cap,) * _RANKS), movement)
 
 
 def run(case: tuple[WeightMovement, tuple[str, int], int], seconds: float, seed: int = 0) -> Row:
     """Search a case, and judge the published schedules."""
     movement, (name, tokens), buffers = case
     travel = travelling(movement, name, tokens, buffers)
-    found = solve_travelling(travel, SolveOptions(time_limit_s=seconds, workers=1, seed=seed))
+    found = solve_weight_passing(travel, SolveOptions(time_limit_s=seconds, workers=1, seed=seed))
     best = min(_fitting(travel), default=None)
     caps = travel.problem.caps_bytes or (0,)
     return Row(
@@ -97,7 +97,7 @@ def run(case: tuple[WeightMovement, tuple[str, int], int], seconds: float, seed:
     )  # fmt: skip
 
 
-def _fitting(travel: TravelProblem) -> Iterator[tuple[int, str]]:
+def _fitting(travel: WeightPassingProblem) -> Iterator[tuple[int, str]]:
     """The times and names of the published schedules that keep the limits."""
     problem = travel.problem
     for name, schedule in published(travel):

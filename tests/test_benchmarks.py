@@ -14,8 +14,8 @@ from benchmarks.solver.case import Known, measure
 from benchmarks.solver.suites import SUITES, bidirectional, table, unequal, v_shaped
 from synth.op_kinds import OpKind
 from synth.solver import Problem, find_shortage
-from synth.solver.weights.travel import WeightMovement
-from synth.solver.weights.travel_bounds import prove_travel
+from synth.solver.weight_passing.bounds import prove_weight_passing
+from synth.solver.weight_passing.problem import WeightMovement
 
 SMALL = next(case for case in SUITES["table"].cases() if case.label == "4,8,1.5")
 
@@ -211,7 +211,7 @@ def test_more_buffers_are_a_larger_limit_and_a_bound_no_higher() -> None:
         stage = cases[0].problem.costs.stages[0]
         assert stage.parameter_bytes == stage.gradient_bytes
         assert caps[1] - caps[0] == size * stage.parameter_bytes
-        assert prove_travel(cases[1]).bound_us <= prove_travel(cases[0]).bound_us
+        assert prove_weight_passing(cases[1]).bound_us <= prove_weight_passing(cases[0]).bound_us
 
 
 def test_the_documentation_has_the_tables_of_the_saved_results() -> None:

@@ -15,7 +15,7 @@ from synth.profile import Profile
 
 if TYPE_CHECKING:
     from synth.plan.recompute.choice import Choice
-    from synth.plan.weights.candidates import WeightCandidates
+    from synth.plan.weight_passing.candidates import WeightCandidates
     from synth.solver.problem import Problem
 
 
@@ -50,7 +50,7 @@ def read_curve(
     """
     from synth.plan.choose.candidates import Candidate
     from synth.plan.memory_curve.curve_file import check_partitions_searchable
-    from synth.plan.weights.candidates import WeightCandidates
+    from synth.plan.weight_passing.candidates import WeightCandidates
     from synth.schedule.placements import placement as named_placement
 
     if word(placement) == AUTO:

@@ -68,7 +68,7 @@ def read_searches(
     from synth.plan.comparison import Search
     from synth.schedule.placements import placement as named_placement
     from synth.solver.flush_free.flush_free_problem import parse_consistency
-    from synth.solver.weights.travel import WeightMovement
+    from synth.solver.weight_passing.problem import WeightMovement
 
     searches = []
     for name in names:

@@ -34,8 +34,8 @@ from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
     from synth.plan.choose.candidates import Chosen
-    from synth.plan.weights.candidates import WeightCandidates
-    from synth.plan.weights.choice import TravelCandidate
+    from synth.plan.weight_passing.candidates import WeightCandidates
+    from synth.plan.weight_passing.choice import WeightPassingCandidate
     from synth.schedule.files.plan_file import Plan
     from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
     from synth.solver.options import SolveOptions
@@ -86,7 +86,7 @@ class AskedSolve(NamedTuple):
     request: Request
     candidates: Candidates | None
     target: TimeTarget | None
-    travelling: "tuple[TravelCandidate, ...]" = ()
+    travelling: "tuple[WeightPassingCandidate, ...]" = ()
     flush_free: "FlushFreeProblem | None" = None
 
     @property
@@ -96,7 +96,7 @@ class AskedSolve(NamedTuple):
         With auto the pipelines are those of one placement.
         """
         from synth.plan.choose.candidates import Candidate
-        from synth.plan.weights.candidates import WeightCandidates
+        from synth.plan.weight_passing.candidates import WeightCandidates
 
         if not self.travelling:
             return None
@@ -145,7 +145,7 @@ class AskedSolve(NamedTuple):
         self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
     ) -> "Chosen":
         """Find the best schedule of the candidates whose weights travel, and of the others."""
-        from synth.plan.weights.choose import solve_choosing_weights
+        from synth.plan.weight_passing.choose import solve_choosing_weights
 
         request = self.request
         return solve_choosing_weights(

@@ -15,7 +15,7 @@ from synth.units import shown
 if TYPE_CHECKING:
     from synth.options.problem_arguments import ProblemArguments
     from synth.options.solve_arguments import SolveArguments
-    from synth.plan.weights.choice import TravelCandidate
+    from synth.plan.weight_passing.choice import WeightPassingCandidate
     from synth.schedule.model import Placement
     from synth.solver.problem import Problem
 
@@ -97,7 +97,7 @@ def check_goes_with_weights(
 
 def read_travelling(
     weights: str, layout: str | None, ranks: int, asked: "ProblemArguments"
-) -> "tuple[TravelCandidate, ...]":
+) -> "tuple[WeightPassingCandidate, ...]":
     """Return the candidates whose weights travel; none if they stay.
 
     Args:
@@ -109,7 +109,7 @@ def read_travelling(
     Raises:
         SynthError: there is none although weights shall travel; with auto they may stay.
     """
-    from synth.plan.weights.choice import WeightChoice, even_stages, travel_candidates
+    from synth.plan.weight_passing.choice import WeightChoice, even_stages, travel_candidates
 
     movements = WeightChoice(weights).movements
     if not movements:

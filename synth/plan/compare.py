@@ -22,8 +22,8 @@ from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.planners.planned import Planner, Prediction, planned
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.weights.choice import even_stages, travel_candidates
-from synth.plan.weights.choose import solve_choosing_weights
+from synth.plan.weight_passing.choice import even_stages, travel_candidates
+from synth.plan.weight_passing.choose import solve_choosing_weights
 from synth.schedule.files.claim import Claim
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import exceeds_caps, peak_bytes, static_bytes
@@ -38,7 +38,7 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 from synth.solver.tuning import SEARCH
-from synth.solver.weights.travel import WeightMovement
+from synth.solver.weight_passing.problem import WeightMovement
 
 # Takes the title of a search, and an improvement of its schedule or bound.
 OnFound = Callable[[str, Incumbent], None]

@@ -13,7 +13,7 @@ from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.solver.result import relative_gap
-from synth.solver.weights.travel import WeightMovement
+from synth.solver.weight_passing.problem import WeightMovement
 from synth.units import format_bytes, format_us
 
 # Prefix of the rows of published planners.

@@ -12,7 +12,7 @@ from synth.schedule.error import ScheduleError
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
-from synth.solver.weights.travel import TravelProblem, WeightMovement
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
@@ -75,7 +75,7 @@ def with_all_visits(order: list[Op], stage: int, *, early: bool = False) -> Iter
 
 
 def ring_programs(
-    travel: TravelProblem, rank: int, *, splits: bool = True, early: bool = False
+    travel: WeightPassingProblem, rank: int, *, splits: bool = True, early: bool = False
 ) -> list[list[Op]]:
     """All programs of a rank on a ring."""
     num_stages, p, flow = len(travel.stages), travel.num_ranks, travel.flow()
@@ -92,7 +92,7 @@ def ring_programs(
     return found
 
 
-def gather_programs(travel: TravelProblem, *, splits: bool = True) -> list[list[Op]]:
+def gather_programs(travel: WeightPassingProblem, *, splits: bool = True) -> list[list[Op]]:
     """All programs of a rank with all-gathers; rounds stand for micro-batches.
 
     A REDUCE_GRAD may stand anywhere behind a W of its stage, once or after each W.
@@ -125,7 +125,9 @@ def _reduced(program: list[Op], stage: int) -> Iterator[list[Op]]:
                 yield found
 
 
-def value_us(travel: TravelProblem, programs: list[list[Op]], buffering: Buffering) -> int | None:
+def value_us(
+    travel: WeightPassingProblem, programs: list[list[Op]], buffering: Buffering
+) -> int | None:
     """The makespan of programs on all ranks; None: the verifier refuses them."""
     problem = travel.problem
     schedule = Schedule(
@@ -141,7 +143,7 @@ def value_us(travel: TravelProblem, programs: list[list[Op]], buffering: Bufferi
         return None
 
 
-def on_all_ranks(travel: TravelProblem, program: list[Op]) -> list[list[Op]]:
+def on_all_ranks(travel: WeightPassingProblem, program: list[Op]) -> list[list[Op]]:
     """The same program on each rank, of its own micro-batches."""
     p = travel.num_ranks
     return [
@@ -155,7 +157,7 @@ def on_all_ranks(travel: TravelProblem, program: list[Op]) -> list[list[Op]]:
     ]
 
 
-def least_us(travel: TravelProblem, *, splits: bool = True) -> int | None:
+def least_us(travel: WeightPassingProblem, *, splits: bool = True) -> int | None:
     """The least makespan of all schedules; None: none keeps the limits.
 
     With all-gathers all ranks run one program (`test_no_pair_of_programs_beats_one_for_all_ranks`).

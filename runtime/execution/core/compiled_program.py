@@ -24,8 +24,8 @@ from ..stage.saved_moves import Moves
 from ..stage.stage_ops import StageOps
 from ..transport.channels import Channels
 from ..weights.kept_stage import KeptStage
-from ..weights.travel import WeightTravel
 from ..weights.versions import VersionedWeights
+from ..weights.weight_passing import WeightPassing
 from .clock import OpClock
 from .failure import describe_failure
 from .progress import RankProgress
@@ -102,9 +102,9 @@ class CompiledProgram:
         ops = lowered.ops[rank]
         self._moves = Moves(ops, stages, self._slots, self._table)
         self._ops = StageOps(ops, stages, self._moves, self._slots, self._table, device)
-        self._travel: WeightTravel | None = None
+        self._travel: WeightPassing | None = None
         if lowered.visits is not None and kept is not None:
-            self._travel = WeightTravel(
+            self._travel = WeightPassing(
                 lowered,
                 rank,
                 stages,

@@ -15,7 +15,7 @@ from synth.schedule.validation_point import HalfOpenTransfers
 from ..stage.boundary import Tensors
 from ..stage.saved_moves import Moves
 from ..transport.channels import Channels
-from ..weights.travel import WeightTravel
+from ..weights.weight_passing import WeightPassing
 from .step_table import Slots, StepTable
 
 
@@ -26,7 +26,7 @@ class RankTransfers:
         self,
         channels: Channels,
         moves: Moves,
-        travel: WeightTravel | None,
+        travel: WeightPassing | None,
         slots: Slots,
         table: StepTable,
         device: torch.device,

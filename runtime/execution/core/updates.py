@@ -8,7 +8,7 @@ from synth.schedule.ops import Op
 
 from ..gradients.copies_and_ties import Reducer
 from ..gradients.data_parallel import DataParallel
-from ..weights.travel import WeightTravel
+from ..weights.weight_passing import WeightPassing
 from .stage_protocol import StageProtocol
 from .step_table import StepTable
 from .stepper import Stepper
@@ -28,7 +28,7 @@ class Updates:
         stages: Mapping[int, StageProtocol],
         table: StepTable,
         *,
-        travel: WeightTravel | None,
+        travel: WeightPassing | None,
         reducer: Reducer | None,
         data_parallel: DataParallel | None,
         on_gradients: Callable[[int], None] | None,

@@ -18,7 +18,7 @@ from synth.units import format_bytes, format_bytes_both, format_us
 
 if TYPE_CHECKING:
     from synth.plan.memory_curve.least_cap import LeastCap
-    from synth.plan.weights.candidates import WeightCandidates
+    from synth.plan.weight_passing.candidates import WeightCandidates
     from synth.solver.result import Result
 
 

@@ -55,7 +55,7 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
 
 def _preview(asked: AskedSolve, format: Format) -> None:
     """Answer with the least memory of each candidate whose weights travel."""
-    from synth.solver.weights.travel_bounds import least_cap_bytes
+    from synth.solver.weight_passing.bounds import least_cap_bytes
 
     rows, found, caps = [], [], asked.request.limit.caps_bytes
     for name, travel in asked.travelling:

@@ -19,7 +19,7 @@ from synth.plan.partition.bounds import with_partition
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.choice import Choice, limits_bytes, solve_with
 from synth.plan.recompute.repartition import repartitioned
-from synth.plan.weights.candidates import WeightCandidates
+from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem

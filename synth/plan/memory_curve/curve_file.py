@@ -21,7 +21,7 @@ from synth.plan.memory_curve.cap_knowledge import CapKnowledge, Found
 from synth.plan.partition import bounds
 from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
-from synth.plan.weights.candidates import WeightCandidates
+from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.record import FileRecord, Record
 from synth.schedule.files.claim import Claim

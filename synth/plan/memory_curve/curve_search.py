@@ -30,7 +30,7 @@ from synth.plan.memory_curve.curve_file import (
 from synth.plan.memory_curve.workers import Task, TaskResult, Workers
 from synth.plan.recompute.choice import Choice
 from synth.plan.tuning import CURVE
-from synth.plan.weights.candidates import WeightCandidates
+from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 from synth.solver.options import SolveOptions

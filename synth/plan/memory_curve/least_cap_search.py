@@ -19,7 +19,7 @@ from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.plan.recompute.choice import Choice
 from synth.plan.tuning import LEAST_CAP
-from synth.plan.weights.candidates import WeightCandidates
+from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions

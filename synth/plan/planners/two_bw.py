@@ -23,7 +23,7 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
 from synth.plan.planners.replicated_pipeline import Term
-from synth.plan.weights.choice import even_stages
+from synth.plan.weight_passing.choice import even_stages
 from synth.profile import Profile
 from synth.units import format_bytes
 

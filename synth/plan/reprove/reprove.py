@@ -32,7 +32,7 @@ from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove_versions import prove_versions
 from synth.plan.tuning import REPROVE
-from synth.plan.weights.side_by_side import one_pipeline, sharing_optimizer
+from synth.plan.weight_passing.side_by_side import one_pipeline, sharing_optimizer
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.schedule.files.claim import NOT_SEARCHED
@@ -46,9 +46,9 @@ from synth.solver.bounds.recheck import Recheck, recheck
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.weights.gather_proof import GatherProof, is_small, prove_gathers
-from synth.solver.weights.travel import TravelProblem, WeightMovement
-from synth.solver.weights.travel_bounds import prove_travel
+from synth.solver.weight_passing.bounds import prove_weight_passing
+from synth.solver.weight_passing.gather_proof import GatherProof, is_small, prove_gathers
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 
 _ANY_STAGES = "whichever stages recompute"
 
@@ -135,8 +135,8 @@ class _Reproving:
         flow = self.schedule.weights
         is_gathered = flow is not None and flow.weights == Route.GATHER
         movement = WeightMovement.GATHER if is_gathered else WeightMovement.RING
-        travel = TravelProblem(self.problem, movement)
-        proven, certificate = prove_travel(travel), self.plan.claim.certificate
+        travel = WeightPassingProblem(self.problem, movement)
+        proven, certificate = prove_weight_passing(travel), self.plan.claim.certificate
         may_rest_on_model = certificate is None or certificate.prover == ProverName.EXACT
         if may_rest_on_model and proven.bound_us < self.claimed_us and is_small(travel):
             makespan_us, limit_s = self.timeline.makespan_us, self.search.left_s()

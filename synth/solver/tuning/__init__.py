@@ -32,7 +32,7 @@ from synth.solver.tuning.modulo import (
     SEVERAL_MICRO_BATCHES,
 )
 from synth.solver.tuning.search import SEARCH
-from synth.solver.tuning.weights import TRAVEL
+from synth.solver.tuning.weight_passing import WEIGHT_PASSING
 
 __all__ = [
     "ANNEALING",
@@ -57,6 +57,6 @@ __all__ = [
     "SEARCH",
     "SEVERAL_MICRO_BATCHES",
     "SHORT_INSTANCE",
-    "TRAVEL",
+    "WEIGHT_PASSING",
     "WINDOWS",
 ]

@@ -14,10 +14,10 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.weight_flow import Sharded
-from tests.runtime.execution.test_weights_travel import _is_right
+from tests.runtime.execution.test_weight_passing import _is_right
 from tests.runtime.rank_threads import RankThreads, group_here
 from tests.runtime.replaying import build_batch, build_stages, plain_autograd
-from tests.runtime.training.test_train_weights_travel import (
+from tests.runtime.training.test_train_weight_passing import (
     UNCOUNTED_BYTES,
     late_bytes,
     options,

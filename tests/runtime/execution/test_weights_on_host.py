@@ -246,10 +246,10 @@ def test_a_rank_that_fails_ends_the_others() -> None:
 
 def unsettled(rank: int, size: int, told: str) -> str:
     """The error of a step whose last copy between host and rank fails behind its last op."""
-    from synth.runtime.execution.weights.travel import WeightTravel
+    from synth.runtime.execution.weights.weight_passing import WeightPassing
     from synth.runtime.pipeline import Pipeline
 
-    def fail(travel: WeightTravel) -> None:
+    def fail(travel: WeightPassing) -> None:
         raise OSError(told)
 
     pipeline = Pipeline(
@@ -260,7 +260,7 @@ def unsettled(rank: int, size: int, told: str) -> str:
     )
     batch = pipeline.split(torch.ones(2, 4), targets=torch.ones(2, 4))
     with pytest.MonkeyPatch.context() as patched, pytest.raises(RunFailure) as caught:
-        patched.setattr(WeightTravel, "end", fail)
+        patched.setattr(WeightPassing, "end", fail)
         pipeline.step(batch)
     return str(caught.value)
 

@@ -20,7 +20,7 @@ from synth.plan.planners.replicated_pipeline import (
     Term,
 )
 from synth.plan.planners.two_bw import TwoBwChoice, two_bw_configurations, two_bw_plan
-from synth.plan.weights.choice import even_stages
+from synth.plan.weight_passing.choice import even_stages
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from tests.synth.layered import invented

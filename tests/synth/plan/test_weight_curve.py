@@ -28,8 +28,8 @@ from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.memory_curve.workers import Task, TaskResult, Workers
 from synth.plan.memory_curve.workers import _solve as solve_task
-from synth.plan.weights.candidates import WeightCandidates
-from synth.plan.weights.choice import TravelCandidate
+from synth.plan.weight_passing.candidates import WeightCandidates
+from synth.plan.weight_passing.choice import WeightPassingCandidate
 from synth.profile import Profile
 from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.model import Placement, Schedule
@@ -38,10 +38,10 @@ from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.weights import least_memory as least_memory_module
-from synth.solver.weights.least_memory import least_memory, limits_bytes
-from synth.solver.weights.travel import TravelProblem, WeightMovement
-from synth.solver.weights.travel_search import solve_travelling
+from synth.solver.weight_passing import least_memory as least_memory_module
+from synth.solver.weight_passing.least_memory import least_memory, limits_bytes
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.search import solve_weight_passing
 from tests.synth.every_order import true_value
 from tests.synth.every_weight_schedule import (
     BUFFERINGS,
@@ -73,12 +73,15 @@ def candidates(*movements: WeightMovement, staying: bool = False) -> WeightCandi
     problem = Problem(costs, everywhere(2, 2), 2, partition=(1, 1))
     on_line = Problem(costs, Placement.linear(2), 2, partition=(1, 1))
     return WeightCandidates(
-        tuple(TravelCandidate(f"{one}", TravelProblem(problem, one)) for one in movements),
+        tuple(
+            WeightPassingCandidate(f"{one}", WeightPassingProblem(problem, one))
+            for one in movements
+        ),
         (Candidate("linear", on_line),) if staying else (),
     )
 
 
-def true_curve(travel: TravelProblem) -> list[tuple[int, int]]:
+def true_curve(travel: WeightPassingProblem) -> list[tuple[int, int]]:
     """The Pareto front of (highest peak, makespan) over all schedules, the least memory first."""
     m = travel.problem.num_micro_batches
     if travel.movement == RING:
@@ -112,12 +115,12 @@ def test_under_the_least_limit_known_there_is_a_schedule(
     movement: WeightMovement, num_ranks: int
 ) -> None:
     costs = unequal_costs(num_ranks, random.Random(num_ranks))
-    only = TravelCandidate("only", travelling(movement, costs, num_ranks, 2))
+    only = WeightPassingCandidate("only", travelling(movement, costs, num_ranks, 2))
     free = WeightCandidates((only,))
     _, known = free.limits_bytes()
     options = SolveOptions(time_limit_s=0.02, deterministic=True, workers=1)
     caps = (known,) * num_ranks
-    found = solve_travelling(free.within(caps).travelling[0].travel, options)
+    found = solve_weight_passing(free.within(caps).travelling[0].travel, options)
     assert found.peak_bytes is not None and not exceeds_caps(found.peak_bytes, caps)
 
 
@@ -242,7 +245,9 @@ def test_a_curve_in_another_partition_is_another_problem_and_so_are_its_points()
         problem = Problem(
             partition_costs(four, partition), everywhere(2, 2), 2, partition=partition
         )
-        return WeightCandidates((TravelCandidate("ring", TravelProblem(problem, RING)),))
+        return WeightCandidates(
+            (WeightPassingCandidate("ring", WeightPassingProblem(problem, RING)),)
+        )
 
     there, here = (
         empty_curve(four, one.problem, candidates=one) for one in (only(1, 3), only(2, 2))

@@ -13,11 +13,15 @@ from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Sharded
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import StoppedBy
-from synth.solver.weights.gather_model import num_slots
-from synth.solver.weights.gather_proof import is_small, prove_gathers, solve_level
-from synth.solver.weights.travel import TravelProblem, WeightMovement
-from synth.solver.weights.travel_bounds import level_bound_us, levels_that_may_fit, prove_travel
-from synth.solver.weights.travel_search import solve_travelling
+from synth.solver.weight_passing.bounds import (
+    level_bound_us,
+    levels_that_may_fit,
+    prove_weight_passing,
+)
+from synth.solver.weight_passing.gather_model import num_slots
+from synth.solver.weight_passing.gather_proof import is_small, prove_gathers, solve_level
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.search import solve_weight_passing
 from tests.synth.every_weight_schedule import gather_programs, on_all_ranks, value_us
 from tests.synth.solver.test_weight_search import equal_costs, travelling, unequal_costs
 
@@ -26,11 +30,11 @@ ONE = SolveOptions(workers=1, deterministic=True, time_limit_s=20.0)
 LONGEST_US = 10_000
 
 
-def small(seed: int, headroom: int | None = None, rounds: int = 1) -> TravelProblem:
+def small(seed: int, headroom: int | None = None, rounds: int = 1) -> WeightPassingProblem:
     return travelling(GATHER, unequal_costs(2, random.Random(seed)), 2, rounds, headroom)
 
 
-def least_of_all_us(travel: TravelProblem) -> int | None:
+def least_of_all_us(travel: WeightPassingProblem) -> int | None:
     """The least makespan of all programs with any order of STEPs and any window of gradients."""
     free = small_without_limit(travel)
     best_us: int | None = None
@@ -48,7 +52,7 @@ def least_of_all_us(travel: TravelProblem) -> int | None:
     return best_us
 
 
-def small_without_limit(travel: TravelProblem) -> TravelProblem:
+def small_without_limit(travel: WeightPassingProblem) -> WeightPassingProblem:
     return travelling(GATHER, travel.problem.costs, travel.num_ranks, travel.rounds)
 
 
@@ -83,7 +87,7 @@ def test_a_gap_that_closed_forms_leave_is_closed_by_the_exact_model() -> None:
     least_us = min(level_bound_us(travel, sharded) for sharded in travel.levels)
     assert least_us < proof.bound_us
     options = SolveOptions(workers=1, deterministic=True, time_limit_s=5.0)
-    found = solve_travelling(travel, options)
+    found = solve_weight_passing(travel, options)
     assert found.value_us == found.lower_bound_us == proof.bound_us
     assert found.stopped_by == StoppedBy.OPTIMAL
     assert found.certificate is not None and found.certificate.prover == ProverName.EXACT
@@ -103,7 +107,7 @@ def test_large_problems_rings_and_searches_without_it_have_no_exact_model() -> N
     options = SolveOptions(
         workers=1, deterministic=True, time_limit_s=0.02, without=frozenset({Part.EXACT})
     )
-    found = solve_travelling(small(0), options)
+    found = solve_weight_passing(small(0), options)
     assert found.certificate is None or found.certificate.prover == ProverName.CLOSED_FORMS
 
 
@@ -115,8 +119,8 @@ def test_with_two_micro_batches_a_rank_no_schedule_found_is_below_the_models_bou
     options = SolveOptions(
         workers=1, deterministic=True, time_limit_s=0.1, without=frozenset({Part.EXACT})
     )
-    found = solve_travelling(travel, options)
+    found = solve_weight_passing(travel, options)
     assert found.value_us is not None
     # One more, so that a model that excludes the schedule would find no bound as small.
     proof = prove_gathers(travel, found.value_us + 1, ONE, 2.0)
-    assert prove_travel(travel).bound_us <= proof.bound_us <= found.value_us
+    assert prove_weight_passing(travel).bound_us <= proof.bound_us <= found.value_us

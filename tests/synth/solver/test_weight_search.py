@@ -24,18 +24,18 @@ from synth.schedule.weight_flow import Sharded
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result, StoppedBy
-from synth.solver.weights.compute_order import changed
-from synth.solver.weights.equal_ranks import on_two_ranks
-from synth.solver.weights.first_orders import first_orders, published
-from synth.solver.weights.programs import make_schedule
-from synth.solver.weights.travel import (
-    TravelProblem,
+from synth.solver.weight_passing.bounds import prove_weight_passing
+from synth.solver.weight_passing.compute_order import changed
+from synth.solver.weight_passing.equal_ranks import on_two_ranks
+from synth.solver.weight_passing.first_orders import first_orders, published
+from synth.solver.weight_passing.problem import (
     WeightMovement,
+    WeightPassingProblem,
     passes_from_rank_to_rank,
 )
-from synth.solver.weights.travel_bounds import prove_travel
-from synth.solver.weights.travel_search import solve_travelling
-from synth.solver.weights.visit_placement import OpNeeds, Placing
+from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.visit_placement import OpNeeds, Placing
 from tests.synth.every_weight_schedule import (
     BUFFERINGS,
     gather_programs,
@@ -101,10 +101,10 @@ def travelling(
     num_ranks: int,
     rounds: int,
     headroom: int | None = None,
-) -> TravelProblem:
+) -> WeightPassingProblem:
     """A problem; the headroom is what each rank may hold besides the static bytes of ZeRO-3."""
     where = everywhere(num_ranks, costs.num_stages)
-    free = TravelProblem(Problem(costs, where, num_ranks * rounds), movement)
+    free = WeightPassingProblem(Problem(costs, where, num_ranks * rounds), movement)
     if headroom is None:
         return free
     flow = free.flow()
@@ -113,7 +113,7 @@ def travelling(
     return replace(free, problem=replace(free.problem, caps_bytes=caps))
 
 
-def solved(travel: TravelProblem, target_us: int, seconds: float = 20.0) -> Result:
+def solved(travel: WeightPassingProblem, target_us: int, seconds: float = 20.0) -> Result:
     """The result of a search that ends once it has reached a value."""
     stop = threading.Event()
 
@@ -121,7 +121,7 @@ def solved(travel: TravelProblem, target_us: int, seconds: float = 20.0) -> Resu
         if found.value_us <= target_us:
             stop.set()
 
-    return solve_travelling(travel, SolveOptions(time_limit_s=seconds), listen, stop)
+    return solve_weight_passing(travel, SolveOptions(time_limit_s=seconds), listen, stop)
 
 
 # Against all schedules
@@ -137,7 +137,7 @@ def test_no_schedule_of_a_tiny_problem_is_faster_than_the_one_found(
     free = travelling(movement, costs, 2, 1)
     tight = travelling(movement, costs, 2, 1, rng.randint(250, 450))
     for travel in (free, tight):
-        best_us, bound_us = least_us(travel), prove_travel(travel).bound_us
+        best_us, bound_us = least_us(travel), prove_weight_passing(travel).bound_us
         if best_us is None:
             continue
         assert bound_us <= best_us
@@ -154,7 +154,7 @@ def test_no_order_of_two_micro_batches_on_each_rank_is_faster_than_the_one_found
     every = [ring_programs(travel, rank, splits=False, early=True) for rank in range(2)]
     values = (value_us(travel, list(pair), BUFFERINGS[-1]) for pair in product(*every))
     best_us = min(us for us in values if us is not None)
-    assert prove_travel(travel).bound_us <= best_us
+    assert prove_weight_passing(travel).bound_us <= best_us
     found = solved(travel, best_us)
     assert found.value_us is not None and found.value_us <= best_us
 
@@ -183,7 +183,7 @@ def test_no_pair_of_programs_beats_one_for_all_ranks() -> None:
 # Bounds
 
 
-def random_schedule(travel: TravelProblem, rng: random.Random, moves: int = 30) -> Schedule:
+def random_schedule(travel: WeightPassingProblem, rng: random.Random, moves: int = 30) -> Schedule:
     """A schedule of a random order and random choices for its visits."""
     orders = list(first_orders(travel))
     count = 1 if travel.movement == GATHER or rng.random() < 0.5 else travel.num_ranks
@@ -219,7 +219,7 @@ def test_no_schedule_is_faster_than_the_bound_for_its_own_peaks(seed: int) -> No
     if not passes_from_rank_to_rank(lowered):
         return
     problem = replace(travel.problem, caps_bytes=peak_bytes(lowered))
-    bound_us = prove_travel(replace(travel, problem=problem)).bound_us
+    bound_us = prove_weight_passing(replace(travel, problem=problem)).bound_us
     assert bound_us <= timeline.makespan_us
     # Every rank begins at once, so the bound is one of the period too.
     assert timeline.period_us == timeline.makespan_us
@@ -228,9 +228,9 @@ def test_no_schedule_is_faster_than_the_bound_for_its_own_peaks(seed: int) -> No
 def test_the_tail_of_a_ring_is_the_sum_that_passes_all_later_micro_batches() -> None:
     """Ranks 8, rounds 4, F = B = W: after rank 0's last W come those of seven other ranks."""
     travel = travelling(RING, equal_costs(8), 8, 4)
-    assert prove_travel(travel).bound_us == 4 * 8 * 300 + 7 * 100
+    assert prove_weight_passing(travel).bound_us == 4 * 8 * 300 + 7 * 100
     fastest = simulate(lower(generate("weipipe:wzb2", 8, 32), travel.problem.costs))
-    assert fastest.makespan_us == prove_travel(travel).bound_us
+    assert fastest.makespan_us == prove_weight_passing(travel).bound_us
 
 
 def test_under_a_limit_stages_are_gathered_more_than_once() -> None:
@@ -243,8 +243,8 @@ def test_under_a_limit_stages_are_gathered_more_than_once() -> None:
     costs = equal_costs(4, latency_us=900, saved=100)
     free, tight = travelling(GATHER, costs, 2, 3), travelling(GATHER, costs, 2, 3, 500)
     # Without a limit: four gathers, the forwards of stage 3, its backwards, four scatters.
-    assert prove_travel(free).bound_us == 4 * 900 + 3 * 100 + 3 * 200 + 4 * 900
-    assert prove_travel(tight).bound_us == (1 + 1.5 + 3 + 1) * 900 + 4 * 900
+    assert prove_weight_passing(free).bound_us == 4 * 900 + 3 * 100 + 3 * 200 + 4 * 900
+    assert prove_weight_passing(tight).bound_us == (1 + 1.5 + 3 + 1) * 900 + 4 * 900
 
 
 # Two ranks that stand for all
@@ -282,7 +282,7 @@ def test_the_answer_keeps_its_limits_and_no_published_schedule_that_fits_is_fast
     costs = equal_costs(4, latency_us=20, saved=60)
     for headroom in (700, 1200):
         travel = travelling(movement, costs, 4, 2, headroom)
-        found = solve_travelling(travel, SolveOptions(time_limit_s=0.5))
+        found = solve_weight_passing(travel, SolveOptions(time_limit_s=0.5))
         if found.schedule is None:
             continue
         caps = travel.problem.caps_bytes
@@ -328,7 +328,7 @@ def test_on_eight_ranks_two_buffers_more_than_the_published_order_reach_the_opti
 
 def test_a_limit_below_the_state_that_is_kept_is_infeasible() -> None:
     travel = travelling(RING, equal_costs(2), 2, 1, -1)
-    found = solve_travelling(travel, SolveOptions(time_limit_s=1))
+    found = solve_weight_passing(travel, SolveOptions(time_limit_s=1))
     assert found.schedule is None and found.stopped_by == StoppedBy.INFEASIBLE
     assert found.message is not None and "--mem-limit 500B" in found.message
 
@@ -336,7 +336,7 @@ def test_a_limit_below_the_state_that_is_kept_is_infeasible() -> None:
 def test_the_same_seed_gives_the_same_schedule() -> None:
     travel = travelling(GATHER, equal_costs(2, latency_us=90, saved=50), 2, 2, 420)
     options = SolveOptions(time_limit_s=0.02, deterministic=True, seed=3)
-    one, other = (solve_travelling(travel, options) for _ in range(2))
+    one, other = (solve_weight_passing(travel, options) for _ in range(2))
     assert one.schedule is not None and one.schedule == other.schedule
 
 
@@ -352,7 +352,7 @@ def test_problems_whose_weights_cannot_travel_are_refused(
     where: Placement, count: int, match: str
 ) -> None:
     with pytest.raises(SynthError, match=match):
-        TravelProblem(Problem(equal_costs(2), where, count), RING)
+        WeightPassingProblem(Problem(equal_costs(2), where, count), RING)
 
 
 @settings(max_examples=60, deadline=None)

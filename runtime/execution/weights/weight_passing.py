@@ -44,7 +44,7 @@ _ON_LINKS = (ValueKind.WEIGHTS, ValueKind.GRAD_SUM)
 _SUMS = (ValueKind.GRAD_SUM, ValueKind.GRAD_ACC)
 
 
-class WeightTravel:
+class WeightPassing:
     """The weights and sums of one rank's program."""
 
     def __init__(

@@ -39,14 +39,14 @@ from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.schedule.memory import kept_bytes
 from synth.schedule.weight_flow import Sharded
-from synth.solver.weights.travel import TravelProblem, WeightMovement
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
 _NEVER = 1 << 62
 
 
-def prove_travel(travel: TravelProblem) -> Proven:
+def prove_weight_passing(travel: WeightPassingProblem) -> Proven:
     """The best of these bounds, in the problem's objective."""
     fitting = levels_that_may_fit(travel)
     if not fitting:
@@ -55,13 +55,13 @@ def prove_travel(travel: TravelProblem) -> Proven:
     return Proven.by_closed_forms(travel.problem.objective.value_us(Spans(us, us)))
 
 
-def level_bound_us(travel: TravelProblem, sharded: Sharded) -> int:
+def level_bound_us(travel: WeightPassingProblem, sharded: Sharded) -> int:
     """The best of these bounds of the makespan for one kind of state kept by homes alone."""
     of_level = _on_ring if travel.movement == WeightMovement.RING else _gathered
     return of_level(travel, sharded)
 
 
-def levels_that_may_fit(travel: TravelProblem) -> list[Sharded]:
+def levels_that_may_fit(travel: WeightPassingProblem) -> list[Sharded]:
     """The kinds of state kept by homes alone with which each rank can hold one micro-batch."""
     caps = travel.problem.caps_bytes
     return [
@@ -71,7 +71,7 @@ def levels_that_may_fit(travel: TravelProblem) -> list[Sharded]:
     ]
 
 
-def needed_bytes(travel: TravelProblem, sharded: Sharded) -> list[int]:
+def needed_bytes(travel: WeightPassingProblem, sharded: Sharded) -> list[int]:
     """The least memory of each rank: what it keeps, and one op of one micro-batch.
 
     W and BW also hold the sum of their stage's gradients, unless gradients are kept whole. A
@@ -97,7 +97,7 @@ def needed_bytes(travel: TravelProblem, sharded: Sharded) -> list[int]:
     return found
 
 
-def least_cap_bytes(travel: TravelProblem) -> int:
+def least_cap_bytes(travel: WeightPassingProblem) -> int:
     """The least memory limit for all ranks that closed forms do not exclude."""
     return min(max(needed_bytes(travel, sharded)) for sharded in travel.levels)
 
@@ -116,7 +116,7 @@ class _Backward(NamedTuple):
     adding_us: int
 
 
-def _backwards(travel: TravelProblem, sharded: Sharded) -> list[_Backward]:
+def _backwards(travel: WeightPassingProblem, sharded: Sharded) -> list[_Backward]:
     """The backward of each stage: BW, or B and W if the memory limit has room for what B leaves.
 
     Behind B that is there with the activations of the micro-batch in the stages before.
@@ -134,7 +134,9 @@ def _backwards(travel: TravelProblem, sharded: Sharded) -> list[_Backward]:
     return found
 
 
-def _work_us(travel: TravelProblem, gates_us: Sequence[int], backwards: Sequence[_Backward]) -> int:
+def _work_us(
+    travel: WeightPassingProblem, gates_us: Sequence[int], backwards: Sequence[_Backward]
+) -> int:
     """The earliest end of a rank's ops but STEPs: the largest sum of a gate and the work after it.
 
     Args:
@@ -147,7 +149,7 @@ def _work_us(travel: TravelProblem, gates_us: Sequence[int], backwards: Sequence
     return backwards_us + _forwards_us(travel, gates_us)
 
 
-def _forwards_us(travel: TravelProblem, gates_us: Sequence[int]) -> int:
+def _forwards_us(travel: WeightPassingProblem, gates_us: Sequence[int]) -> int:
     """The earliest end of all forwards of a rank."""
     behind_us, found_us = 0, 0
     for stage, gate_us in reversed([*zip(travel.stages, gates_us, strict=True)]):
@@ -168,7 +170,7 @@ def _first_gradient_us(backwards: Sequence[_Backward]) -> int:
 # All-gathers and reduce-scatters
 
 
-def _gathered(travel: TravelProblem, sharded: Sharded) -> int:
+def _gathered(travel: WeightPassingProblem, sharded: Sharded) -> int:
     stages = range(len(travel.stages))
     gathers_us = [travel.gather_us(stage) for stage in stages]
     scatters_us, steps_us = ([of(s) for s in stages] for of in (travel.scatter_us, travel.step_us))
@@ -183,7 +185,7 @@ def _gathered(travel: TravelProblem, sharded: Sharded) -> int:
     return max(work_us, max(first_us, visits_us) + sum(scatters_us) + min(steps_us))
 
 
-def least_visits_us(travel: TravelProblem, each_us: list[int], headroom: int | None) -> int:
+def least_visits_us(travel: WeightPassingProblem, each_us: list[int], headroom: int | None) -> int:
     """The least time of all visits of a rank, in a channel that takes them one after another.
 
     Args:
@@ -222,7 +224,7 @@ def least_visits_us(travel: TravelProblem, each_us: list[int], headroom: int | N
 # On a ring
 
 
-def _on_ring(travel: TravelProblem, sharded: Sharded) -> int:
+def _on_ring(travel: WeightPassingProblem, sharded: Sharded) -> int:
     p, m = travel.num_ranks, travel.problem.num_micro_batches
     backwards = _backwards(travel, sharded)
     stages = range(len(travel.stages))
@@ -239,7 +241,7 @@ def _on_ring(travel: TravelProblem, sharded: Sharded) -> int:
     return max(found)
 
 
-def _arrivals_us(travel: TravelProblem, stage: int) -> list[int]:
+def _arrivals_us(travel: WeightPassingProblem, stage: int) -> list[int]:
     """By rank the least time until a stage's weights are there: shortest paths from its home."""
     costs, num_bytes = travel.problem.costs, travel.stages[stage].parameter_bytes
     far_us = dict.fromkeys(range(travel.num_ranks), _NEVER)
@@ -254,7 +256,7 @@ def _arrivals_us(travel: TravelProblem, stage: int) -> list[int]:
     return [found_us[rank] for rank in range(travel.num_ranks)]
 
 
-def _tail_us(travel: TravelProblem, stage: int, micro_batch: int, adding_us: int) -> int:
+def _tail_us(travel: WeightPassingProblem, stage: int, micro_batch: int, adding_us: int) -> int:
     """The least time from the end of a W of a micro-batch to the end of its stage's STEP."""
     p, m = travel.num_ranks, travel.problem.num_micro_batches
     home = travel.flow().homes[stage][0]
@@ -263,14 +265,16 @@ def _tail_us(travel: TravelProblem, stage: int, micro_batch: int, adding_us: int
     return hops_us + len(hops) * adding_us + travel.step_us(stage)
 
 
-def _hops_us(travel: TravelProblem, stage: int, hops: Iterable[tuple[int, int]]) -> int:
+def _hops_us(travel: WeightPassingProblem, stage: int, hops: Iterable[tuple[int, int]]) -> int:
     """The time of a stage's gradient over some hops; those that stay on a rank take none."""
     num_bytes = travel.stages[stage].gradient_bytes
     costs = travel.problem.costs
     return sum(costs.transfer_us(num_bytes, *hop) for hop in hops if hop[0] != hop[1])
 
 
-def _link_us(travel: TravelProblem, rank: int, head_us: int, backwards: Sequence[_Backward]) -> int:
+def _link_us(
+    travel: WeightPassingProblem, rank: int, head_us: int, backwards: Sequence[_Backward]
+) -> int:
     """All transfers of the link from a rank to the next one, and the ops after the last of them.
 
     These are the sums of gradients, and the weights of visits, but for those of rank 0, which may

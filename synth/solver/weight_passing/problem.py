@@ -32,7 +32,7 @@ class WeightMovement(StrEnum):
 
 
 @dataclass(frozen=True)
-class TravelProblem:
+class WeightPassingProblem:
     """A problem with the movement of its weights.
 
     Attributes:

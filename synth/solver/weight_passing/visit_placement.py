@@ -15,8 +15,8 @@ from synth.schedule.lowering.effects import Effects
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op, Value
 from synth.schedule.weight_flow import Sharded
-from synth.solver.weights.compute_order import ComputeOrder
-from synth.solver.weights.travel import TravelProblem, WeightMovement
+from synth.solver.weight_passing.compute_order import ComputeOrder
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 
 DEFAULT_BUFFERING = Buffering()
 
@@ -51,7 +51,7 @@ class OpNeeds:
     A rank holds all stages, so all values but weights and gradients stay on it.
     """
 
-    def __init__(self, travel: TravelProblem) -> None:
+    def __init__(self, travel: WeightPassingProblem) -> None:
         self.travel = travel
         self._effects = Effects(travel.problem.costs, travel.rounds)
         self._known: dict[Op, tuple[list[Value], list[Value], int, int]] = {}

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from synth.errors import SynthError
 from synth.plan.choose.candidates import Candidate, Chosen, Partitioning
 from synth.plan.recompute.choice import limits_bytes
-from synth.plan.weights.choice import TravelCandidate
-from synth.plan.weights.choose import Listener, solve_choosing_weights
-from synth.plan.weights.data_parallel import data_parallel
+from synth.plan.weight_passing.choice import WeightPassingCandidate
+from synth.plan.weight_passing.choose import Listener, solve_choosing_weights
+from synth.plan.weight_passing.data_parallel import data_parallel
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.weights import least_memory
-from synth.solver.weights.travel import TravelProblem
+from synth.solver.weight_passing import least_memory
+from synth.solver.weight_passing.problem import WeightPassingProblem
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class WeightCandidates:
     If there are pipelines, data parallelism is one more candidate, as in a search.
     """
 
-    travelling: tuple[TravelCandidate, ...]
+    travelling: tuple[WeightPassingCandidate, ...]
     staying: tuple[Candidate, ...] = ()
 
     @property
@@ -57,9 +57,11 @@ class WeightCandidates:
         """Return the candidates under other memory limits."""
         return WeightCandidates(
             tuple(
-                TravelCandidate(
+                WeightPassingCandidate(
                     name,
-                    TravelProblem(replace(travel.problem, caps_bytes=caps_bytes), travel.movement),
+                    WeightPassingProblem(
+                        replace(travel.problem, caps_bytes=caps_bytes), travel.movement
+                    ),
                 )
                 for name, travel in self.travelling
             ),

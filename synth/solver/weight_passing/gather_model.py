@@ -23,8 +23,8 @@ from synth.op_kinds import OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Sharded
-from synth.solver.weights.gather_lives import Sums, find_lives, sum_of
-from synth.solver.weights.travel import TravelProblem
+from synth.solver.weight_passing.gather_lives import Sums, find_lives, sum_of
+from synth.solver.weight_passing.problem import WeightPassingProblem
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
 UNSHARD, REDUCE = OpKind.UNSHARD, OpKind.REDUCE_GRAD
@@ -32,7 +32,7 @@ UNSHARD, REDUCE = OpKind.UNSHARD, OpKind.REDUCE_GRAD
 _Literals = list[cp_model.IntVar]
 
 
-def num_slots(travel: TravelProblem) -> int:
+def num_slots(travel: WeightPassingProblem) -> int:
     """The number of slots: F, B and W of each micro-batch of a rank, and the STEPs."""
     num_stages = len(travel.stages)
     return num_stages * (3 * travel.rounds + 1)
@@ -53,7 +53,7 @@ class _Collective(NamedTuple):
 class GatherModel:
     """The model of a problem for one kind of sharded state; `cp` minimises the makespan."""
 
-    def __init__(self, travel: TravelProblem, sharded: Sharded, most_us: int) -> None:
+    def __init__(self, travel: WeightPassingProblem, sharded: Sharded, most_us: int) -> None:
         """Make the model.
 
         Args:

@@ -17,11 +17,11 @@ from synth.solver.cpsat.parameters import quiet
 from synth.solver.cpsat.restarting_call import FOUND, ask
 from synth.solver.cpsat.run import Values
 from synth.solver.options import SolveOptions
-from synth.solver.tuning import CPSAT, TRAVEL
-from synth.solver.weights.gather_model import GatherModel, num_slots
-from synth.solver.weights.programs import of_rank
-from synth.solver.weights.travel import TravelProblem, WeightMovement
-from synth.solver.weights.travel_bounds import level_bound_us, levels_that_may_fit
+from synth.solver.tuning import CPSAT, WEIGHT_PASSING
+from synth.solver.weight_passing.bounds import level_bound_us, levels_that_may_fit
+from synth.solver.weight_passing.gather_model import GatherModel, num_slots
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.programs import of_rank
 
 
 class GatherProof(NamedTuple):
@@ -39,20 +39,20 @@ class GatherProof(NamedTuple):
     is_complete: bool
     spent_s: float
 
-    def proven(self, travel: TravelProblem) -> Proven:
+    def proven(self, travel: WeightPassingProblem) -> Proven:
         """The bound in the problem's objective; every rank begins at 0, so spans are equal."""
         value_us = travel.problem.objective.value_us(Spans(self.bound_us, self.bound_us))
         return Proven(value_us, Certificate(prover=ProverName.EXACT))
 
 
-def is_small(travel: TravelProblem) -> bool:
+def is_small(travel: WeightPassingProblem) -> bool:
     """True if the exact model is likely to be solved."""
     is_gathered = travel.movement == WeightMovement.GATHER
-    return is_gathered and num_slots(travel) <= TRAVEL.most_exact_slots
+    return is_gathered and num_slots(travel) <= WEIGHT_PASSING.most_exact_slots
 
 
 def prove_gathers(
-    travel: TravelProblem,
+    travel: WeightPassingProblem,
     best_us: int | None,
     options: SolveOptions,
     limit_s: float,
@@ -101,7 +101,7 @@ class SolvedLevel(NamedTuple):
 
 
 def solve_level(
-    travel: TravelProblem,
+    travel: WeightPassingProblem,
     sharded: Sharded,
     most_us: int,
     options: SolveOptions,
@@ -133,7 +133,7 @@ def solve_level(
     return SolvedLevel(bound_us, schedule, round(answer.objective), spent_s)
 
 
-def _longest_us(travel: TravelProblem) -> int:
+def _longest_us(travel: WeightPassingProblem) -> int:
     """A makespan that suffices where nothing runs beside anything else."""
     longest_us = 0
     for number, stage in enumerate(travel.stages):
@@ -144,7 +144,9 @@ def _longest_us(travel: TravelProblem) -> int:
     return longest_us
 
 
-def _schedule(travel: TravelProblem, sharded: Sharded, program: list[Op], window: int) -> Schedule:
+def _schedule(
+    travel: WeightPassingProblem, sharded: Sharded, program: list[Op], window: int
+) -> Schedule:
     problem, ops = travel.problem, _used(program)
     programs = tuple(tuple(of_rank(travel, rank, ops)) for rank in range(travel.num_ranks))
     return Schedule(

@@ -19,10 +19,10 @@ from synth.op_kinds import OpKind
 from synth.schedule.memory import kept_bytes
 from synth.schedule.placements import everywhere
 from synth.schedule.weight_flow import Sharded
-from synth.solver.weights.travel import TravelProblem
+from synth.solver.weight_passing.problem import WeightPassingProblem
 
 
-def on_two_ranks(travel: TravelProblem, sharded: Sharded) -> TravelProblem:
+def on_two_ranks(travel: WeightPassingProblem, sharded: Sharded) -> WeightPassingProblem:
     """Make the problem on two ranks that has the same times, up to the rounding of collectives.
 
     Args:

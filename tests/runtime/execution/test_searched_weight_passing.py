@@ -12,9 +12,9 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import everywhere
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.weights.travel import TravelProblem, WeightMovement
-from synth.solver.weights.travel_search import TravelSearch
-from tests.runtime.training.test_train_weights_travel import (
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.search import WeightPassingSearch
+from tests.runtime.training.test_train_weight_passing import (
     TINY,
     UNCOUNTED_BYTES,
     late_bytes,
@@ -37,7 +37,9 @@ def test_a_searched_plan_learns_what_1f1b_does_within_its_peaks(
     slow = profile.replace(links=Links(default=Link(latency_us=5000)))
     costs = partition_costs(slow, sizes)
     problem = Problem(costs, everywhere(2, 2), 4)
-    search = TravelSearch(TravelProblem(problem, movement), SolveOptions(time_limit_s=60))
+    search = WeightPassingSearch(
+        WeightPassingProblem(problem, movement), SolveOptions(time_limit_s=60)
+    )
     schedule = search.run(2).schedule
     assert schedule is not None and schedule.name == f"synth {movement}"
     plan = Plan.of(slow, sizes, schedule)

@@ -22,27 +22,31 @@ from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Baseline, Result, StoppedBy
 from synth.solver.search_state import OnImprovement, SearchState
-from synth.solver.tuning import TRAVEL
-from synth.solver.weights.compute_order import ComputeOrder, changed
-from synth.solver.weights.equal_ranks import on_two_ranks
-from synth.solver.weights.first_orders import first_orders, published
-from synth.solver.weights.gather_proof import is_small, prove_gathers
-from synth.solver.weights.least_memory import least_memory
-from synth.solver.weights.programs import make_schedule
-from synth.solver.weights.travel import (
-    TravelProblem,
+from synth.solver.tuning import WEIGHT_PASSING
+from synth.solver.weight_passing.bounds import (
+    least_cap_bytes,
+    levels_that_may_fit,
+    prove_weight_passing,
+)
+from synth.solver.weight_passing.compute_order import ComputeOrder, changed
+from synth.solver.weight_passing.equal_ranks import on_two_ranks
+from synth.solver.weight_passing.first_orders import first_orders, published
+from synth.solver.weight_passing.gather_proof import is_small, prove_gathers
+from synth.solver.weight_passing.least_memory import least_memory
+from synth.solver.weight_passing.problem import (
     WeightMovement,
+    WeightPassingProblem,
     passes_from_rank_to_rank,
 )
-from synth.solver.weights.travel_bounds import least_cap_bytes, levels_that_may_fit, prove_travel
-from synth.solver.weights.visit_placement import OpNeeds, Placing
+from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.visit_placement import OpNeeds, Placing
 from synth.units import format_bytes_both
 
-_BUFFERINGS = tuple(Buffering(*pair) for pair in TRAVEL.bufferings)
+_BUFFERINGS = tuple(Buffering(*pair) for pair in WEIGHT_PASSING.bufferings)
 
 
-def solve_travelling(
-    travel: TravelProblem,
+def solve_weight_passing(
+    travel: WeightPassingProblem,
     options: SolveOptions | None = None,
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
@@ -58,7 +62,7 @@ def solve_travelling(
         on_improvement: called in this thread for every better verified schedule or bound.
         stop: set it, from any thread, to get the best so far.
     """
-    search = TravelSearch(travel, options or SolveOptions(), on_improvement, stop)
+    search = WeightPassingSearch(travel, options or SolveOptions(), on_improvement, stop)
     return search.run()
 
 
@@ -81,7 +85,7 @@ class _Scored:
 class _Bench:
     """Evaluates candidates on a problem: the one of the search, or two ranks that stand for it."""
 
-    def __init__(self, travel: TravelProblem, sharded: Sharded) -> None:
+    def __init__(self, travel: WeightPassingProblem, sharded: Sharded) -> None:
         self.travel, self.table = travel, OpNeeds(travel)
         self.headrooms = travel.headrooms(sharded)
 
@@ -92,7 +96,7 @@ class _Bench:
     def score(self, candidate: _Candidate) -> _Scored | None:
         """Evaluate a candidate, with less room for visits if it exceeds a limit; None: unfit."""
         problem = self.travel.problem
-        for _ in range(TRAVEL.corrections):
+        for _ in range(WEIGHT_PASSING.corrections):
             try:
                 lowered = lower_checked(self.schedule(candidate), problem.costs)
                 if not passes_from_rank_to_rank(lowered):
@@ -110,7 +114,7 @@ class _Bench:
         return None
 
 
-class TravelSearch:
+class WeightPassingSearch:
     """One search, which may run in several parts.
 
     Attributes:
@@ -120,7 +124,7 @@ class TravelSearch:
 
     def __init__(
         self,
-        travel: TravelProblem,
+        travel: WeightPassingProblem,
         options: SolveOptions,
         on_improvement: OnImprovement | None = None,
         stop: threading.Event | None = None,
@@ -144,14 +148,14 @@ class TravelSearch:
         self._is_exhausted = False
         self._allowance = self.state.budget.allow(0.0)
         self._exact_s = 0.0
-        self.state.raise_bound(prove_travel(travel))
+        self.state.raise_bound(prove_weight_passing(travel))
 
     def run(self, seconds: float | None = None) -> Result:
         """Search for some seconds, by default until the time limit, and return the best so far."""
         budget = self.state.budget
         allowance = budget.allow(budget.left_s() if seconds is None else seconds)
         self._allowance = allowance
-        effort_s = TRAVEL.evaluation_s_per_op * self.travel.problem.num_ops
+        effort_s = WEIGHT_PASSING.evaluation_s_per_op * self.travel.problem.num_ops
         while not self._is_late(allowance):
             allowance.spend(effort_s)
             self._num_evaluations += 1
@@ -171,7 +175,7 @@ class TravelSearch:
     def _is_late(self, allowance: Allowance) -> bool:
         """True if the search should end; published schedules are evaluated even without time."""
         state = self.state
-        if state.best is None and self._num_evaluations < TRAVEL.least_evaluations:
+        if state.best is None and self._num_evaluations < WEIGHT_PASSING.least_evaluations:
             return state.budget.stop.is_set()
         return state.should_stop() or allowance.left_s() <= 0
 
@@ -203,7 +207,7 @@ class TravelSearch:
         others = ((order, placing) for placing in self._placings() for order in best)
         is_left = True
         while is_left or self._pool:
-            batch = list(islice(others, TRAVEL.batch))
+            batch = list(islice(others, WEIGHT_PASSING.batch))
             is_left = bool(batch)
             yield from self._tries(batch, names)
             if self._pool:
@@ -246,9 +250,13 @@ class TravelSearch:
 
     def _exactly(self) -> Iterator[bool]:
         """Solve the exact model, if it is small, and again once there is more time for it."""
-        state, limit_s = self.state, TRAVEL.exact_share * self._allowance.left_s()
+        state, limit_s = self.state, WEIGHT_PASSING.exact_share * self._allowance.left_s()
         is_wanted = Part.EXACT not in state.options.without and is_small(self.travel)
-        if not is_wanted or state.finished() or limit_s < TRAVEL.exact_growth * self._exact_s:
+        if (
+            not is_wanted
+            or state.finished()
+            or limit_s < WEIGHT_PASSING.exact_growth * self._exact_s
+        ):
             return
         self._exact_s = limit_s
         best_us = None if state.best is None else state.best.timeline.makespan_us
@@ -269,7 +277,7 @@ class TravelSearch:
 
     def _placings(self) -> Iterator[Placing]:
         for buffering in _BUFFERINGS:
-            for ahead in TRAVEL.first_aheads:
+            for ahead in WEIGHT_PASSING.first_aheads:
                 for first in self._first_placings():
                     yield replace(first, ahead=ahead, buffering=buffering)
 
@@ -301,7 +309,7 @@ class TravelSearch:
             self._pool.remove(same)
         self._pool.append(scored)
         self._pool.sort(key=lambda one: one.value_us)
-        del self._pool[TRAVEL.pool_size :]
+        del self._pool[WEIGHT_PASSING.pool_size :]
 
     # Annealing
 
@@ -312,27 +320,27 @@ class TravelSearch:
 
     def _annealing(self, current: _Scored) -> Iterator[bool]:
         """Run from hot to cold, accepting worse candidates by Metropolis' rule."""
-        cooling = TRAVEL.coldest_share / TRAVEL.hottest_share
-        for step in range(TRAVEL.moves_per_run):
+        cooling = WEIGHT_PASSING.coldest_share / WEIGHT_PASSING.hottest_share
+        for step in range(WEIGHT_PASSING.moves_per_run):
             moved = self._neighbour(current.candidate)
             scored = None if moved is None else self._try(moved, "annealing")
             yield moved is not None
             if scored is None:
                 continue
             worse_us = scored.value_us - current.value_us
-            share = TRAVEL.hottest_share * cooling ** (step / TRAVEL.moves_per_run)
+            share = WEIGHT_PASSING.hottest_share * cooling ** (step / WEIGHT_PASSING.moves_per_run)
             temperature_us = max(share * current.value_us, 1e-9)
             if worse_us <= 0 or self._rng.random() < math.exp(-worse_us / temperature_us):
                 current = scored
 
     def _neighbour(self, candidate: _Candidate) -> _Candidate | None:
-        if self._rng.random() < TRAVEL.placing_share:
+        if self._rng.random() < WEIGHT_PASSING.placing_share:
             return replace(candidate, placing=self._other_placing(candidate.placing))
         orders = candidate.orders
-        if self._is_ring and len(orders) == 1 and self._rng.random() < TRAVEL.alone_share:
+        if self._is_ring and len(orders) == 1 and self._rng.random() < WEIGHT_PASSING.alone_share:
             orders *= self.travel.num_ranks
         rank = self._rng.randrange(len(orders))
-        order = changed(orders[rank], self._rng, TRAVEL.farthest)
+        order = changed(orders[rank], self._rng, WEIGHT_PASSING.farthest)
         if order is None:
             return None
         moved = (*orders[:rank], order, *orders[rank + 1 :])
@@ -344,7 +352,7 @@ class TravelSearch:
         placing = replace(placing, reserve_bytes=0)
         match rng.randrange(3 if self._is_ring else 6):
             case 0:
-                return replace(placing, ahead=rng.choice(TRAVEL.aheads))
+                return replace(placing, ahead=rng.choice(WEIGHT_PASSING.aheads))
             case 1:
                 return replace(placing, buffering=rng.choice(_BUFFERINGS))
             case 2:

@@ -10,8 +10,8 @@ from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.solver.problem import Problem
-from synth.solver.tuning import TRAVEL
-from synth.solver.weights.travel import TravelProblem, WeightMovement
+from synth.solver.tuning import WEIGHT_PASSING
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 
 
 class WeightChoice(StrEnum):
@@ -44,11 +44,11 @@ def even_stages(profile: Profile, num_stages: int) -> tuple[int, ...]:
     return balance(profile, Placement.linear(num_stages), None, num_stages)
 
 
-class TravelCandidate(NamedTuple):
+class WeightPassingCandidate(NamedTuple):
     """A named problem whose weights travel."""
 
     name: str
-    travel: TravelProblem
+    travel: WeightPassingProblem
 
 
 def travel_candidates(
@@ -57,7 +57,7 @@ def travel_candidates(
     num_ranks: int,
     num_layers: int,
     problem_on: Callable[[Placement], Problem],
-) -> tuple[tuple[TravelCandidate, ...], dict[str, str]]:
+) -> tuple[tuple[WeightPassingCandidate, ...], dict[str, str]]:
     """Return the candidates of some movements, and by name the reasons why others are none.
 
     A ring has as many stages as ranks. All-gathers are tried with several numbers of stages per
@@ -70,14 +70,14 @@ def travel_candidates(
         num_layers: of the model, which has at least one for each stage.
         problem_on: makes the problem on a placement.
     """
-    found: list[TravelCandidate] = []
+    found: list[WeightPassingCandidate] = []
     refusals: dict[str, str] = {}
     for movement in movements:
         for name in _layouts(movement, layout, num_ranks, num_layers):
             title = f"{movement}, {name}"
             try:
                 problem = problem_on(placement(name, num_ranks))
-                found.append(TravelCandidate(title, TravelProblem(problem, movement)))
+                found.append(WeightPassingCandidate(title, WeightPassingProblem(problem, movement)))
             except SynthError as error:
                 refusals[title] = str(error)
     return tuple(found), refusals
@@ -92,5 +92,5 @@ def _layouts(
     if movement == WeightMovement.RING or most < 1:
         return ("replicated:1",)
     even = next((n for n in range(1, most + 1) if num_layers % (n * num_ranks) == 0), 1)
-    counts = sorted({1, *(n for n in TRAVEL.stages_per_rank if n <= most), even})
+    counts = sorted({1, *(n for n in WEIGHT_PASSING.stages_per_rank if n <= most), even})
     return tuple(f"replicated:{n}" for n in counts)

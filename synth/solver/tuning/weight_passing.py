@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class TravelTuning:
+class WeightPassingTuning:
     """Local search over orders whose weights travel."""
 
     # Number of ops between the start of a visit and its first reader: in published schedules,
@@ -72,4 +72,4 @@ class TravelTuning:
     shortest_part_s: float = 0.5
 
 
-TRAVEL = TravelTuning()
+WEIGHT_PASSING = WeightPassingTuning()

@@ -13,21 +13,21 @@ from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial, why_ended
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.choice import bound_us
-from synth.plan.weights.choice import TravelCandidate
-from synth.plan.weights.data_parallel import data_parallel_trial
+from synth.plan.weight_passing.choice import WeightPassingCandidate
+from synth.plan.weight_passing.data_parallel import data_parallel_trial
 from synth.profile import Profile
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Incumbent, rank_key, relative_gap
 from synth.solver.search_state import OnImprovement
-from synth.solver.tuning import TRAVEL
-from synth.solver.weights.travel_search import TravelSearch
+from synth.solver.tuning import WEIGHT_PASSING
+from synth.solver.weight_passing.search import WeightPassingSearch
 
 Listener = Callable[[Problem], OnImprovement | None]
 
 
 def solve_choosing_weights(
-    travelling: Sequence[TravelCandidate],
+    travelling: Sequence[WeightPassingCandidate],
     staying: Sequence[Candidate],
     profile: Profile,
     partitioning: Partitioning,
@@ -55,7 +55,7 @@ def solve_choosing_weights(
 class _Choosing:
     def __init__(
         self,
-        travelling: Sequence[TravelCandidate],
+        travelling: Sequence[WeightPassingCandidate],
         options: SolveOptions,
         listener: Listener,
         stop: threading.Event,
@@ -63,7 +63,7 @@ class _Choosing:
         self.options, self._given_listener, self.stop = options, listener, stop
         self._announced_us: int | None = None
         self.searches = [
-            TravelSearch(one.travel, options, self._listener(one.travel.problem), stop)
+            WeightPassingSearch(one.travel, options, self._listener(one.travel.problem), stop)
             for one in travelling
         ]
         self.trials = [
@@ -89,7 +89,7 @@ class _Choosing:
         self, staying: Sequence[Candidate], profile: Profile, partitioning: Partitioning
     ) -> Chosen:
         """Share the time, and rank what was found."""
-        share_s = TRAVEL.trial_share * self.left_s / len(self.searches)
+        share_s = WEIGHT_PASSING.trial_share * self.left_s / len(self.searches)
         for index in range(len(self.searches)):
             self._search(index, share_s)
         others: list[Trial] = []
@@ -97,7 +97,7 @@ class _Choosing:
             others.append(self._data_parallel())
             others += self._search_staying(staying, profile, partitioning, others)
         while chances := self._chances(others):
-            part_s = max(TRAVEL.shortest_part_s, self.left_s / (2 * len(chances)))
+            part_s = max(WEIGHT_PASSING.shortest_part_s, self.left_s / (2 * len(chances)))
             for index in chances:
                 self._search(index, min(part_s, self.left_s))
         return self._chosen([*self.trials, *others])
@@ -131,7 +131,7 @@ class _Choosing:
                 or trial.value_us is None
                 or (
                     relative_gap(best_us, trial.lower_bound_us) > self.options.gap
-                    and trial.value_us <= TRAVEL.near * best_us
+                    and trial.value_us <= WEIGHT_PASSING.near * best_us
                 )
             )
         ]
@@ -152,7 +152,9 @@ class _Choosing:
         least_us = min(bound_us(one.problem, one.choice) for one in staying)
         # The bounds are of the even partitions; others have the same work, but unequal stages.
         can_win = best_us is None or relative_gap(best_us, least_us) > self.options.gap
-        seconds = (TRAVEL.staying_share if can_win else TRAVEL.unlikely_share) * self.left_s
+        seconds = (
+            WEIGHT_PASSING.staying_share if can_win else WEIGHT_PASSING.unlikely_share
+        ) * self.left_s
         options = replace(self.options, time_limit_s=seconds)
         chosen = solve_best_of(staying, profile, partitioning, options, self._listener, self.stop)
         self.left_s -= seconds if self.options.deterministic else chosen.result.wall_s

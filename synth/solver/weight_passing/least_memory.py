@@ -11,21 +11,21 @@ from itertools import product
 
 from synth.schedule.model import Buffering, Schedule
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
-from synth.solver.tuning import TRAVEL
-from synth.solver.weights.first_orders import orders_of_one_by_one
-from synth.solver.weights.programs import make_schedule
-from synth.solver.weights.travel import TravelProblem, WeightMovement
-from synth.solver.weights.travel_bounds import least_cap_bytes
-from synth.solver.weights.visit_placement import OpNeeds, Placing
+from synth.solver.tuning import WEIGHT_PASSING
+from synth.solver.weight_passing.bounds import least_cap_bytes
+from synth.solver.weight_passing.first_orders import orders_of_one_by_one
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.visit_placement import OpNeeds, Placing
 
 # Every search of a curve, or of a bisection, asks for the same few problems. Costs have no hash, so
 # problems are compared.
-_KNOWN: deque[tuple[TravelProblem, EvaluatedSchedule | None]] = deque(
-    maxlen=TRAVEL.remembered_least_memories
+_KNOWN: deque[tuple[WeightPassingProblem, EvaluatedSchedule | None]] = deque(
+    maxlen=WEIGHT_PASSING.remembered_least_memories
 )
 
 
-def least_memory(travel: TravelProblem) -> EvaluatedSchedule | None:
+def least_memory(travel: WeightPassingProblem) -> EvaluatedSchedule | None:
     """Return the schedule with the lowest peak of those tried.
 
     The first one that reaches the closed form ends the trials; of other equals it is the faster.
@@ -37,7 +37,7 @@ def least_memory(travel: TravelProblem) -> EvaluatedSchedule | None:
         The verified schedule, or None if none of them can run.
     """
     problem = replace(travel.problem, caps_bytes=None)
-    free = TravelProblem(problem, travel.movement)
+    free = WeightPassingProblem(problem, travel.movement)
     for other, known in list(_KNOWN):
         if other == free:
             return known
@@ -46,7 +46,7 @@ def least_memory(travel: TravelProblem) -> EvaluatedSchedule | None:
     return found
 
 
-def _searched(free: TravelProblem) -> EvaluatedSchedule | None:
+def _searched(free: WeightPassingProblem) -> EvaluatedSchedule | None:
     never = least_cap_bytes(free)
     best: EvaluatedSchedule | None = None
     for bufferings in _bufferings(free):
@@ -65,7 +65,7 @@ def _rank(found: EvaluatedSchedule) -> tuple[int, int]:
     return max(found.peak_bytes), found.value_us
 
 
-def limits_bytes(travel: TravelProblem) -> tuple[int, int | None]:
+def limits_bytes(travel: WeightPassingProblem) -> tuple[int, int | None]:
     """Return the memory limits of all ranks that bound the least one.
 
     Returns:
@@ -76,23 +76,27 @@ def limits_bytes(travel: TravelProblem) -> tuple[int, int | None]:
     return least_cap_bytes(travel), None if known is None else max(known.peak_bytes)
 
 
-def _bufferings(travel: TravelProblem) -> Iterator[tuple[Buffering, ...]]:
+def _bufferings(travel: WeightPassingProblem) -> Iterator[tuple[Buffering, ...]]:
     """Yield groups of bufferings by rising memory, each for the case that those before deadlock."""
     if travel.movement != WeightMovement.RING:
         yield (Buffering(0, 0),)
         return
-    yield tuple(Buffering(*pair) for pair in TRAVEL.frugal_bufferings)
-    for pair in TRAVEL.roomier_bufferings:
+    yield tuple(Buffering(*pair) for pair in WEIGHT_PASSING.frugal_bufferings)
+    for pair in WEIGHT_PASSING.roomier_bufferings:
         yield (Buffering(*pair),)
 
 
 def _frugal(
-    travel: TravelProblem, bufferings: tuple[Buffering, ...]
+    travel: WeightPassingProblem, bufferings: tuple[Buffering, ...]
 ) -> Iterator[tuple[str, Schedule]]:
     """Yield schedules with few buffers, by name."""
     table, is_ring = OpNeeds(travel), travel.movement == WeightMovement.RING
     every = {1} if is_ring else {1, travel.rounds}
-    visits = product(TRAVEL.frugal_aheads, TRAVEL.frugal_most_open) if is_ring else [(0, 1)]
+    visits = (
+        product(WEIGHT_PASSING.frugal_aheads, WEIGHT_PASSING.frugal_most_open)
+        if is_ring
+        else [(0, 1)]
+    )
     placings = [
         Placing(ahead, most_open, scatter_every, False, buffering, sharded)
         for buffering, (ahead, most_open) in product(bufferings, visits)

@@ -1,13 +1,13 @@
 """The search for schedules whose weights travel: where weights are brought, and the order of ops.
 
-travel           the problem: the ranks that keep each stage, and the micro-batches of each rank
+problem          the problem: the ranks that keep each stage, and the micro-batches of each rank
 compute_order    the order of F, B and W of a rank, and the moves of the search
 visit_placement  UNSHARD and REDUCE_GRAD for a given order, as memory allows
 programs         the programs of all ranks, as a schedule
-travel_bounds    lower bounds in closed form
+bounds           lower bounds in closed form
 gather_model     all schedules of a small problem with all-gathers, as a model for CP-SAT
 gather_lives     the makers and readers of its values
 gather_proof     its optimum, solved in a process of its own
 first_orders     orders from which the search begins: published ones and others
-travel_search    the search
+search           the search
 """

@@ -14,9 +14,9 @@ from synth.families.weipipe import turns
 from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
-from synth.solver.tuning import TRAVEL
-from synth.solver.weights.compute_order import ComputeOrder, all_fused, all_split
-from synth.solver.weights.travel import TravelProblem, WeightMovement
+from synth.solver.tuning import WEIGHT_PASSING
+from synth.solver.weight_passing.compute_order import ComputeOrder, all_fused, all_split
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
@@ -24,7 +24,7 @@ _RING_ORDERS = ("interleaved", "naive", "wzb1", "wzb2")
 _SHARDED = ("zero-3", "zero-2", "zero-1")
 
 
-def published(travel: TravelProblem) -> Iterator[tuple[str, Schedule]]:
+def published(travel: WeightPassingProblem) -> Iterator[tuple[str, Schedule]]:
     """Yield the published schedules of the movement; their default look-ahead comes first."""
     problem = travel.problem
     if travel.movement == WeightMovement.RING:
@@ -32,7 +32,7 @@ def published(travel: TravelProblem) -> Iterator[tuple[str, Schedule]]:
     else:
         rounds = len(travel.stages) // travel.num_ranks
         named = [f"zero:{rounds},{sharded}" for sharded in _SHARDED]
-    for ahead in (1, *TRAVEL.other_aheads):
+    for ahead in (1, *WEIGHT_PASSING.other_aheads):
         for name in named:
             try:
                 made = generate(
@@ -48,7 +48,7 @@ def published(travel: TravelProblem) -> Iterator[tuple[str, Schedule]]:
                 yield made.name, made
 
 
-def first_orders(travel: TravelProblem) -> dict[ComputeOrder, str]:
+def first_orders(travel: WeightPassingProblem) -> dict[ComputeOrder, str]:
     """The orders of a rank with their names; each occurs once."""
     num_stages, rounds = len(travel.stages), travel.rounds
     found: dict[ComputeOrder, str] = {}
@@ -71,7 +71,7 @@ def first_orders(travel: TravelProblem) -> dict[ComputeOrder, str]:
     return found
 
 
-def orders_of_one_by_one(travel: TravelProblem) -> dict[ComputeOrder, str]:
+def orders_of_one_by_one(travel: WeightPassingProblem) -> dict[ComputeOrder, str]:
     """The orders in which a rank ends a micro-batch before the next one, with their names."""
     return _of_groups(len(travel.stages), travel.rounds, 1, "one by one")
 

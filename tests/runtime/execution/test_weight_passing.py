@@ -18,10 +18,10 @@ from synth.schedule.ops import Op
 from synth.schedule.placements import everywhere
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.solver.problem import Problem
-from synth.solver.weights.first_orders import first_orders
-from synth.solver.weights.programs import make_schedule
-from synth.solver.weights.travel import TravelProblem, WeightMovement
-from synth.solver.weights.visit_placement import OpNeeds, Placing
+from synth.solver.weight_passing.first_orders import first_orders
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.visit_placement import OpNeeds, Placing
 from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
 from tests.runtime.replaying import build_batch, build_stages, plain_autograd
@@ -156,7 +156,7 @@ def test_one_rank_may_split_its_backwards(name: str) -> None:
 
 def test_gradients_are_right_however_often_a_search_reduces_them() -> None:
     costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
-    gather = TravelProblem(Problem(costs, everywhere(2, 2), 6), WeightMovement.GATHER)
+    gather = WeightPassingProblem(Problem(costs, everywhere(2, 2), 6), WeightMovement.GATHER)
     order = next(iter(first_orders(gather)))
     placings = [Placing(scatter_every=n, sharded=level) for level in Sharded for n in (1, 2, 3)]
     schedules = [make_schedule(OpNeeds(gather), [order], placing, None) for placing in placings]

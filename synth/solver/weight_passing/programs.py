@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
-from synth.solver.weights.compute_order import ComputeOrder
-from synth.solver.weights.travel import TravelProblem
-from synth.solver.weights.visit_placement import OpNeeds, Placing, with_visits
+from synth.solver.weight_passing.compute_order import ComputeOrder
+from synth.solver.weight_passing.problem import WeightPassingProblem
+from synth.solver.weight_passing.visit_placement import OpNeeds, Placing, with_visits
 
 _COUNTED = (OpKind.UNSHARD, OpKind.REDUCE_GRAD)
 
@@ -43,7 +43,7 @@ def make_schedule(
     )
 
 
-def of_rank(travel: TravelProblem, rank: int, ops: Iterable[Op]) -> Iterable[Op]:
+def of_rank(travel: WeightPassingProblem, rank: int, ops: Iterable[Op]) -> Iterable[Op]:
     """Number ops, of which micro-batches are rounds, for a rank, and leave out visits at home."""
     flow, num_ranks = travel.flow(), travel.num_ranks
     numbers: defaultdict[tuple[OpKind, int], int] = defaultdict(int)
