@@ -55,7 +55,7 @@ def buckets(tensors: Sequence[Tensor], most_bytes: float) -> Iterator[list[Tenso
 
 
 @torch.no_grad()
-def spread(group: Any, tensor: Tensor) -> None:
+def broadcast_from_first(group: Any, tensor: Tensor) -> None:
     """Copy the values of the group's first rank into a tensor or a DTensor's shard, in place."""
     broadcast(group, as_real(local_part(tensor.detach())), 0)
 

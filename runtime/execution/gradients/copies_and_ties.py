@@ -21,7 +21,7 @@ from synth.schedule.lowering.lower import Lowered
 from ..core.clock import OpClock
 from ..core.stage_protocol import StageProtocol
 from ..transport.rank_group import RankGroup
-from .all_reduce import spread, start_all_reduce
+from .all_reduce import broadcast_from_first, start_all_reduce
 from .layout import GradientLayout
 
 
@@ -112,7 +112,7 @@ class GradientReducer:
             if id(tensor) not in self._tied_ids
         ] + self._tied
         self._foreign = {id(p) for p, ranks in shared if group.rank != ranks[0]}
-        self._spread(shared)
+        self._broadcast(shared)
 
     def owns(self, parameter: Tensor) -> bool:
         """True if this rank counts the parameter, for a norm over all ranks."""
@@ -171,9 +171,9 @@ class GradientReducer:
             if id(parameter) not in self._tied_ids:
                 yield self._layout.gradient_of(parameter)
 
-    def _spread(self, shared: list[_Tied]) -> None:
+    def _broadcast(self, shared: list[_Tied]) -> None:
         for parameter, ranks in shared:
-            spread(self._groups[ranks], parameter)
+            broadcast_from_first(self._groups[ranks], parameter)
 
 
 def _wait(works: list[dist.Work]) -> None:

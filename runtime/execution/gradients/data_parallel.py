@@ -22,7 +22,7 @@ from synth.errors import SynthError
 
 from ..stage.stage import Stage
 from ..transport.rank_group import RankGroup
-from .all_reduce import spread, start_all_reduce
+from .all_reduce import broadcast_from_first, start_all_reduce
 from .layout import GradientLayout
 
 
@@ -64,7 +64,7 @@ class DataParallel:
         self._incomplete: Counter[int] = Counter()
         self._works: list[dist.Work] = []
         self._lacking: list[tuple[Tensor, dict[int, Tensor]]] = []
-        self._spread()
+        self._broadcast()
 
     def start(self, stage: int) -> None:
         """Start averaging a stage's gradients, after its last backward of a step."""
@@ -112,10 +112,10 @@ class DataParallel:
                     parameters[number].grad = None
         self._lacking.clear()
 
-    def _spread(self) -> None:
+    def _broadcast(self) -> None:
         for stage in self._stages.values():
             for tensor in stage.state():
-                spread(self._handle, tensor)
+                broadcast_from_first(self._handle, tensor)
 
     def _check_alike(self, rank: int, fingerprint: str) -> None:
         """Refuse peers that differ, because they would wait for each other forever."""

@@ -14,7 +14,7 @@ from ..transport.rank_group import RankGroup
 
 
 @torch.no_grad()
-def spread_buffers(
+def broadcast_buffers(
     schedule: Schedule, group: RankGroup, stages: Mapping[int, Stage], device: torch.device
 ) -> None:
     """Copy the buffers of each stage from its first home; all ranks of the pipeline call this.

@@ -15,7 +15,7 @@ from ..gradients.copies_and_ties import check_alike
 from ..gradients.layout import GradientLayout
 from ..stage.stage import Stage
 from ..transport.rank_group import RankGroup
-from .buffers import spread_buffers
+from .buffers import broadcast_buffers
 from .kept_stage import KeptStage
 from .stage_weights import has_values
 
@@ -51,7 +51,7 @@ def keep_stages(
                 f"host's memory); give a module with values"
             )
     check_alike(group, stages, layout)
-    spread_buffers(lowered.schedule, group, stages, device)
+    broadcast_buffers(lowered.schedule, group, stages, device)
     groups: dict[tuple[int, ...], Any] = {
         homes: group.subgroup(homes, purpose="weights")
         for homes in sorted(set(flow.homes))

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
 from ...split import gradient_dtype
-from ..gradients.all_reduce import spread
-from ..gradients.set_aside import set_gradients
+from ..gradients.all_reduce import broadcast_from_first
+from ..gradients.early_gradients import set_gradients
 from ..stage.boundary import Tensors
 from .flat_layout import FlatLayout, FlatPlace, share
 from .host_stage import HostStage
@@ -158,7 +158,7 @@ class KeptStage:
     def _keep_share(self) -> None:
         whole = self.weights.gather()
         for buffer in whole:
-            spread(self.group, buffer)
+            broadcast_from_first(self.group, buffer)
         parts = self.share_of(whole)
         if self._flow.sharded == Sharded.WEIGHTS:
             parts = tuple(part.clone() for part in parts)

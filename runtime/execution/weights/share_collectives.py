@@ -73,7 +73,7 @@ def _start(
     return works
 
 
-class Collecting:
+class PendingCollective:
     """A collective in flight into some buffers."""
 
     def __init__(

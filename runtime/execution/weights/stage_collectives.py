@@ -14,7 +14,7 @@ from ..core.clock import OpClock
 from ..core.step_table import Slots, StepTable
 from ..stage.boundary import Tensors
 from .kept_stage import KeptStage
-from .share_collectives import Collecting, start_all_gather, start_reduce_scatter
+from .share_collectives import PendingCollective, start_all_gather, start_reduce_scatter
 
 # The ops that start collectives.
 _CALLS = {
@@ -58,7 +58,7 @@ class StageCollectives:
         }
         self._flow, self._kept, self._slots, self._table = flow, kept, slots, table
         self._device, self._clock = device, clock
-        self._scattering: dict[Collective, Collecting] = {}
+        self._scattering: dict[Collective, PendingCollective] = {}
         self._reduced: set[int] = set()
         """The stages whose whole gradients this step has reduced."""
 
@@ -78,12 +78,14 @@ class StageCollectives:
         if collective.kind == CollectiveKind.GATHER:
             buffers = self._to_gather(kept)
             works = start_all_gather(kept.group, buffers) if kept.is_shared else []
-            arrived = Collecting(works, buffers, self._waiting(collective))
+            arrived = PendingCollective(works, buffers, self._waiting(collective))
             self._table.arriving[self._slots.number(gathered(call))] = arrived
             return
         sums = self._to_reduce(kept, call)
         works = start_reduce_scatter(kept.group, sums) if kept.is_shared and sums else []
-        self._scattering[collective] = Collecting(works, sums or (), self._waiting(collective))
+        self._scattering[collective] = PendingCollective(
+            works, sums or (), self._waiting(collective)
+        )
 
     def _to_reduce(self, kept: KeptStage, call: Op) -> Tensors | None:
         """The sum since the last reduce-scatter; None: a stage's only home has it in place."""

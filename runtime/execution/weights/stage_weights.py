@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ..gradients.set_aside import set_aside, set_gradients
+from ..gradients.early_gradients import capture_gradients, set_gradients
 from ..stage.boundary import Tensors
 from .flat_layout import ParameterLayout
 
@@ -141,9 +141,9 @@ class StageWeights:
             if self._current is None:
                 self._set(self._resting)
 
-    def set_aside(self, found: dict[int, Tensor]) -> AbstractContextManager[None]:
-        """See `set_aside` of gradients, of the trained parameters."""
-        return set_aside(self.trained, found)
+    def capture_gradients(self, found: dict[int, Tensor]) -> AbstractContextManager[None]:
+        """Capture the gradients of the trained parameters, see `early_gradients`."""
+        return capture_gradients(self.trained, found)
 
     def _views(self, buffers: Tensors) -> list[Tensor]:
         return self.layout.weights.views(buffers)

@@ -25,7 +25,7 @@ from synth.schedule.weight_versions import BackwardReads, ForwardReads
 from ..core.stage_protocol import StageProtocol
 from ..core.step_table import Slots, StepTable
 from ..core.stepper import ForwardPredictor, WeightRead
-from ..gradients.set_aside import EarlyGradients
+from ..gradients.early_gradients import EarlyGradients
 
 Work = Callable[[], None]
 

@@ -237,7 +237,7 @@ class WeightPassing:
     def _setting_aside(self, kept: KeptStage, op: Op, work: Work) -> Work:
         def run() -> None:
             found: dict[int, Tensor] = {}
-            with kept.weights.set_aside(found):
+            with kept.weights.capture_gradients(found):
                 work()
             if found:
                 self._aside[op] = found

@@ -2,7 +2,7 @@
 
 They are the resource bound of modulo scheduling (Rau 1994), and Little's law with versions: if at
 most K micro-batches are in flight on a stage, one of them ends at most every 1/K-th of its latency.
-That is a closed form (`in_flight_bounds`), or takes all states of a stage (`places_bound`).
+That is a closed form (`in_flight_bounds`), or takes all states of a stage (`stage_state_bound`).
 
 Orders are those in which every stage takes its micro-batches in their order.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.in_flight_bounds import in_flight_us
-from synth.solver.flush_free.places_bound import places_us
+from synth.solver.flush_free.stage_state_bound import stage_state_bound_us
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_for_fusion
 
@@ -21,7 +21,7 @@ def any_order_us(flush_free: FlushFreeProblem) -> float:
     instance = relaxed_for_fusion(flush_free.problem)
     largest_us = closed_form_us(flush_free)
     for index in _alone(instance):
-        largest_us = places_us(flush_free, instance, index, largest_us)
+        largest_us = stage_state_bound_us(flush_free, instance, index, largest_us)
     return largest_us
 
 

@@ -15,7 +15,7 @@ from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evalua
 from synth.solver.flush_free.bounds import any_order_us, closed_form_us, makespan_us
 from synth.solver.flush_free.cyclic_order import CyclicOrder
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
-from synth.solver.flush_free.shortage import shortage
+from synth.solver.flush_free.infeasibility import why_infeasible
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import Instance
 from synth.solver.options import Part, SolveOptions
@@ -240,7 +240,7 @@ class FlushFreeState:
         if self.best is not None:
             return None
         if self.repeating_us == math.inf:
-            return shortage(self.flush_free, is_only_repeating=self._is_only_repeating)
+            return why_infeasible(self.flush_free, is_only_repeating=self._is_only_repeating)
         m = self.flush_free.problem.num_micro_batches
         if self._least_micro_batches > m:
             return (

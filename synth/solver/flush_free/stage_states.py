@@ -35,7 +35,7 @@ class InFlight(NamedTuple):
     Attributes:
         is_first: it is the oldest in flight that reads its version. Only stashed weights tell
             versions apart.
-        has_place: it takes one of the places of `places_bound`.
+        has_place: it takes one of the places of `stage_state_bound`.
     """
 
     is_first: bool

@@ -6,7 +6,7 @@ import pytest
 
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.flush_free.in_flight_bounds import in_flight_us
-from synth.solver.flush_free.places_bound import places_us
+from synth.solver.flush_free.stage_state_bound import stage_state_bound_us
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
 from tests.synth.flush_free_orders import NUM, Program, TwoRanks, least_us, replayed
@@ -48,7 +48,7 @@ def _bounds_us(ranks: TwoRanks, cap: int, rule: str, every: int) -> tuple[float,
     asked = _asked(ranks, cap, rule, every)
     instance = relaxed_for_fusion(asked.problem)
     closed = [in_flight_us(asked, instance, index) for index in range(2)]
-    by_states = [places_us(asked, instance, index, 0.0) for index in range(2)]
+    by_states = [stage_state_bound_us(asked, instance, index, 0.0) for index in range(2)]
     return max(closed), max(by_states)
 
 
@@ -125,7 +125,7 @@ def test_two_in_flight_that_leave_no_memory_for_a_w_take_turns_with_it() -> None
     problem = Problem.linear(given, 24, given.stages[0].static_bytes + 2500)
     asked, instance = FlushFreeProblem(problem, Consistency.NONE), relaxed_for_fusion(problem)
     assert in_flight_us(asked, instance, 0) == pytest.approx(220)
-    assert places_us(asked, instance, 0, 0.0) == pytest.approx(270)
+    assert stage_state_bound_us(asked, instance, 0, 0.0) == pytest.approx(270)
 
 
 @pytest.mark.parametrize(("rule", "every"), [*RULES, ("2bw", 2)])
@@ -134,4 +134,4 @@ def test_where_no_forward_fits_the_known_bound_remains(rule: str, every: int) ->
     ranks = TwoRanks((us, us), 0, 0, saved=1000, saved_w=300, parameters=1000, static=STATIC)
     asked = _asked(ranks, STATIC, rule, every)
     instance = relaxed_for_fusion(asked.problem)
-    assert places_us(asked, instance, 0, 210.0) == 210.0
+    assert stage_state_bound_us(asked, instance, 0, 210.0) == 210.0

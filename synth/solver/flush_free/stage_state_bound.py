@@ -37,7 +37,7 @@ from synth.solver.instance.instance import STEP, B, F, Instance, W
 from synth.solver.tuning import FLUSH_FREE
 
 
-def places_us(
+def stage_state_bound_us(
     flush_free: FlushFreeProblem, instance: Instance, index: int, known_us: float
 ) -> float:
     """The largest bound for a copy that is alone on its rank.

@@ -20,7 +20,7 @@ from ...split.task import accumulate
 
 
 @contextmanager
-def set_aside(parameters: Sequence[Tensor], found: dict[int, Tensor]) -> Iterator[None]:
+def capture_gradients(parameters: Sequence[Tensor], found: dict[int, Tensor]) -> Iterator[None]:
     """Within it backwards make gradients of their own, which are put into `found` by index."""
     before = [parameter.grad for parameter in parameters]
     set_gradients(parameters, [None] * len(before))
@@ -72,7 +72,7 @@ class EarlyGradients:
         self._aside.clear()
 
     def _set_aside(self, key: Op, parameters: Sequence[Tensor], work: Callable[[], None]) -> None:
-        with set_aside(parameters, self._aside.setdefault(key, {})):
+        with capture_gradients(parameters, self._aside.setdefault(key, {})):
             work()
 
     def _add(self, key: Op, parameters: Sequence[Tensor], work: Callable[[], None]) -> None:

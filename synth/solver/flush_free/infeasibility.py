@@ -5,7 +5,7 @@ from synth.solver.infeasibility import needed_bytes
 from synth.units import format_bytes_both
 
 
-def shortage(flush_free: FlushFreeProblem, *, is_only_repeating: bool) -> str:
+def why_infeasible(flush_free: FlushFreeProblem, *, is_only_repeating: bool) -> str:
     """Name a rank that one micro-batch at a time does not fit on, and a limit that would do.
 
     Args:
