@@ -17,7 +17,7 @@ from synth.errors import ExitCode, SynthError
 from synth.options.deadline import BEGAN
 from synth.terminal_text import as_message
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "run_command_line"]
 
 
 def app(prog_name: str) -> None:
@@ -28,8 +28,22 @@ def app(prog_name: str) -> None:
 
 
 def main() -> None:
-    """Run the command line: a user's mistake is one message on stderr, a bug a traceback."""
-    previous = signal.signal(signal.SIGINT, give_up)
+    """Run the program: `run_command_line`, and at any moment Ctrl-C ends it without a traceback."""
+    signal.signal(signal.SIGINT, give_up)
+    try:
+        run_command_line()
+    finally:
+        # The answer is written and the exit code stands. Python ends by giving SIGINT its default
+        # action, which would let a late Ctrl-C end the process with another code.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run_command_line() -> None:
+    """Run the command of `sys.argv`: a user's mistake is one message on stderr, a bug a traceback.
+
+    Raises:
+        SystemExit: always, with the exit code.
+    """
     token = BEGAN.set(time.monotonic())
     try:
         _run()
@@ -38,7 +52,6 @@ def main() -> None:
         raise
     finally:
         BEGAN.reset(token)
-        signal.signal(signal.SIGINT, previous)
 
 
 def _leave_alone(code: object) -> None:

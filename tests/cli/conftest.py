@@ -1,5 +1,6 @@
 """Running commands as a user would, in this process."""
 
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli import main
+from synth.cli import run_command_line
 from synth.cli.progress import interrupt
 from synth.families import generate
 from synth.links import Link, Links
@@ -60,8 +61,12 @@ def synth(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     def run(*arguments: str | Path) -> Ended:
         monkeypatch.setattr(sys, "argv", ["synth", *map(str, arguments)])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
+        previous = signal.getsignal(signal.SIGINT)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                run_command_line()
+        finally:
+            signal.signal(signal.SIGINT, previous)
         written = capsys.readouterr()
         code = ended.value.code
         assert isinstance(code, int) or code is None

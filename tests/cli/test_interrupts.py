@@ -77,6 +77,18 @@ def test_the_first_ctrl_c_while_the_answer_is_written_lets_it_be_written() -> No
     assert "Ctrl-C again gives up at once" in ended.stderr
 
 
+def test_a_ctrl_c_while_python_ends_changes_nothing() -> None:
+    code = (
+        "import atexit, os, signal, sys, synth.cli\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.argv = ['synth', '--version']\n"
+        "synth.cli.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("synth ")
+
+
 def test_work_that_does_not_end_in_time_is_left_for_what_is_there() -> None:
     over = threading.Event()
     previous = signal.getsignal(signal.SIGINT)
