@@ -91,7 +91,7 @@ class Request:
 
     def of_all_pipelines(self) -> "Request":
         """Return the request for the ranks of all pipelines side by side."""
-        from synth.plan.weight_passing.side_by_side import problem_of_all
+        from synth.plan.weight_passing.sharded_pipelines import problem_of_all
 
         if self.num_pipelines == 1:
             return self
@@ -101,7 +101,7 @@ class Request:
     def plan(self, found: "Incumbent | Result") -> "Plan":
         """Return the plan file of a solution, for the ranks of all pipelines."""
         from synth.plan.claim import claim_of
-        from synth.plan.weight_passing.side_by_side import of_all
+        from synth.plan.weight_passing.sharded_pipelines import of_all
         from synth.schedule.files.plan_file import Plan
 
         whole = self.of_all_pipelines()
@@ -122,7 +122,7 @@ class Request:
 
         A schedule that all pipelines side by side have no room for is not written.
         """
-        from synth.plan.weight_passing.side_by_side import SharesExceedLimit
+        from synth.plan.weight_passing.sharded_pipelines import SharesExceedLimit
 
         if self.output is not None and not is_stream(self.output):
             with suppress(SharesExceedLimit):

@@ -32,7 +32,7 @@ from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove_versions import prove_versions
 from synth.plan.tuning import REPROVE
-from synth.plan.weight_passing.side_by_side import one_pipeline, sharing_optimizer
+from synth.plan.weight_passing.sharded_pipelines import one_pipeline, sharing_optimizer
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.schedule.files.claim import NOT_SEARCHED

@@ -1,4 +1,4 @@
-"""Pipelines side by side that share the optimizer state: one to search, and the plan of them all.
+"""Data-parallel pipelines that share the optimizer state: one to search, and the plan for all.
 
 A search sees one pipeline. Its layers keep 1/n of their optimizer state, and their STEPs take 1/n
 of the time (ZeRO-1). The schedule that it finds is run n times side by side
