@@ -14,7 +14,7 @@ class LinePlot:
         across: the horizontal scale, in pixels from the left.
         up: the vertical scale, in pixels from the top.
         colours: one for each curve.
-        title: of the picture, for screen readers.
+        title: the title of the picture, for screen readers.
     """
 
     def __init__(

@@ -101,9 +101,9 @@ class Certificate(Record):
 
     Attributes:
         prover: the prover of the bound.
-        relaxation: of the models.
+        relaxation: the relaxation of the models.
         ranks: those modelled exactly; for the idle-time bound the rank that idles.
-        num_micro_batches: of the largest model; None: nothing is solved.
+        num_micro_batches: the micro-batches of the largest model; None: no model was solved.
         forward_spacings: lemmas, shorter ones first; each helps to prove the next one.
         idle_times: lemmas, of one rank.
         layer_runs: the bound is proven for all partitions that hold one of them.

@@ -140,7 +140,7 @@ class Objective:
         imbalance too.
 
         Args:
-            spans: of the schedule.
+            spans: the spans of the schedule.
             work_us: in one iteration.
         """
         value_us = self.value_us(spans)

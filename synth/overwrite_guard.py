@@ -85,7 +85,7 @@ def check_replaceable(path: Path | None, kind: FileKind, option: str, force: boo
 
     Args:
         path: the output path.
-        kind: of what is to be written.
+        kind: the kind of file that is to be written.
         option: with which the path was given.
         force: the user says that any file may be replaced.
 

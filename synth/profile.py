@@ -128,7 +128,7 @@ class Profile(Displayed, FileRecord):
         It names no model that `synth run` could build; it serves for solving.
 
         Args:
-            name: of the profile.
+            name: the name of the profile.
             layers: the model's layers in order; each counts `count` times.
             micro_batch_size: samples of the micro-batch that was measured.
             sequence_length: tokens of a sample, for throughput in tokens.
@@ -136,7 +136,7 @@ class Profile(Displayed, FileRecord):
             capacity_bytes: memory of a device, for `--mem-limit auto`.
             peak_flops_per_s: FLOP/s of a device at its peak, for the MFU.
             device: on which it was measured, for display.
-            source: of the numbers, for display.
+            source: the source of the numbers, for display.
 
         Raises:
             SynthError: there are no layers, two have the same name, or a name is not plain text.

@@ -72,9 +72,10 @@ def throughput(
     """Return the throughput of iterations one after another.
 
     Args:
-        iterations_per_s: of all pipelines together; None: an iteration takes no time.
-        num_micro_batches: of an iteration.
-        num_ranks: of all pipelines.
+        iterations_per_s: the iterations per second of all pipelines together; None: an iteration
+            takes no time.
+        num_micro_batches: the micro-batches of an iteration.
+        num_ranks: the ranks of all pipelines.
         of: says how many tokens and FLOPs a micro-batch has.
     """
     unit = of.workload.unit

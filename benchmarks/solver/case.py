@@ -35,7 +35,7 @@ class Case:
     """A problem to solve.
 
     Attributes:
-        label: of the row; `--only` selects rows that contain a text.
+        label: the label of the row; `--only` selects rows that contain a text.
         time_limit_s: replaces that of the suite.
         without: parts of the search to leave out.
         look: makes the suite's own columns from the result.

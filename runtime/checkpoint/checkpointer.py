@@ -59,8 +59,8 @@ class Checkpointer:
         Args:
             options: the folder, the interval, and whether to resume.
             layers: this rank's layers, by name.
-            optimizer: of their parameters: the steps of `build_steps`, or one of torch's. Of the
-                latter the state of each parameter is saved, not its hyperparameters.
+            optimizer: the optimizer of their parameters: the steps of `build_steps`, or one of
+                torch's, of which the state of each parameter is saved, not its hyperparameters.
             timeout_s: the time after which a rank that does not write counts as dead.
             shared: the parameters of which this rank's optimizer updates a part.
             restarted: True if a launcher restarted this run's ranks: resume in any case, and from

@@ -31,10 +31,10 @@ def find_targets(
 
     Args:
         layers: this rank's layers.
-        optimizer_state: of their parameters.
+        optimizer_state: the optimizer state of their parameters.
         saved: the names in the checkpoint.
-        step: of the checkpoint. After a step at least some parameters have state, unless the
-            optimizer was one without state.
+        step: the step of the checkpoint. After a step at least some parameters have state, unless
+            the optimizer was one without state.
         ignore_optimizer: True resets the state of parameters for which it does not match.
 
     Raises:

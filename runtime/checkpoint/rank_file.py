@@ -66,7 +66,7 @@ def write_tensors(
     """Write a file, on disk when this returns; each tensor is dropped once it is written.
 
     Args:
-        path: of the new file.
+        path: the path of the new file.
         tensors: contiguous, in host memory; empty afterwards.
         step: goes into the header, so that no two steps' files are alike.
 

@@ -53,7 +53,7 @@ class Saving:
             folder: where; rank 0 has begun the checkpoint there.
             state: the training state.
             keep: the number of checkpoints to keep.
-            group: of all ranks, used by nothing else meanwhile.
+            group: the group of all ranks, used by nothing else meanwhile.
         """
         self._folder, self._state, self._keep, self._group = folder, state, keep, group
 

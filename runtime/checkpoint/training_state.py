@@ -66,7 +66,7 @@ class TrainingState(FileRecord):
 
         Args:
             found: the checkpoint's state.
-            steps: of this run, from its very beginning.
+            steps: the steps of this run, from its very beginning.
             options: say which differences to ignore; None: none of them.
 
         Raises:

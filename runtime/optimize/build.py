@@ -28,8 +28,8 @@ def held_bytes(modules: Iterable[nn.Module], steps: StageSteps | None = None) ->
     Memory that several tensors share counts once, as a whole.
 
     Args:
-        modules: of the parameters and buffers.
-        steps: of the optimizer state; None: it is not counted.
+        modules: the modules that hold the parameters and buffers.
+        steps: the steps whose optimizer state is counted; None: it is not counted.
     """
     tensors = {t for module in modules for t in (*module.parameters(), *module.buffers())}
     tensors |= {t.grad for t in tensors if t.grad is not None}
@@ -62,7 +62,7 @@ def build_steps(
     Args:
         modules: the rank's stages, by number; a parameter in several of them is updated once.
         spec: the optimizer.
-        settings: of the first steps.
+        settings: the settings of the first steps.
         device: the device of the parameters.
         clip_norm: the largest global gradient norm; None: no clipping.
         skip_nonfinite: True if a step is skipped, on all ranks, when a gradient is not finite.

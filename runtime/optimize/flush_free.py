@@ -24,8 +24,8 @@ class FlushFreeStep:
     clipped by the norm of their own stage, and a stage skips an update that is not finite.
 
     Attributes:
-        optimizers: of this rank's stages, by number.
-        settings: of the next updates.
+        optimizers: the optimizers of this rank's stages, by number.
+        settings: the settings of the next updates.
         updates: by stage its updates so far, which `on_update` is given; 0 at first. Assign those
             of a checkpoint to go on from it.
     """
@@ -45,10 +45,10 @@ class FlushFreeStep:
         """Prepare a rank.
 
         Args:
-            optimizers: of this rank's stages, by number.
-            gradients: of the same.
-            settings: of the next updates; assign to `settings` to change them.
-            norms: of the gradients of each stage; empty: neither clip nor look for infinities.
+            optimizers: the optimizers of this rank's stages, by number.
+            gradients: the gradients of the same stages.
+            settings: the settings of the next updates; assign to `settings` to change them.
+            norms: the gradient norms of each stage; empty: neither clip nor look for infinities.
             delays: the largest delay of each stage.
             on_update: returns the settings of an update; None: `settings`.
             prediction: returns the updates by which a forward looks ahead, from its delay; None:
@@ -130,7 +130,7 @@ def build_flush_free_step(
     Args:
         modules: the rank's stages, by number.
         spec: the optimizer.
-        settings: of the first updates.
+        settings: the settings of the first updates.
         delays: the largest delay of each stage, as `version_facts` has it.
         device: the device of the parameters.
         clip_norm: the largest gradient norm of a stage; None: no clipping.

@@ -38,11 +38,11 @@ class PostValidatedStep:
         """Prepare a rank.
 
         Args:
-            optimizers: of this rank's stages, by number; made with `post_validation`.
-            gradients: of the same.
-            settings: of the next steps; assign to `settings` to change them.
-            norm: of all ranks' gradients.
-            snapshot: of the other state that an iteration changes.
+            optimizers: this rank's stage optimizers, by number; made with `post_validation`.
+            gradients: the gradients of the same stages.
+            settings: the settings of the next steps; assign to `settings` to change them.
+            norm: the norm over all ranks' gradients.
+            snapshot: a snapshot of the other state that an iteration changes.
         """
         self.optimizers = optimizers
         self._gradients = gradients

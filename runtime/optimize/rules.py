@@ -39,11 +39,11 @@ class UpdateRule(Protocol):
         """Update parameters, moments and counts in place.
 
         Args:
-            parameters: of one device and dtype.
+            parameters: the parameters of one device and dtype.
             gradients: one for each.
             moments: for each name in `moments`, one for each parameter.
             counts: scalars, one for each parameter, if the rule counts.
-            settings: of this step.
+            settings: the settings of this step.
             found_inf: float32 scalar on the device; 1: leave everything as it is.
 
         Raises:
@@ -61,7 +61,7 @@ class UpdateRule(Protocol):
         Args:
             moments: one for each name in `moments`, of one parameter.
             count: its steps, a scalar, if the rule counts.
-            settings: of the update.
+            settings: the settings of the update.
         """
         ...
 

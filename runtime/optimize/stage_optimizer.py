@@ -69,7 +69,7 @@ class StageOptimizer:
         """Update the master copies and their moments by the gradients.
 
         Args:
-            settings: of this step.
+            settings: the settings of this step.
             found_inf: float32 scalar, on any device; 1: change nothing.
         """
         if found_inf is not None and self._weights:
@@ -99,7 +99,7 @@ class StageOptimizer:
         saved of them within the context sees them as they are after it.
 
         Args:
-            settings: of the updates.
+            settings: the settings of the updates.
             ahead: their number.
             from_newest: True if the parameters are the newest version, which is predicted from its
                 master copy and rounded once. Of an older version only the parameters are left.

@@ -23,10 +23,10 @@ class SynchronousStep:
         """Prepare a rank.
 
         Args:
-            optimizers: of this rank's stages, by number.
-            gradients: of the same.
-            settings: of the next steps; assign to `settings` to change them.
-            norm: of all ranks' gradients; None: neither clip nor look for infinities.
+            optimizers: the optimizers of this rank's stages, by number.
+            gradients: the gradients of the same stages.
+            settings: the settings of the next steps; assign to `settings` to change them.
+            norm: the norm over all ranks' gradients; None: neither clip nor look for infinities.
         """
         self.optimizers = optimizers
         self._gradients = gradients

@@ -15,7 +15,7 @@ def scale_of(scaler: GradScaler | None, num_ranks: int, *, has_stepper: bool) ->
 
     Args:
         scaler: None or disabled: no scaling.
-        num_ranks: of the pipeline.
+        num_ranks: the number of ranks of the pipeline.
         has_stepper: True if the pipeline updates the parameters itself.
 
     Raises:

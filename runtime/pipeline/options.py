@@ -39,8 +39,8 @@ class PipelineOptions:
         group: the pipeline's processes: a process group, or one dimension of a device mesh; None:
             all processes; or threads of this process (`run_ranks`). The group's rank r runs the
             schedule's rank r.
-        loss: of the last stage's output and the targets; None: the last stage's module takes the
-            targets as its last argument and returns the loss itself.
+        loss: the loss function of the last stage's output and the targets; None: the last stage's
+            module takes the targets as its last argument and returns the loss itself.
         tied: parameters that this rank shares with others, under names common to all of them (an
             embedding and a head): they start equal and their gradients are added up.
         data_parallel: the processes that hold the same stages in pipelines side by side: a process

@@ -92,7 +92,7 @@ def fitted_link(tiny_us: float, small_us: float, large_us: float, both_us: float
         tiny_us: one way of a tiny message, with nothing else on the link.
         small_us: the same of a small one.
         large_us: the same of a large one.
-        both_us: of two large messages, one in each direction, at the same time.
+        both_us: the time of two large messages, one in each direction, at the same time.
     """
     us_per_byte = (large_us - small_us) / (_LARGE_BYTES - _SMALL_BYTES)
     latency_us = max(tiny_us, small_us - _SMALL_BYTES * us_per_byte)

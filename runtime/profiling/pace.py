@@ -13,7 +13,7 @@ class ProfilingProgress(NamedTuple):
         number: 1 for the first distinct layer.
         of: distinct layers of the model.
         round: rounds of this layer that have ended, warm-up included.
-        rounds: of each layer.
+        rounds: the rounds of each layer.
         left_s: estimate of the seconds that all further rounds take; None: there is too little to
             go by.
     """
@@ -49,7 +49,7 @@ class ProfilingPace:
 
         Args:
             num_layers: distinct layers.
-            num_rounds: of each layer, warm-up included.
+            num_rounds: the number of rounds of each layer, warm-up included.
             tell: called when a layer begins and after each of its rounds.
             clock: in seconds.
         """

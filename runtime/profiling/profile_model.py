@@ -66,7 +66,7 @@ def profile_model(
         iterations: measured iterations per layer.
         links: measured before, by `probe_links`; None: transfers take no time.
         tell: called with a line per measured layer.
-        watch: of the machine, begun before; None: a new one.
+        watch: a watch of the machine that was begun before; None: a new one.
         on_progress: called after each round of each layer.
 
     Raises:
@@ -107,10 +107,10 @@ def profile_layers(
         layers: the pipeline's layers in order, on the CPU. The first is called with the inputs,
             every other with the output of the previous one (a tuple or list is spread into
             arguments), the last with the targets in addition; it returns the scalar loss.
-        inputs: of one micro-batch: a tensor, a tuple of positional arguments, or a tree of
-            tensors; the first dimension of the first tensor is the number of samples.
-        targets: of the same micro-batch: a tensor or a tree of tensors.
-        name: of the profile.
+        inputs: the inputs of one micro-batch: a tensor, a tuple of positional arguments, or a tree
+            of tensors; the first dimension of the first tensor is the number of samples.
+        targets: the targets of the same micro-batch: a tensor or a tree of tensors.
+        name: the name of the profile.
         device: the device to measure.
         optimizer: that will train the layers, such as `OptimizerSpec.parse("sgd")`; None: AdamW.
         autocast: the dtype to compute in under `torch.autocast`, such as "bfloat16".

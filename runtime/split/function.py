@@ -59,7 +59,7 @@ def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
     """True if only plain leaves, or parts of them, would be deferred; else use autograd.
 
     Args:
-        rule: of the called function.
+        rule: the rule of the called function.
         call: its arguments.
         left: ids of parameters that are left to autograd.
     """

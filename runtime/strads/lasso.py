@@ -46,8 +46,8 @@ class Lasso(ScheduledModel):
             group: the ranks.
             sampler: draws candidates.
             block_size: the largest number of coefficients that are updated in parallel.
-            threshold: of the dependency check, the largest absolute correlation xⱼᵀxₖ/‖xⱼ‖‖xₖ‖
-                within what is in flight; None: no check.
+            threshold: for the dependency check, the largest absolute correlation xⱼᵀxₖ/‖xⱼ‖‖xₖ‖
+                among the features in flight; None: no check.
             candidates: the number drawn for a block, see `DynamicScheduler`.
 
         Raises:

@@ -44,7 +44,7 @@ class PrioritySampler:
         """Begin with no parameter updated.
 
         Args:
-            num_parameters: of the model.
+            num_parameters: the number of parameters of the model.
             seed: equal on all ranks.
             floor_share: the floor, as a share of the mean of all last changes that are not 0.
 

@@ -19,9 +19,9 @@ def build_updates(
     """Make the optimizer steps; all ranks of the pipeline call this at the same time.
 
     Args:
-        plan: of the run.
-        pipeline: of the rank.
-        options: of the run.
+        plan: the plan of the run.
+        pipeline: the pipeline of the rank.
+        options: the options of the run.
         spec: the optimizer.
 
     Raises:

@@ -32,8 +32,8 @@ class TokenData:
 
         Args:
             tokens: all of them, more than `sequence_length`.
-            sequence_length: of each training sequence.
-            seed: of the draw.
+            sequence_length: the tokens of each training sequence.
+            seed: the seed of the sampling.
             epochs: the number of passes through the data, each in a new random order; None: sample
                 sequences at random, with replacement, without end.
         """

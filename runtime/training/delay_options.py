@@ -43,7 +43,7 @@ class DelayOptions(Record):
         """Refuse corrections that a run would not follow, or that contradict each other.
 
         Args:
-            plan: of the run.
+            plan: the plan of the run.
             spec: its optimizer.
 
         Raises:

@@ -28,9 +28,9 @@ class FunctionData:
         """Import the function.
 
         Args:
-            address: of the function.
+            address: the address of the function.
             micro_batch_size: samples of each micro-batch, as profiled.
-            seed: of torch's generator while the function runs.
+            seed: the seed of torch's generator while the function runs.
             epochs: number of passes through what it returns; None: without end.
             sequence_length: tokens of a sample, as profiled, where inputs are token ids; None: any.
 

@@ -169,7 +169,7 @@ def layer_calls(
 
     Args:
         modules: by index.
-        names: of all layers.
+        names: the names of all layers.
         autocast: the dtype's name, or none.
         recomputed: patterns of names, such as `block.*`: only their input is kept in F.
         recomputed_layers: indices of further such layers.

@@ -70,9 +70,9 @@ def explain(
     """Make one message of the ranks' traces: the cause first, then its effects on the others.
 
     Args:
-        folder: of the attempt.
+        folder: the folder of the attempt.
         lowered: the program of each pipeline.
-        exit_codes: of the processes that failed; empty before a restart.
+        exit_codes: the exit codes of the processes that failed; empty before a restart.
         num_pipelines: the pipelines that ran side by side.
     """
     num_processes = lowered.num_ranks * num_pipelines

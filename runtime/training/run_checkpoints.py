@@ -41,8 +41,8 @@ class RunCheckpoints:
         Args:
             options: None: the run has no checkpoints.
             layers: see `Checkpointer`, as for the others.
-            optimizer: of the rank.
-            timeout_s: of messages between ranks.
+            optimizer: the optimizer of the rank.
+            timeout_s: the time limit of messages between ranks.
             shared: parameters of which the rank holds a part.
             restarted: True if the run's processes were started again.
 

@@ -54,7 +54,7 @@ class RankTrainer:
         Args:
             plan: the plan to train under.
             lowered: its lowered form.
-            options: of the run.
+            options: the options of the run.
             world: this process among the others.
             progress: updated before each instruction, for a post-mortem.
             stop_requested: returns True if this rank is to end after the running step; all ranks

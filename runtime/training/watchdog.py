@@ -42,7 +42,7 @@ class ProcessWatchdog:
         """Prepare to watch.
 
         Args:
-            pids: of this machine's ranks.
+            pids: the pids of this machine's ranks.
             own: this rank.
             on_end: called with the rank that is about to be ended, and its state.
             hanging: returns the ranks that hang, and for how many seconds.

@@ -64,9 +64,10 @@ def compare(
         recompute: as of `synth.solve`; None: auto with `placement="auto"`, else none.
         planner: `"pipedream"` or `"2bw"`, or both: the choice of that published planner, too.
         link: latency and bandwidth instead of the profile's, as of `synth.solve`.
-        time_limit: of each search, and of all published schedules together, in seconds.
+        time_limit: the time limit of each search, and of all published schedules together, in
+            seconds.
         gap: the relative gap at which a search may stop.
-        seed: of the searches.
+        seed: the seed of the searches.
 
     Returns:
         The entries and the schedules that do not apply. `ranked()` sorts the entries, and

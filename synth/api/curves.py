@@ -69,11 +69,11 @@ def frontier(
         weights: as of `synth.solve`; with `"auto"` the pipelines have the `placement`.
         link: latency and bandwidth instead of the profile's, as of `synth.solve`.
         points: number of memory limits to solve for, 2 or more.
-        time_limit: of each point, in seconds.
+        time_limit: the time limit of each point, in seconds.
         gap: the relative gap at which a search may stop.
         jobs: points solved in parallel.
         workers: solver threads per point; None: one per core.
-        seed: of the searches.
+        seed: the seed of the searches.
         begun: a curve of the same problem, to continue.
         on_point: called with the curve so far after every point.
 

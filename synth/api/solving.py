@@ -87,9 +87,9 @@ def solve(
             (docs/flush-free.md); `plan.claim.steady` has that time and its bounds. None: flush.
         link: latency and bandwidth instead of the profile's: `"10us,25GB/s"` between all ranks,
             `"8:20us,200Gb/s"` between nodes of 8 ranks; or several of these.
-        time_limit: of the search, in seconds.
+        time_limit: the time limit of the search, in seconds.
         gap: the relative gap to the lower bound at which the search may stop.
-        seed: of the search, 0 or more.
+        seed: the seed of the search, 0 or more.
         deterministic: the same input gives the same plan; the limit then counts solver steps.
         workers: number of solver threads; None: one per core.
         hint: the initial schedule: a plan, a plan file, or a published schedule such as `"zb-h1"`.

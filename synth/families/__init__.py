@@ -48,11 +48,11 @@ def generate(
     """Make a family's schedule on the placement that the family is defined on.
 
     Args:
-        name: of a family; behind a colon its options, such as the number of rounds:
+        name: the name of a family; behind a colon its options, such as the number of rounds:
             `interleaved:3`, `interleaved:3,group=5`, `chimera:doubling`.
         num_ranks: the placement follows from it and from the family.
         num_micro_batches: in one mini-batch.
-        costs: of the placement's stages, for families that read costs; None: equal
+        costs: the costs of the placement's stages, for families that read costs; None: equal
             stages with F = B = W.
         caps_bytes: the most that each rank may hold, for families that are made to a limit.
         where: the same placement with the ranks in another order; None: as the family has them.
@@ -175,7 +175,7 @@ def generate_for(
     Args:
         placement: the placement.
         num_micro_batches: the number of micro-batches.
-        costs: of the stages; None: equal stages.
+        costs: the costs of the stages; None: equal stages.
         caps_bytes: the memory limit of each rank; None: no limits.
         timed: only families that read costs, or only those that do not; None: both.
 

@@ -21,8 +21,9 @@ def to_torchtitan(plan: Plan, csv_path: str, head: tuple[str, ...] = HEAD) -> st
     """Write the section of a plan.
 
     Args:
-        plan: of a model of an embedding, decoder layers and a head.
-        csv_path: of the plan's schedule as `to_torch_csv` writes it, as torchtitan is to open it.
+        plan: a plan for a model of an embedding, decoder layers and a head.
+        csv_path: the path of the plan's schedule as `to_torch_csv` writes it, as torchtitan is to
+            open it.
         head: names of the modules behind the decoder layers.
 
     Raises:

@@ -20,7 +20,7 @@ class ProblemArguments:
     """Options of a problem that do not depend on its placement.
 
     Attributes:
-        profile: of whole layers as they are run.
+        profile: the profile of whole layers as they are run.
         num_micro_batches: per iteration.
         partition: `--partition` as given.
         objective: `--objective` as given.

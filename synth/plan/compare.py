@@ -61,8 +61,8 @@ def compare(
 
     Args:
         question: profile, sizes, limits and objective.
-        names: of families, with their options; None: all families with all options, those with
-            rounds also with a number that divides the layers evenly.
+        names: the names of families, with their options; None: all families with all options, those
+            with rounds also with a number that divides the layers evenly.
         searches: the solver's searches.
         options: the time limit is for each search, and for all published schedules together;
             schedules that do not finish in time are refused.

@@ -132,7 +132,7 @@ def _simulated(plan: Plan, one: Plan, name: str) -> tuple[Lowered, Timeline] | N
     Args:
         plan: the plan.
         one: one of its pipelines side by side; without any the plan itself.
-        name: of the schedule, which all pipelines run.
+        name: the name of the schedule, which all pipelines run.
     """
     try:
         schedule = generate(name, one.num_ranks, one.num_micro_batches, costs=one.costs)

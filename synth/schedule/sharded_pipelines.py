@@ -38,7 +38,7 @@ def sharded_pipelines(
     """Run copies of a pipeline side by side, and shard their state.
 
     Args:
-        schedule: of one pipeline, whose weights stay.
+        schedule: the schedule of one pipeline, whose weights stay.
         num_pipelines: the number of copies, 2 to `MOST_COPIES`; each runs as many micro-batches
             as the given schedule.
         sharded: the state of which a rank keeps only its share.

@@ -46,7 +46,7 @@ def verify(
     """Check that a schedule can run, and return its lowered form and simulation.
 
     Args:
-        schedule: of any origin.
+        schedule: a schedule of any origin.
         costs: the costs of its stages.
         caps_bytes: the memory limit of each rank; None: not checked.
 

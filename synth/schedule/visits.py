@@ -17,7 +17,7 @@ def with_visits(
     """Open a visit for each run of ops that read the weights of one stage, and close it after them.
 
     Args:
-        ops: of a rank, with the REDUCE_GRADs that it is to have.
+        ops: the ops of a rank, with the REDUCE_GRADs that it is to have.
         ahead: the number of runs before its own at which a visit may open. There is one visit of a
             stage at a time.
         shares_visit: True if an op of the stage of the op before it needs no visit of its own.

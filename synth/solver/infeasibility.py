@@ -25,7 +25,7 @@ class Shortage:
     """The first rank that cannot keep its memory limit, its least need, and a limit that would do.
 
     Attributes:
-        partition: of the claim.
+        partition: the partition of the claim.
         of_all: True if no other partition fits either, nor any under a smaller limit for all ranks.
     """
 

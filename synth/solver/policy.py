@@ -19,7 +19,7 @@ class Step(NamedTuple):
 
     Attributes:
         action: the improver's part, or the prover's step.
-        share: of the time that remains.
+        share: the share of the time that remains.
         is_brief: the improver ends where little is gained, because other steps follow.
     """
 

@@ -21,8 +21,8 @@ class Problem:
         partition_is_best: True if no other partition keeps these caps where this one cannot, nor a
             smaller limit for all ranks.
         recomputed_layers: layers that B recomputes, which the costs count.
-        profile: of the layers without recomputation; with it a search may choose recomputed layers
-            (`plan.recompute.layer_choice`).
+        profile: the profile of the layers without recomputation; with it a search may choose
+            recomputed layers (`plan.recompute.layer_choice`).
     """
 
     costs: Costs

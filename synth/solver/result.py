@@ -61,7 +61,8 @@ class SteadyProof:
 
     Attributes:
         us: simulated.
-        lower_bound_us: of all schedules of the same rule whose stages take micro-batches in order.
+        lower_bound_us: the lower bound of all schedules of the same rule whose stages take
+            micro-batches in order.
         repeating_us: a bound of those whose order repeats with every micro-batch, by modulo models.
         baselines: the published schedules of the same rule.
     """

@@ -30,8 +30,8 @@ class SearchState:
         proven_infeasible: True if no schedule keeps the caps.
         pool: orders found so far, from which models and heuristics begin.
         baselines: published schedules, fitting or not.
-        short_instance_share: of the time limit, spent on a short instance; its schedules are so
-            good that others only count if they are clearly better.
+        short_instance_share: the share of the time limit spent on a short instance; its schedules
+            are so good that others only count if they are clearly better.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class CompiledProgram:
     Attributes:
         lowered: the lowered schedule.
         rank: the rank whose program this is.
-        channels: of its transfers.
+        channels: the channels of the rank's transfers.
         updates: reduces gradients, and carries out STEPs.
         versions: the weights of the rank by version; None: every op reads the newest ones.
         holds_last: True if the rank has the last stage.

@@ -37,7 +37,7 @@ class Updates:
         """Find the ops that complete gradients, and the STEPs that update.
 
         Args:
-            ops: of the rank, in order.
+            ops: the ops of the rank, in order.
             stages: its stages, by number.
             table: shared by all steps.
             travel: brings the sums of gradients; None: weights stay.
@@ -116,7 +116,7 @@ def _updating_steps(ops: Sequence[Op], *, at_last: bool) -> dict[Op, tuple[int, 
     Copies of a stage on one rank share parameters, so only the first STEP of the stage updates it.
 
     Args:
-        ops: of a rank.
+        ops: the ops of a rank.
         at_last: True if sums arrive until the last STEP, which then updates all stages, as the
             global norm needs all of them.
     """

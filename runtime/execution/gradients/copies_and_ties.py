@@ -74,7 +74,7 @@ class GradientReducer:
             group: the pipeline's ranks.
             stages: this rank's stages, by number.
             tied: this rank's tied parameters, by names that all ranks share.
-            layout: of this rank's gradients.
+            layout: the layout of this rank's gradients.
             clock: records when reductions start, and the waits for them.
 
         Raises:

@@ -44,9 +44,9 @@ class DataParallel:
         Args:
             group: the peers.
             stages: this rank's stages, by number.
-            rank: of this process in its pipeline.
-            fingerprint: of the schedule.
-            layout: of this rank's gradients.
+            rank: the rank of this process in its pipeline.
+            fingerprint: the fingerprint of the schedule.
+            layout: the layout of this rank's gradients.
             summed: ids of parameters whose gradients are summed within the pipeline first.
 
         Raises:

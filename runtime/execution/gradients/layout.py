@@ -26,7 +26,7 @@ class GradientLayout:
         dense.
 
         Args:
-            modules: of all stages of this rank.
+            modules: the modules of all stages of this rank.
             tied: this rank's tied parameters.
         """
         parts = [part for module in modules for part in module.modules()]

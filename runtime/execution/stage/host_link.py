@@ -34,7 +34,7 @@ class HostMove(NamedTuple):
     Attributes:
         whose: their stage, micro-batch and replica.
         is_out: True if they leave.
-        num_bytes: of all of them.
+        num_bytes: the bytes of all of them.
     """
 
     whose: tuple[int, int, int]
@@ -78,7 +78,7 @@ class HostLink:
         """Make the link of a rank that computes on a device.
 
         Args:
-            device: of the tensors that move.
+            device: the device of the tensors that move.
             stages: by number those whose state is in the host's memory; None: there are none.
         """
         on_cuda = device.type == "cuda"

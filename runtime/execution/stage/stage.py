@@ -82,7 +82,7 @@ class Stage:
                 the targets as its last positional argument, unless `loss` is given.
             is_first: True if its inputs are the batch's.
             is_last: True if it ends in the loss.
-            loss: of the last stage's output and the targets, a scalar.
+            loss: the loss function: a scalar, given the last stage's output and the targets.
         """
         self.module = module if isinstance(module, nn.Module) else LayerChain(module)
         self.is_first = is_first

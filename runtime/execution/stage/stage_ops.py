@@ -41,7 +41,7 @@ class StageOps:
         """Prepare a rank.
 
         Args:
-            ops: of its program.
+            ops: the ops of the rank's program.
             stages: its stages, by number.
             moves: the moves of its stages' saved activations.
             slots: the slots of the table's values.

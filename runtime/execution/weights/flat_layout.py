@@ -35,9 +35,9 @@ class FlatLayout:
     padding is counted by no plan; there is none if all sizes are multiples of 64 bytes.
 
     Attributes:
-        dtypes: of the buffers.
-        lengths: of the buffers, in elements.
-        places: of the tensors, in their order.
+        dtypes: the dtype of each buffer.
+        lengths: the length of each buffer, in elements.
+        places: the place of each tensor, in the tensors' order.
     """
 
     dtypes: tuple[torch.dtype, ...]

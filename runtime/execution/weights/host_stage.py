@@ -32,7 +32,7 @@ class HostStage:
         """Allocate the buffers; those of weights are without contents.
 
         Args:
-            layout: of the stage.
+            layout: the layout of the stage.
             sums: the numbers of the gradient sums that leave for the host in a step. Each has a
                 place from the start, as pinning memory may wait for the device.
             device: the device of the rank.

@@ -59,7 +59,7 @@ class KeptStage:
         weights: the module's parameters.
         updated: the module whose parameters this rank's STEP updates; None: it is no home.
         group: the homes that share the stage; None: there is only one.
-        index: of this rank among them.
+        index: the index of this rank among them.
         host: the stage's buffers in the host's memory; None: it is not at home there.
     """
 
@@ -77,12 +77,12 @@ class KeptStage:
         """Take over a module; if several ranks share the stage, all of them call this together.
 
         Args:
-            module: of the stage, with its values on each home. Homes that share it start from the
-                values of the first of them.
+            module: the stage's module, with its values on each home. Homes that share it start from
+                the values of the first of them.
             flow: the homes.
             stage: its number.
             rank: this one.
-            group: of the stage's homes, if there are several.
+            group: the group of the stage's homes, if there are several.
             device: the device of this rank.
             sums: the numbers of the stage's REDUCE_GRADs in a step, if its home is the host.
         """

@@ -17,9 +17,9 @@ class SharedParameter:
 
     Attributes:
         part: the flat parameter that it updates, its share of a buffer.
-        place: of the parameter in the whole buffer.
+        place: the place of the parameter in the whole buffer.
         group: the homes; None: there is only one.
-        index: of this rank among them.
+        index: the index of this rank among them.
         num_shares: their number.
     """
 
@@ -50,9 +50,9 @@ class SharedTensor:
 
         Args:
             own: this rank's share of the buffer, flat.
-            place: of the tensor in the whole buffer.
+            place: the place of the tensor in the whole buffer.
             group: the homes; None: there is only one.
-            index: of this rank among them.
+            index: the index of this rank among them.
             num_shares: their number.
         """
         self._own, self._place = own, place

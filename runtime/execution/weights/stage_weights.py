@@ -38,7 +38,8 @@ class StageWeights:
         """Take over a module's parameters, which have their values still.
 
         Args:
-            module: of the stage; its parameters may be on the meta device where it is not at home.
+            module: the stage's module; its parameters may be on the meta device where it is not at
+                home.
             num_shares: the number of ranks that keep a share of each buffer.
             device: the device of this rank.
         """

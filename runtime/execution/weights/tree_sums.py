@@ -28,10 +28,10 @@ def passing_up(
     """Return the work of a REDUCE_GRAD.
 
     Args:
-        effects: of the lowered schedule.
+        effects: the effects of the lowered schedule.
         op: the REDUCE_GRAD.
         kept: what the rank keeps of its stage.
-        slots: of the table's values.
+        slots: the slots of the table's values.
         table: shared by all steps.
     """
     own = next(slots.number(v) for v in effects.reads(op) if v.kind == ValueKind.GRAD_ACC)

@@ -19,8 +19,8 @@ def steady_text(
     """Return the table of schedules without a flush, the bounds, and the table of ranks.
 
     Args:
-        plan: of the result.
-        result: of a search without a flush.
+        plan: the result's plan.
+        result: the result of a search without a flush.
         simulated: the plan's schedule.
         limit: explains the memory limit.
     """

@@ -33,8 +33,8 @@ def solve_least(
     Args:
         request: the problem, and the options of the search.
         target: the time to meet.
-        format: of the answer.
-        candidates: of `--weights`, to choose from under each limit.
+        format: the format of the answer.
+        candidates: the candidates of `--weights`, to choose from under each limit.
 
     Raises:
         TargetMissed: there is no schedule to give.

@@ -26,7 +26,7 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
 
     Args:
         asked: a request with candidates whose weights travel.
-        format: of the answer.
+        format: the format of the answer.
         is_dry: answer with the least memory of the candidates instead.
 
     Raises:

@@ -160,7 +160,7 @@ def variants(options: Sequence[Option], most_rounds: int = 0) -> Iterator[dict[s
     """The choices to be compared: all words but the untried ones, and rounds up to a number.
 
     Args:
-        options: of the family.
+        options: the family's options.
         most_rounds: the largest number of rounds; None: the default number alone.
     """
     values: list[Sequence[int | str]] = []

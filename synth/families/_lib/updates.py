@@ -73,9 +73,9 @@ def with_updates(
     """Put STEP(s, v) after the last backward of its micro-batches on each rank.
 
     Args:
-        programs: of the ranks, without STEPs.
+        programs: the programs of the ranks, without STEPs.
         every: the micro-batches of an update, of each rank of a stage.
-        placement: of the stages; None: every stage is on one rank.
+        placement: the placement of the stages; None: every stage is on one rank.
     """
     return [list(_with_updates(program, every, placement)) for program in programs]
 

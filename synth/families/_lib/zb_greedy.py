@@ -40,7 +40,7 @@ def greedy(name: str, setting: Setting, limits_bytes: Sequence[int]) -> Programs
     """The programs of least period among those of all choices.
 
     Args:
-        name: of the family, for messages.
+        name: the name of the family, for messages.
         setting: one stage per rank.
         limits_bytes: the most bytes that each rank may hold between F and W, see `activations`.
 

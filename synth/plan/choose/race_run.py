@@ -52,7 +52,7 @@ def solve_best_of(
 
     Args:
         candidates: at least one, all of one objective; the first ones win ties.
-        profile: of the candidates' costs.
+        profile: the profile of the candidates' costs.
         partitioning: given, even or searched; a search begins with those given.
         options: the time limit is for all candidates together; a hint is ignored.
         listeners: returns for the problem of a trial the listener that hears of improvements over

@@ -168,7 +168,7 @@ class Standings:
         """Return the certificate of a bound over all partitions, or of that on one candidate.
 
         Args:
-            trial: of the candidate.
+            trial: the trial of the candidate.
             own: the certificate of the bound on it.
         """
         if not self.bounds_all_partitions:

@@ -66,7 +66,7 @@ class CapSearch(Protocol):
         """Search under a limit.
 
         Args:
-            cap_bytes: of each rank; None: no limit.
+            cap_bytes: the memory limit of each rank; None: no limit.
             best: the best known schedule that keeps it.
             options: with the time limit of this search, and a hint for it if none is known.
             watch: called with every improvement.
@@ -257,8 +257,9 @@ def cap_search(
     Args:
         problem: without memory limits.
         recompute: the stages that recompute; None: chosen under each limit.
-        searched: of the problem's costs: search the partition under each limit.
-        candidates: of `--weights`, with the profile of their costs; the others do not matter then.
+        searched: the profile of the problem's costs, if the partition is searched under each limit.
+        candidates: the candidates of `--weights`, with the profile of their costs; the others do
+            not matter then.
     """
     if candidates is not None:
         return OverWeights(*candidates)

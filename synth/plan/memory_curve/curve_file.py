@@ -249,7 +249,7 @@ def empty_curve(
         problem: without caps, with its partition.
         recompute: the stages that do.
         search_partitions: each point has a partition of its own.
-        candidates: of `--weights`, if each point has the best of them.
+        candidates: the candidates of `--weights`, if each point has the best of them.
 
     Raises:
         SynthError: there is no partition; or there are no bounds over all partitions to search

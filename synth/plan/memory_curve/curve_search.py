@@ -100,7 +100,7 @@ def trace(
     to fit, and then those where the curve bends.
 
     Args:
-        profile: of the problem's costs.
+        profile: the profile of the problem's costs.
         problem: without memory limits, with its partition.
         effort: number of points, time and workers.
         begun: an earlier curve: only missing points are searched, and points again that had

@@ -43,16 +43,16 @@ def least_cap(
 
     Args:
         problem: without memory limits; its partition is kept.
-        target: of the problem's objective.
+        target: the target of the problem's objective.
         options: `time_limit_s` is for the whole; `gap` is the relative gap in memory, between the
             limit found and its lower bound, at which the search stops.
         on_progress: called in this thread whenever one of the two gets better.
         stop: set it, from any thread, to get the best so far within about a second.
         recompute: the stages that recompute; None: chosen under each limit.
-        profile: of the problem's costs: search the best partition under each limit, with proofs
-            for all partitions. None: keep the partition.
-        candidates: of `--weights` to choose from under each limit, with the profile of their costs;
-            the problem is that of the first one.
+        profile: the profile of the problem's costs: search the best partition under each limit,
+            with proofs for all partitions. None: keep the partition.
+        candidates: the candidates of `--weights` to choose from under each limit, with the profile
+            of their costs; the problem is that of the first one.
 
     Raises:
         SynthError: the problem has memory limits; or the search is to be deterministic, which it is

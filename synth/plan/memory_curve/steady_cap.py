@@ -51,7 +51,7 @@ def least_steady(
 
     Args:
         problem: its caps do not matter.
-        options: of the time limit `STEADY_CAP.share` is for this.
+        options: limits and seed; `STEADY_CAP.share` of the time limit is for this search.
         stop: set it, from any thread, to return None soon.
     """
     stop = stop or threading.Event()

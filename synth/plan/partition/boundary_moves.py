@@ -52,7 +52,7 @@ class BoundaryMoves:
             edges: the first layer of each stage, and the number of layers.
             moves: the moves to apply.
             of: the value of each stage.
-            shares: of each rank, by stage, how often it counts.
+            shares: for each rank, by stage, how often it counts.
         """
         begin, end = edges[:-1], edges[1:]
         now = of(begin, end)

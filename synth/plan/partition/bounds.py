@@ -88,7 +88,7 @@ class PartitionBounds:
         """Nothing is known yet.
 
         Args:
-            table: of the model's profile.
+            table: the table of the model's profile.
             problem: on any partition; its caps, objective and micro-batches are those of all.
         """
         self.problem, self.table = problem, table
@@ -170,7 +170,7 @@ class PartitionBounds:
 
         Args:
             bound_us: no path has less but those of `proofs`.
-            proofs: of single partitions.
+            proofs: the proofs of single partitions.
         """
         runs = tuple(
             LayerRun(rank=run.rank, first=run.first, end=run.end)
@@ -328,7 +328,8 @@ class _Layers:
         """No more than layers take in stages whose times are rounded to whole microseconds.
 
         Args:
-            roundings: of how many rounded numbers the stages' times are sums and differences.
+            roundings: the number of rounded times in the sums and differences that make the
+                stages' times.
         """
         rounding_us = 0 if self.is_whole else roundings / 2 + _TINY_US
         return max(0, math.ceil(sum(times_us) - rounding_us))

@@ -53,7 +53,7 @@ def pipedream_partition(
     a stage is divided only if that is faster.
 
     Args:
-        profile: of the layers, with the links.
+        profile: the profile of the layers, with the links.
         num_ranks: to be divided among stages.
         memory_bytes: the most that a rank may hold, on links of one bandwidth; None: no limit.
 
@@ -265,7 +265,7 @@ def _in_turn(
     Among the ranks of a component those micro-batches are dealt out in turn once more.
 
     Args:
-        stages: of one component, whose ranks are counted from 0.
+        stages: the stages of one component, whose ranks are counted from 0.
         start: the first of the components.
         replicas: their number.
     """

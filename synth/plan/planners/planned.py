@@ -54,10 +54,10 @@ def planned(
 
     Args:
         planner: which.
-        profile: of the layers, with the links.
+        profile: the profile of the layers, with the links.
         num_ranks: all of which the schedule must use.
-        num_micro_batches: of the schedule. An update of 2BW takes the fewest of them that divide
-            them, at least one for each rank, as the family does.
+        num_micro_batches: the micro-batches of the schedule. An update of 2BW takes the fewest of
+            them that divide their number, at least one for each rank, as the family does.
         caps_bytes: the memory limit of each rank; planners know one, the smallest.
 
     Raises:

@@ -34,7 +34,7 @@ class TwoBwMemory(NamedTuple):
     Attributes:
         weights: two versions.
         activations: that forwards save, of the micro-batches that are not recomputed.
-        inputs: of the stage, of all micro-batches in flight.
+        inputs: the bytes of the stage's inputs, over all micro-batches in flight.
         others: gradients and optimizer state, which are not in the paper's formula.
     """
 
@@ -56,13 +56,13 @@ class TwoBwChoice:
     Attributes:
         width: the number of pipelines side by side.
         depth: the number of stages of each.
-        profile: of the layers, with its size of a micro-batch.
+        profile: the profile of the layers, with its size of a micro-batch.
         recompute: True if all stages keep only their inputs.
-        micro_batches: of each pipeline for an update.
+        micro_batches: the micro-batches of each pipeline per update.
         partition: layers of each stage.
         time_us: per micro-batch of one pipeline.
         bound_by: the kind of the largest term, and its stage.
-        memory: of a rank.
+        memory: the memory of a rank.
     """
 
     width: int
@@ -213,7 +213,7 @@ def two_bw_memory(costs: Costs, *, recompute: bool) -> TwoBwMemory:
     """Return the memory of a rank by appendix A.1.2; the stages' means count, as it has them equal.
 
     Args:
-        costs: of the stages of one pipeline.
+        costs: the costs of the stages of one pipeline.
         recompute: True if all stages keep only their inputs.
     """
     stages, depth = costs.stages, costs.num_stages

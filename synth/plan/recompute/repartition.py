@@ -37,7 +37,7 @@ def solve_repartitioning(
     The problem of the result has the partition for which its bound holds.
 
     Args:
-        profile: of the problem's costs; None: keep the partition.
+        profile: the profile of the problem's costs; None: keep the partition.
         problem: with its partition.
         choice: the stages that recompute; None: chosen by trials.
         listeners: returns the listener for improvements on a partition.

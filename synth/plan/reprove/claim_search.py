@@ -24,7 +24,7 @@ class ClaimSearch:
     """Searches, within one time limit, for a proof of a claimed bound or a schedule below it.
 
     Attributes:
-        options: of every search; the time limit is for all of them together.
+        options: the options of every search; the time limit is for all of them together.
         witness_us: the value of a schedule below the claimed bound; None: none is known.
     """
 

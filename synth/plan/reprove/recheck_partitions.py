@@ -34,7 +34,7 @@ def recheck_all(
 
     Args:
         bounds: without any bound yet.
-        certificate: of the bound.
+        certificate: the certificate of the bound.
         claimed_us: the bound.
         options: the time limit, the workers and the seed.
         should_stop: asked often.

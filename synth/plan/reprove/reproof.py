@@ -17,7 +17,7 @@ class Reproof:
     """The outcome for a plan, and its scope.
 
     Attributes:
-        verdict: of the claim, as far as `holds_for` goes.
+        verdict: the verdict of the claim, as far as `holds_for` goes.
         reached_us: the bound that was proven here.
         holds_for: the schedules that the bound was proven for.
         on_trust: the part of the claim that is not verified here; None: all of it is verified.

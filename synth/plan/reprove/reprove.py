@@ -66,7 +66,7 @@ def reprove(
 
     Args:
         plan: a checked plan.
-        timeline: of its schedule.
+        timeline: the timeline of its schedule.
         options: the time limit, the workers and the seed.
         profile: that of the plan, for bounds of all partitions.
         stop: set it to end early with what is proven then.
@@ -206,7 +206,8 @@ class _Reproving:
         """Return the bound over every choice, its scope, and the part taken on trust.
 
         Args:
-            any_us: of every choice of stages, with the layers recomputed that the plan lists.
+            any_us: the bound of every choice of stages, with the layers recomputed that the plan
+                lists.
         """
         if self.profile is None:
             given = ", with its layers recomputed," if self.plan.recomputed_layers else ","

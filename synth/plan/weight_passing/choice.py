@@ -67,7 +67,7 @@ def travel_candidates(
         movements: the ways in which weights may travel.
         layout: the placement to use, such as `replicated:2`; None: those that the movement admits.
         num_ranks: number of ranks.
-        num_layers: of the model, which has at least one for each stage.
+        num_layers: the layers of the model, which has at least one for each stage.
         problem_on: makes the problem on a placement.
     """
     found: list[WeightPassingCandidate] = []

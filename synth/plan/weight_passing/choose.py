@@ -41,8 +41,8 @@ def solve_choosing_weights(
         travelling: problems whose weights travel, at least one.
         staying: placements whose weights stay with their stages; if there are any, data parallelism
             is one more choice.
-        profile: of the layers.
-        partitioning: of the model where weights stay.
+        profile: the profile of the layers.
+        partitioning: the partitioning of the model where weights stay.
         options: limits and seed.
         listener: makes the listener of a problem.
         stop: set it to get the best so far.

@@ -67,7 +67,7 @@ def costs_of_one(profile: Profile, sizes: Sequence[int], num_pipelines: int) -> 
     """Return the stage costs of one pipeline, whose stages keep and update their exact shares.
 
     Args:
-        profile: of whole layers.
+        profile: the profile of whole layers.
         sizes: the number of layers of each stage.
         num_pipelines: the pipelines side by side.
 
@@ -85,8 +85,8 @@ def problem_of_all(problem: Problem, profile: Profile, num_pipelines: int) -> Pr
     """Return the problem of all pipelines together, on the costs of whole layers.
 
     Args:
-        problem: of one pipeline, with a partition.
-        profile: of the layers, which share nothing and recompute nothing yet.
+        problem: the problem of one pipeline, with a partition.
+        profile: the profile of the layers, which share nothing and recompute nothing yet.
         num_pipelines: their number.
     """
     assert problem.partition is not None

@@ -40,7 +40,7 @@ def baselines_table(
     Args:
         contenders: the schedules.
         objective: the time that the rates are shares of.
-        width: of the window in characters; None: all columns are shown.
+        width: the width of the window in characters; None: all columns are shown.
     """
     factor, unit = size_unit(max(max(c.peak_bytes) for c in contenders))
     decimals = 3 if factor > 1 else 0

@@ -43,7 +43,7 @@ def gantt(
     Args:
         charts: the charts to draw; of several ("planned", "measured"), each rank's rows stand
             under each other.
-        width: of the whole picture, in characters.
+        width: the width of the whole picture, in characters.
         colour: colours instead of shades.
         excerpt: the part that is drawn; None: everything.
 

@@ -193,7 +193,7 @@ class Plan(Displayed, FileRecord):
         """Return the layers of a rank's stages, by stage, as a `Pipeline` takes them.
 
         Args:
-            rank: of the plan, from 0 on.
+            rank: the rank within the plan, from 0 on.
             layers: all layers of the model, in the order in which they were profiled. Those in
                 `recomputed_layers` are to be wrapped in activation checkpointing by the caller.
 

@@ -257,7 +257,7 @@ def lower(schedule: Schedule, costs: Costs, *, synchronous_step: bool = False) -
 
     Args:
         schedule: a schedule whose ops exist; `verify` checks the rest.
-        costs: of as many stages as the placement has.
+        costs: the costs of as many stages as the placement has.
         synchronous_step: every STEP waits for all ranks (a global gradient norm), as training
             without optimizer post-validation does; without effect where weights have versions.
 

@@ -121,8 +121,8 @@ def rank_by_rank(
     """Yield a bound from each rank; ranks share alike the time that the ranks before them leave.
 
     Args:
-        first_share: of the time, for rank 0. It waits longest for its first B, so memory binds
-            there first when caps are alike.
+        first_share: the share of the time for rank 0. It waits longest for its first B, so memory
+            binds there first when caps are alike.
         limit_s: for all ranks.
         prove: bounds by a rank within a limit; returns the bound and the seconds spent.
     """

@@ -53,7 +53,7 @@ def recheck(
     """Prove a bound of one partition from its certificate.
 
     Args:
-        problem: of the bound.
+        problem: the problem that the bound is for.
         claimed_us: the bound.
         options: time limit, workers and seed.
         should_stop: polled during each proof.

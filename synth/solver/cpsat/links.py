@@ -25,8 +25,8 @@ class LinkConstraints:
     Args:
         copies: the modelled ones.
         start: by op.
-        end: of an op of a copy.
-        fusions: of the copies whose B and W may be fused.
+        end: returns the end of an op of a copy.
+        fusions: the fusions of the copies whose B and W may be fused.
         far_us: no op starts later.
     """
 

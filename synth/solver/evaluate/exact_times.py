@@ -33,7 +33,7 @@ class ExactTimes:
 
     Args:
         orders: the programs, which the caller changes before a query.
-        objective: of `value_us`.
+        objective: the objective that `value_us` is for.
     """
 
     def __init__(self, orders: NumberedOrders, objective: Objective) -> None:

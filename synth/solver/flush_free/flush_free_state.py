@@ -55,10 +55,11 @@ class FlushFreeState:
 
     Attributes:
         best: the best verified schedule within the limits, None before the first.
-        lower_bound_us: of all orders.
+        lower_bound_us: the lower bound on all orders.
         closed_form_us: a bound of all orders, at most as large. The search of several micro-batches
             per period begins there: at the larger one itself its models are the hardest.
-        repeating_us: of orders that repeat with every micro-batch; infinity if none fits.
+        repeating_us: the lower bound on orders that repeat with every micro-batch; infinity if none
+            fits.
         ticks_per_us: ticks per microsecond; a tick is far below any gap that matters.
     """
 

@@ -51,7 +51,7 @@ def in_flight_us(flush_free: FlushFreeProblem, instance: Instance, index: int) -
 
     Args:
         flush_free: the rule of versions.
-        instance: of its problem, relaxed for fusion.
+        instance: the problem's instance, relaxed for fusion.
         index: the copy.
     """
     most = instance.headroom_in_forwards(index)

@@ -68,7 +68,7 @@ class FlushFreeModel:
 
         Args:
             flush_free: the rule of versions, and the bytes of the parameters.
-            instance: of its problem, under a memory model.
+            instance: the problem's instance, under a memory model.
             period: in ticks.
             ticks_per_us: all times are whole numbers of ticks.
             is_relaxed: round down what is no whole number, so that a refutation is a proof.

@@ -18,7 +18,7 @@ def with_versions(flush_free: FlushFreeProblem, whole: Instance) -> Iterator[Ins
 
     Args:
         flush_free: the rule of versions.
-        whole: of its problem, on ranks that hold one stage each.
+        whole: the instance of its problem, on ranks that hold one stage each.
     """
     copies = tuple(_updating(copy, flush_free.step_us(copy.stage)) for copy in whole.copies)
     stages = [whole[index].stage for (index,) in whole.held]

@@ -44,7 +44,7 @@ def stage_state_bound_us(
 
     Args:
         flush_free: the rule of versions.
-        instance: of its problem, relaxed for fusion.
+        instance: the problem's instance, relaxed for fusion.
         index: the copy.
         known_us: a known bound.
 
@@ -86,7 +86,7 @@ class _Graph:
     Attributes:
         source: the state before, by number.
         target: the state after.
-        cost_us: of the op.
+        cost_us: the cost of the op.
         count: 1 for B's, which count the micro-batches.
     """
 

@@ -48,8 +48,8 @@ class State(NamedTuple):
     Attributes:
         in_flight: oldest first.
         waiting: micro-batches that wait for their W.
-        phase: of stashed weights 1 if an update has replaced the version that the youngest in
-            flight read, else 0; of 2BW the number of B's done, modulo k.
+        phase: with stashed weights 1 if an update has replaced the version that the youngest in
+            flight read, else 0; with 2BW the number of B's done, modulo k.
     """
 
     in_flight: tuple[InFlight, ...]
@@ -151,9 +151,9 @@ class StageStates:
         copy: its stage copy, relaxed for fusion.
         headroom: bytes above the static ones.
         most: the most micro-batches in flight that memory allows without versions.
-        version_bytes: of the parameters.
+        version_bytes: the bytes of the parameters.
         every: micro-batches of an update.
-        rule: of the versions.
+        rule: the rule of the versions.
     """
 
     copy: StageCopy
@@ -171,7 +171,7 @@ class StageStates:
 
         Args:
             flush_free: the rule of versions.
-            instance: of its problem, relaxed for fusion.
+            instance: the problem's instance, relaxed for fusion.
             index: a copy that is alone on its rank.
         """
         most, headroom = instance.headroom_in_forwards(index), instance.headroom_of(index)

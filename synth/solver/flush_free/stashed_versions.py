@@ -43,7 +43,7 @@ class StashedVersions:
         Args:
             cp: the model.
             flush_free: the rule of versions, and the bytes of the parameters.
-            instance: of its problem.
+            instance: the problem's instance.
             runs: the runs of an op of a rank before one of another op, less those of the latter.
             most: the largest absolute value of any `runs`.
         """

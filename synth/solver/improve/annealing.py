@@ -46,7 +46,7 @@ class Annealing:
 
     Args:
         problem: with caps.
-        seed: of all random choices.
+        seed: the seed of all random choices.
         found_by: the name under which candidates are reported.
     """
 

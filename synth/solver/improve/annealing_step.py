@@ -22,7 +22,7 @@ class AnnealingStep:
         """Anneal for a share of the remaining time; a deterministic search counts moves instead.
 
         Args:
-            share: of the remaining time.
+            share: the share of the remaining time.
             is_brief: end after as much effort without a gain as it took to find the last one.
         """
         best, budget = self.state.best, self.state.budget

@@ -65,7 +65,7 @@ def extend(
     They keep the instance's caps if the given orders do.
 
     Args:
-        instance: of the given orders.
+        instance: the instance of the given orders.
         count: at least one.
         should_stop: polled between trials; the orders found by then are returned.
     """

@@ -48,8 +48,8 @@ class Improver(Protocol):
         """Offer schedules to the state of the search; a second run continues the first.
 
         Args:
-            share: of the remaining time. Improvers that take little time, or know by themselves
-                how much they are worth, may ignore it.
+            share: the share of the remaining time. Improvers that take little time, or know by
+                themselves how much they are worth, may ignore it.
             is_brief: end where little is gained, because other steps follow.
         """
         ...

@@ -12,7 +12,7 @@ class Tails:
     """The longest paths through an order, for the period less the start of the rank's time.
 
     Attributes:
-        weight: of this span in the objective.
+        weight: the weight of this span in the objective.
         from_start_us: by op, from its start.
         behind_rank_us: by rank, from the end of its last op.
         behind_copy_us: from the end of the last W's of stages whose gradients are reduced.

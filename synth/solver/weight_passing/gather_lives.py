@@ -31,7 +31,7 @@ def find_lives(
     """Yield the values that take memory, with the slots of their maker and of their readers.
 
     Args:
-        effects: of the ops, with rounds for micro-batches.
+        effects: the effects of the ops, with rounds for micro-batches.
         cells: all stages and rounds.
         at: by op and slot, 1 if it stands there.
         split: 1 for the cells with B and W, not BW.

@@ -37,7 +37,7 @@ class WeightPassingProblem:
 
     Attributes:
         problem: on a placement that holds a copy of all stages on each rank.
-        movement: of the weights.
+        movement: the movement of the weights.
     """
 
     problem: Problem

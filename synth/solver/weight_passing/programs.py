@@ -19,11 +19,11 @@ def make_schedule(
     """Place the visits of each rank's order, and number micro-batches and visits.
 
     Args:
-        table: of the problem.
-        orders: of each rank, or one for all.
+        table: the table of the problem.
+        orders: the order of each rank, or one for all.
         placing: the choices by which visits are placed.
-        headrooms: of each rank. All ranks place visits as the one with the least does: on a ring
-            they hand each visit on, and collectives stand in one order.
+        headrooms: the headroom of each rank. All ranks place visits as the one with the least does:
+            on a ring they hand each visit on, and collectives stand in one order.
     """
     travel = table.travel
     headroom = None if headrooms is None else min(headrooms)

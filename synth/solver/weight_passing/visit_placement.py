@@ -30,8 +30,9 @@ class Placing:
         most_open: the most stages whose weights are on a rank at once; None: as many as fit.
         scatter_every: the number of W's of a stage after which its gradient is reduced. Whole
             gradients (ZeRO-1) are reduced once, whatever it says.
-        gathers_first: of collectives at one place, all-gathers come before reduce-scatters.
-        buffering: of the schedule.
+        gathers_first: True if all-gathers come before reduce-scatters among collectives at one
+            place.
+        buffering: the buffering of the schedule.
         sharded: the state that homes alone keep.
         reserve_bytes: room that visits leave.
     """
@@ -121,8 +122,8 @@ def with_visits(
     """Put UNSHARDs and REDUCE_GRADs into an order; their numbers count the visits of a stage.
 
     Args:
-        table: of the problem.
-        order: of the ops of a rank.
+        table: the table of the problem.
+        order: the order of a rank's ops.
         placing: the choices.
         headroom: bytes for all that is not static; None: no limit.
     """

@@ -46,7 +46,7 @@ class PrivateGroups:
 
         Args:
             store: a store for this pipeline alone, in which ranks find each other.
-            rank: of the pipeline, as all ranks here.
+            rank: this rank of the pipeline; all ranks here are the pipeline's.
             timeout_s: the time limit of waits in a group.
             noun: the word for a rank in messages.
         """

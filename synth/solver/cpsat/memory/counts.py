@@ -20,7 +20,7 @@ class Counts:
 
     Args:
         start: by op.
-        end: of an op of a copy.
+        end: returns the end of an op of a copy.
         place: by op, its place in a known order, as a hint.
     """
 

@@ -47,8 +47,8 @@ class SizeBandit:
     """Chooses sizes by their rates; each size gets a minimum of the effort.
 
     Args:
-        value_us: of the first solution.
-        num_ops: of the whole problem.
+        value_us: the value of the first solution.
+        num_ops: the number of ops of the whole problem.
     """
 
     def __init__(self, window_sizes: Sequence[WindowSize], value_us: int, num_ops: int) -> None:

@@ -72,7 +72,7 @@ class Window:
 
     Args:
         earliest_start: the whole schedule.
-        tails: of each span that counts.
+        tails: the tails of each span that counts.
         required: see `required_by`.
         ops: the run.
         free: ranks whose order may change.

@@ -33,7 +33,7 @@ class WindowStep:
         """Search for a share of the remaining time; a deterministic search counts effort.
 
         Args:
-            share: of the remaining time.
+            share: the share of the remaining time.
             is_brief: end when neither windows nor moves have gained for a while.
         """
         budget = self.context.state.budget

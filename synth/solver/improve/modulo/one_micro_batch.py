@@ -75,7 +75,7 @@ def find(
     Args:
         period_share: the period, as a multiple of the largest work of a rank: 1 has no bubble.
         seconds: CP-SAT's deterministic seconds.
-        ticks: of the largest work of a rank for one micro-batch.
+        ticks: the ticks of the largest work of a rank for one micro-batch.
     """
     model = OneMicroBatchModel(instance, period_share, ticks)
     return model.solve(seconds, seed, workers, should_stop)

@@ -77,7 +77,7 @@ class OneMicroBatchModel:
         Args:
             instance: gives times, memory and the caps; no caps if static bytes are given.
             period_share: the period, as a multiple of the largest work of a rank.
-            ticks: of the largest work of a rank for one micro-batch.
+            ticks: the ticks of the largest work of a rank for one micro-batch.
             static_bytes: by rank, to minimise the limit (`least`); None: the caps stand.
         """
         self.instance, self.static_bytes = instance, static_bytes
