@@ -19,7 +19,7 @@ Ranks = ProcessGroup | DeviceMesh | InProcessGroup
 
 @dataclass(frozen=True)
 class PipelineGroups:
-    """Both groups at once: failures are announced to the ranks of both, and explained by either."""
+    """Both groups of a rank: failures are announced to both, and explained by either."""
 
     pipeline: Group | InProcessGroup
     peers: Group | InProcessGroup | None

@@ -1,4 +1,4 @@
-"""Calls that all ranks of a pipeline make together: an error of one ends it on all of them."""
+"""Calls that all ranks of a pipeline make together: an error on one rank ends the call on all."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -11,7 +11,7 @@ Scale = Callable[[Tensor], Tensor]
 
 
 def scale_of(scaler: GradScaler | None, num_ranks: int, *, has_stepper: bool) -> Scale | None:
-    """Return the function that scales gradients where backwards start; None: they stay.
+    """Return the function that scales the gradient with which a backward starts; None: no scaling.
 
     Args:
         scaler: None or disabled: no scaling.

@@ -41,12 +41,12 @@ class PipelineOptions:
             schedule's rank r.
         loss: the loss function of the last stage's output and the targets; None: the last stage's
             module takes the targets as its last argument and returns the loss itself.
-        tied: parameters that this rank shares with others, under names common to all of them (an
+        tied: parameters that this rank shares with others, by names common to all of them (an
             embedding and a head): they start equal and their gradients are added up.
-        data_parallel: the processes that hold the same stages in pipelines side by side: a process
-            group, or the other dimension of the mesh. They start with equal parameters and
-            buffers, and gradients become the average over all pipelines, each stage's from its
-            last backward on. None: there is one pipeline, or the stages are wrapped in
+        data_parallel: the processes that hold the same stages in the data-parallel pipelines: a
+            process group, or the other dimension of the mesh. They start with equal parameters and
+            buffers, and gradients are averaged over all pipelines, those of a stage right after its
+            last backward. None: there is one pipeline, or the stages are wrapped in
             DistributedDataParallel or FSDP2.
         on_gradients: called with a stage's number after its last backward of a step that updates,
             to start a reduction of the caller's. Sums over copies, tied parameters and
@@ -62,8 +62,8 @@ class PipelineOptions:
         look_ahead: while the next op waits for a receive, one of this many ops after it may run if
             its inputs are there and the memory limit allows it (see synth.schedule.look_ahead); 0:
             the plan's order. It needs a plan, or a schedule that is lowered on its costs.
-        caps_bytes: the ranks' memory limits for `look_ahead` if the schedule is no plan, which has
-            them; None: each rank's planned peak.
+        caps_bytes: the ranks' memory limits for `look_ahead` if the schedule is not a plan, which
+            contains them; None: each rank's planned peak.
     """
 
     group: Ranks | None = None

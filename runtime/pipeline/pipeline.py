@@ -108,9 +108,9 @@ class Pipeline:
     def updated(self) -> Mapping[int, nn.Module]:
         """By stage the module whose parameters this rank's optimizer updates.
 
-        These are the stages' modules. If weights travel, they are those of the stages that have
-        their home here; of a stage that several ranks share, it is a module of flat parameters, an
-        equal share of the stage's on each of them; of one that the host keeps, it is one of flat
+        These are the stages' modules. With weight passing they are those of the stages that have
+        their home here. If several ranks share a stage, its module has flat parameters, an equal
+        share of the stage's on each of them. If the host keeps a stage, its module has flat
         parameters in the host's memory.
         """
         kept = self._connections.kept
@@ -150,7 +150,7 @@ class Pipeline:
 
     @property
     def delays(self) -> dict[int, int]:
-        """By stage of this rank, the most updates by which its gradients are late."""
+        """By stage of this rank, the largest delay of its gradients, in updates."""
         facts = version_facts(self.lowered)
         return {stage: facts[stage].delay for stage in self.stages}
 

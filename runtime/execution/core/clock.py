@@ -1,7 +1,7 @@
 """Times of ops and of waits for transfers: host clock on CPU, events on CUDA.
 
-Recording never synchronises the device. It can be switched off for all but one step in N; then one
-test per op is left.
+Recording never synchronises the device. It can be switched off for all but one step in N; the other
+steps then cost one test per op.
 """
 
 import resource
@@ -67,10 +67,10 @@ class OpClock:
         if not self.recording:
             yield
             return
-        slept, start = self._times_slept(), self._now()
+        slept, start = self._voluntary_switches(), self._now()
         yield
         end = self._now()
-        blocked = None if slept is None else self._times_slept() != slept
+        blocked = None if slept is None else self._voluntary_switches() != slept
         self._waits.append((communication, start, end, blocked))
 
     @property
@@ -103,11 +103,11 @@ class OpClock:
             blocked = end - start >= _ASKING_US
         return Wait(communication, round(start), round(end), blocked)
 
-    def _times_slept(self) -> int | None:
-        """The number of times that this thread gave up its processor to wait; None: unknown.
+    def _voluntary_switches(self) -> int | None:
+        """The number of voluntary context switches of this thread; None: unknown.
 
         On a busy machine a wait may take long because the thread was preempted, although its data
-        had arrived.
+        had arrived. Preemption is an involuntary switch and is not counted.
         """
         if self._on_cuda or _THREAD is None:
             return None

@@ -33,7 +33,7 @@ def forward_only(lowered: Lowered) -> Lowered:
 
 
 def _forwards(ops: Sequence[Op]) -> list[Op]:
-    """The F's of a rank, and where weights travel, the beginnings and ends of their visits."""
+    """The F's of a rank and, with weight passing, the beginnings and ends of visits."""
     reads: dict[tuple[int, int], bool] = {}
     found: list[Op] = []
     for op in reversed(ops):

@@ -48,7 +48,7 @@ class StepTable:
         self.leaving = [None] * num_slots
 
     def clear(self) -> None:
-        """Drop everything of a step that is over."""
+        """Drop everything of a step that has ended."""
         self.begin(Batch(), (), {}, _NO_TERMS, 0)
 
     @property

@@ -1,4 +1,4 @@
-"""Traced steps: which steps of a run are recorded, and the logs of them."""
+"""Traced steps of a run: their choice and their logs."""
 
 from collections import deque
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from synth.schedule.measured.rank_log import RankLog
 
 from .clock import OpClock
 
-# The most traced steps that are kept; of a long run these are the last ones.
+# The number of traced steps that are kept, the last ones of a long run.
 MOST_STEPS = 64
 
 

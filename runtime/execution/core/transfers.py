@@ -1,6 +1,6 @@
-"""The transfers of a rank's program: posted, started and waited for, each in the slot of its value.
+"""The transfers of a rank's program, each in the slot of its value: post, start and wait.
 
-A rank's receive buffers are allocated here, when the receive is posted.
+A receive's buffers are allocated here, when the receive is posted.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class RankTransfers:
         Args:
             channels: opened for the schedule's transfers.
             moves: knows the shapes of saved activations that move.
-            travel: sends and receives weights and sums; None: weights stay.
+            travel: sends and receives weights and accumulated gradients; None: weights stay.
             slots: the slots of the table's values.
             table: shared by all steps.
             device: the device of all tensors.
@@ -51,11 +51,11 @@ class RankTransfers:
         return partial(run[instruction.action], self._slots.number(transfer.value), transfer)
 
     def complete(self, half_open: HalfOpenTransfers) -> None:
-        """Complete what is under way, as ops are undone; transfers cannot be.
+        """Complete the transfers in flight, which cannot be undone as ops can.
 
-        The half-open ones get their other end, with arbitrary contents. Sends start before anything
-        is waited for, so that no two ranks wait for each other. Receives are waited for one by one,
-        which takes the memory of one of them.
+        The missing end of each half-open transfer is started, with arbitrary contents. Sends start
+        before any wait, so that no two ranks wait for each other. Receives are waited for one by
+        one, so that only one of them takes memory.
         """
         step = self._table
         open_ones = [pending for pending in step.leaving if pending is not None]

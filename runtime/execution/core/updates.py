@@ -40,7 +40,7 @@ class Updates:
             ops: the ops of the rank, in order.
             stages: its stages, by number.
             table: shared by all steps.
-            travel: brings the sums of gradients; None: weights stay.
+            travel: delivers the accumulated gradients; None: weights stay.
             reducer: see `Executor`, as for the next two.
             data_parallel: averages gradients.
             on_gradients: called with a stage's number.
@@ -74,7 +74,7 @@ class Updates:
             self._before_update()
 
     def compile_step(self, op: Op) -> Callable[[], None]:
-        """Return a STEP as a function; it updates the stages assigned to this op, maybe none."""
+        """Return a STEP as a function, which updates the stages assigned to this op, if any."""
         return partial(self._optimizer_steps, self._updates_at.get(op, ()))
 
     def _complete(self, stage: int, run: Callable[[], None]) -> None:
@@ -117,8 +117,8 @@ def _updating_steps(ops: Sequence[Op], *, at_last: bool) -> dict[Op, tuple[int, 
 
     Args:
         ops: the ops of a rank.
-        at_last: True if sums arrive until the last STEP, which then updates all stages, as the
-            global norm needs all of them.
+        at_last: True if gradients arrive until the last STEP. It then updates all stages, because
+            the global norm needs all gradients.
     """
     steps = [op for op in ops if op.kind == OpKind.STEP]
     first = {op.stage: op for op in reversed(steps)}

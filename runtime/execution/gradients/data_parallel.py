@@ -1,14 +1,14 @@
-"""Data parallelism: gradients of plain stages, averaged over pipelines that run side by side.
+"""Data parallelism: gradients of plain stages, averaged over the data-parallel pipelines.
 
-A stage's average starts right after its last backward, while the rank continues computing, and is
-waited for before the rank's first STEP:
+The all-reduce of a stage starts right after its last backward, while the rank continues computing,
+and is waited for before the rank's first STEP:
 
     compute   | B2 of stage 1 | W2 | B2 of stage 0 | W2 | STEP
     average                        [==== stage 1 ====]  [= stage 0 =]
 
 Gradients that copies of a stage or tied parameters add up within the pipeline are averaged after
-that sum. All pipelines run the same program, so their collectives come in the same order. A rank
-never waits for an op that its peers run behind the same place, so they cannot deadlock.
+that sum. All pipelines run the same program, so their collectives start in the same order. A rank
+never waits for an op that its peers run after the same place, so they cannot deadlock.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from .layout import GradientLayout
 
 
 class DataParallel:
-    """One rank's part in averaging gradients with its peers: the same rank of other pipelines."""
+    """Averages one rank's gradients with those of its peers, the same rank of other pipelines."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
-"""Gradients that a B computes itself, set aside until its W adds them.
+"""Weight gradients that a B computes itself, kept apart until its W adds them.
 
-A split backward leaves some gradients to B, such as those of norms. Without a flush B may run ahead
-of the update of the batch before, whose gradients are still added up; only W and BW are kept behind
-that update (`verify_versions`). What such a B adds would be used one update too early.
+A split backward leaves some weight gradients to B, such as those of norms. Without a flush B may
+run ahead of the update of the previous batch, whose gradients are still accumulating; only W and BW
+always follow that update (`verify_versions`). If B added its gradients, they would be used one
+update too early.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from ...split.task import accumulate
 
 @contextmanager
 def capture_gradients(parameters: Sequence[Tensor], found: dict[int, Tensor]) -> Iterator[None]:
-    """Within it backwards make gradients of their own, which are put into `found` by index."""
+    """Within the block, collect the gradients of backwards in `found`, by parameter index."""
     before = [parameter.grad for parameter in parameters]
     set_gradients(parameters, [None] * len(before))
     try:
@@ -40,16 +41,16 @@ def set_gradients(parameters: Sequence[Tensor], gradients: Iterable[Tensor | Non
 
 
 class EarlyGradients:
-    """Sets aside the gradients of B's in the stages of a rank that have one ahead of an update.
+    """Keeps the gradients of B's apart, in the stages of a rank that have a B ahead of an update.
 
-    There all B's do, so that gradients are added up in the order of the W's. Plans do not count
-    what is set aside.
+    In these stages this holds for every B, so that gradients accumulate in the order of the W's.
+    Plans do not count the gradients that are kept apart.
     """
 
     def __init__(
         self, lowered: Lowered, rank: int, parameters: Mapping[int, Sequence[Tensor]]
     ) -> None:
-        """Find the stages, of which `parameters` has the trainable parameters."""
+        """Find the stages; `parameters` has the trainable parameters of each."""
         assert lowered.versions is not None
         self._parameters = parameters
         self._aside: dict[Op, dict[int, Tensor]] = {}
@@ -61,7 +62,7 @@ class EarlyGradients:
         }
 
     def running(self, op: Op, work: Callable[[], None]) -> Callable[[], None]:
-        """Return the work of an op: of a B without what it adds, of a W with that."""
+        """Return the work of an op; W also adds the gradients that were kept apart at its B."""
         if op.stage not in self._stages or op.kind not in (OpKind.B, OpKind.W):
             return work
         run = self._set_aside if op.kind == OpKind.B else self._add

@@ -1,4 +1,4 @@
-"""One direction between a rank and its host's memory: copies one after another, asynchronously."""
+"""One direction of a host link: a queue of asynchronous copies."""
 
 import threading
 import weakref
@@ -12,23 +12,23 @@ from torch import Tensor
 from .boundary import Tensors
 
 
-class Done(Protocol):
-    """The end of a copy."""
+class PendingCopy(Protocol):
+    """A copy in flight."""
 
     def wait(self) -> None:
-        """Return when the copy is over, or make the device's stream wait for it."""
+        """Return when the copy has ended, or make the device's stream wait for it."""
         ...
 
-    def settle(self) -> None:
-        """Return when the copy is over, so that this thread may read and write both ends."""
+    def synchronize(self) -> None:
+        """Return when the copy has ended, so that this thread may read and write both ends."""
         ...
 
 
 class Lane(Protocol):
-    """One direction: makes copies one after another, and the caller does not wait."""
+    """One direction of a host link, which makes copies one after another in the background."""
 
-    def copy(self, sources: Tensors, targets: Tensors, after: Done | None) -> Done:
-        """Start a copy that begins when `after` is over; both tuples must live until it ends."""
+    def copy(self, sources: Tensors, targets: Tensors, after: PendingCopy | None) -> PendingCopy:
+        """Queue a copy that begins when `after` has ended; both tuples must live until its end."""
         ...
 
 
@@ -39,8 +39,8 @@ class StreamLane:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def copy(self, sources: Tensors, targets: Tensors, after: Done | None) -> Done:
-        """Enqueue a copy behind the work of the compute stream, which may use the device's tensors.
+    def copy(self, sources: Tensors, targets: Tensors, after: PendingCopy | None) -> PendingCopy:
+        """Enqueue a copy after the work of the compute stream, which may use the device's tensors.
 
         `wait` makes the compute stream wait for the copy.
         """
@@ -51,10 +51,10 @@ class StreamLane:
                 after.wait()
             for source, target in zip(sources, targets, strict=True):
                 target.copy_(source, non_blocking=True)
-        return _StreamDone(self._device, stream.record_event())
+        return _StreamCopy(self._device, stream.record_event())
 
 
-class _StreamDone:
+class _StreamCopy:
     """A copy on another stream."""
 
     def __init__(self, device: torch.device, event: torch.cuda.Event) -> None:
@@ -65,7 +65,7 @@ class _StreamDone:
         """Make the device's current stream wait for the copy; the host does not wait."""
         torch.cuda.current_stream(self._device).wait_event(self._event)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Let the host wait for the copy."""
         self._event.synchronize()
 
@@ -74,24 +74,24 @@ class ThreadLane:
     """Copies within the memory of a machine, by one thread."""
 
     def __init__(self, name: str) -> None:
-        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
+        self._orders: SimpleQueue[_QueuedCopy | None] = SimpleQueue()
         threading.Thread(target=_work, args=(self._orders,), name=name, daemon=True).start()
         weakref.finalize(self, self._orders.put, None)
 
-    def copy(self, sources: Tensors, targets: Tensors, after: Done | None) -> Done:
+    def copy(self, sources: Tensors, targets: Tensors, after: PendingCopy | None) -> PendingCopy:
         """Queue a copy."""
-        order = _Order(list(zip(sources, targets, strict=True)), after)
+        order = _QueuedCopy(list(zip(sources, targets, strict=True)), after)
         self._orders.put(order)
         return order
 
 
-class _Order:
+class _QueuedCopy:
     """A queued copy.
 
     It drops the tensors before it reports its end, so that the waiting thread frees their memory.
     """
 
-    def __init__(self, pairs: list[tuple[Tensor, Tensor]], after: Done | None) -> None:
+    def __init__(self, pairs: list[tuple[Tensor, Tensor]], after: PendingCopy | None) -> None:
         self._pairs = pairs
         self._after = after
         self._over = threading.Event()
@@ -107,8 +107,8 @@ class _Order:
         if self._error is not None:
             raise self._error
 
-    def settle(self) -> None:
-        """As `wait`."""
+    def synchronize(self) -> None:
+        """Like `wait`."""
         self.wait()
 
     def carry_out(self) -> None:
@@ -128,6 +128,6 @@ def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
         np.copyto(target.numpy(), source.numpy())  # releases the GIL
 
 
-def _work(orders: "SimpleQueue[_Order | None]") -> None:
+def _work(orders: "SimpleQueue[_QueuedCopy | None]") -> None:
     while (order := orders.get()) is not None:
         order.carry_out()

@@ -1,4 +1,4 @@
-"""The link between a rank and its host's memory: activations, weights and gradients move over it.
+"""The link between a rank and its host's memory, for activations, weights and gradients.
 
 The two directions run concurrently with each other and with compute; each makes one move after
 another. A move back starts when it has been requested and the move out has ended:
@@ -7,9 +7,9 @@ another. A move back starts when it has been requested and the move out has ende
     out             [== 0 ==][== 1 ==]
     back                                [== 0 ==]
 
-The copies are not part of any rank's memory (`host_memory`); theirs is reused in each step.
-Weights that the host keeps (`host_stage`) come in the direction `back`, and the sums of their
-gradients leave in the direction `out`.
+The host's copies do not count as memory of any rank (`host_memory`); their buffers are reused in
+each step. Weights that the host keeps (`host_stage`) come in the direction `back`, and their
+accumulated gradients leave in the direction `out`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ from synth.schedule.ops import ValueKind
 
 from ..weights.host_stage import HostStage
 from .boundary import Tensors
-from .copy_lane import Done, Lane, StreamLane, ThreadLane
+from .copy_lane import Lane, PendingCopy, StreamLane, ThreadLane
 from .host_memory import HostMemory, host_memory
 
 
@@ -44,25 +44,25 @@ class HostMove(NamedTuple):
 
 @dataclass(eq=False)
 class _HostBuffer:
-    """A buffer in the host's memory; it may be written again when `free` is over."""
+    """A buffer in the host's memory; it may be written again when `free` has ended."""
 
     memory: Tensor
-    free: Done | None = None
+    free: PendingCopy | None = None
 
 
 @dataclass(eq=False)
 class _HostCopy:
-    """A move's copy in the host's memory, complete when `done` is over."""
+    """A move's copy in the host's memory, complete when `done` has ended."""
 
     buffer: _HostBuffer
     parts: Tensors
-    done: Done
+    done: PendingCopy
 
 
 class _Moving:
-    """A move under way."""
+    """A move in flight."""
 
-    def __init__(self, done: Done, tensors: Tensors) -> None:
+    def __init__(self, done: PendingCopy, tensors: Tensors) -> None:
         self._done = done
         self._tensors = tensors
 

@@ -1,11 +1,11 @@
-"""The saved activations of a micro-batch that moves: recorded by hooks, taken, put back.
+"""Saved activations that leave a rank and come back: recorded by hooks, taken, and put back.
 
     F   autograd saves a handle in place of each tensor, and the handle holds the tensor
     O   handles drop their tensors; the storages behind them are taken, each once
     B   handles get views of the storages that came back, which nothing else holds
 
-The stage's input and output stay, because they are values of their own. So do tensors that others
-hold too, such as parameters and tables that a module keeps between forwards.
+The stage's input and output stay, because they are values of their own. So do tensors that are
+referenced elsewhere, such as parameters and tables that a module keeps between forwards.
 """
 
 import weakref

@@ -1,4 +1,4 @@
-"""The input of R besides F's own: the state of the random numbers that F drew from."""
+"""The input of R in addition to F's: the states of the random generators before F."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

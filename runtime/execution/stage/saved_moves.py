@@ -57,7 +57,7 @@ class Moves:
         return partial(self._offload, op, self._slots.of(ValueKind.MOVED_OUT, op.stage, op))
 
     def expect(self, op: Op) -> Work:
-        """Return K or L as a function: only their transfers do anything."""
+        """Return K or L as a function that does nothing, because transfers do their work."""
         return lambda: None
 
     def give(self, op: Op) -> Work:

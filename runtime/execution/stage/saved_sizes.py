@@ -1,7 +1,8 @@
 """The sizes of saved activations that move to another rank, so that it can allocate buffers.
 
-The owner of a stage knows them once it has saved the activations, but the other rank needs them
-before. Therefore a forward of each kind is run once, with its graph, and its rank sends the sizes.
+The owner of a stage knows the sizes once it has saved the activations, but the other rank needs
+them earlier. Therefore a forward of each kind is run once, with its graph, and its rank sends the
+sizes.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

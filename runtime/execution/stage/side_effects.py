@@ -1,4 +1,4 @@
-"""Undoes what a trial leaves in a module: attributes, buffers, and tensors in caches."""
+"""Restores a module after a trial run: its attributes, its buffers, and tensors in caches."""
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator

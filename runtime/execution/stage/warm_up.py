@@ -67,7 +67,7 @@ class WarmUp:
             rank: this one.
             stages: its stages, by number.
             device: the device of all tensors.
-            present: by stage a context in which its parameters have memory, if they travel.
+            present: by stage with weight passing, a context in which its parameters have memory.
         """
         self.active = False
         self._stages = stages

@@ -39,7 +39,7 @@ class Rendezvous:
         until, pause_s = time.monotonic() + self._timeout_s, _SHORTEST_S
         while not self._store.check(list(keys.values())):
             cause = self.failure()
-            # A rank that failed behind this place came here before: then all may have come now.
+            # A rank that failed after this place had come here, so all may have come by now.
             if cause is not None and self._missing(keys):
                 raise RunFailure(f"{self._noun} {self._rank} cannot continue: {cause}")
             missing = self._missing(keys) if time.monotonic() > until else []

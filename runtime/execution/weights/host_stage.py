@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 import torch
 
 from ..stage.boundary import Tensors
-from ..stage.copy_lane import Done, Lane
+from ..stage.copy_lane import Lane, PendingCopy
 from ..stage.host_memory import host_memory
 from .flat_layout import ParameterLayout
 
@@ -44,16 +44,16 @@ class HostStage:
         for gradient in self.gradients:
             gradient.zero_()
         self._sums = {number: layout.gradients.within(memory) for number in sums}
-        self._arriving: list[tuple[Tensors, Done]] = []
-        self._reading: list[Done] = []
+        self._arriving: list[tuple[Tensors, PendingCopy]] = []
+        self._reading: list[PendingCopy] = []
 
-    def load(self, buffers: Tensors, lane: Lane) -> Done:
+    def load(self, buffers: Tensors, lane: Lane) -> PendingCopy:
         """Start copying the weights into the buffers of a visit."""
         done = lane.copy(_bytes(self.weights), _bytes(buffers), None)
         self._reading.append(done)
         return done
 
-    def store(self, sums: Tensors, number: int, lane: Lane) -> Done:
+    def store(self, sums: Tensors, number: int, lane: Lane) -> PendingCopy:
         """Start copying a rank's gradient sum to its place."""
         place = self._sums[number]
         done = lane.copy(_bytes(sums), _bytes(place), None)
@@ -64,13 +64,13 @@ class HostStage:
         """Wait for the sums that are on their way, and return each of them once."""
         while self._arriving:
             place, done = self._arriving.pop(0)
-            done.settle()
+            done.synchronize()
             yield place
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until nothing reads the weights, so that they may be changed."""
         while self._reading:
-            self._reading.pop().settle()
+            self._reading.pop().synchronize()
 
 
 def _bytes(buffers: Tensors) -> Tensors:

@@ -210,7 +210,7 @@ class KeptStage:
         if self.host is not None:
             for sums in self.host.arrived():
                 self.add(sums)
-            self.host.settle()
+            self.host.synchronize()
 
     @torch.no_grad()
     def clear_other_shares(self) -> None:

@@ -127,7 +127,7 @@ class WeightPassing:
         self._sends.end()
         for kept in self._kept.values():
             if kept.host is not None:
-                kept.host.settle()
+                kept.host.synchronize()
 
     def forget(self) -> None:
         """Drop everything of a step that failed."""

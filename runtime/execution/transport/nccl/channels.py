@@ -54,12 +54,12 @@ class NcclChannels:
             torch.cuda.synchronize(device)
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
-        """Enqueue on the link's communicator, behind the compute that made the tensors."""
+        """Enqueue on the link's communicator, after the compute that made the tensors."""
         link = self._links[transfer.source, transfer.target]
         return DirectTransfer([link.send([t], 1, 0) for t in tensors], tensors)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
-        """Enqueue on the link's communicator; later receives of this link queue behind it."""
+        """Enqueue on the link's communicator; later receives of this link wait for this one."""
         link = self._links[transfer.source, transfer.target]
         return DirectTransfer([link.recv([b], 0, 0) for b in buffers], buffers)
 

@@ -132,7 +132,7 @@ class NcclGroups:
         """End all transfers in flight on this rank, without raising their errors.
 
         All communicators are aborted at the same time, because one may wait for another. An abort
-        that takes too long is left behind.
+        that takes too long is not waited for.
         """
         groups = list(self._made.values())
         self._made.clear()
