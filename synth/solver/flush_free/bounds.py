@@ -1,10 +1,11 @@
-"""Lower bounds of the time of a micro-batch without a flush, for every order.
+"""Lower bounds on the time per micro-batch without a flush, for every order.
 
 They are the resource bound of modulo scheduling (Rau 1994), and Little's law with versions: if at
-most K micro-batches are in flight on a stage, one of them ends at most every 1/K-th of its latency.
-That is a closed form (`in_flight_bounds`), or takes all states of a stage (`stage_state_bound`).
+most K micro-batches are in flight on a stage, the time per micro-batch is at least the latency over
+K. The latter is evaluated in closed form (`in_flight_bounds`) or over all states of a stage
+(`stage_state_bound`).
 
-Orders are those in which every stage takes its micro-batches in their order.
+The bounds hold for orders in which every stage takes its micro-batches in their order.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 
 
 def any_order_us(flush_free: FlushFreeProblem) -> float:
-    """The largest bound, in microseconds of a micro-batch."""
+    """The largest bound, in microseconds per micro-batch."""
     instance = relaxed_for_fusion(flush_free.problem)
     largest_us = closed_form_us(flush_free)
     for index in _alone(instance):
@@ -26,7 +27,7 @@ def any_order_us(flush_free: FlushFreeProblem) -> float:
 
 
 def closed_form_us(flush_free: FlushFreeProblem) -> float:
-    """The largest bound in closed form, in microseconds of a micro-batch."""
+    """The largest bound in closed form, in microseconds per micro-batch."""
     instance = relaxed_for_fusion(flush_free.problem)
     return max(
         *_works_us(flush_free, instance),

@@ -1,4 +1,4 @@
-"""Lower bounds of the time of a micro-batch on a rank that holds one stage, by what is in flight.
+"""Lower bounds on the time per micro-batch by the number in flight, for a rank with one stage.
 
 **Little's law.** A micro-batch is in flight from the start of its F to the end of its B, at least
 L = F + round trip + B. So over a long time t with M micro-batches the integral of N, the number in
@@ -16,7 +16,8 @@ micro-batch in flight at an update has read a version that the update or an earl
 and that its B reads, so the version is stashed. Hence at most n₁ are in flight during each W and
 update, be it none at all, and E ≥ (w + u) Δ.
 
-There is more. Take the B's between two updates, g ≥ 1 of them. No W runs between them, so before
+The bound can be strengthened. Take the B's between two updates, g ≥ 1 of them. No W runs between
+them, so before
 the r-th of these B's r − 1 or more micro-batches wait for their W's. Let y be the most that may
 wait, with no version stashed and more than n₁ in flight.
 (a) If some are in flight at the first update, a version is stashed until their B's have ended. So
@@ -37,9 +38,9 @@ two. In a batch
     y − 1 W's, if y ≥ 1, do, too.
 Hence k E ≥ Δ (u k + B max(0, k − y) + w (k − max(0, min(k, y) − 1))).
 
-A fused BW is a B and a W right after it, see `relaxed_for_fusion`. What waits for its W while
-another op runs is not fused. A fused BW of 2BW comes after the update of the batch before, so a
-version is stashed until its end.
+A fused BW is a B and a W right after it, see `relaxed_for_fusion`. A micro-batch that waits for its
+W while another op runs is not fused. A fused BW of 2BW comes after the update of the previous
+batch, so a version is stashed until its end.
 """
 
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem

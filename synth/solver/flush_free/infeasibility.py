@@ -6,7 +6,7 @@ from synth.units import format_bytes_both
 
 
 def why_infeasible(flush_free: FlushFreeProblem, *, is_only_repeating: bool) -> str:
-    """Name a rank that one micro-batch at a time does not fit on, and a limit that would do.
+    """Name a rank that cannot hold one micro-batch at a time, and a sufficient memory limit.
 
     Args:
         flush_free: the problem and its rule of versions.

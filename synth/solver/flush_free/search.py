@@ -1,13 +1,13 @@
-"""The search without a flush: least periods of orders that repeat, by modulo models.
+"""The search without a flush: modulo scheduling with the least period (initiation interval).
 
-First come orders that repeat with every micro-batch. If a period is feasible, so is every longer
-one, as the order can pause once in each period. So the least period lies between the refuted and
-the found ones, and bisection narrows the gap. Under the relaxed memory
-model a refutation is a lower bound of these orders.
+Orders that repeat with every micro-batch are searched first. If a period is feasible, so is every
+longer one, because the order can pause once in each period. So the least period lies between the
+refuted and the found ones, and bisection narrows the gap. Under the relaxed memory model a
+refutation is a lower bound for these orders.
 
 Orders that repeat after several micro-batches can be faster: with K in flight, the ops of a
-micro-batch that returns exactly K periods later may collide with each other on a rank. Where ranks
-hold one stage they come from the same models as those of the search with a flush.
+micro-batch that returns exactly K periods later may collide with each other on a rank. If ranks
+hold one stage each, such orders come from the models of the search with a flush.
 
 All orders are unrolled, verified and simulated, and the simulated time counts.
 """
@@ -59,7 +59,7 @@ class _FlushFreeSearch:
         self.state, self.flush_free, self.budget = state, state.flush_free, state.budget
 
     def run(self) -> Result:
-        """Judge the published schedules, prove bounds, and look for what reaches them."""
+        """Evaluate the published schedules, prove bounds, and search for orders that reach them."""
         state, problem = self.state, self.flush_free.problem
         if not may_fit(problem):
             state.raise_repeating(math.inf)
@@ -81,7 +81,7 @@ class _FlushFreeSearch:
     # One micro-batch per period
 
     def _narrow(self, instance: Instance, *, is_relaxed: bool) -> None:
-        """Bisect between the periods that are refuted and the least that is found."""
+        """Bisect between the longest refuted period and the shortest found one."""
         state, ticks_per_us = self.state, self.state.ticks_per_us
         low = math.ceil(state.repeating_us * ticks_per_us * (1 - ROUNDING)) - 1
         high = longest = self._longest(instance)
@@ -110,7 +110,7 @@ class _FlushFreeSearch:
         return min(FLUSH_FREE.decide_s, max(0.0, self.budget.left_s()))
 
     def _longest(self, instance: Instance) -> int:
-        """A period in ticks in which one micro-batch after the other passes the pipeline."""
+        """A period in ticks in which a single micro-batch passes the whole pipeline."""
         us = 0.0
         for copy in instance.copies:
             times = copy.duration_us
@@ -128,7 +128,7 @@ class _FlushFreeSearch:
         return self.budget.is_over()
 
     def _compact(self) -> None:
-        """Let the ops of the best order begin as soon as they can at its period."""
+        """Start the ops of the best order as early as its period allows."""
         best = self.state.best
         if best is None or best.modelled is None or self._is_over():
             return

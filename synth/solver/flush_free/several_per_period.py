@@ -1,7 +1,8 @@
 """Problems without a flush for the modulo models of several micro-batches per period.
 
-Those models know of no versions and no updates. So the headroom is less by as many versions as a
-stage may hold, and W is longer by its update. The unrolled orders are verified with their versions.
+Those models contain neither versions nor updates. So the headroom is reduced by as many versions as
+a stage may hold, and W is lengthened by its update. The unrolled orders are verified with their
+versions.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Lower bounds of the time of a micro-batch by what is in flight, from all states of a stage.
+"""Lower bounds on the time per micro-batch: the least cycle ratio over all states of a stage.
 
 **Little's law for K places.** Give a stage K places. An F takes a place if one is free, and its
 micro-batch leaves it when its B ends; one that finds none is in flight without a place. A
@@ -22,7 +22,7 @@ Bellman and Ford's algorithm (Lawler 1976, Combinatorial Optimization, section 3
 costs less than a ratio for each micro-batch, it is the least; else such a cycle has a smaller one.
 
 The bounds hold for all orders in which the stage takes its micro-batches in their order. Another
-order could leave old micro-batches in flight for ever, so that they all read one version.
+order could leave old micro-batches in flight forever, so that they all read one version.
 """
 
 from dataclasses import dataclass

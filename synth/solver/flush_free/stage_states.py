@@ -5,7 +5,7 @@ first; those that wait for their W; and what is needed to count stashed versions
 which the stage takes its micro-batches in their order are walks through these states:
 
     F   one more is in flight, the youngest
-    B   the oldest is no more in flight, and waits for its W
+    B   the oldest is no longer in flight, and waits for its W
     W   one fewer waits; the update follows directly if it is the last W of its batch
 
 An op is possible if its peak fits beside the stashed versions, as in the modulo model.

@@ -1,8 +1,8 @@
-"""The search for schedules whose weights travel: where weights are brought, and the order of ops.
+"""The search for schedules with weight passing: the visits of weights, and the order of ops.
 
-problem          the problem: the ranks that keep each stage, and the micro-batches of each rank
+problem          the ranks that keep each stage, and the micro-batches of each rank
 compute_order    the order of F, B and W of a rank, and the moves of the search
-visit_placement  UNSHARD and REDUCE_GRAD for a given order, as memory allows
+visit_placement  the places of UNSHARD and REDUCE_GRAD in a given order, as memory allows
 programs         the programs of all ranks, as a schedule
 bounds           lower bounds in closed form
 gather_model     all schedules of a small problem with all-gathers, as a model for CP-SAT

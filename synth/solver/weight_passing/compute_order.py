@@ -1,8 +1,9 @@
 """The order of a rank's F, B, W and BW, and the moves by which the search changes it.
 
 An op is a kind, a stage and a round: round g of rank r is micro-batch g · P + r. Micro-batches are
-alike, so each kind of op of a stage is in the order of rounds (the FIFO lemma), and so are the
-backwards of a stage with the W's among them, as sums of gradients demand on a ring.
+identical, so the F's of a stage are in the order of rounds, and so are its B's and BW's (the FIFO
+lemma). Its W's and BW's are in that order too, because on a ring gradients accumulate in the order
+of micro-batches.
 """
 
 import random
@@ -19,7 +20,7 @@ _BACKWARD = (B, BW)
 
 
 def may_swap(first: Op, second: Op) -> bool:
-    """True if neighbours may change places: neither reads what the other makes."""
+    """True if neighbours may be exchanged: neither reads a value that the other makes."""
     if first.stage == second.stage:
         return _is_independent(first, second)
     # F's and B's of a micro-batch are a chain, of which W's are not a part.
@@ -51,7 +52,7 @@ def shifted(order: ComputeOrder, place: int, by: int) -> ComputeOrder | None:
 
 
 def fused(order: ComputeOrder, backward: Op) -> ComputeOrder | None:
-    """Do B and W of a stage and round at the place of B; None if sums would change their order."""
+    """Fuse B and W of a stage and round at the place of B; None if W's would change their order."""
     weight = backward._replace(kind=W)
     if backward not in order or weight not in order:
         return None
@@ -63,7 +64,7 @@ def fused(order: ComputeOrder, backward: Op) -> ComputeOrder | None:
 
 
 def split(order: ComputeOrder, whole: Op) -> ComputeOrder:
-    """Do B and, right after it, W in the place of a BW."""
+    """Split a BW into B and, right after it, W."""
     parts = (whole._replace(kind=B), whole._replace(kind=W))
     return tuple(part for op in order for part in (parts if op == whole else (op,)))
 

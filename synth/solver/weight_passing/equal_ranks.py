@@ -1,15 +1,15 @@
-"""All-gathers: all ranks may run one order, so that two ranks stand for any number.
+"""All-gathers: all ranks may run one order, so two ranks represent any number of them.
 
-**Lemma.** With equal shares of micro-batches, no schedule is faster than one in which all ranks run
-the order of one of them. Take any schedule that keeps the limits, and let all ranks run the order
+**Lemma.** With equal shares of micro-batches, no schedule is faster than the best one in which all
+ranks run the same order. Take any schedule that keeps the limits, and let all ranks run the order
 of the rank with the least limit, which fits on all. A collective then starts as soon as that rank
-has come to it, and not when the last one has; so by induction along the order no op ends later than
-it did on that rank.
+has reached it, and not when the last rank has. So by induction along the order no op ends later
+than it did on that rank.
 
 So two ranks have the same times as all of them if their links are slowed down until collectives
 take as long, and if half of a STEP takes as long as a share of it on all ranks. They have the same
-memory if the limit is changed by the difference of static bytes. They take a fraction of the time
-to evaluate.
+memory if the limit is changed by the difference of static bytes. Evaluating two ranks takes a
+fraction of the time.
 """
 
 from dataclasses import replace

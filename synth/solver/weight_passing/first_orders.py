@@ -1,9 +1,10 @@
 """Orders from which the search begins: those of published schedules, and groups of micro-batches.
 
-Published are WeiPipe's four orders and ZeRO's one micro-batch after the other. In a *group* every
-stage runs the forwards of several micro-batches before the next stage does, and so do backwards
-(breadth-first: Lamy-Poirier 2023, arXiv 2211.05953), so that they share visits. Each order occurs
-with BW, with B and W one after the other, and with the W's of a group after its B's.
+The published ones are WeiPipe's four orders, and ZeRO's order of one micro-batch after the other.
+In a *group* every stage runs the forwards of several micro-batches before the next stage does, and
+likewise the backwards (breadth-first: Lamy-Poirier 2023, arXiv 2211.05953), so that they share
+visits. Each order occurs with BW, with B directly followed by W, and with the W's of a group after
+its B's.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ _SHARDED = ("zero-3", "zero-2", "zero-1")
 
 
 def published(travel: WeightPassingProblem) -> Iterator[tuple[str, Schedule]]:
-    """Yield the published schedules of the movement; their default look-ahead comes first."""
+    """Yield the published schedules of the movement, first with the default prefetch distance."""
     problem = travel.problem
     if travel.movement == WeightMovement.RING:
         named = [f"weipipe:{order}" for order in _RING_ORDERS]
@@ -72,7 +73,7 @@ def first_orders(travel: WeightPassingProblem) -> dict[ComputeOrder, str]:
 
 
 def orders_of_one_by_one(travel: WeightPassingProblem) -> dict[ComputeOrder, str]:
-    """The orders in which a rank ends a micro-batch before the next one, with their names."""
+    """The orders in which a rank finishes a micro-batch before the next one, with their names."""
     return _of_groups(len(travel.stages), travel.rounds, 1, "one by one")
 
 

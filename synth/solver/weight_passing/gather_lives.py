@@ -1,4 +1,4 @@
-"""The makers and readers of the values of a rank, as sums over the slots of its ops."""
+"""The lifetimes of a rank's values: their makers and readers, as sums over the slots of its ops."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

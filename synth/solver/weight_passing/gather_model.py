@@ -8,9 +8,9 @@ are modelled.
     window        the ops after a REDUCE_GRAD during which its gradient is held: the `send_behind`
                   of the schedule, which the model chooses
 
-Memory is counted by slots, as lowering counts it: nothing depends on times. F's, backwards and W's
-of a stage are in the order of micro-batches, which are alike (the FIFO lemma of `compute_order`).
-Each visit has its own all-gather; a visit that continues from slot to slot needs no other.
+Memory is counted by slots, as lowering counts it, and does not depend on times. F's, backwards and
+W's of a stage are in the order of micro-batches (the FIFO lemma of `compute_order`). Each visit has
+its own all-gather; a visit that continues from slot to slot needs no further one.
 """
 
 from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ class GatherModel:
     # Slots
 
     def _add_slots(self) -> None:
-        """Every op that there is has one slot, and the used slots come first."""
+        """Give every op that is used one slot, the used slots first."""
         cp = self.cp
         for op, at in self.at.items():
             split = self.split.get(op[1:3])
@@ -140,7 +140,7 @@ class GatherModel:
         after: Sums,
         only_if: cp_model.LinearExpr | int = 1,
     ) -> None:
-        """One op stands before another; both are given by slot."""
+        """Place one op before another; both are given by slot."""
         for t in self.slots:
             self.cp.add(sum_of(before[:t]) >= sum_of(after[: t + 1]) - (1 - only_if))
 
@@ -159,7 +159,7 @@ class GatherModel:
     # Visits
 
     def _add_visits(self) -> list[_Collective]:
-        """A stage's weights are on the rank while ops read them; each visit begins by a gather."""
+        """Keep a stage's weights on the rank while ops read them; an all-gather begins a visit."""
         cp, found = self.cp, []
         for s in self.stages:
             opens, reads = self._literals(f"opens {s}"), self._literals(f"reads {s}")
@@ -198,7 +198,7 @@ class GatherModel:
     # Gradients
 
     def _add_reductions(self) -> list[_Collective]:
-        """Gradients are accumulated from a first W or BW on, until a REDUCE_GRAD."""
+        """Accumulate gradients from a first W or BW on, until a REDUCE_GRAD."""
         cp, found = self.cp, []
         is_step = [sum_of(self.at[Op(STEP, s)][t] for s in self.stages) for t in self.slots]
         for s in self.stages:
@@ -227,7 +227,7 @@ class GatherModel:
         return found
 
     def _await_scatters(self, stage: int, scatters: Sequence[_Collective]) -> None:
-        """STEP waits for a stage's reduce-scatters, and so does the first op after a window."""
+        """Let STEP wait for a stage's reduce-scatters, and so the first op after a window."""
         cp = self.cp
         for scatter in scatters:
             for t in self.slots[scatter.boundary :]:
@@ -269,7 +269,7 @@ class GatherModel:
         return _Collective(kind, stage, t, is_there, start, end, interval)
 
     def _add_channel(self, collectives: Sequence[_Collective]) -> None:
-        """Collectives run one after another, in the order of boundaries."""
+        """Let collectives run one after another, in the order of boundaries."""
         cp = self.cp
         cp.add_no_overlap([one.interval for one in collectives])
         free = [cp.new_int_var(0, self.most_us, f"free {t}") for t in self.slots]

@@ -88,9 +88,9 @@ class SolvedLevel(NamedTuple):
     """The outcome of the model of one kind of sharded state.
 
     Attributes:
-        bound_us: the least makespan; one more than the most that counts if that is exceeded.
+        bound_us: a lower bound on the makespan, at most one more than the largest that counts.
         schedule: the best one found.
-        value_us: its makespan; without a schedule one more than the most that counts.
+        value_us: its makespan; without a schedule one more than the largest that counts.
         spent_s: seconds of the clock, or deterministic ones.
     """
 
@@ -134,7 +134,7 @@ def solve_level(
 
 
 def _longest_us(travel: WeightPassingProblem) -> int:
-    """A makespan that suffices where nothing runs beside anything else."""
+    """A makespan that suffices even if no two ops or transfers run at the same time."""
     longest_us = 0
     for number, stage in enumerate(travel.stages):
         us = stage.duration_us

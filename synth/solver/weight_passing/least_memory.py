@@ -1,7 +1,7 @@
-"""The least memory in which a schedule whose weights travel is known.
+"""The schedule with weight passing that needs the least memory of all that are known.
 
-The micro-batches of a rank follow one another, with the weights of one stage at a time and no
-transfer in advance. Under a tight memory limit a search may find nothing else.
+It runs the micro-batches of a rank one after another, with the weights of one stage at a time and
+no transfer in advance. Under a tight memory limit a search may find no other schedule.
 """
 
 from collections import deque
@@ -28,7 +28,8 @@ _KNOWN: deque[tuple[WeightPassingProblem, EvaluatedSchedule | None]] = deque(
 def least_memory(travel: WeightPassingProblem) -> EvaluatedSchedule | None:
     """Return the schedule with the lowest peak of those tried.
 
-    The first one that reaches the closed form ends the trials; of other equals it is the faster.
+    The trials end with the first one whose peak equals the closed form. Of equal peaks the faster
+    schedule is returned.
 
     Args:
         travel: the problem; its memory limits do not matter.
@@ -66,18 +67,18 @@ def _rank(found: EvaluatedSchedule) -> tuple[int, int]:
 
 
 def limits_bytes(travel: WeightPassingProblem) -> tuple[int, int | None]:
-    """Return the memory limits of all ranks that bound the least one.
+    """Return bounds on the least memory limit, one limit for all ranks.
 
     Returns:
-        A limit in bytes that every schedule exceeds below, in closed form, and one that a known
-        schedule keeps; None if no schedule is known.
+        A lower bound in bytes, in closed form, and an upper bound, which a known schedule keeps;
+        None if no schedule is known.
     """
     known = least_memory(travel)
     return least_cap_bytes(travel), None if known is None else max(known.peak_bytes)
 
 
 def _bufferings(travel: WeightPassingProblem) -> Iterator[tuple[Buffering, ...]]:
-    """Yield groups of bufferings by rising memory, each for the case that those before deadlock."""
+    """Yield groups of bufferings by rising memory; each is used if earlier ones deadlock."""
     if travel.movement != WeightMovement.RING:
         yield (Buffering(0, 0),)
         return

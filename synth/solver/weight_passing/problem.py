@@ -1,4 +1,4 @@
-"""The problem of a search whose weights travel: every rank runs whole micro-batches.
+"""The problem of a search with weight passing: every rank runs whole micro-batches.
 
     ring     the weights of a stage go from rank to rank in the order of micro-batches, and so does
              the sum of its gradients (WeiPipe, PPoPP 2025); each stage has one home
@@ -25,7 +25,7 @@ from synth.solver.problem import Problem
 
 
 class WeightMovement(StrEnum):
-    """The way in which weights travel."""
+    """The movement of weights between ranks."""
 
     RING = "ring"
     GATHER = "gather"

@@ -22,8 +22,8 @@ def make_schedule(
         table: the table of the problem.
         orders: the order of each rank, or one for all.
         placing: the choices by which visits are placed.
-        headrooms: the headroom of each rank. All ranks place visits as the one with the least does:
-            on a ring they hand each visit on, and collectives stand in one order.
+        headrooms: the headroom of each rank. All ranks place visits like the one with the least,
+            because on a ring they pass each visit on, and collectives need one common order.
     """
     travel = table.travel
     headroom = None if headrooms is None else min(headrooms)

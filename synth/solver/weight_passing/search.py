@@ -1,9 +1,9 @@
-"""The search for a schedule whose weights travel: first orders, then simulated annealing.
+"""The search for a schedule with weight passing: first orders, then simulated annealing.
 
-A state is the order of each rank's ops, or of all ranks alike, with the choices by which visits are
-placed in it (`visit_placement`). It is evaluated by the exact lowering, memory and simulation of
-its schedule. With all-gathers two ranks stand for all (`equal_ranks`); a better schedule is
-evaluated on all ranks before it counts.
+A state is the order of each rank's ops, or one order for all ranks, with the choices by which
+visits are placed in it (`visit_placement`). It is evaluated by the exact lowering, memory and
+simulation of its schedule. With all-gathers two ranks represent all of them (`equal_ranks`); a
+better schedule is evaluated on all ranks before it counts.
 """
 
 import math
@@ -51,7 +51,7 @@ def solve_weight_passing(
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Find the best schedule within the caps whose weights travel, and bound what can be found.
+    """Find the best schedule with weight passing within the caps, and a lower bound.
 
     Never returns a schedule that exceeds a cap, nor one worse than a published schedule of the same
     movement that fits.
@@ -82,8 +82,8 @@ class _Scored:
     value_us: int
 
 
-class _Bench:
-    """Evaluates candidates on a problem: the one of the search, or two ranks that stand for it."""
+class _Evaluator:
+    """Evaluates candidates on the problem itself, or on two ranks that represent all of its."""
 
     def __init__(self, travel: WeightPassingProblem, sharded: Sharded) -> None:
         self.travel, self.table = travel, OpNeeds(travel)
@@ -94,7 +94,11 @@ class _Bench:
         return make_schedule(self.table, candidate.orders, candidate.placing, self.headrooms)
 
     def score(self, candidate: _Candidate) -> _Scored | None:
-        """Evaluate a candidate, with less room for visits if it exceeds a limit; None: unfit."""
+        """Evaluate a candidate, with less memory for visits if it exceeds a limit.
+
+        Returns:
+            None if it still exceeds a limit, or cannot run.
+        """
         problem = self.travel.problem
         for _ in range(WEIGHT_PASSING.corrections):
             try:
@@ -136,11 +140,11 @@ class WeightPassingSearch:
         self._rng = random.Random(options.seed)
         self._is_ring = travel.movement == WeightMovement.RING
         self._levels = levels_that_may_fit(travel)
-        self._real = {level: _Bench(travel, level) for level in self._levels}
-        self._benches = self._real
+        self._on_all_ranks = {level: _Evaluator(travel, level) for level in self._levels}
+        self._evaluators = self._on_all_ranks
         if not self._is_ring:
-            self._benches = {
-                level: _Bench(on_two_ranks(travel, level), level) for level in self._levels
+            self._evaluators = {
+                level: _Evaluator(on_two_ranks(travel, level), level) for level in self._levels
             }
         self._pool: list[_Scored] = []
         self._evaluations = self._all_evaluations()
@@ -224,7 +228,7 @@ class WeightPassingSearch:
         )
 
     def _published(self) -> Iterator[bool]:
-        """Offer published schedules; those with the default look-ahead become baselines."""
+        """Offer published schedules; those with the default prefetch distance become baselines."""
         problem = self.travel.problem
         for name, schedule in published(self.travel):
             alone = evaluate(replace(problem, caps_bytes=None), schedule, name)
@@ -290,12 +294,12 @@ class WeightPassingSearch:
 
     def _try(self, candidate: _Candidate, name: str) -> _Scored | None:
         """Evaluate a candidate; offer it if it is better than the incumbent."""
-        scored = self._benches[candidate.placing.sharded].score(candidate)
+        scored = self._evaluators[candidate.placing.sharded].score(candidate)
         if scored is None:
             return None
         self._remember(scored)
         if self.state.improves(scored.value_us):
-            schedule = self._real[candidate.placing.sharded].schedule(scored.candidate)
+            schedule = self._on_all_ranks[candidate.placing.sharded].schedule(scored.candidate)
             self.state.offer(evaluate(self.travel.problem, schedule, name))
         return scored
 
