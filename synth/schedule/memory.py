@@ -1,4 +1,7 @@
-"""Memory of a lowered schedule; it depends on the order of each program alone, never on time.
+"""Memory of each rank under a lowered schedule; it depends on program order alone, never on time.
+
+The bytes of a stage's ops are fields of `synth.costs`, added up over layers by
+`synth.partition_costs`; the values that ops make are in `lowering/effects`.
 
 While an op runs, the level is the bytes alive at its start plus the op's measured rise. After it,
 the level is the bytes alive then. Receive buffers count from their posting, and sent values until

@@ -36,22 +36,22 @@ _COSTS = {
 }
 
 # Charges the effort of a schedule before it is made, given its number of ops, and True if it is as
-# published. The answer True ends the pass.
-IsLateForOps = Callable[[int, bool], bool]
+# published. Returns True if there is no time for it, which ends the pass.
+ChargeOps = Callable[[int, bool], bool]
 
 
-def judge(those: Sequence[Trial], is_late: IsLateForOps, on_found: Callable[[Trial], None]) -> None:
+def judge(those: Sequence[Trial], charge: ChargeOps, on_found: Callable[[Trial], None]) -> None:
     """Set the best published schedule of each trial as its result.
 
     Args:
         those: trials without a result.
-        is_late: ends the passes.
+        charge: called before each schedule is made; ends the passes.
         on_found: called with a trial after each pass.
     """
     pairs = [(trial, JudgedSchedules(trial.problem, trial.candidate.choice)) for trial in those]
     steps = [(*pair, step) for pair in pairs for step in Pass]
     for trial, published, step in sorted(steps, key=_cost):
-        _run(trial, published, step, is_late, _best_us(those))
+        _run(trial, published, step, charge, _best_us(those))
         on_found(trial)
     for trial, published in pairs:
         trial.published, trial.moved = tuple(published.baselines), published.moved
@@ -67,10 +67,10 @@ def _cost(of: tuple[Trial, JudgedSchedules, Pass]) -> tuple[bool, int, int]:
 
 
 def _run(
-    trial: Trial, published: JudgedSchedules, step: Pass, is_late: IsLateForOps, best_us: int | None
+    trial: Trial, published: JudgedSchedules, step: Pass, charge: ChargeOps, best_us: int | None
 ) -> None:
     num_ops = trial.problem.num_ops
-    published.run(step, lambda schedules=1: is_late(schedules * num_ops, step.is_plain), best_us)
+    published.run(step, lambda schedules=1: charge(schedules * num_ops, step.is_plain), best_us)
     best = published.best
     if best is not None and (trial.value_us is None or best.value_us < trial.value_us):
         trial.found = _result(published.best_problem, best, trial.lower_bound_us)

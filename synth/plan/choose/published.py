@@ -55,7 +55,7 @@ class Pass(IntEnum):
         return self <= Pass.AVERAGED
 
 
-class IsLate(Protocol):
+class Charge(Protocol):
     """Charge the effort of some more schedules; True if there is no time for them.
 
     Called before each schedule is made.
@@ -103,39 +103,39 @@ class JudgedSchedules:
         self._fitted: list[_Fitted] = []  # those of them that fit if stages recompute
         self._bounds_us: dict[tuple[int, ...], int | None] = {}  # by stages that recompute
 
-    def run(self, step: Pass, is_late: IsLate, best_us: int | None = None) -> None:
+    def run(self, step: Pass, charge: Charge, best_us: int | None = None) -> None:
         """Run one of the passes.
 
         Args:
-            is_late: called before each schedule is made.
+            charge: called before each schedule is made.
             best_us: the best value of all candidates; schedules that cannot be better are skipped.
         """
         if step.is_plain:
-            self._run_plain(step, is_late)
+            self._run_plain(step, charge)
         elif self.is_hopeless:
             return
         elif step == Pass.UNTIMED_WITH_R:
-            self._run_untimed_with_r(is_late, best_us)
+            self._run_untimed_with_r(charge, best_us)
         elif step == Pass.WITH_FEWER_R:
-            self._run_with_fewer_r(is_late, best_us)
+            self._run_with_fewer_r(charge, best_us)
         elif step == Pass.WITH_LAYERS:
-            self._run_with_layers(is_late)
+            self._run_with_layers(charge)
         else:
-            self._run_timed_with_r(step, is_late, best_us)
+            self._run_timed_with_r(step, charge, best_us)
 
-    def _ends_pass(self, is_late: bool) -> bool:
-        """Return `is_late`; if it is True, note that not all schedules were judged."""
+    def _end_if_late(self, is_late: bool) -> bool:
+        """Return `is_late`; if it is True, record that not all schedules were judged."""
         self.is_complete = self.is_complete and not is_late
         return is_late
 
-    def _run_plain(self, step: Pass, is_late: IsLate) -> None:
+    def _run_plain(self, step: Pass, charge: Charge) -> None:
         """Judge families as they were published; if stages are given, keep their orders only."""
         is_untimed = step == Pass.UNTIMED
         if self.choice and not is_untimed:
             return
         made = {Pass.UNTIMED: _untimed, Pass.TIMED: _timed, Pass.AVERAGED: _averaged}[step]
         schedules = made(self.problem)
-        while not self._ends_pass(is_late()) and (one := next(schedules, None)) is not None:
+        while not self._end_if_late(charge()) and (one := next(schedules, None)) is not None:
             if self.choice:
                 self._keep_order(*one)
             else:
@@ -190,27 +190,27 @@ class JudgedSchedules:
 
     # With layers recomputed
 
-    def _run_with_layers(self, is_late: IsLate) -> None:
+    def _run_with_layers(self, charge: Charge) -> None:
         """Judge all families on the choices of layers that list scheduling finds best."""
         problem = self.problem
         is_asked = self.choice is None and problem.caps_bytes is not None and applies(problem)
-        if not is_asked or self._ends_pass(is_late(JUDGED_SCHEDULES.layer_search_counts_as)):
+        if not is_asked or self._end_if_late(charge(JUDGED_SCHEDULES.layer_search_counts_as)):
             return
         effort_ops = JUDGED_SCHEDULES.layer_search_schedules * problem.num_ops
         effort_s = effort_ops / LIST_JUDGING.ops_per_s
-        search = LayerSearch(problem, effort_s, lambda: is_late(0))
+        search = LayerSearch(problem, effort_s, lambda: charge(0))
         search.run()
         for chosen in search.best(JUDGED_SCHEDULES.layer_choices):
             judged = JudgedSchedules(chosen, ())
             for step in (Pass.UNTIMED, Pass.TIMED, Pass.AVERAGED):
-                judged.run(step, is_late)
+                judged.run(step, charge)
             self.is_complete = self.is_complete and judged.is_complete
             if judged.best is not None and _better(self.best, judged.best) is judged.best:
                 self.best, self.best_problem = judged.best, chosen
 
     # With R
 
-    def _run_untimed_with_r(self, is_late: IsLate, best_us: int | None) -> None:
+    def _run_untimed_with_r(self, charge: Charge, best_us: int | None) -> None:
         """Judge each order with the fewest stages recomputing with which it fits.
 
         With more of them it would take longer.
@@ -218,14 +218,14 @@ class JudgedSchedules:
         choices = [stages for stages in self._stages_tried() if self._can_win(stages, best_us)]
         for name, schedule in self._orders:
             for stages in choices:
-                if self._ends_pass(is_late()):
+                if self._end_if_late(charge()):
                     return
                 value_us = self._judge_with_r(stages, name, schedule)
                 if value_us is not None:
                     self._fitted.append(_Fitted(value_us, name, schedule, stages))
                     break
 
-    def _run_with_fewer_r(self, is_late: IsLate, best_us: int | None) -> None:
+    def _run_with_fewer_r(self, charge: Charge, best_us: int | None) -> None:
         """Leave stages out of the best order's, the last ones first: they free least memory."""
         if self.choice is not None or not self._fitted:
             return
@@ -234,22 +234,22 @@ class JudgedSchedules:
             return
         stages = best.stages
         for stage in reversed(best.stages):
-            if self._ends_pass(is_late()):
+            if self._end_if_late(charge()):
                 return
             fewer = tuple(other for other in stages if other != stage)
             if self._judge_with_r(fewer, best.name, best.schedule) is not None:
                 stages = fewer
 
-    def _run_timed_with_r(self, step: Pass, is_late: IsLate, best_us: int | None) -> None:
+    def _run_timed_with_r(self, step: Pass, charge: Charge, best_us: int | None) -> None:
         """Judge families that are made anew for each number of recomputing stages."""
         make = _timed if step == Pass.TIMED_WITH_R else _averaged
         for stages in self._stages_tried():
-            if self._ends_pass(is_late()):
+            if self._end_if_late(charge()):
                 return
             if not self._can_win(stages, best_us):
                 continue
             made = make(replace(self.problem, costs=merged(self.problem.costs, stages)))
-            while not self._ends_pass(is_late()) and (one := next(made, None)) is not None:
+            while not self._end_if_late(charge()) and (one := next(made, None)) is not None:
                 self._judge_with_r(stages, *one)
 
     def _stages_tried(self) -> Iterator[tuple[int, ...]]:

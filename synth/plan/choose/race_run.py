@@ -121,7 +121,7 @@ class _RaceRun:
             until_plain_s: the moment for schedules as published, without R; None: the same.
         """
 
-        def is_late(ops: int, is_plain: bool) -> bool:  # charges the ops, see `judge`
+        def charge(ops: int, is_plain: bool) -> bool:
             if self.announcer.told_us is None and not self.num_judged and not self.stop.is_set():
                 self.num_judged = 1  # judge one schedule even without time
                 return False
@@ -132,7 +132,7 @@ class _RaceRun:
             end_s = until_plain_s if is_plain and until_plain_s is not None else until_s
             return self.stop.is_set() or self.clock.left_s(end_s) < spent_s
 
-        judge(those, is_late, self.announcer.announce_judged)
+        judge(those, charge, self.announcer.announce_judged)
 
     def _repartition(self, until_s: float) -> None:
         """Add candidates partitioned for the stages that the best published schedules recompute."""
