@@ -72,7 +72,7 @@ def extra_bytes(
 def _peak_growth(
     plan: Plan, rank: int, stages: Mapping[int, nn.Module], chosen: OptimizerSpec
 ) -> int:
-    """The bytes by which another optimizer raises a rank's peak where weights travel.
+    """The bytes by which another optimizer raises a rank's peak with weight passing.
 
     Sums of gradients come and go there, so the peak is that of the programs with other sizes.
     """

@@ -92,7 +92,7 @@ def command(
     weights: Annotated[
         list[str] | None,
         typer.Option(
-            help="ring or gather: a further row of the solver, with weights that travel. Can be "
+            help="ring or gather: a further row of the solver, with weight passing. Can be "
             "repeated.",
             show_default="none",
         ),

@@ -89,7 +89,7 @@ def read_curve(
 
 
 def _check_weights(weights: str, placement: str, partition: str, recompute: str) -> None:
-    """Refuse what does not go with weights that travel; with auto, pipelines have a placement."""
+    """Refuse what does not go with weight passing; with auto, pipelines have a placement."""
     refused = is_searched(partition), "a curve has one partition for each candidate; give even"
     others = {f"--partition {partition}": refused}
     if weights in (RING, GATHER):

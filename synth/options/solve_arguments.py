@@ -80,7 +80,7 @@ class SolveArguments:
 
 class AskedSolve(NamedTuple):
     """A request, the candidates if there is a choice, the time to meet if there is one, the
-    candidates whose weights travel, and the problem without a flush if it is one.
+    candidates with weight passing, and the problem without a flush if it is one.
     """
 
     request: Request
@@ -144,7 +144,7 @@ class AskedSolve(NamedTuple):
     def choose_weights(
         self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
     ) -> "Chosen":
-        """Find the best schedule of the candidates whose weights travel, and of the others."""
+        """Find the best schedule of the candidates with weight passing, and of the others."""
         from synth.plan.weight_passing.choose import solve_choosing_weights
 
         request = self.request

@@ -24,7 +24,7 @@ CHOICES = (STAY, RING, GATHER, AUTO)
 
 
 def with_weights(given: "SolveArguments") -> "SolveArguments":
-    """Fill in what weights that travel decide: the placement, the partition, no recomputed stages.
+    """Fill in what weight passing decides: the placement, the partition, no recomputed stages.
 
     Raises:
         SynthError: an option is given that does not go with them.
@@ -98,7 +98,7 @@ def check_goes_with_weights(
 def read_travelling(
     weights: str, layout: str | None, ranks: int, asked: "ProblemArguments"
 ) -> "tuple[WeightPassingCandidate, ...]":
-    """Return the candidates whose weights travel; none if they stay.
+    """Return the candidates with weight passing; none without it.
 
     Args:
         weights: `--weights` as given.

@@ -239,7 +239,7 @@ class _Comparing:
         return lambda problem: tell
 
     def _solve_travelling(self, movement: WeightMovement, listeners: Listeners) -> Result:
-        """Search with weights that travel.
+        """Search with weight passing.
 
         Raises:
             SynthError: they cannot, with these numbers.

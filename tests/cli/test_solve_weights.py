@@ -48,7 +48,7 @@ def test_the_least_need_is_shown_without_a_search_and_less_is_refused(synth: Syn
     ended = synth(*SOLVE, "--weights", "gather", "--dry-run", "--format", "json")
     need = min(one["needed_bytes"] for one in json.loads(ended.stdout)["candidates"])
     refused = synth(*SOLVE, "--weights", "gather", "--mem-limit", f"{need // 2}B")
-    assert refused.code == 3 and "no schedule whose weights travel by gather fits" in refused.stderr
+    assert refused.code == 3 and "no schedule with weight passing by gather fits" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_least_need_is_shown_without_a_search_and_less_is_refused(synth: Syn
         ),
         (("ring", "--solver", "milp"), "its model is of weights that stay"),
         (("ring", "--micro-batches", "6"), "given 6 for 4 ranks; give a multiple of 4"),
-        (("ring", "--ranks", "1"), "need at least two ranks, given 1"),
+        (("ring", "--ranks", "1"), "needs at least two ranks, given 1"),
     ],
 )
 def test_options_that_do_not_go_with_weights_that_travel_are_refused(

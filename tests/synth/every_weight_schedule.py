@@ -1,4 +1,4 @@
-"""All schedules of a tiny problem whose weights travel: every order, every place of U and A.
+"""All schedules of a tiny problem with weight passing: every order, every place of U and A.
 
 Nothing of the search is used: what follows from what is written here once more, and the verifier
 judges each schedule.

@@ -1,4 +1,4 @@
-"""Buffers of stages whose weights travel: each rank has its own, and they start equal."""
+"""Buffers of stages with weight passing: each rank has its own, and they start equal."""
 
 from collections.abc import Mapping
 

@@ -25,7 +25,7 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
     """Search all candidates, save every improvement, and answer.
 
     Args:
-        asked: a request with candidates whose weights travel.
+        asked: a request that has candidates with weight passing.
         format: the format of the answer.
         is_dry: answer with the least memory of the candidates instead.
 
@@ -54,7 +54,7 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
 
 
 def _preview(asked: AskedSolve, format: Format) -> None:
-    """Answer with the least memory of each candidate whose weights travel."""
+    """Answer with the least memory of each candidate with weight passing."""
     from synth.solver.weight_passing.bounds import least_cap_bytes
 
     rows, found, caps = [], [], asked.request.limit.caps_bytes

@@ -20,7 +20,7 @@ from synth.solver.weight_passing.problem import WeightPassingProblem
 
 @dataclass(frozen=True)
 class WeightCandidates:
-    """Problems whose weights travel, at least one, and pipelines whose weights stay.
+    """Problems with weight passing, at least one, and pipelines whose weights stay.
 
     If there are pipelines, data parallelism is one more candidate, as in a search.
     """

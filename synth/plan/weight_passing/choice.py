@@ -45,7 +45,7 @@ def even_stages(profile: Profile, num_stages: int) -> tuple[int, ...]:
 
 
 class WeightPassingCandidate(NamedTuple):
-    """A named problem whose weights travel."""
+    """A named problem with weight passing."""
 
     name: str
     travel: WeightPassingProblem

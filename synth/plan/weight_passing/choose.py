@@ -1,6 +1,6 @@
 """A search over the places of weights: candidates share the time, and the best gets most of it.
 
-Each candidate whose weights travel gets an equal part of the first share of the time. With `auto`
+Each candidate with weight passing gets an equal part of the first share of the time. With `auto`
 data parallelism is judged beside them, and then pipelines are searched. The time that is left goes
 to the candidates that can still win by their bounds and are near the best.
 """
@@ -38,7 +38,7 @@ def solve_choosing_weights(
     """Search all candidates, and return the best result with a bound that holds for all of them.
 
     Args:
-        travelling: problems whose weights travel, at least one.
+        travelling: problems with weight passing, at least one.
         staying: placements whose weights stay with their stages; if there are any, data parallelism
             is one more choice.
         profile: the profile of the layers.

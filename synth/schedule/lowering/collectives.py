@@ -35,7 +35,7 @@ class CollectiveKind(StrEnum):
 class Collective(NamedTuple):
     """A collective over one stage; `ranks` ascend.
 
-    An all-reduce adds up the gradients of all copies. Where weights travel, an all-gather brings
+    An all-reduce adds up the gradients of all copies. With weight passing, an all-gather brings
     the weights of visit `number` from their homes to each of them, and a reduce-scatter the
     gradients of REDUCE_GRAD `number`.
     """

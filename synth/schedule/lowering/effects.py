@@ -44,7 +44,7 @@ _Rule = Callable[[tuple[StageCosts, ...], OpKind, int, SavedMode], list[_Relativ
 
 
 class VisitAccesses(NamedTuple):
-    """The values that ops read and make besides, where weights travel or have versions."""
+    """The additional values that ops read and make with weight passing or versions."""
 
     reads: Mapping[Op, list[Value]]
     makes: Mapping[Op, list[Value]]

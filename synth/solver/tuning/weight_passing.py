@@ -1,11 +1,11 @@
-"""Numeric constants of the search among schedules whose weights travel."""
+"""Numeric constants of the search among schedules with weight passing."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class WeightPassingTuning:
-    """Local search over orders whose weights travel."""
+    """Local search over orders with weight passing."""
 
     # Number of ops between the start of a visit and its first reader: in published schedules,
     # besides the default of one; in first orders; and in moves.

@@ -45,22 +45,22 @@ class WeightPassingProblem:
 
     def __post_init__(self) -> None:
         problem, p, m = self.problem, self.num_ranks, self.problem.num_micro_batches
-        given = f"weights that travel by {self.movement}"
+        given = f"weight passing by {self.movement}"
         if p < 2:
-            raise SynthError(f"{given} need at least two ranks, given {p}")
+            raise SynthError(f"{given} needs at least two ranks, given {p}")
         if problem.placement != everywhere(p, problem.placement.num_stages):
             raise SynthError(
-                f"{given} need a copy of all stages on each rank; take the placement replicated:N"
+                f"{given} needs a copy of all stages on each rank; take the placement replicated:N"
             )
         if m % p:
             raise SynthError(
-                f"{given} need the same number of micro-batches on each rank, given {m} for {p} "
+                f"{given} needs the same number of micro-batches on each rank, given {m} for {p} "
                 f"ranks; give a multiple of {p}"
             )
         unknown = [s for s, stage in enumerate(problem.costs.stages) if not stage.parameter_bytes]
         if any(problem.costs.stages[s].static_bytes for s in unknown):
             raise SynthError(
-                f"{given} need to know the bytes of parameters, which the profile does not say of "
+                f"{given} needs the bytes of parameters, which the profile does not contain for "
                 f"stage {unknown[0]}; profile again"
             )
 

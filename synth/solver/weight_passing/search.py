@@ -221,7 +221,7 @@ class WeightPassingSearch:
     def _why_none(self) -> str:
         need = least_cap_bytes(self.travel)
         return (
-            f"no schedule whose weights travel by {self.travel.movement} fits: what a rank keeps, "
+            f"no schedule with weight passing by {self.travel.movement} fits: what a rank keeps, "
             f"the weights of one stage and one micro-batch alone need "
             f"{format_bytes_both(need)} (--mem-limit {need}B); allow that much, or "
             f"take more ranks or a smaller micro-batch"

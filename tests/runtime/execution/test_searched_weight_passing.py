@@ -1,4 +1,4 @@
-"""Schedules that the search finds for weights that travel train as published ones do."""
+"""Schedules that the search finds for weight passing train as published ones do."""
 
 from typing import Any
 

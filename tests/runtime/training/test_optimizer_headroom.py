@@ -1,4 +1,4 @@
-"""Memory of an optimizer that the plan was not made for, where weights travel."""
+"""Memory of an optimizer that the plan was not made for, with weight passing."""
 
 import pytest
 import torch

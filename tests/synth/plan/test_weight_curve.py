@@ -1,4 +1,4 @@
-"""Memory limits of schedules whose weights travel: the least one, the bisection and the curve."""
+"""Memory limits of schedules with weight passing: the least one, the bisection and the curve."""
 
 import random
 import threading

@@ -343,9 +343,9 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
 @pytest.mark.parametrize(
     ("where", "count", "match"),
     [
-        (Placement.linear(2), 4, "need a copy of all stages on each rank"),
+        (Placement.linear(2), 4, "needs a copy of all stages on each rank"),
         (everywhere(2, 2), 3, "give a multiple of 2"),
-        (everywhere(1, 2), 2, "need at least two ranks, given 1"),
+        (everywhere(1, 2), 2, "needs at least two ranks, given 1"),
     ],
 )
 def test_problems_whose_weights_cannot_travel_are_refused(
