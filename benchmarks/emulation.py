@@ -22,7 +22,8 @@ from synth.report.text.tables import table
 from synth.runtime.emulation.rank import EmulationOptions
 from synth.runtime.training.launch import launch
 from synth.schedule.files.claim import Claim
-from synth.schedule.files.plan_file import Plan, program_text
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.program_text import program_text
 from synth.schedule.measured.trace_file import Source
 
 

@@ -22,7 +22,8 @@ from synth.op_kinds import VISITS, OpKind
 from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
-from synth.schedule.files.plan_file import Plan, program_text
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.program_text import program_text
 from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.verify import verify

@@ -21,11 +21,11 @@ from synth.safe_read import parse_json, read_bytes
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.fingerprint import KEY as FINGERPRINT
 from synth.schedule.files.fingerprint import Fingerprint
+from synth.schedule.files.program_text import parse_programs, program_text, repeating_text
 from synth.schedule.files.weight_records import Versions, Weights
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
-from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.units import format_bytes, format_us, shown
@@ -44,11 +44,11 @@ class Plan(Displayed, FileRecord):
     fingerprint, version 4 a certificate of the bound, version 5 layers that B recomputes, version 6
     weights that travel (the ops U, D and A), weights with versions (STEPs with numbers), the
     parameters' share of the static bytes, and the function that makes the inputs, version 7 the
-    FLOPs of a micro-batch.
+    FLOPs of a micro-batch, version 8 programs that write a part which is repeated once.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 7
+    VERSION: ClassVar[int] = 8
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     MADE_BY: ClassVar[str] = "synth solve"
 
@@ -77,7 +77,11 @@ class Plan(Displayed, FileRecord):
     caps_bytes: tuple[_Cap, ...] | None = None
     costs: Costs
     claim: Claim
-    programs: tuple[str, ...] = Field(min_length=1, description="one line of ops per rank")
+    programs: tuple[str, ...] = Field(
+        min_length=1,
+        description="one line of ops per rank; [F0.1 BW0.0 STEP0]*9+1/1 is a part that runs 9 "
+        "times, the numbers of micro-batches and of updates larger by 1 each time",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -154,7 +158,7 @@ class Plan(Displayed, FileRecord):
             caps_bytes=caps_bytes,
             costs=costs,
             claim=claim or Claim.of(schedule, costs, caps_bytes),
-            programs=tuple(map(program_text, schedule.programs)),
+            programs=program_lines(schedule),
         )
 
     def to_data(self) -> dict[str, Any]:
@@ -221,7 +225,7 @@ class Plan(Displayed, FileRecord):
         return Schedule(
             Placement(self.placement),
             self.num_micro_batches,
-            tuple(_parse_program(rank, text) for rank, text in enumerate(self.programs)),
+            parse_programs(self.programs),
             self.name,
             Buffering(self.receive_ahead, self.send_behind),
             self.eager,
@@ -273,9 +277,11 @@ def check_replaceable(path: Path | None) -> None:
         )
 
 
-def program_text(program: tuple[Op, ...]) -> str:
-    """Write one rank's ops as a line of tokens."""
-    return " ".join(map(str, program))
+def program_lines(schedule: Schedule) -> tuple[str, ...]:
+    """Write the programs of all ranks; without a flush, what is repeated is written once."""
+    if schedule.versions is None:
+        return tuple(map(program_text, schedule.programs))
+    return tuple(repeating_text(ops, schedule.num_micro_batches) for ops in schedule.programs)
 
 
 def schedule_fingerprint(schedule: Schedule) -> str:
@@ -293,13 +299,3 @@ def schedule_fingerprint(schedule: Schedule) -> str:
     if schedule.versions is not None:
         lines.append(repr(schedule.versions))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
-def _parse_program(rank: int, text: str) -> tuple[Op, ...]:
-    ops = []
-    for place, token in enumerate(text.split()):
-        try:
-            ops.append(Op.parse(token))
-        except ValueError as error:
-            raise ScheduleError(f"rank {rank}, op {place}: {error}") from None
-    return tuple(ops)

@@ -7,7 +7,7 @@ from synth.families import families, family_placement, generate
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule import Op, Schedule, peak_bytes, verify
-from synth.schedule.files.plan_file import program_text
+from synth.schedule.files.program_text import program_text
 from tests.synth.grids import (
     BITPIPE_AS_DRAWN,
     GRIDS,

@@ -7,7 +7,7 @@ from synth.families import family_placement, generate
 from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
 from synth.schedule import Lowered, Timeline, peak_bytes, verify
-from synth.schedule.files.plan_file import program_text
+from synth.schedule.files.program_text import program_text
 from tests.synth.picture import picture, rows
 
 F, BW = 3, 6

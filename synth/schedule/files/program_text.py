@@ -1,0 +1,166 @@
+"""One rank's program as a line of a plan file.
+
+    F0.0 F0.1 BW0.0 BW0.1 STEP0                         ops, separated by spaces
+    F0.0 [F0.1 BW0.0 STEP0]*47+1/1 BW0.47 STEP0.47      prologue, body and epilogue
+
+The second line is rank 0 of PipeDream on two ranks with 48 micro-batches. A body in brackets runs
+47 times; each time the numbers of micro-batches are larger by the number after `+`, and those of
+updates by the one after `/`. So a schedule without a flush has a short line for any number of
+micro-batches.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synth.op_kinds import OpKind
+from synth.schedule.error import ScheduleError
+from synth.schedule.ops import Op
+
+_BODY = re.compile(r"\[([^\[\]]*)\]\*([1-9][0-9]{0,8})\+([1-9][0-9]{0,5})/([0-9]{1,6})(?=\s|$)")
+
+# The most micro-batches of a body. Searched orders repeat after fewer, and so do published ones
+# whose updates take no more.
+_MOST_PER_BODY = 128
+
+# The most ops of a file that is read: a wrong number of repetitions must not fill the memory.
+_MOST_OPS = 10_000_000
+
+
+class _Body(NamedTuple):
+    """A part of a program that is repeated.
+
+    Attributes:
+        begin: the place of its first op.
+        length: ops of one repetition.
+        times: repetitions.
+        micro_batches: by which the numbers grow with each.
+        updates: the same of STEPs.
+    """
+
+    begin: int
+    length: int
+    times: int
+    micro_batches: int
+    updates: int
+
+    @property
+    def end(self) -> int:
+        """The place after its last op."""
+        return self.begin + self.length * self.times
+
+    @property
+    def saved(self) -> int:
+        """The ops that need not be written."""
+        return self.length * (self.times - 1)
+
+
+def program_text(program: Sequence[Op]) -> str:
+    """Write a rank's ops one by one."""
+    return " ".join(map(str, program))
+
+
+def repeating_text(program: Sequence[Op], num_micro_batches: int) -> str:
+    """Write a rank's ops with the longest body that is repeated, if there is one.
+
+    Args:
+        program: of a schedule without a flush.
+        num_micro_batches: of the schedule.
+    """
+    body = _longest_body(program, num_micro_batches)
+    if body is None:
+        return program_text(program)
+    one = program_text(program[body.begin : body.begin + body.length])
+    repeated = f"[{one}]*{body.times}+{body.micro_batches}/{body.updates}"
+    parts = program_text(program[: body.begin]), repeated, program_text(program[body.end :])
+    return " ".join(filter(None, parts))
+
+
+def _longest_body(program: Sequence[Op], num_micro_batches: int) -> _Body | None:
+    """The body that saves most ops; None: no part is repeated."""
+    if not program:
+        return None
+    types = [(op.kind, op.stage, op.replica) for op in program]
+    number_of = {one: number for number, one in enumerate(dict.fromkeys(types))}
+    kinds = np.array([number_of[one] for one in types])
+    numbers = np.array([op.microbatch for op in program])
+    is_step = np.array([op.kind == OpKind.STEP for op in program])
+    num_updates = int(numbers[is_step].max()) + 1 if is_step.any() else 0
+    best: _Body | None = None
+    for count in range(1, min(_MOST_PER_BODY, num_micro_batches // 2) + 1):
+        length, more = divmod(len(program) * count, num_micro_batches)
+        updates, left = divmod(num_updates * count, num_micro_batches)
+        if more or left or not length:
+            continue
+        grown = numbers[:-length] + np.where(is_step[:-length], updates, count)
+        is_same = (kinds[length:] == kinds[:-length]) & (numbers[length:] == grown)
+        begin, end = _longest_run(is_same)
+        body = _Body(begin, length, 1 + (end - begin) // length, count, updates)
+        if body.saved > (0 if best is None else best.saved):
+            best = body
+    return best
+
+
+def _longest_run(flags: NDArray[np.bool_]) -> tuple[int, int]:
+    """The first place of the longest stretch of True's, and the place after it."""
+    changes = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
+    begins, ends = changes[::2], changes[1::2]
+    if not len(begins):
+        return 0, 0
+    longest = int(np.argmax(ends - begins))
+    return int(begins[longest]), int(ends[longest])
+
+
+def parse_programs(lines: Sequence[str]) -> tuple[tuple[Op, ...], ...]:
+    """Read the lines of all ranks.
+
+    Raises:
+        ScheduleError: an op or a body cannot be parsed, with its rank and place; or bodies are
+            repeated too often.
+    """
+    programs: list[tuple[Op, ...]] = []
+    num_left = _MOST_OPS
+    for rank, line in enumerate(lines):
+        programs.append(_program(rank, line, num_left))
+        num_left -= len(programs[-1])
+    return tuple(programs)
+
+
+def _program(rank: int, text: str, num_left: int) -> tuple[Op, ...]:
+    ops: list[Op] = []
+    at = 0
+    for match in _BODY.finditer(text):
+        ops += _parsed(rank, len(ops), text[at : match.start()])
+        body = [*_parsed(rank, len(ops), match[1])]
+        times, micro_batches, updates = (int(match[group]) for group in (2, 3, 4))
+        if len(ops) + len(body) * times > num_left:
+            raise ScheduleError(
+                f"rank {rank}, op {len(ops)}: with {times} repetitions of {len(body)} ops the file "
+                f"has more than {_MOST_OPS} ops; make a plan of fewer micro-batches"
+            )
+        for turn in range(times):
+            ops += (_grown(op, turn * micro_batches, turn * updates) for op in body)
+        at = match.end()
+    return (*ops, *_parsed(rank, len(ops), text[at:]))
+
+
+def _grown(op: Op, micro_batches: int, updates: int) -> Op:
+    more = updates if op.kind == OpKind.STEP else micro_batches
+    return op._replace(microbatch=op.microbatch + more)
+
+
+def _parsed(rank: int, first: int, text: str) -> Iterator[Op]:
+    for place, token in enumerate(text.split(), first):
+        if "[" in token or "]" in token:
+            raise ScheduleError(
+                f"rank {rank}, op {place}: {token!r} is not understood; a part that is repeated "
+                f"looks like [F0.1 BW0.0 STEP0]*47+1/1 (ops, repetitions, and the numbers by which "
+                f"micro-batches and updates grow)"
+            )
+        try:
+            yield Op.parse(token)
+        except ValueError as error:
+            raise ScheduleError(f"rank {rank}, op {place}: {error}") from None
