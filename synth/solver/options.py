@@ -14,7 +14,7 @@ class Part(StrEnum):
     """A part of the search, which can be left out to measure its worth.
 
     Each bound and each improver is one, and so are the passing pairs of the bounds' models.
-    `BOUNDS` stands for all bounds that take time, `MODULO` for all modulo scheduling (`GROUPS`).
+    `BOUNDS` stands for all bounds that take time (`GROUPS`).
     Values stand in plan files and in benchmark results, so they outlive renamed members.
     """
 
@@ -23,8 +23,6 @@ class Part(StrEnum):
     POLISH = "polish"
     SHORT_INSTANCE = "fewer micro-batches"
     MODULO = "patterns"
-    ONE_PER_PERIOD = "patterns of one micro-batch"
-    SEVERAL_PER_PERIOD = "patterns of several micro-batches"
     WINDOWS = "windows"
     ANNEALING = "local search"
     BOUNDS = "bounds"
@@ -41,7 +39,6 @@ class Part(StrEnum):
 # Parts that stand for several others.
 GROUPS = {
     Part.BOUNDS: frozenset({Part.RANK_SUBSETS, Part.FORWARD_SPACING, Part.IDLE_TIME}),
-    Part.MODULO: frozenset({Part.ONE_PER_PERIOD, Part.SEVERAL_PER_PERIOD}),
 }
 
 

@@ -99,8 +99,7 @@ _BY_CPSAT = (
         Part.LIST_SCHEDULING,
         lambda s: s.has(Part.LIST_SCHEDULING) and not (s.is_small or s.is_exact_alone),
     ),
-    _Row(Part.ONE_PER_PERIOD, _with(Part.ONE_PER_PERIOD)),
-    _Row(Part.SEVERAL_PER_PERIOD, _with(Part.SEVERAL_PER_PERIOD)),
+    _Row(Part.MODULO, _with(Part.MODULO)),
     _Row(BoundStep.IN_TURN, _with(Part.BOUNDS)),
     # On small problems the exact model may find more than a patient search.
     _Row(Part.WINDOWS, _with(Part.WINDOWS), _share_of_windows, is_brief=lambda s: s.is_small),

@@ -74,7 +74,7 @@ class _FlushFreeSearch:
                 break
             self._narrow(instance, is_relaxed=False)
         self._compact()
-        if Part.SEVERAL_PER_PERIOD not in state.options.without:
+        if Part.MODULO not in state.options.without:
             self._try_several_per_period()
         return state.result()
 

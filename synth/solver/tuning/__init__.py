@@ -27,9 +27,9 @@ from synth.solver.tuning.improve import (
 from synth.solver.tuning.modulo import (
     FLUSH_FREE,
     MODULO,
-    ONE_MICRO_BATCH,
     PERIOD_SEARCH,
     SEVERAL_MICRO_BATCHES,
+    STEADY_STATE,
 )
 from synth.solver.tuning.search import SEARCH
 from synth.solver.tuning.weight_passing import WEIGHT_PASSING
@@ -47,7 +47,6 @@ __all__ = [
     "IDLE_TIME",
     "LIST_SCHEDULING",
     "MODULO",
-    "ONE_MICRO_BATCH",
     "PERIOD_SEARCH",
     "PUBLISHED",
     "RANK_SUBSETS",
@@ -57,6 +56,7 @@ __all__ = [
     "SEARCH",
     "SEVERAL_MICRO_BATCHES",
     "SHORT_INSTANCE",
+    "STEADY_STATE",
     "WEIGHT_PASSING",
     "WINDOWS",
 ]

@@ -4,14 +4,11 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class OneMicroBatchTuning:
-    """Modulo scheduling of one micro-batch per period, in coarse ticks."""
+class SteadyStateTuning:
+    """Modulo schedules of one micro-batch per period, in coarse ticks."""
 
     # Exact ticks are used up to this many per period.
     most_exact_ticks: int = 400
-    # Periods tried, in largest works of a rank, until this many patterns are found.
-    period_shares: tuple[float, ...] = (1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3, 1.5)
-    enough_patterns: int = 2
     # Ticks per largest work: with more the search stalls, with fewer unequal stages look alike.
     ticks: int = 36
 
@@ -72,15 +69,12 @@ class SeveralMicroBatchesTuning:
 class ModuloTuning:
     """Shares of the time limit for modulo scheduling, and the unrolling."""
 
-    # One micro-batch per period; the second value is where several are tried too.
-    one_share: float = 0.05
-    one_share_with_several: float = 0.02
-    # Several micro-batches per period: share per micro-batch of the problem, and the most.
-    several_share_per_micro_batch: float = 0.004
-    most_several_share: float = 0.45
+    # Share per micro-batch of the problem, and the most.
+    share_per_micro_batch: float = 0.004
+    most_share: float = 0.45
     # After a short instance: share for both together, and the least for this.
     share_with_short_instance: float = 0.35
-    least_several_share: float = 0.08
+    least_share: float = 0.08
     # Relative gain after a short instance that is of use: windows get farther from its schedules.
     least_gain: float = 0.01
     # Micro-batches of a period from which the unrolling begins, at most.
@@ -110,7 +104,7 @@ class FlushFreeTuning:
     most_cycles: int = 60
 
 
-ONE_MICRO_BATCH = OneMicroBatchTuning()
+STEADY_STATE = SteadyStateTuning()
 PERIOD_SEARCH = PeriodSearchTuning()
 SEVERAL_MICRO_BATCHES = SeveralMicroBatchesTuning()
 MODULO = ModuloTuning()

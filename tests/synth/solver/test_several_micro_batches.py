@@ -11,11 +11,7 @@ from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
 from synth.solver import Problem, SolveOptions, solve
 from synth.solver.evaluate.evaluate import BUFFERINGS
-from synth.solver.improve.modulo import (
-    one_micro_batch,
-    several_micro_batches,
-    several_micro_batches_improver,
-)
+from synth.solver.improve.modulo import several_micro_batches, several_micro_batches_improver
 from synth.solver.improve.modulo.period_search import PeriodSearch
 from synth.solver.improve.modulo.several_micro_batches_model import (
     PeriodicSchedule,
@@ -86,7 +82,7 @@ def test_nothing_is_found_where_no_micro_batch_fits() -> None:
     assert list(several_micro_batches.search(even(3, 2, 12), 0, LONG_US, 1.0, 0)) == []
 
 
-def test_several_stages_on_a_rank_are_left_to_patterns() -> None:
+def test_ranks_that_hold_several_stages_are_left_to_other_parts() -> None:
     costs = odd_costs(random.Random(0), 4, 2)
     assert not several_micro_batches.applies(
         relaxed_memory(Problem(costs, placement("v", 2), 4, None))
@@ -133,7 +129,6 @@ def test_ops_that_take_no_time_are_no_trouble() -> None:
     assert all(
         found.period_us >= 1 for found in several_micro_batches.search(idle, 0, 10.0, 0.5, 0)
     )
-    assert list(one_micro_batch.search(idle, 0.5, 0, 1))
 
 
 @pytest.mark.parametrize(("share", "period_us", "seed"), [(0.5, 1564, 2), (0.9, 929, 3)])

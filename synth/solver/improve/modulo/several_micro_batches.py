@@ -1,7 +1,7 @@
 """Modulo scheduling of several micro-batches per period, for several sizes.
 
-Under caps below the need of 1F1B, the best schedules repeat bursts and not single micro-batches
-(`one_micro_batch`). Models of a fixed period (`several_micro_batches_model`) are decided quickly,
+Under caps below the need of 1F1B, the best schedules repeat bursts and not single micro-batches.
+Models of a fixed period (`several_micro_batches_model`) are decided quickly,
 so the shortest period is found by trying (`period_search`).
 """
 
@@ -23,7 +23,7 @@ def applies(instance: Instance) -> bool:
 
 def follows(instance: Instance, options: SolveOptions) -> bool:
     """Return True if a search comes to these schedules: they apply, and are not left out."""
-    return Part.SEVERAL_PER_PERIOD not in options.without and applies(instance)
+    return Part.MODULO not in options.without and applies(instance)
 
 
 def search(

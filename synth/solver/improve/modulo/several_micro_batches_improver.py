@@ -14,7 +14,7 @@ from synth.solver.tuning import MODULO
 class SeveralMicroBatches:
     """Offers modulo schedules of several micro-batches per period, where ranks hold one stage."""
 
-    part: ClassVar[Part] = Part.SEVERAL_PER_PERIOD
+    part: ClassVar[Part] = Part.MODULO
 
     def __init__(self, context: SearchContext) -> None:
         self.state, self.options = context.state, context.state.options
@@ -51,15 +51,15 @@ class SeveralMicroBatches:
     @property
     def _share(self) -> float:
         share = min(
-            MODULO.most_several_share,
-            MODULO.several_share_per_micro_batch * self.problem.num_micro_batches,
+            MODULO.most_share,
+            MODULO.share_per_micro_batch * self.problem.num_micro_batches,
         )
         spent_share = self.state.short_instance_share
         if spent_share == 0:
             return share
         return min(
             share,
-            max(MODULO.least_several_share, MODULO.share_with_short_instance - spent_share),
+            max(MODULO.least_share, MODULO.share_with_short_instance - spent_share),
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The modulo scheduling model of one micro-batch per period, in coarse ticks.
+"""Modulo scheduling (Rau 1994) of one micro-batch per period, in coarse ticks.
 
     rank 0 | F0 .. B0 .. W0 |          one micro-batch's ops, t(op)
     rank 1 |    F0 B0 W0    |          the next one does the same T later, and so on:
@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import gcd
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
@@ -23,6 +24,7 @@ from ortools.sat.python import cp_model
 from synth.op_kinds import OpKind
 from synth.solver.cpsat.run import Values, solve_briefly
 from synth.solver.instance.instance import SPLIT, STEP, B, F, Instance, W
+from synth.solver.tuning import STEADY_STATE
 
 
 class Item(NamedTuple):
@@ -217,3 +219,73 @@ class OneMicroBatchModel:
             return None
         starts = {item: found.value(start) for item, start in self.start.items()}
         return Pattern(starts, self.period)
+
+
+def find(
+    instance: Instance,
+    period_share: float,
+    seconds: float,
+    *,
+    ticks: int = STEADY_STATE.ticks,
+    seed: int = 0,
+    workers: int = 1,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Pattern | None:
+    """Find a pattern that keeps the caps, with the shortest way through the pipeline.
+
+    Args:
+        period_share: the period, as a multiple of the largest work of a rank: 1 has no bubble.
+        seconds: CP-SAT's deterministic seconds.
+        ticks: of the largest work of a rank for one micro-batch.
+    """
+    model = OneMicroBatchModel(instance, period_share, ticks)
+    return model.solve(seconds, seed, workers, should_stop)
+
+
+class LeastMemory(NamedTuple):
+    """A limit for all ranks under which a pattern without bubble was found, and its bound.
+
+    No pattern of one micro-batch in these ticks needs less than `not_below_bytes`. `is_exact` is
+    True if the ticks are exact times, not rounded ones.
+    """
+
+    cap_bytes: int
+    not_below_bytes: int
+    is_exact: bool
+    ticks: int
+
+
+def least_memory(
+    instance: Instance,
+    static_bytes: Sequence[int],
+    seconds: float,
+    seed: int = 0,
+    workers: int = 1,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> LeastMemory | None:
+    """Minimise the limit with which some pattern keeps the busiest rank always busy.
+
+    Args:
+        instance: without caps.
+        static_bytes: by rank.
+        seconds: CP-SAT's deterministic seconds.
+        should_stop: polled while solving; then the least limit so far is returned.
+    """
+    ticks, is_exact = _exact_ticks(instance)
+    model = OneMicroBatchModel(instance, 1.0, ticks, static_bytes)
+    found = model.least(seconds, seed, workers, should_stop)
+    if found is None:
+        return None
+    proven = -int(-found.bound // 1)
+    return LeastMemory(found.value(model.cap), proven, is_exact, ticks)
+
+
+def _exact_ticks(instance: Instance) -> tuple[int, bool]:
+    """Return the ticks of the largest work, and True if all times are whole multiples of a tick."""
+    times = [copy.duration_us[kind] for copy in instance.copies for kind in SPLIT]
+    times += [lag for copy in instance.copies for lag in (copy.down_us, copy.up_us)]
+    unit = gcd(*times)
+    work_us = max(sum(instance[c].work_us for c in held) for held in instance.held)
+    if unit and work_us // unit <= STEADY_STATE.most_exact_ticks:
+        return work_us // unit, True
+    return STEADY_STATE.ticks, False
