@@ -17,7 +17,7 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import StoppedBy
 from synth.solver.search_state import OnImprovement, SearchState
-from synth.solver.weight_passing.bounds import backward_us
+from synth.solver.weight_passing.rank_work import backward_us
 
 _NAME = "data-parallel"
 

@@ -5,6 +5,8 @@ compute_order    the order of F, B and W of a rank, and the moves of the search
 visit_placement  the places of UNSHARD and REDUCE_GRAD in a given order, as memory allows
 programs         the programs of all ranks, as a schedule
 bounds           lower bounds in closed form
+rank_work        the least work and the least visits of a rank, for these bounds
+ring_bounds      the bounds for a ring
 gather_model     all schedules of a small problem with all-gathers, as a model for CP-SAT
 gather_lives     the makers and readers of its values
 gather_proof     its optimum, solved in a process of its own

@@ -95,6 +95,13 @@ def unequal_costs(num_stages: int, rng: random.Random) -> Costs:
     return Costs(stages=tuple(stages), links=links)
 
 
+def with_slow_sums(costs: Costs, rng: random.Random) -> Costs:
+    """The same with slower links, and stages of which B leaves more for W than F kept."""
+    stages = (stage.replace(saved_w_bytes=rng.randint(0, 600)) for stage in costs.stages)
+    links = Links(default=Link(latency_us=rng.choice([100, 400])))
+    return costs.replace(stages=tuple(stages), links=links)
+
+
 def travelling(
     movement: WeightMovement,
     costs: Costs,
@@ -209,7 +216,10 @@ def test_no_schedule_is_faster_than_the_bound_for_its_own_peaks(seed: int) -> No
     p, rounds = rng.choice([2, 3, 4]), rng.randint(1, 3)
     movement = rng.choice([RING, GATHER])
     num_stages = p if movement == RING else rng.choice([2, p, 2 * p])
-    travel = travelling(movement, unequal_costs(num_stages, rng), p, rounds)
+    costs = unequal_costs(num_stages, rng)
+    if rng.random() < 0.5:
+        costs = with_slow_sums(costs, rng)
+    travel = travelling(movement, costs, p, rounds)
     schedule = random_schedule(travel, rng)
     try:
         lowered, timeline = verify(schedule, travel.problem.costs)
@@ -231,6 +241,22 @@ def test_the_tail_of_a_ring_is_the_sum_that_passes_all_later_micro_batches() -> 
     assert prove_weight_passing(travel).bound_us == 4 * 8 * 300 + 7 * 100
     fastest = simulate(lower(generate("weipipe:wzb2", 8, 32), travel.problem.costs))
     assert fastest.makespan_us == prove_weight_passing(travel).bound_us
+
+
+def test_on_slow_links_a_ring_waits_for_the_sum_that_passes_all_micro_batches() -> None:
+    """Two ranks, two rounds, F = 100, BW = 200, transfers of 900 µs; B leaves 9000 bytes for W.
+
+    Rank 0 is at home of stage 0, and gets stage 1 at 900. F0.0, F1.0 and BW1.0 end at 1200. Three
+    times the sum of stage 1 goes to the other rank, which adds 200: 4500. Then BW0.3 ends at 4700,
+    and its sum is at home at 5600.
+    """
+    costs = equal_costs(2, latency_us=900, saved=100)
+    stages = tuple(stage.replace(saved_w_bytes=9000) for stage in costs.stages)
+    costs = costs.replace(stages=stages)
+    tight, free = travelling(RING, costs, 2, 2, 8000), travelling(RING, costs, 2, 2)
+    assert prove_weight_passing(tight).bound_us == 5600
+    # B1.0 and BW0.0 end at 1300, W0.3 after three hops at 4300, its sum is at home at 5200.
+    assert prove_weight_passing(free).bound_us == 5200
 
 
 def test_under_a_limit_stages_are_gathered_more_than_once() -> None:
