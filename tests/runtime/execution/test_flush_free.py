@@ -242,11 +242,9 @@ def _check(by_rank: list[Any], index: int, schedule: Schedule, stages: list[nn.M
         assert (most, left) == (1 + sum(facts[s].alive - 1 for s, _ in held), 0)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_stashed_versions_train_as_their_recurrence_says(n: int, optimizer: str) -> None:
+def _check_stashed(ranks: Any, n: int, optimizer: str) -> None:
     schedules = _schedules(STASHED, n)
-    by_rank = RankThreads().run(train, n, list(schedules.values()), False, optimizer)
+    by_rank = ranks.run(train, n, list(schedules.values()), False, optimizer)
     for index, (name, schedule) in enumerate(schedules.items()):
         assert schedule.versions is not None
         stages, k = build_stages(n), schedule.versions.every
@@ -254,30 +252,45 @@ def test_stashed_versions_train_as_their_recurrence_says(n: int, optimizer: str)
         _check(by_rank, index, schedule, stages)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_two_groups_of_stages_train_as_their_recurrence_says(optimizer: str) -> None:
-    n, k = 2, 4
-    schedule = generate(f"wpipe:every={k}", n, 5 * k)
-    by_rank = RankThreads().run(train, n, [schedule], False, optimizer)
-    stages = build_stages(2 * n)
-
-    def reads(s: int, j: int, k: int) -> tuple[int, int]:
-        return _both(j // k - 1) if s < n else _both(j // k)
-
-    by_autograd(stages, reads, k, 5 * k, optimizer)
-    _check(by_rank, 0, schedule, stages)
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_backwards_that_read_newer_weights_train_as_written_by_hand(n: int, optimizer: str) -> None:
+def _check_newest(ranks: Any, n: int, optimizer: str) -> None:
     schedules = _schedules(NEWEST, n)
-    by_rank = RankThreads().run(train, n, list(schedules.values()), True, optimizer)
+    by_rank = ranks.run(train, n, list(schedules.values()), True, optimizer)
     for index, (name, schedule) in enumerate(schedules.items()):
         assert schedule.versions is not None
         stages, k = plain_stages(n), schedule.versions.every
         by_hand(stages, _reads(name, n, k), k, schedule.num_micro_batches, optimizer)
         _check(by_rank, index, schedule, stages)
+
+
+def _check_two_groups(ranks: Any, n: int, optimizer: str) -> None:
+    k = n + 1
+    schedule = generate(f"wpipe:every={k}", n, 4 * k)
+    by_rank = ranks.run(train, n, [schedule], False, optimizer)
+    stages = build_stages(2 * n)
+
+    def reads(s: int, j: int, k: int) -> tuple[int, int]:
+        return _both(j // k - 1) if s < n else _both(j // k)
+
+    by_autograd(stages, reads, k, 4 * k, optimizer)
+    _check(by_rank, 0, schedule, stages)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_stashed_versions_train_as_their_recurrence_says(n: int, optimizer: str) -> None:
+    _check_stashed(RankThreads(), n, optimizer)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_two_groups_of_stages_train_as_their_recurrence_says(n: int, optimizer: str) -> None:
+    _check_two_groups(RankThreads(), n, optimizer)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_backwards_that_read_newer_weights_train_as_written_by_hand(n: int, optimizer: str) -> None:
+    _check_newest(RankThreads(), n, optimizer)
 
 
 def test_the_references_agree_where_both_apply() -> None:
@@ -307,14 +320,12 @@ def test_the_references_agree_where_both_apply() -> None:
         assert all(map(torch.equal, left.parameters(), right.parameters()))
 
 
-def test_with_gloo_processes_weights_are_the_same(pool: Any) -> None:
-    schedules = _schedules(("pipedream", "2bw:every={k}"), 2)
-    by_rank = pool.run(train, 2, list(schedules.values()), False, "adamw")
-    for index, (name, schedule) in enumerate(schedules.items()):
-        assert schedule.versions is not None
-        stages, k = build_stages(2), schedule.versions.every
-        by_autograd(stages, _reads(name, 2, k), k, schedule.num_micro_batches, "adamw")
-        _check(by_rank, index, schedule, stages)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_with_gloo_processes_weights_are_the_same(pool: Any, n: int, optimizer: str) -> None:
+    _check_stashed(pool, n, optimizer)
+    _check_two_groups(pool, n, optimizer)
+    _check_newest(pool, n, optimizer)
 
 
 def _refused(rank: int, size: int, schedule: Schedule, what: str) -> str:
