@@ -3,7 +3,7 @@
     python -m benchmarks.weight_search --seconds 10 --only ring
     python -m benchmarks.weight_search --json benchmarks/results/weight-search.json
 
-The model and the devices are those of `weight_passing`, on 8 ranks with 32 micro-batches. The
+The model and the devices are those of `weight_passing_model`, on 8 ranks with 32 micro-batches. The
 memory limit is what a rank keeps, the activations of one micro-batch and of one more stage, the
 working memory of an op, and one to four buffers: on a ring of the weights of both directions and of
 the gradient, with all-gathers of weights and gradients. Beside the search stands the fastest
@@ -18,7 +18,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from benchmarks.results_file import Run, markdown_table, parse_request, save
-from benchmarks.weight_passing import Model, costs_of, network
+from benchmarks.weight_passing_model import Model, costs_of, network
 from synth.op_kinds import OpKind
 from synth.schedule import ScheduleError, verify
 from synth.schedule.memory import kept_bytes

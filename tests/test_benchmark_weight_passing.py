@@ -1,8 +1,12 @@
 """The comparison of passing activations and weights, against its closed forms."""
 
+import re
+
 import pytest
 
-from benchmarks.weight_passing import Model, costs_of, network, picture, simulate
+from benchmarks.weight_passing import picture
+from benchmarks.weight_passing_model import Model, costs_of, network, simulate
+from benchmarks.weight_passing_papers import Printed, simulated, speeds
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 
@@ -24,6 +28,24 @@ def test_over_free_links_fsdp_has_no_bubble_and_the_pipelines_have_theirs() -> N
     bubble = (ranks - 1) / (rounds * ranks + ranks - 1)
     one_f_one_b = simulate("1f1b", MODEL, ranks, rounds, FREE).tokens_per_s
     assert one_f_one_b == pytest.approx((1 - bubble) * whole)
+
+
+def test_without_recomputation_a_third_of_the_backward_and_all_saved_activations_remain() -> None:
+    whole = MODEL._replace(recomputes=False)
+    repeated, once = (simulate("zero:1", model, 2, 1, FREE) for model in (MODEL, whole))
+    assert once.tokens_per_s == pytest.approx(repeated.tokens_per_s * 4 / 3)
+    # 34 bytes for each token, hidden unit and layer, where only inputs and one layer remain else.
+    unit = MODEL.tokens * MODEL.hidden
+    held = 34 * unit * MODEL.num_layers
+    assert once.peak_bytes - repeated.peak_bytes == pytest.approx(
+        held - (2 * MODEL.num_layers + 34) * unit, rel=0.1
+    )
+
+
+def test_out_of_memory_is_said_of_printed_and_of_simulated_figures() -> None:
+    row = Printed(4096, 4096, 16, 16384, (1662.7, None, None, 1110.5, 2023.1))
+    last = speeds([row], [simulated(row, 16, 1, FREE)]).splitlines()[-1]
+    assert re.search(r"4096  4096  OOM / \d\.\d\d +OOM / OOM +0\.67 / \d\.\d\d ", last)
 
 
 @pytest.mark.parametrize("system", ["weipipe", "weipipe:wzb2", "zero:1"])

@@ -1,10 +1,13 @@
 """Parameters that several layers of a model share, such as an embedding's weight and a head's."""
 
+import copy
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch import nn
+
+from synth.errors import SynthError
 
 
 class Tie(NamedTuple):
@@ -59,3 +62,46 @@ def keep_tied(layers: Mapping[int, nn.Module], ties: Sequence[Tie]) -> dict[str,
                 parameter = kept.setdefault(tie.name, module.get_parameter(last))
                 setattr(module, last, parameter)
     return kept
+
+
+def untie_stages(
+    stages: dict[int, dict[int, nn.Module]], tied: Mapping[str, nn.Parameter]
+) -> dict[str, tuple[nn.Parameter, ...]]:
+    """Give each stage tied parameters of its own, by copying its layers.
+
+    Args:
+        stages: of a rank, their layers by index; copies replace those of the later stages.
+        tied: the shared parameters, by name.
+
+    Returns:
+        By name the parameter of each stage that has it.
+
+    Raises:
+        SynthError: a layer cannot be copied.
+    """
+    found: dict[str, tuple[nn.Parameter, ...]] = {}
+    seen: set[nn.Parameter] = set()
+    for number, layers in stages.items():
+        before = _parameters(layers)
+        if not seen.isdisjoint(before):
+            layers = stages[number] = _copied(layers)
+        own = dict(zip(before, _parameters(layers), strict=True))
+        for name, parameter in tied.items():
+            if parameter in own:
+                found[name] = (*found.get(name, ()), own[parameter])
+        seen.update(before)
+    return found
+
+
+def _parameters(layers: Mapping[int, nn.Module]) -> list[nn.Parameter]:
+    return [parameter for layer in layers.values() for parameter in layer.parameters()]
+
+
+def _copied(layers: dict[int, nn.Module]) -> dict[int, nn.Module]:
+    try:
+        return copy.deepcopy(layers)
+    except Exception as error:
+        raise SynthError(
+            f"layers {', '.join(map(str, layers))} share parameters with an earlier stage, of "
+            f"which they need a copy for weight passing, and cannot be copied: {error}"
+        ) from error

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
+import torch
 from torch import nn
 
 from synth.errors import SynthError
@@ -26,9 +28,12 @@ from ..execution.transport.traced_channels import TracedChannels
 from ..execution.transport.watched_channels import WatchedReceives
 from ..execution.weights.keeping import keep_stages
 from ..execution.weights.kept_stage import KeptStage
+from ..execution.weights.tied_stages import TiedStages
 from .groups import PipelineGroups
 from .options import PipelineOptions
 from .rank_parts import RankParts, check_same
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -56,15 +61,20 @@ def connect(
     """
     group = groups.pipeline
     check_same(parts.lowered.schedule, group)
-    tied = options.tied or {}
-    layout = GradientLayout([stage.module for stage in parts.stages.values()], tied)
-    kept = keep_stages(parts.lowered, group, parts.stages, layout, tied, device=parts.device)
-    if kept is not None and groups.peers is not None:
-        raise SynthError(
-            "weights travel in this schedule, which runs in one pipeline only; leave "
-            "data_parallel out, or run a schedule whose weights stay"
-        )
-    reducer = GradientReducer(parts.lowered, group, parts.stages, tied, layout=layout, clock=clock)
+    tied = options.tied_parameters
+    layout = GradientLayout(
+        [stage.module for stage in parts.stages.values()], chain.from_iterable(tied.values())
+    )
+    flow, kept = parts.lowered.schedule.weights, None
+    if flow is not None:
+        ties = TiedStages.of(group, parts.stages, tied, flow)
+        kept = keep_stages(parts.lowered, group, parts.stages, layout, ties, device=parts.device)
+        tied = ties.at_home(flow, kept, parts.rank)
+    if any(each.host is not None for each in (kept or {}).values()):
+        groups = groups.on(_CPU)  # gradients are reduced where they are updated
+    reducer = GradientReducer(
+        parts.lowered, groups.pipeline, parts.stages, tied, layout=layout, clock=clock
+    )
     if parts.lowered.versions is not None:
         _check_reduced_by_schedule(parts, groups, reducer)
     placement = parts.lowered.schedule.placement
@@ -90,7 +100,7 @@ def connect(
         clock=clock,
         kept=kept,
         reducer=reducer,
-        data_parallel=_join_peers(parts, groups, layout, reducer),
+        data_parallel=_join_peers(parts, groups, layout, reducer, kept),
         on_gradients=options.on_gradients,
         progress=options.progress,
     )
@@ -152,13 +162,17 @@ def _look_ahead(
 
 
 def _join_peers(
-    parts: RankParts, groups: PipelineGroups, layout: GradientLayout, reducer: GradientReducer
+    parts: RankParts,
+    groups: PipelineGroups,
+    layout: GradientLayout,
+    reducer: GradientReducer,
+    kept: Mapping[int, KeptStage] | None,
 ) -> DataParallel | None:
     if groups.peers is None:
         return None
     return DataParallel(
         groups.peers,
-        parts.stages,
+        parts.stages if kept is None else kept,
         rank=parts.rank,
         fingerprint=schedule_fingerprint(parts.lowered.schedule),
         layout=layout,

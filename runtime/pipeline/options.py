@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self, TypedDict, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..execution.core.clock import OpClock
 from ..execution.core.progress import RankProgress
@@ -18,7 +18,7 @@ class PipelineKeywords(TypedDict, total=False):
 
     group: Ranks | None
     loss: Loss | None
-    tied: Mapping[str, nn.Parameter] | None
+    tied: Mapping[str, nn.Parameter | Sequence[nn.Parameter]] | None
     data_parallel: Ranks | None
     on_gradients: Callable[[int], None] | None
     device: torch.device | str | None
@@ -42,15 +42,18 @@ class PipelineOptions:
         loss: the loss function of the last stage's output and the targets; None: the last stage's
             module takes the targets as its last argument and returns the loss itself.
         tied: parameters that this rank shares with others, by names common to all of them (an
-            embedding and a head): they start equal and their gradients are added up.
+            embedding and a head), or that several of its stages have one each of: they start equal
+            and their gradients are added up. With weight passing each rank names those of all its
+            stages.
         data_parallel: the processes that hold the same stages in the data-parallel pipelines: a
             process group, or the other dimension of the mesh. They start with equal parameters and
             buffers, and gradients are averaged over all pipelines, those of a stage right after its
-            last backward. None: there is one pipeline, or the stages are wrapped in
-            DistributedDataParallel or FSDP2.
+            last backward, or with weight passing at the rank's last STEP. None: there is one
+            pipeline, or the stages are wrapped in DistributedDataParallel or FSDP2.
         on_gradients: called with a stage's number after its last backward of a step that updates,
             to start a reduction of the caller's. Sums over copies, tied parameters and
-            `data_parallel` come later.
+            `data_parallel` come later. With weight passing it is called at the rank's last STEP,
+            for each stage that is updated here, after the sums over tied parameters.
         device: the device of this rank; None: that of its parameters.
         changing_shapes: True if inputs change their shapes from step to step. The rank with the
             first stage then announces them at every step, else at the first one only.
@@ -68,7 +71,7 @@ class PipelineOptions:
 
     group: Ranks | None = None
     loss: Loss | None = None
-    tied: Mapping[str, nn.Parameter] | None = None
+    tied: Mapping[str, nn.Parameter | Sequence[nn.Parameter]] | None = None
     data_parallel: Ranks | None = None
     on_gradients: Callable[[int], None] | None = None
     device: torch.device | str | None = None
@@ -79,6 +82,13 @@ class PipelineOptions:
     warm_up: bool | None = None
     look_ahead: int = 0
     caps_bytes: Sequence[int] | None = None
+
+    @property
+    def tied_parameters(self) -> dict[str, tuple[nn.Parameter, ...]]:
+        """By name this rank's tied parameters, each once."""
+        given = (self.tied or {}).items()
+        listed = {name: [p] if isinstance(p, Tensor) else p for name, p in given}
+        return {name: tuple(dict.fromkeys(found)) for name, found in listed.items()}
 
     def updated(self, **keywords: Unpack[PipelineKeywords]) -> Self:
         """Return a copy with some fields changed."""

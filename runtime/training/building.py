@@ -15,8 +15,8 @@ from ..dtypes import dtype_of
 from ..execution.stage.stage import Stage
 from ..execution.weights.stage_weights import release_parameters
 from ..models import build_model, trusted_spec
-from ..models.loading import BuiltModel
 from ..models.sizes import SIZES
+from ..models.ties import untie_stages
 from ..optimize import static_bytes
 from .layered_stage import LayerCall, LayeredStage, Randomness, layer_calls
 
@@ -29,10 +29,13 @@ def prepare_device(workload: Workload, device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class BuiltStages:
-    """A rank's stages by number, and its parameters that several layers share, by name."""
+    """A rank's stages by number, and its parameters that several layers share, by name.
+
+    They are one parameter on the rank; with weight passing each of its stages has one.
+    """
 
     stages: dict[int, Stage]
-    tied: dict[str, nn.Parameter]
+    tied: dict[str, tuple[nn.Parameter, ...]]
 
 
 def build_stages(
@@ -69,7 +72,8 @@ def build_stages(
     # Of stages that are away only the form is needed, so each is released before the next one is
     # made; a user's function makes all layers at once.
     parts = [[n] for n in held] if away and spec.factory in SIZES else [held]
-    built = BuiltModel({}, {})
+    layers_of: dict[int, dict[int, nn.Module]] = {}
+    tied: dict[str, tuple[nn.Parameter, ...]] = {}
     for numbers in parts:
         made = build_model(
             spec,
@@ -79,23 +83,26 @@ def build_stages(
             device=device,
             dtype=dtype_of(workload.dtype),
         )
+        layers = {n: {i: made.layers[i] for i in plan.layers_of(n)} for n in numbers}
+        if flow is None:
+            tied |= {name: (parameter,) for name, parameter in made.tied.items()}
+        else:
+            tied |= untie_stages(layers, made.tied)
         for number in set(numbers) & set(away):
-            for index in plan.layers_of(number):
-                release_parameters(made.layers[index])
-        built.layers.update(made.layers)
-        built.tied.update(made.tied)
+            for layer in layers[number].values():
+                release_parameters(layer)
+        layers_of |= layers
     last = len(plan.partition) - 1
     stages: dict[int, Stage] = {}
     for number in held:
-        layers = {index: built.layers[index] for index in plan.layers_of(number)}
-        _check_bytes(plan, number, layers.values())
+        _check_bytes(plan, number, layers_of[number].values())
         stages[number] = LayeredStage(
-            calls_of(workload, layers, plan.layers, plan.recomputed_layers or ()),
+            calls_of(workload, layers_of[number], plan.layers, plan.recomputed_layers or ()),
             is_first=number == 0,
             is_last=number == last,
             randomness=randomness,
         )
-    return BuiltStages(stages, built.tied)
+    return BuiltStages(stages, tied)
 
 
 def calls_of(

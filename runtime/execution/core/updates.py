@@ -40,7 +40,8 @@ class Updates:
             ops: the ops of the rank, in order.
             stages: its stages, by number.
             table: shared by all steps.
-            travel: delivers the accumulated gradients; None: weights stay.
+            travel: delivers the accumulated gradients, which are complete at the last STEP; None:
+                weights stay.
             reducer: see `Executor`, as for the next two.
             data_parallel: averages gradients.
             on_gradients: called with a stage's number.
@@ -53,7 +54,7 @@ class Updates:
         self._stages, self._table, self._travel = stages, table, travel
         self._reducer, self._data_parallel = reducer, data_parallel
         self._on_gradients, self._at_every_step = on_gradients, at_every_step
-        self._last_backwards = _last_backwards(ops)
+        self._last_backwards = _last_backwards(ops) if travel is None else set()
         self._updates_at = _updating_steps(ops, at_last=travel is not None)
         if at_every_step:
             self._updates_at = {op: (op.stage,) for op in ops if op.kind == OpKind.STEP}
@@ -71,7 +72,7 @@ class Updates:
                 self._reducer.finish_update(op.stage)
             return
         if self.wanted and op in self._updates_at and not self._table.updating:
-            self._before_update()
+            self._before_update(op)
 
     def compile_step(self, op: Op) -> Callable[[], None]:
         """Return a STEP as a function, which updates the stages assigned to this op, if any."""
@@ -80,19 +81,24 @@ class Updates:
     def _complete(self, stage: int, run: Callable[[], None]) -> None:
         """Run the op that completes a stage's gradients, then start their reduction."""
         run()
-        if not self.wanted:
-            return
+        if self.wanted:
+            self._start_reductions(stage)
+
+    def _start_reductions(self, stage: int) -> None:
         self._stages[stage].reduce_gradients()
         if self._on_gradients is not None:
             self._on_gradients(stage)
         if self._data_parallel is not None:
             self._data_parallel.start(stage)
 
-    def _before_update(self) -> None:
+    def _before_update(self, step: Op) -> None:
         """Complete all gradients of the rank, and let the stepper compute their norm."""
         self._table.updating = True
         if self._reducer is not None:
             self._reducer.finish()
+        if self._travel is not None:
+            for stage in self._updates_at[step]:
+                self._start_reductions(stage)
         if self._data_parallel is not None:
             self._data_parallel.finish()
         if self.stepper is not None:

@@ -2,12 +2,13 @@
 
 Copies of a stage (replicas) and tied parameters (an embedding and a head) have a gradient on each
 of their ranks. A copy's reduction starts where the lowered program says. The tied ones start at the
-rank's first STEP, when all its gradients are complete. Both work in place, and STEP waits for them.
+rank's first STEP (its last one, with weight passing), when all its gradients are complete. Both
+work in place, and STEP waits for them.
 
 If updates stand between ops, each has a reduction of its own, and STEP waits for that of its stage.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -44,10 +45,10 @@ class Reducer(Protocol):
         ...
 
 
-class _Tied(NamedTuple):
-    """A parameter of this rank that other ranks hold too."""
+class _Equal(NamedTuple):
+    """Tensors of this rank that stay equal, to each other and to those of other ranks."""
 
-    parameter: Tensor
+    tensors: tuple[Tensor, ...]
     ranks: tuple[int, ...]
 
 
@@ -59,7 +60,7 @@ class GradientReducer:
         lowered: Lowered,
         group: RankGroup,
         stages: Mapping[int, StageProtocol],
-        tied: Mapping[str, Tensor],
+        tied: Mapping[str, Sequence[Tensor]],
         *,
         layout: GradientLayout,
         clock: OpClock | None = None,
@@ -73,7 +74,7 @@ class GradientReducer:
             lowered: the schedule, whose reductions say which stages have copies.
             group: the pipeline's ranks.
             stages: this rank's stages, by number.
-            tied: this rank's tied parameters, by names that all ranks share.
+            tied: this rank's tied parameters, by names that all ranks share; one or several each.
             layout: the layout of this rank's gradients.
             clock: records when reductions start, and the waits for them.
 
@@ -85,8 +86,8 @@ class GradientReducer:
         self._group, self._layout = group, layout
         self._clock = clock or OpClock(torch.device("cpu"), recording=False)
         tied_ranks = _tied_ranks(group, tied)
-        self._tied = [_Tied(tied[n], r) for n, r in tied_ranks.items() if group.rank in r]
-        self._tied_ids = {id(parameter) for parameter, _ in self._tied}
+        self._tied = [_Equal(tuple(tied[n]), r) for n, r in tied_ranks.items() if n in tied]
+        self._tied_ids = {id(parameter) for each in self._tied for parameter in each.tensors}
         ranks_of = {
             reduction.stage: reduction.ranks
             for reduction in lowered.collectives
@@ -98,20 +99,27 @@ class GradientReducer:
             check_alike(group, self._copied, layout)
         for stage in self._copied.values():
             layout.check_same_after_forward(stage.parameters())
-        layout.check_same_after_forward(parameter for parameter, _ in self._tied)
+        layout.check_same_after_forward(p for each in self._tied for p in each.tensors)
         self._groups = {
-            r: group.subgroup(r) for r in sorted({*ranks_of.values(), *tied_ranks.values()})
+            r: group.subgroup(r)
+            for r in sorted({*ranks_of.values(), *tied_ranks.values()})
+            if len(r) > 1
         }
         self._working: dict[Collective, list[dist.Work]] = {}
         sizes = lowered.schedule.update_sizes
         self._shares = [min(sizes) / size for size in sizes]
         shared = [
-            _Tied(tensor, ranks_of[number])
+            _Equal((tensor,), ranks_of[number])
             for number, stage in self._copied.items()
             for tensor in stage.state()
             if id(tensor) not in self._tied_ids
         ] + self._tied
-        self._foreign = {id(p) for p, ranks in shared if group.rank != ranks[0]}
+        self._foreign = {
+            id(tensor)
+            for each in shared
+            for place, tensor in enumerate(each.tensors)
+            if place or group.rank != each.ranks[0]
+        }
         self._broadcast(shared)
 
     def owns(self, parameter: Tensor) -> bool:
@@ -131,7 +139,7 @@ class GradientReducer:
 
     @property
     def has_tied(self) -> bool:
-        """True if another rank holds a parameter of this rank that is named as tied."""
+        """True if a parameter of this rank is tied to one of another rank or stage."""
         return bool(self._tied)
 
     def start(self, reduction: Collective) -> None:
@@ -142,16 +150,16 @@ class GradientReducer:
 
     def finish(self) -> None:
         """Wait until the gradients of copies and of tied parameters are summed over their ranks."""
-        tied = [
-            work
-            for parameter, ranks in self._tied
-            for work in start_all_reduce(self._groups[ranks], [self._layout.gradient_of(parameter)])
-        ]
+        trained = [each for each in self._tied if each.tensors[0].requires_grad]
+        tied = [work for each in trained for work in self._start_sum(each)]
         for reduction, works in self._working.items():
             with self._clock.wait(reduction):
                 _wait(works)
         self._working.clear()
         _wait(tied)
+        for first, *others in (each.tensors for each in trained):
+            for other in others:
+                self._layout.gradient_of(other).copy_(self._layout.gradient_of(first))
 
     def finish_update(self, stage: int) -> None:
         """See `Reducer`.
@@ -165,15 +173,26 @@ class GradientReducer:
             if self._shares[stage] < 1:
                 torch._foreach_mul_(list(self._own_gradients(stage)), self._shares[stage])
 
+    def _start_sum(self, tied: _Equal) -> list[dist.Work]:
+        """Add up the gradients of this rank in that of the first, then start the sum of ranks."""
+        total, *others = map(self._layout.gradient_of, tied.tensors)
+        for gradient in others:
+            total.add_(gradient)
+        return start_all_reduce(self._groups[tied.ranks], [total]) if tied.ranks[1:] else []
+
     def _own_gradients(self, stage: int) -> Iterator[Tensor]:
         """The gradients of a stage, but for those that are tied."""
         for parameter in self._copied[stage].parameters():
             if id(parameter) not in self._tied_ids:
                 yield self._layout.gradient_of(parameter)
 
-    def _broadcast(self, shared: list[_Tied]) -> None:
-        for parameter, ranks in shared:
-            broadcast_from_first(self._groups[ranks], parameter)
+    @torch.no_grad()
+    def _broadcast(self, shared: list[_Equal]) -> None:
+        for (first, *others), ranks in shared:
+            if ranks[1:]:
+                broadcast_from_first(self._groups[ranks], first)
+            for other in others:
+                other.copy_(first)
 
 
 def _wait(works: list[dist.Work]) -> None:
@@ -214,19 +233,30 @@ def check_alike(
                 )
 
 
-def _tied_ranks(group: RankGroup, tied: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that hold each tied parameter, by name, if there are several."""
-    mine = {name: (tuple(p.shape), str(p.dtype)) for name, p in tied.items()}
-    everyones: list[dict[str, tuple[tuple[int, ...], str]]] = group.gather(mine)
+def _tied_ranks(
+    group: RankGroup, tied: Mapping[str, Sequence[Tensor]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the ranks that hold each tied parameter, by name, if it is more than one parameter."""
+    mine = {name: [_kind(parameter) for parameter in each] for name, each in tied.items()}
+    everyones: list[dict[str, list[str]]] = group.gather(mine)
     tied_ranks = {}
     for name in sorted({name for theirs in everyones for name in theirs}):
         ranks = tuple(rank for rank, theirs in enumerate(everyones) if name in theirs)
-        kinds = {everyones[rank][name] for rank in ranks}
+        listed = [kind for rank in ranks for kind in everyones[rank][name]]
+        kinds = set(listed)
         if len(kinds) > 1:
             raise SynthError(
                 f"the tied parameter {name!r} differs between ranks {list(ranks)}: "
-                f"{sorted(map(str, kinds))}; it must have one shape and dtype"
+                f"{'; '.join(sorted(kinds))}; it must have one shape and dtype, and be trained by "
+                f"all of them or none"
             )
-        if len(ranks) > 1:
+        if len(listed) > 1:
             tied_ranks[name] = ranks
     return tied_ranks
+
+
+def _kind(parameter: Tensor) -> str:
+    """The properties in which tied parameters agree."""
+    return (
+        f"{list(parameter.shape)} {parameter.dtype}{'' if parameter.requires_grad else ' frozen'}"
+    )

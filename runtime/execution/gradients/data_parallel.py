@@ -7,12 +7,16 @@ and is waited for before the rank's first STEP:
     average                        [==== stage 1 ====]  [= stage 0 =]
 
 Gradients that copies of a stage or tied parameters add up within the pipeline are averaged after
-that sum. All pipelines run the same program, so their collectives start in the same order. A rank
-never waits for an op that its peers run after the same place, so they cannot deadlock.
+that sum. With weight passing, the gradients of all stages at home on a rank are complete at its
+last STEP. Then those of what it updates are averaged, which may be its share of a stage.
+
+All pipelines run the same program, so their collectives start in the same order. A rank never waits
+for an op that its peers run after the same place, so they cannot deadlock.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -20,10 +24,26 @@ from torch import Tensor
 
 from synth.errors import SynthError
 
-from ..stage.stage import Stage
 from ..transport.rank_group import RankGroup
 from .all_reduce import broadcast_from_first, start_all_reduce
 from .layout import GradientLayout
+
+
+class Averaged(Protocol):
+    """The part of a stage whose gradients are averaged: all of it, or what a rank keeps of it."""
+
+    @property
+    def is_wrapped(self) -> bool:
+        """True if DistributedDataParallel or FSDP2 are inside."""
+        ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """The trainable parameters that this rank updates."""
+        ...
+
+    def state(self) -> Iterable[Tensor]:
+        """The tensors that peers have in common: parameters and buffers."""
+        ...
 
 
 class DataParallel:
@@ -32,7 +52,7 @@ class DataParallel:
     def __init__(
         self,
         group: RankGroup,
-        stages: Mapping[int, Stage],
+        stages: Mapping[int, Averaged],
         *,
         rank: int,
         fingerprint: str,
@@ -43,7 +63,7 @@ class DataParallel:
 
         Args:
             group: the peers.
-            stages: this rank's stages, by number.
+            stages: this rank's stages by number, or what it keeps of them.
             rank: the rank of this process in its pipeline.
             fingerprint: the fingerprint of the schedule.
             layout: the layout of this rank's gradients.
@@ -143,7 +163,7 @@ class DataParallel:
                 )
 
 
-def _check_plain(stages: Mapping[int, Stage]) -> None:
+def _check_plain(stages: Mapping[int, Averaged]) -> None:
     for number, stage in stages.items():
         if stage.is_wrapped:
             raise SynthError(

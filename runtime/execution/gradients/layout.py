@@ -6,7 +6,7 @@ Therefore the layout is derived from the module, which is the same on all of the
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from ...split import gradient_dtype
 class GradientLayout:
     """Converts the gradients of a rank's parameters to the layout that all ranks expect."""
 
-    def __init__(self, modules: Iterable[nn.Module], tied: Mapping[str, Tensor]) -> None:
+    def __init__(self, modules: Iterable[nn.Module], tied: Iterable[Tensor] = ()) -> None:
         """Find the parameters whose gradients are sparse: tables of embeddings with `sparse=True`.
 
         A table that another module shares, or that is tied, also gets dense gradients; its sum is
@@ -31,7 +31,7 @@ class GradientLayout:
         """
         parts = [part for module in modules for part in module.modules()]
         counts = Counter(id(p) for part in parts for p in part._parameters.values())
-        others = {id(parameter) for parameter in tied.values()}
+        others = {id(parameter) for parameter in tied}
         self._sparse = {
             id(table)
             for part in parts

@@ -1,6 +1,6 @@
 """The places of a stage's parameters in flat buffers, which travel as one message each."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -29,7 +29,7 @@ class FlatPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """Places of tensors in flat buffers, one buffer for each dtype.
+    """Places of tensors in flat buffers, one buffer for each dtype and for each tensor set apart.
 
     Each tensor begins at a multiple of 64 bytes, and each buffer divides into equal shares. The
     padding is counted by no plan; there is none if all sizes are multiples of 64 bytes.
@@ -84,14 +84,26 @@ class ParameterLayout(NamedTuple):
     gradients: FlatLayout
 
     @classmethod
-    def of(cls, parameters: Iterable[nn.Parameter], num_shares: int = 1) -> Self:
-        """Lay out parameters in buffers that can be divided into `num_shares` equal shares."""
+    def of(
+        cls,
+        parameters: Iterable[nn.Parameter],
+        num_shares: int = 1,
+        apart: Collection[int] = (),
+    ) -> Self:
+        """Lay out parameters.
+
+        Args:
+            parameters: of the stage.
+            num_shares: the number of equal shares into which each buffer can be divided.
+            apart: the places, in the list, of parameters that have a buffer of their own.
+        """
         listed = list(parameters)
-        kinds = list(dict.fromkeys(_kind(p) for p in sorted(listed, key=_is_frozen)))
+        kind_of = [_kind(p, at if at in apart else None) for at, p in enumerate(listed)]
+        kinds = list(dict.fromkeys(sorted(kind_of, key=_is_frozen)))
         lengths = [0] * len(kinds)
         places = []
-        for parameter in listed:
-            buffer = kinds.index(kind := _kind(parameter))
+        for parameter, kind in zip(listed, kind_of, strict=True):
+            buffer = kinds.index(kind)
             step = _aligned_elements(kind)
             places.append(FlatPlace(buffer, lengths[buffer], parameter.shape))
             lengths[buffer] += -(-parameter.numel() // step) * step
@@ -115,14 +127,16 @@ class _Kind(NamedTuple):
     trained: bool
     dtype: torch.dtype
     gradient_dtype: torch.dtype
+    apart: int | None = None
+    """The place of a parameter that shares its buffer with no other."""
 
 
-def _kind(parameter: nn.Parameter) -> _Kind:
-    return _Kind(parameter.requires_grad, parameter.dtype, gradient_dtype(parameter))
+def _kind(parameter: nn.Parameter, apart: int | None) -> _Kind:
+    return _Kind(parameter.requires_grad, parameter.dtype, gradient_dtype(parameter), apart)
 
 
-def _is_frozen(parameter: nn.Parameter) -> bool:
-    return not parameter.requires_grad
+def _is_frozen(kind: _Kind) -> bool:
+    return not kind.trained
 
 
 def _aligned_elements(kind: _Kind) -> int:

@@ -1,6 +1,6 @@
 """Prepares what a rank keeps of each of its stages, where weights travel."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from ..transport.rank_group import RankGroup
 from .buffers import broadcast_buffers
 from .kept_stage import KeptStage
 from .stage_weights import has_values
+from .tied_stages import TiedStages
 
 
 def keep_stages(
@@ -25,23 +26,23 @@ def keep_stages(
     group: RankGroup,
     stages: Mapping[int, Stage],
     layout: GradientLayout,
-    tied: Collection[str],
+    ties: TiedStages,
     *,
     device: torch.device,
-) -> dict[int, KeptStage] | None:
+) -> dict[int, KeptStage]:
     """Take over the parameters of a rank's stages; all ranks of the pipeline call this.
 
     Returns:
-        What the rank keeps, by stage; None: all weights stay where they are.
+        What the rank keeps, by stage.
 
     Raises:
-        SynthError: stages differ between ranks, share parameters, are wrapped for data parallelism,
-            or change their weights in a forward; parameters have no values at their home.
+        SynthError: stages differ between ranks, have a parameter in common, are wrapped for data
+            parallelism, or change their weights in a forward; parameters have no values at their
+            home.
     """
     flow = lowered.schedule.weights
-    if flow is None:
-        return None
-    _check(lowered, stages, layout, tied)
+    assert flow is not None
+    _check(lowered, stages, layout)
     for number, stage in stages.items():
         if flow.is_home(number, group.rank) and not has_values(stage.module):
             raise SynthError(
@@ -66,6 +67,7 @@ def keep_stages(
             groups.get(flow.homes[number]),
             device=device,
             sums=_reductions(lowered, number) if flow.weights == Route.HOST else (),
+            tied=ties.of_stage(number),
         )
         for number in sorted(stages)
     }
@@ -77,17 +79,7 @@ def _reductions(lowered: Lowered, stage: int) -> list[int]:
     return [op.microbatch for op in ops if op.kind == OpKind.REDUCE_GRAD and op.stage == stage]
 
 
-def _check(
-    lowered: Lowered,
-    stages: Mapping[int, Stage],
-    layout: GradientLayout,
-    tied: Collection[str],
-) -> None:
-    if tied:
-        raise SynthError(
-            f"weights travel in this schedule, and layers share a parameter ({', '.join(tied)}); "
-            f"each needs its own: untie them, or run a schedule whose weights stay"
-        )
+def _check(lowered: Lowered, stages: Mapping[int, Stage], layout: GradientLayout) -> None:
     flow, programs = lowered.schedule.weights, lowered.schedule.programs
     stays = flow is not None and flow.sharded != Sharded.WEIGHTS
     if not stays and any(op.kind in MOVES for program in programs for op in program):
@@ -109,5 +101,6 @@ def _check(
             if other != number:
                 raise SynthError(
                     f"stages {other} and {number} share a parameter, and weights travel in this "
-                    f"schedule; each stage needs its own"
+                    f"schedule; give each stage its own, and name both on each rank: "
+                    f"tied={{'name': [first, second]}}"
                 )

@@ -13,7 +13,7 @@ that the shares together are updated as the whole would be. A stage in the host'
 share of everything, and its parameters are updated one by one.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -73,6 +73,7 @@ class KeptStage:
         *,
         device: torch.device,
         sums: Collection[int] = (),
+        tied: Collection[int] = (),
     ) -> None:
         """Take over a module; if several ranks share the stage, all of them call this together.
 
@@ -85,10 +86,12 @@ class KeptStage:
             group: the group of the stage's homes, if there are several.
             device: the device of this rank.
             sums: the numbers of the stage's REDUCE_GRADs in a step, if its home is the host.
+            tied: the places, among the module's parameters, of those that other stages have too.
         """
         homes = flow.homes[stage]
         self._flow, self._num_shares = flow, len(homes)
-        self.weights = StageWeights(module, len(homes), device=device)
+        apart = tied if len(homes) > 1 else ()  # so that all stages have the same share of it
+        self.weights = StageWeights(module, len(homes), apart, device=device)
         self.group, self.index = group, homes.index(rank) if rank in homes else 0
         self.updated: nn.Module | None = None
         self._share: Share | None = None
@@ -113,6 +116,35 @@ class KeptStage:
     def is_shared(self) -> bool:
         """True if several ranks keep a share each."""
         return self._num_shares > 1
+
+    @property
+    def is_wrapped(self) -> bool:
+        """False: with weight passing no stage is wrapped for data parallelism."""
+        return False
+
+    def parameters(self) -> Iterable[Tensor]:
+        """The trainable parameters that this rank updates."""
+        updated = () if self.updated is None else self.updated.parameters()
+        return (parameter for parameter in updated if parameter.requires_grad)
+
+    def state(self) -> Iterable[Tensor]:
+        """The weights that are kept here, whole or in part, and the buffers."""
+        parts = () if self._share is None else self.own_part
+        return (*(self.weights.kept or parts), *self.weights.module.buffers())
+
+    def updated_parameter(self, place: int) -> nn.Parameter:
+        """The parameter whose update is that of one of the module's; this rank is a home.
+
+        Args:
+            place: of the module's parameter among all of them. If several homes share the stage, it
+                is a tied one, which has a buffer of its own.
+        """
+        if self._share is None:
+            return self.weights.parameters[place]
+        if self.host is None:
+            place = self.weights.layout.weights.places[place].buffer
+        found: nn.Parameter = self._share.parts[place]
+        return found
 
     @property
     def own_part(self) -> Tensors:

@@ -8,7 +8,7 @@ that no graph keeps a visit's buffers alive.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -34,20 +34,28 @@ class _Saved(NamedTuple):
 class StageWeights:
     """A stage's parameters and the buffers that hold them now."""
 
-    def __init__(self, module: nn.Module, num_shares: int = 1, *, device: torch.device) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        num_shares: int = 1,
+        apart: Collection[int] = (),
+        *,
+        device: torch.device,
+    ) -> None:
         """Take over a module's parameters, which have their values still.
 
         Args:
             module: the stage's module; its parameters may be on the meta device where it is not at
                 home.
             num_shares: the number of ranks that keep a share of each buffer.
+            apart: see `ParameterLayout.of`.
             device: the device of this rank.
         """
         self.module, self.device = module, device
         _materialise(module, device)
         self.parameters: list[nn.Parameter] = list(module.parameters())
         self.trained = [p for p in self.parameters if p.requires_grad]
-        self.layout = ParameterLayout.of(self.parameters, num_shares)
+        self.layout = ParameterLayout.of(self.parameters, num_shares, apart)
         self.kept: Tensors | None = None
         """The buffers that stay on this rank; None: there are none between visits."""
         self._resting: list[Tensor] = []

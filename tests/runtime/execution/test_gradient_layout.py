@@ -97,10 +97,10 @@ def test_gradients_that_only_some_ranks_have_are_added_up_in_one_layout(
 
 def test_tables_are_sparse_unless_something_else_adds_to_them() -> None:
     routed, _ = build()
-    layout = GradientLayout([routed], {})
+    layout = GradientLayout([routed])
     sparse = {name for name, p in routed.named_parameters() if layout.is_sparse(p)}
     assert sparse == set(SPARSE)
-    tied = GradientLayout([routed], {"embedding": routed.table.weight})
+    tied = GradientLayout([routed], [routed.table.weight])
     assert not any(tied.is_sparse(p) for p in routed.parameters())
     assert layout.kinds_of([routed.table.weight]) == [
         f"[8, {WIDTH}] torch.float32 with sparse gradients"
@@ -111,7 +111,7 @@ def test_tables_are_sparse_unless_something_else_adds_to_them() -> None:
 
 def test_a_table_that_forwards_change_is_refused_where_several_ranks_hold_it() -> None:
     table = nn.Embedding(8, WIDTH, max_norm=1.0)
-    layout = GradientLayout([nn.Sequential(table, nn.Linear(WIDTH, WIDTH))], {})
+    layout = GradientLayout([nn.Sequential(table, nn.Linear(WIDTH, WIDTH))])
     layout.check_same_after_forward(nn.Linear(WIDTH, WIDTH).parameters())
     with pytest.raises(SynthError, match="max_norm"):
         layout.check_same_after_forward(table.parameters())

@@ -326,6 +326,5 @@ def test_what_does_not_run_is_refused_in_one_sentence() -> None:
         found: str = RankThreads().run(partial(refusal, **keywords), 1, moving)[0]
         return found
 
-    assert "layers share a parameter (table)" in said(tied={"table": nn.Parameter(torch.ones(3))})
     assert "both weights and saved activations move" in said(moving=True)
     assert "look-ahead needs weights that stay" in said(look_ahead=2)

@@ -20,6 +20,7 @@ from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.weight_flow import Route
 from synth.workload import Workload
+from tests.tied_model import TIED
 
 CPU = torch.device("cpu")
 TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 2, "num_heads": 2, "context_length": 16}
@@ -203,6 +204,62 @@ def test_the_only_step_of_a_run_counts_no_memory_of_the_host(
     plan = plan_of(profile, "mobius:2")
     for rank, result in enumerate(run(pool, plan, options.replace(steps=1))):
         assert result.peak_bytes <= plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES
+
+
+@pytest.fixture(scope="module")
+def tied_profile(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    """Of a model whose embedding and head share a table; sizes are of whole 64 bytes."""
+    file = tmp_path_factory.mktemp("model") / "tied.py"
+    file.write_text(TIED)
+    workload = Workload(
+        model=f"{file}:layers", micro_batch_size=2, sequence_length=16, optimizer=ADAM
+    )
+    return profile_model(workload, CPU, warmup=0, iterations=1)
+
+
+@pytest.mark.parametrize("name", ["weipipe", "zero:1", "zero:1,zero-1", "mobius:2"])
+def test_layers_that_share_a_parameter_train_as_where_weights_stay(
+    pool: Any, tied_profile: Profile, options: TrainOptions, tmp_path: Path, name: str
+) -> None:
+    options = options.replace(model=tied_profile.workload.model)
+    expected = run(pool, plan_of(tied_profile, "1f1b"), options.replace(steps=4))[0].losses
+    plan = plan_of(tied_profile, name)
+    begun = run(pool, plan, saving(options, tmp_path, 2))
+    for rank, result in enumerate(begun):
+        predicted = plan.claim.peak_bytes[rank]
+        assert result.peak_bytes <= predicted + UNCOUNTED_BYTES + late_bytes(plan)
+    # Both layers are in the checkpoint, which goes on where they are one parameter, and back.
+    there = saving(options, tmp_path, 3, resume=True)
+    losses = begun[0].losses + run(pool, plan_of(tied_profile, "1f1b"), there)[0].losses
+    losses += run(pool, plan, saving(options, tmp_path, 4, resume=True))[0].losses
+    assert losses == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_exact"),
+    [("weipipe", True), ("zero:1", False), ("zero:1,zero-1", False), ("mobius:2", True)],
+)
+def test_pipelines_side_by_side_train_as_those_whose_weights_stay(
+    pool: Any,
+    profile: Profile,
+    options: TrainOptions,
+    tmp_path: Path,
+    name: str,
+    is_exact: bool,
+) -> None:
+    stays = saving(options, tmp_path / "stays", 3).replace(data_parallel=2)
+    travels = saving(options, tmp_path / "travels", 3).replace(data_parallel=2)
+    expected = pool.run(train, 4, plan_of(profile, "1f1b").to_json(), stays)[0].losses
+    plan = plan_of(profile, name)
+    results = pool.run(train, 4, plan.to_json(), travels)
+    assert results[0].losses == pytest.approx(expected, rel=1e-5)
+    for process, result in enumerate(results):
+        predicted = plan.claim.peak_bytes[process % 2]
+        assert result.peak_bytes <= predicted + UNCOUNTED_BYTES + late_bytes(plan)
+    wanted, found = tensors_of(tmp_path / "stays"), tensors_of(tmp_path / "travels")
+    rtol, atol = (0.0, 0.0) if is_exact else (2e-3, 2e-5)
+    for key in found:
+        torch.testing.assert_close(found[key], wanted[key], rtol=rtol, atol=atol)
 
 
 def refused(rank: int, world_size: int, plan: str, options: TrainOptions) -> str:

@@ -208,6 +208,38 @@ def test_each_stage_of_zero_shares_more(name: str, everywhere: int, shared: int)
     assert [static_bytes(lowered, rank) for rank in range(p)] == [expected] * p
 
 
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("left", [0.0, 0.5, 1.0, 1.5])
+def test_weipipe_holds_the_activations_of_all_stages_on_each_rank(
+    num_ranks: int, left: float
+) -> None:
+    """In units of a stage's saved activations, of which B leaves a share for W."""
+    unit, p = 10**6, num_ranks
+    table = uniform_costs(
+        p,
+        forward_us=100,
+        backward_input_us=100,
+        backward_weight_us=100,
+        saved_bytes=unit,
+        saved_w_bytes=round(left * unit),
+        parameter_bytes=1,
+        gradient_bytes=1,
+        static_bytes=3,
+    )
+    held = {
+        order: {round(most / unit, 2) for most in peak_bytes(lower(made(name, p, 4), table))}
+        for order, name in zip(ORDERS, WEIPIPES, strict=True)
+    }
+    # WZB1 has one and a half micro-batches under way, and what B leaves of the stage whose W is
+    # open; WZB2 runs all B's of a micro-batch before its W's.
+    assert held == {
+        "interleaved": {p},
+        "naive": {p},
+        "wzb1": {1.5 * p + max(0.0, 2 * (left - 1))},
+        "wzb2": {max(p, left * p)},
+    }
+
+
 def test_fsdp_holds_the_weights_of_one_stage_and_of_the_next() -> None:
     p, saved = 2, 1000
     lowered = lower(made("zero:1", p, 1), costs(p, saved=saved))
