@@ -18,7 +18,7 @@ from ..execution.core.out_of_order import OutOfOrder
 from ..execution.gradients.copies_and_ties import GradientReducer
 from ..execution.gradients.data_parallel import DataParallel
 from ..execution.gradients.layout import GradientLayout
-from ..execution.stage.saved_sizes import SizeFinder
+from ..execution.stage.offload_sizes import SizeFinder
 from ..execution.stage.shapes import ShapeFinder
 from ..execution.stage.warm_up import WarmUp
 from ..execution.transport.channels import Channels

@@ -20,7 +20,7 @@ from ...batch import Batch
 from ..gradients.copies_and_ties import Reducer
 from ..gradients.data_parallel import DataParallel
 from ..stage.loss_terms import LossTerms
-from ..stage.saved_moves import Moves
+from ..stage.offload_ops import OffloadOps
 from ..stage.stage_ops import StageOps
 from ..transport.channels import Channels
 from ..weights.kept_stage import KeptStage
@@ -100,7 +100,7 @@ class CompiledProgram:
         self._progress = progress
         self._table, self._slots = StepTable(), Slots()
         ops = lowered.ops[rank]
-        self._moves = Moves(ops, stages, self._slots, self._table)
+        self._moves = OffloadOps(ops, stages, self._slots, self._table)
         self._ops = StageOps(ops, stages, self._moves, self._slots, self._table, device)
         self._travel: WeightPassing | None = None
         if lowered.visits is not None and kept is not None:

@@ -13,7 +13,7 @@ from synth.schedule.ops import ValueKind
 from synth.schedule.validation_point import HalfOpenTransfers
 
 from ..stage.boundary import Tensors
-from ..stage.saved_moves import Moves
+from ..stage.offload_ops import OffloadOps
 from ..transport.channels import Channels
 from ..weights.weight_passing import WeightPassing
 from .step_table import Slots, StepTable
@@ -25,7 +25,7 @@ class RankTransfers:
     def __init__(
         self,
         channels: Channels,
-        moves: Moves,
+        moves: OffloadOps,
         travel: WeightPassing | None,
         slots: Slots,
         table: StepTable,

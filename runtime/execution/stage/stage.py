@@ -16,7 +16,7 @@ from ...split import GradientBox, Recorder, SplitTape, enter, run_backward
 from ..core.stage_protocol import ForwardInput, OutputTap
 from ..gradients.ddp_fsdp import GradientSync
 from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
-from .moved_activations import SavedStore
+from .offloaded_activations import SavedStore
 from .replay_input import Replay, ReplayRecorder
 from .running_statistics import RunningStatistics
 

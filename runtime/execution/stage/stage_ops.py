@@ -21,7 +21,7 @@ from ..core.stage_protocol import ForwardInput, StageProtocol
 from ..core.step_table import Slots, StepTable
 from .boundary import Boundary, Tensors
 from .loss_terms import LossTerms
-from .saved_moves import Moves, Work
+from .offload_ops import OffloadOps, Work
 
 _Run = Callable[[int, ForwardInput], Any]
 
@@ -33,7 +33,7 @@ class StageOps:
         self,
         ops: Iterable[Op],
         stages: Mapping[int, StageProtocol],
-        moves: Moves,
+        moves: OffloadOps,
         slots: Slots,
         table: StepTable,
         device: torch.device,

@@ -10,8 +10,8 @@ from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.lowering import positions
 from synth.schedule.lowering.def_use import DefUse, group_starts
 from synth.schedule.lowering.effects import MOVED_OUT, VALUE_CODES, EffectTable
+from synth.schedule.lowering.offload import MoveBuffers, host_transfers
 from synth.schedule.lowering.required_transfers import RequiredTransfers
-from synth.schedule.lowering.saved_moves import MoveBuffers, host_transfers
 from synth.schedule.lowering.visit_transfers import weight_transfers
 from synth.schedule.lowering.weight_visits import WeightVisits
 from synth.schedule.weight_flow import Route

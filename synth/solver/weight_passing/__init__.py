@@ -8,7 +8,7 @@ bounds           lower bounds in closed form
 rank_work        the least work and the least visits of a rank, for these bounds
 ring_bounds      the bounds for a ring
 gather_model     all schedules of a small problem with all-gathers, as a model for CP-SAT
-gather_lives     the makers and readers of its values
+gather_lifetimes the makers and readers of its values
 gather_proof     its optimum, solved in a process of its own
 first_orders     orders from which the search begins: published ones and others
 search           the search

@@ -23,7 +23,7 @@ from synth.op_kinds import OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Sharded
-from synth.solver.weight_passing.gather_lives import Sums, find_lives, sum_of
+from synth.solver.weight_passing.gather_lifetimes import Sums, find_lives, sum_of
 from synth.solver.weight_passing.problem import WeightPassingProblem
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP

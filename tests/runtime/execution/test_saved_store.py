@@ -13,7 +13,7 @@ from synth.op_kinds import OpKind
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.core.step_table import Slots, StepTable
 from synth.runtime.execution.stage.boundary import Boundary, Leaf
-from synth.runtime.execution.stage.saved_moves import Moves
+from synth.runtime.execution.stage.offload_ops import OffloadOps
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.execution.stage.storage_refcount import num_references
 from synth.runtime.profiling.meter import measure
@@ -190,6 +190,6 @@ def test_a_torch_that_does_not_count_holders_is_refused_before_the_first_step(
 ) -> None:
     monkeypatch.delattr(torch._C, "_storage_Use_Count")
     offload = Op(OpKind.OFFLOAD, 0, 0)
-    Moves([], {}, Slots(), StepTable())
+    OffloadOps([], {}, Slots(), StepTable())
     with pytest.raises(SynthError, match="take a schedule without O, L, K and G"):
-        Moves([offload], {}, Slots(), StepTable())
+        OffloadOps([offload], {}, Slots(), StepTable())

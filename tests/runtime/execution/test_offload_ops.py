@@ -15,7 +15,7 @@ from synth.runtime.batch import Batch
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.core.step_table import Slots, StepTable
 from synth.runtime.execution.stage.loss_terms import LossTerms
-from synth.runtime.execution.stage.saved_moves import Moves
+from synth.runtime.execution.stage.offload_ops import OffloadOps
 from synth.runtime.execution.stage.stage import Stage
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
@@ -86,7 +86,7 @@ def test_sizes_other_than_those_of_the_trial_are_told_with_the_stage() -> None:
     stage.forward(0, ForwardInput((torch.ones(BATCH, WIDTH),), fused=True, moved=True))
     table = StepTable()
     table.begin(Batch(), (), {(0, 0): (4 * BATCH * WIDTH,)}, LossTerms((1.0,)), 1)
-    moves = Moves([offload], {0: stage}, Slots(), table)
+    moves = OffloadOps([offload], {0: stage}, Slots(), table)
     with pytest.raises(SynthError, match=r"stage 0 saved 2 tensors of 144 bytes, .* trial saved 1"):
         moves.offload(offload)()
 

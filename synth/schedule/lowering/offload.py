@@ -1,4 +1,4 @@
-"""Moves of saved activations: the buffers that a schedule allocates for them, and the host's part.
+"""Offloading of saved activations: the buffers that a schedule allocates, and the host's part.
 
     OFFLOAD   its rank      reads saved, makes out          the transfer of out starts
     HOST_FOR  another rank  a buffer for out is allocated   its receive is posted before it

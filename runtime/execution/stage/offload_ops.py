@@ -1,4 +1,4 @@
-"""Moves of saved activations, as the executor runs them: O, L, K and G.
+"""The ops that offload saved activations, as the executor runs them: O, L, K and G.
 
 O   the stage gives up its saved activations; they are `out` in the table, sent right after
 K   no work: the receive before it has allocated the buffer for `out`
@@ -24,8 +24,8 @@ from .storage_refcount import check_countable
 Work = Callable[[], None]
 
 
-class Moves:
-    """The moves of one rank's program; `table` is shared by all steps."""
+class OffloadOps:
+    """The offloading ops of one rank; `table` is shared by all steps."""
 
     def __init__(
         self,
