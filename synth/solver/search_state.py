@@ -75,7 +75,7 @@ class SearchState:
             return True
         return self._stop_rule.is_met(self._known)
 
-    def should_stop(self) -> bool:
+    def poll(self) -> bool:
         """Take in bounds proven in the background, then return `finished()`."""
         self.take_bounds()
         return self.finished()

@@ -70,7 +70,7 @@ class _Search:
         self.prover.closed_forms()
         try:
             for step in steps(self.setting):
-                if self.state.should_stop():
+                if self.state.poll():
                     break
                 self._take(step)
             self.prover.stop()

@@ -63,7 +63,7 @@ class Prover:
 
     def closed_forms(self) -> None:
         """Bound by closed forms, which takes no time."""
-        for proven in self._policy(1, self._state.should_stop).closed_forms():
+        for proven in self._policy(1, self._state.poll).closed_forms():
             self._state.raise_bound(proven)
 
     def run(self, step: BoundStep) -> None:
@@ -79,7 +79,7 @@ class Prover:
     def _run_one_by_one(self) -> None:
         """Bound by one rank at a time, before the search continues."""
         self._begins_one_by_one = False
-        policy = self._policy(self._state.options.num_workers, self._state.should_stop)
+        policy = self._policy(self._state.options.num_workers, self._state.poll)
         for proven in policy.one_by_one(self._limit_of_one_by_one_s):
             self._state.raise_bound(proven)
 
@@ -116,15 +116,13 @@ class Prover:
     def _run_in_turn(self) -> None:
         """Bound by growing sets of ranks, if that is not done in the background."""
         if not self.in_background:
-            policy = self._policy(self.num_workers_left, self._state.should_stop)
+            policy = self._policy(self.num_workers_left, self._state.poll)
             for proven in policy.together(BOUND_POLICY.in_turn_share * self._state.budget.left_s()):
                 self._state.raise_bound(proven)
 
     def _wait(self) -> None:
         """Wait for the end of the background bounds, or of the search."""
-        while not (
-            self._background is None or self._background.is_over or self._state.should_stop()
-        ):
+        while not (self._background is None or self._background.is_over or self._state.poll()):
             time.sleep(BOUND_POLICY.poll_s)
 
     def stop(self) -> None:

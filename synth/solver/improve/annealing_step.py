@@ -41,7 +41,7 @@ class AnnealingStep:
         def should_stop() -> bool:
             patience = max(ANNEALING.least_stalled_share * limit_units, improved - began)
             is_stalled = is_brief and annealing.units_spent - improved > patience
-            return allowance.is_over() or is_stalled or self.state.should_stop()
+            return allowance.is_over() or is_stalled or self.state.poll()
 
         effort = math.inf
         if budget.is_deterministic:

@@ -38,7 +38,7 @@ class ExactSearch:
         allowance = budget.allow(share * budget.left_s())
         instances = self._instances()
         for index, instance in enumerate(instances):
-            if self.state.should_stop():
+            if self.state.poll():
                 return
             share_s = allowance.left_s() / (len(instances) - index)
             allowance.spend(self._solve(instance, share_s))
@@ -124,7 +124,7 @@ class ExactSearch:
             elif certificate is not None:
                 self.state.raise_bound(Proven(event, certificate))
 
-        return run(model, self.options, limit_s, on_event, self.state.should_stop)
+        return run(model, self.options, limit_s, on_event, self.state.poll)
 
 
 IMPROVER = ExactSearch

@@ -50,7 +50,7 @@ def _run(state: SearchState, max_ops: int, bufferings: Sequence[Buffering]) -> N
     instances = distinct(safe_memory(state.problem, buffering) for buffering in bufferings)
     budget = state.budget
     for index, instance in enumerate(instances):
-        if state.should_stop():
+        if state.poll():
             return
         share_s = (budget.left_s() - 2 * budget.evaluation_s) / (len(instances) - index)
         num_ops = max_ops // min(LIST_SCHEDULING.most_models, len(instances))
@@ -65,7 +65,7 @@ def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float
         state.problem.objective,
         max_ops,
         state.options.seed,
-        lambda: state.should_stop() or budget.is_late(until_s),
+        lambda: state.poll() or budget.is_late(until_s),
     )
     if found:
         state.pool.add(found[0][0].programs(instance))

@@ -178,7 +178,7 @@ class ShortInstance:
         instance, objective = safe_memory(self.problem, schedule.buffering), self.asked.objective
         orders = tuple(tuple(order_of(instance, program)) for program in schedule.programs)
         whole = extended_instance(instance, self.left_out)
-        for scored in extend(instance, orders, self.left_out, objective, self.state.should_stop):
+        for scored in extend(instance, orders, self.left_out, objective, self.state.poll):
             programs = scored.programs(whole)
             if keeps_caps(programs, whole):
                 yield ScoredPrograms(programs, scored.value_us, Part.SHORT_INSTANCE)

@@ -86,7 +86,7 @@ class WindowTurns:
         allowance = self.state.budget.allow(limit_s)
 
         def should_stop() -> bool:
-            return allowance.is_over() or self.state.should_stop()
+            return allowance.is_over() or self.state.poll()
 
         for turn in count():
             if not starts or effort_s <= 0 or should_stop():

@@ -34,7 +34,7 @@ class SeveralMicroBatches:
         allowance = self.state.budget.allow(seconds)
 
         def should_stop() -> bool:
-            return allowance.is_over() or self.state.should_stop()
+            return allowance.is_over() or self.state.poll()
 
         least_us = self._least_us(unrolling.instance)
         for found in search(
@@ -44,9 +44,7 @@ class SeveralMicroBatches:
             rotations = (
                 found.orders(unrolling.instance, first) for first in range(0, found.size, step)
             )
-            unrolling.offer_best(
-                takewhile(lambda _: not self.state.should_stop(), rotations), "rounds"
-            )
+            unrolling.offer_best(takewhile(lambda _: not self.state.poll(), rotations), "rounds")
 
     @property
     def _share(self) -> float:
