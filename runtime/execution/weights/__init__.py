@@ -1,1 +1,1 @@
-"""Weights that travel: parameters that are on a rank during visits only, and sums of gradients."""
+"""Weight passing and versions of weights: parameters on a rank during visits, and their sums."""

@@ -1,4 +1,4 @@
-"""The places of a stage's parameters in flat buffers, which travel as one message each."""
+"""The places of a stage's parameters in flat buffers, each of which is sent as one message."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class FlatLayout:
     places: tuple[FlatPlace, ...]
 
     def empty(self, device: torch.device) -> Tensors:
-        """Buffers without contents."""
+        """Uninitialised buffers."""
         return tuple(
             torch.empty(length, dtype=dtype, device=device)
             for dtype, length in zip(self.dtypes, self.lengths, strict=True)
@@ -59,7 +59,7 @@ class FlatLayout:
         )
 
     def within(self, memory: Callable[[int], Tensor]) -> Tensors:
-        """Buffers without contents, of bytes that `memory` allocates."""
+        """Uninitialised buffers, in bytes that `memory` allocates."""
         return tuple(
             memory(length * dtype.itemsize).view(dtype)
             for length, dtype in zip(self.lengths, self.dtypes, strict=True)
@@ -122,7 +122,7 @@ class ParameterLayout(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """The properties by which parameters share a buffer."""
+    """The properties that the parameters in one buffer have in common."""
 
     trained: bool
     dtype: torch.dtype

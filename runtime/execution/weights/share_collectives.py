@@ -1,7 +1,7 @@
-"""All-gathers and reduce-scatters of flat buffers, of which each rank has an equal share, in place.
+"""In-place all-gathers and reduce-scatters of flat buffers, with an equal share for each rank.
 
-NCCL has both. Gloo's own allocate a copy of the buffer, which plans do not count, so there a
-broadcast or a reduction of each share takes their place; the bytes sent are the same.
+NCCL has both. Gloo's own allocate a copy of the buffer, which plans do not count, so on gloo a
+broadcast or a reduction of each share replaces them; the planned bytes are the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from .flat_layout import share
 
 
 def start_all_gather(group: Any, buffers: Sequence[Tensor]) -> list[Any]:
-    """Start filling buffers in which this rank's own share is there; all ranks call this.
+    """Start an all-gather into buffers that contain this rank's share; all ranks call this.
 
     Returns:
         The collectives to wait for.
@@ -33,7 +33,7 @@ def start_all_gather(group: Any, buffers: Sequence[Tensor]) -> list[Any]:
 
 
 def start_reduce_scatter(group: Any, buffers: Sequence[Tensor]) -> list[Any]:
-    """Start adding up this rank's share of all ranks' buffers; the other shares become garbage.
+    """Start a reduce-scatter: this rank's share becomes the sum; other shares become undefined.
 
     Returns:
         The collectives to wait for.

@@ -1,4 +1,4 @@
-"""A parameter, or a moment of it, of which several homes hold a part each."""
+"""Sharded parameters and moments: several homes hold a part of each."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -39,8 +39,8 @@ class SharedParameter:
 class SharedTensor:
     """A tensor whose elements are spread over the equal shares of a flat buffer.
 
-    It has what checkpoints read of a tensor. Parameters are laid out one behind the other, so a
-    rank's share may have all of one, a part or nothing.
+    It has the interface of a tensor that checkpoints use. Parameters are laid out one after the
+    other, so a rank's share may contain all of a parameter, a part of it or nothing.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One rank's collectives in a step: all-gathers of weights, and reduce-scatters of sums."""
+"""One rank's collectives in a step: all-gathers of weights, and reduce-scatters of gradients."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -29,7 +29,7 @@ def gathered(unshard: Op) -> Value:
 
 
 class StageCollectives:
-    """The collectives of a rank's stages, with what they fill and what becomes of that."""
+    """The collectives of a rank's stages, with the buffers that they fill."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class StageCollectives:
         self._scattering.clear()
 
     def start(self, collective: Collective) -> None:
-        """Start an all-gather of weights, or a reduce-scatter of the sum since the last one."""
+        """Start an all-gather of weights, or a reduce-scatter of the newly accumulated gradient."""
         kept = self._kept[collective.stage]
         self._clock.ready(collective)
         call = self._calls[_CALLS[collective.kind], collective.stage, collective.number]
@@ -88,7 +88,7 @@ class StageCollectives:
         )
 
     def _to_reduce(self, kept: KeptStage, call: Op) -> Tensors | None:
-        """The sum since the last reduce-scatter; None: a stage's only home has it in place."""
+        """The gradient accumulated since the last reduce-scatter; None: the only home has it."""
         if self._flow.sharded != Sharded.OPTIMIZER:
             return self._table.values[self._slots.number(Value(ValueKind.GRAD_ACC, *call[1:]))]
         if kept.totals is not None:

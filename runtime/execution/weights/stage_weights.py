@@ -1,10 +1,10 @@
-"""The parameters of one stage on a rank: kept there, or there only while a visit lasts.
+"""The parameters of one stage on a rank, which has them always or only during a visit.
 
-The parameters stay the same objects for the whole run, as hooks, optimizers and the tape of the
-split backward know them. Between visits they have their shape and a single element, which is not a
-number; during an op they are views of the buffers that arrived. Of what autograd saves in F, parts
-of the weights are saved as places in these buffers. The backward's own visit fills the places, so
-that no graph keeps a visit's buffers alive.
+The parameters stay the same objects for the whole run, because hooks, optimizers and the tape of
+the split backward refer to them. Between visits they have their shape and the memory of a single
+element (NaN); during an op they are views of the buffers that arrived. Where autograd would save
+parts of the weights in F, it saves their positions in these buffers. The backward reads the same
+positions in the buffers of its own visit, so that no graph keeps a visit's buffers alive.
 """
 
 import math
@@ -22,7 +22,7 @@ from .flat_layout import ParameterLayout
 
 
 class _Saved(NamedTuple):
-    """A tensor that was saved of the weights: its elements in one of their buffers."""
+    """The position of a saved tensor in one of the weights' buffers."""
 
     buffer: int
     offset: int
@@ -42,7 +42,7 @@ class StageWeights:
         *,
         device: torch.device,
     ) -> None:
-        """Take over a module's parameters, which have their values still.
+        """Take over a module's parameters, which still have their values.
 
         Args:
             module: the stage's module; its parameters may be on the meta device where it is not at
@@ -74,7 +74,7 @@ class StageWeights:
             view.copy_(parameter.detach())
 
     def keep(self, buffers: Tensors) -> None:
-        """Let the parameters be views of buffers that stay."""
+        """Make the parameters views of buffers that stay."""
         self.kept = self._current = buffers
         self._rest(self._views(buffers))
 
@@ -86,9 +86,9 @@ class StageWeights:
         return made
 
     def _make_shells(self) -> list[Tensor]:
-        """Views of buffers as always, without memory: reading them would end the process.
+        """Views of the buffers without memory; reading them would end the process.
 
-        They serve W, which needs the parameters' strides and offsets, but does not read them.
+        They are for W, which needs the parameters' strides and offsets, but does not read them.
         """
         buffers = self.layout.weights.empty(self.device)
         views = self._views(buffers)
@@ -97,18 +97,18 @@ class StageWeights:
         return views
 
     def release(self) -> None:
-        """Free the memory of the parameters, until a visit brings weights."""
+        """Free the memory of the parameters until the next visit."""
         self._shells = self._make_shells()
         self.kept = self._current = None
         self._rest([absent(parameter, self.device) for parameter in self.parameters])
 
     @contextmanager
     def attached(self, buffers: Tensors, *, saving: bool) -> Iterator[None]:
-        """Within it the parameters are views of the buffers of a visit.
+        """Within the block the parameters are views of the buffers of a visit.
 
         Args:
             buffers: as `layout.weights` describes them.
-            saving: True in a forward, whose graph must not keep them.
+            saving: True in a forward, whose graph must not keep the buffers alive.
         """
         self._current = buffers
         self._set(self._views(buffers))
@@ -120,14 +120,14 @@ class StageWeights:
             self._set(self._resting)
 
     def present_for_trial(self) -> AbstractContextManager[None]:
-        """Within it there are parameters of some values, for a run that only warms up."""
+        """Within the block the parameters have arbitrary values, for a warm-up run."""
         if self.kept is not None:
             return nullcontext()
         return self.attached(self.layout.weights.zeros(self.device), saving=False)
 
     @contextmanager
     def accumulating(self, buffers: Tensors, *, stand_ins: bool = False) -> Iterator[None]:
-        """Within it backwards add to gradients that are views of these buffers.
+        """Within the block backwards add to gradients that are views of these buffers.
 
         Args:
             buffers: as `layout.gradients` describes them.
@@ -166,7 +166,7 @@ class StageWeights:
             parameter.data = tensor
 
     def _saving_places(self) -> AbstractContextManager[object]:
-        """Let autograd save places in the buffers in the place of views of them."""
+        """Let autograd save positions in the buffers instead of views of them."""
         current = self._current or ()
         numbers = {buffer.untyped_storage().data_ptr(): n for n, buffer in enumerate(current)}
         return saved_tensors_hooks(_pack(numbers), self._unpack)
@@ -216,9 +216,9 @@ def has_values(module: nn.Module) -> bool:
 
 
 def absent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A stand-in of a tensor's shape and dtype with one element of memory, which is not a number.
+    """A stand-in with a tensor's shape and dtype, and the memory of one element (NaN).
 
-    The meta device would say more, but a parameter cannot change to it and back.
+    The meta device would be clearer, but a parameter cannot move to it and back.
     """
     number = math.nan if tensor.is_floating_point() or tensor.is_complex() else 0
     one = torch.full((), number, dtype=tensor.dtype, device=device)

@@ -1,8 +1,8 @@
-"""Sums of gradients that go up a tree: a rank adds those of the ranks below, and hands on or keeps.
+"""Reduction of gradients along a tree: a rank adds those of the ranks below, and passes the sum on.
 
 This is REDUCE_GRAD where gradients go by `Route.TREE`. It takes the gradient accumulated on its
 rank, adds the sums that have come, and leaves its own sum for the transfer to the rank above. The
-home adds it to the gradient that its STEP uses.
+home adds its sum to the gradient that its STEP uses.
 """
 
 from collections.abc import Callable

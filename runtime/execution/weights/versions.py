@@ -1,13 +1,13 @@
 """The versions of a rank's weights: the newest one in its parameters, older ones in the table.
 
-A STEP after which an op still reads the version that it replaces continues with a copy: the old
-tensors stay as weights(s, v) in the table, until their last reader frees them, and the parameters
+If an op still reads the version that a STEP replaces, the STEP continues with a copy: the old
+tensors stay as weights(s, v) in the table until their last reader frees them, and the parameters
 get new ones. An op that reads an older version runs with the parameters pointing to it.
 
-Autograd checks that what it saved is unchanged when it is used. What a forward saved of weights are
-either tensors of the version that it read, or the parameter itself, which a backward finds pointing
-to the version that the plan says. So both read the right version, and the check is satisfied by
-keeping the parameters' version counters where they were.
+Autograd checks that saved tensors are unchanged when it uses them. Of the weights a forward saves
+either tensors of the version that it read, or the parameter itself, which in the backward points to
+the version that the plan says. So both read the right version, and the parameters' version counters
+are kept unchanged to satisfy the check.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +31,7 @@ Work = Callable[[], None]
 
 
 class VersionedWeights:
-    """Lets the ops of a rank read the versions that the plan says, and stashes them at STEPs."""
+    """Gives each op of a rank the version that the plan says, and stashes versions at STEPs."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class VersionedWeights:
         self._stashing = {op for node, op in numbered if node in makers}
 
     def predict_by(self, predictor: ForwardPredictor | None) -> None:
-        """Let a stepper change the weights for the time of each forward; None: they stay.
+        """Let a stepper change the weights during each forward; None: they stay unchanged.
 
         Raises:
-            SynthError: forwards run again on some rank, when the prediction is another one.
+            SynthError: some forwards run again, for which the prediction would differ.
         """
         if predictor is not None and self._recomputes:
             raise SynthError(
@@ -102,7 +102,7 @@ class VersionedWeights:
         self._predictor = predictor
 
     def running(self, op: Op, work: Work) -> Work:
-        """Return the work of an op with the version that it reads or, of a STEP, stashes."""
+        """Return the work of an op with the version that it reads or, if a STEP, stashes."""
         if op.kind == OpKind.STEP:
             slot = self._slot(op, op.microbatch) if op in self._stashing else None
             return partial(self._update, self._parameters[op.stage], slot, work)
@@ -150,7 +150,7 @@ class VersionedWeights:
 
 
 def renew(parameters: Iterable[Tensor]) -> int:
-    """Move parameters to new memory, so that a measurement on CPU sees when they are freed.
+    """Move parameters to new memory, so that a measurement on CPU observes when it is freed.
 
     Returns:
         The bytes that they take.
