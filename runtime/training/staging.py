@@ -14,7 +14,7 @@ class StreamEvent(Protocol):
     """A point of the device's current stream."""
 
     def record(self) -> None:
-        """Set it behind all that the stream was given so far."""
+        """Record it after all work that the stream was given so far."""
         ...
 
     def synchronize(self) -> None:

@@ -79,7 +79,7 @@ def solve(
         recompute: `"none"`, `"all"`, stages such as `"0,1"`, layers such as `"layers:3-8"`, or
             `"auto"`: search; None: auto.
         weights: `"stay"`: each rank keeps its stages; `"ring"` or `"gather"`: every rank runs whole
-            micro-batches and weights travel (WeiPipe, ZeRO); `"auto"`: the best of these.
+            micro-batches and weights are passed (WeiPipe, ZeRO); `"auto"`: the best of these.
         data_parallel: pipelines side by side, each with `ranks` and `micro_batches`, that share the
             optimizer state of each stage (ZeRO-1). The plan is for all their ranks.
         versions: never flush the pipeline, and minimize the time of a micro-batch while it is full:

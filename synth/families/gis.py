@@ -54,7 +54,7 @@ def uniform(setting: Setting) -> Programs:
 
     If k and v have a common divisor g, rounds from the (v / g)-th on are one turn later for each v
     / g rounds, so that no two collide. B, and W right after it, follow the same pattern, last
-    round first. The first B is D − 1 − r turns behind F of that micro-batch's last round, later in
+    round first. The first B is D − 1 − r turns after F of that micro-batch's last round, later in
     its turn than the F there. This equals the authors' program for a group size of 1, whose turns,
     3 slots each, give the order; empty turns at both ends are not waited for.
     """

@@ -46,7 +46,7 @@ def _groups(setting: Setting) -> list[range]:
     if group < min(num_ranks, total):
         raise SynthError(
             f"interleaved needs groups of {num_ranks} micro-batches at least, as many as ranks, "
-            f"given group={group}: with less the ranks wait for each other for ever"
+            f"given group={group}: with less the ranks wait for each other forever"
         )
     return [range(first, min(first + group, total)) for first in range(0, total, group)]
 

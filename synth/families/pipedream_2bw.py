@@ -36,7 +36,7 @@ def make(setting: Setting) -> Programs:
 
 
 def versions(setting: Setting) -> WeightVersions:
-    """The version of the batch before, for forwards and backwards."""
+    """The version of the previous batch, for forwards and backwards."""
     every = batch_size(setting, setting.num_stages)
     return WeightVersions(every, ForwardReads.PREVIOUS_BATCH, BackwardReads.STASHED)
 

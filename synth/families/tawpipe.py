@@ -55,7 +55,7 @@ def make(setting: Setting) -> Programs:
     flow, ahead = weight_flow(setting), setting.count("ahead")
     if m > num_ranks > 1 and ahead >= num_ranks:
         raise SynthError(
-            f"tawpipe needs a look-ahead below the number of ranks, given ahead={ahead} and "
+            f"tawpipe needs a prefetch distance below the number of ranks, given ahead={ahead} and "
             f"{num_ranks} ranks: a stage's gradients are added up before its next backward; give "
             f"a smaller one, or one micro-batch for each rank"
         )

@@ -1,4 +1,4 @@
-"""WeiPipe: weights travel round a ring of ranks, activations stay (PPoPP 2025).
+"""WeiPipe: weights are passed round a ring of ranks, activations stay (PPoPP 2025).
 
 Lin et al., "WeiPipe: Weight Pipeline Parallelism for Communication-Effective Long-Context Large
 Model Training". With P ranks there are P stages and N = G · P micro-batches; micro-batch j does all

@@ -80,7 +80,7 @@ class _Drafting:
         return {forward} if is_last else {forward, op._replace(stage=op.stage + 1)}
 
     def _may_run(self, op: Op) -> bool:
-        """The rule of the groups: which updates stand before an op, and which behind it."""
+        """The rule of the groups: the updates before an op, and those after it."""
         batch, is_first_group = op.microbatch // self.every, op.stage < self.num_ranks
         if op.kind == F:
             # One batch of the first group may be unfinished, none of the second.

@@ -30,13 +30,13 @@ def stage_parts(plan: Plan) -> tuple[StageParts, ...]:
     A model without a layer for its embedding or for its head has it on its first or last stage.
 
     Raises:
-        SynthError: an embedding behind a decoder layer, or a head before one.
+        SynthError: an embedding after a decoder layer, or a head before one.
     """
     kinds = [_kind(name) for name in plan.layers]
     wrong = next((i for i in range(1, len(kinds)) if kinds[i] < kinds[i - 1]), None)
     if wrong is not None:
         raise SynthError(
-            f"layer {plan.layers[wrong]!r} stands behind {plan.layers[wrong - 1]!r}; the format is "
+            f"layer {plan.layers[wrong]!r} comes after {plan.layers[wrong - 1]!r}; the format is "
             f"for models of an embedding, decoder layers and a head, in this order"
         )
     found, next_decoder = [], 0

@@ -96,7 +96,7 @@ def _check_first_stage(name: str, programs: Sequence[Sequence[Op]]) -> None:
     """Check JaxPP's rule of the first stage, whose backward it does not split.
 
     The first stage has no gradient of an input, so `check_and_strip_adjecent_bwd_a_bwd_w` fuses its
-    BWD_I with the BWD_W that it needs behind it.
+    BWD_I with the BWD_W that it needs after it.
 
     Raises:
         SynthError: another op stands between a B and its W.
@@ -105,7 +105,7 @@ def _check_first_stage(name: str, programs: Sequence[Sequence[Op]]) -> None:
         for op, behind in pairwise(program):
             if op.kind == OpKind.B and op.stage == 0 and behind != op._replace(kind=OpKind.W):
                 raise SynthError(
-                    f"JaxPP runs W of stage 0 right behind its B, and rank {rank} of {name!r} runs "
+                    f"JaxPP runs W of stage 0 right after its B, and rank {rank} of {name!r} runs "
                     f"{op} and then {behind}; export a schedule that does not part them, such as "
                     f"zb-h1 or 1f1b"
                 )

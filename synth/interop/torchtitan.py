@@ -13,7 +13,7 @@ from synth.interop.decoder import is_looped, is_v_shaped, stage_parts
 from synth.interop.expressible import check_expressible
 from synth.schedule.files.plan_file import Plan
 
-# The modules of a torchtitan model behind its decoder layers.
+# The modules of a torchtitan model after its decoder layers.
 HEAD = ("norm", "output")
 
 
@@ -24,7 +24,7 @@ def to_torchtitan(plan: Plan, csv_path: str, head: tuple[str, ...] = HEAD) -> st
         plan: a plan for a model of an embedding, decoder layers and a head.
         csv_path: the path of the plan's schedule as `to_torch_csv` writes it, as torchtitan is to
             open it.
-        head: names of the modules behind the decoder layers.
+        head: names of the modules after the decoder layers.
 
     Raises:
         SynthError: the layers are others, torchtitan has no such placement, or `check_expressible`

@@ -1,4 +1,4 @@
-"""The exact time of a repetition of an order that repeats for ever: a maximum cycle ratio.
+"""The exact time of a repetition of an order that repeats forever: a maximum cycle ratio.
 
 The ops and transfers of a lowered schedule whose order repeats are classes of nodes that occur once
 in each repetition. An edge from class a to class b spans d repetitions: b of repetition i waits for

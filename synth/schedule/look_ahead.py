@@ -9,7 +9,7 @@ receive, ops at most N places after it may run early:
 - An early op never waits: its inputs have arrived or were made on this rank.
 - Receives are posted and sends started in the order of the plan on each link, early or not.
 - Ops of the same kind and stage keep their order, so gradients add up in the order of the plan.
-- Steps, reductions, offloads and a stage's last backward stay at their places. Nothing behind one
+- Steps, reductions, offloads and a stage's last backward stay at their places. Nothing after one
   of them runs before it.
 - After an early instruction the rest of the program, run in order, still fits under the cap.
 
@@ -73,7 +73,7 @@ class LookAhead:
             cap_bytes: the memory limit of the rank; None: the peak of its plan.
 
         Raises:
-            SynthError: N is negative, weights travel or have versions, or the plan itself exceeds
+            SynthError: N is negative, weights are passed or have versions, or the plan itself exceeds
                 the cap.
         """
         if most_ops < 0:

@@ -37,7 +37,7 @@ _ON_THE_WAY = ((OpKind.F, OpKind.BW), (OpKind.F, OpKind.B))
 def steady_us(timeline: Timeline) -> float | None:
     """The simulated time per micro-batch, from the backwards of the first stage while it is full.
 
-    It is that of the order if it went on for ever (`long_run`), so no transient of a plan with few
+    It is that of the order if it continued forever (`long_run`), so no transient of a plan with few
     micro-batches. If stages have copies, or the plan has no repetition of the order and the updates
     in full, it is measured over a whole number of repetitions: a repetition is divided by the
     micro-batches that are in flight, by those after which the order repeats, and by those of an
@@ -67,7 +67,7 @@ def steady_us(timeline: Timeline) -> float | None:
 
 
 def _long_run_us(lowered: Lowered) -> float | None:
-    """The time per micro-batch of the order if it repeats for ever; None: it is not known."""
+    """The time per micro-batch of the order if it repeats forever; None: it is not known."""
     if len(lowered.schedule.placement.ranks) > 1:
         return None
     in_orders = [_repeats_after(program, lowered) for program in lowered.ops]

@@ -81,7 +81,7 @@ def find_validation_points(lowered: Lowered) -> ValidationPoints:
     """Find the latest validation points.
 
     Each point starts before its rank's first instruction that is not an F, a move or a transfer.
-    The points then move back until no instruction before one waits for one behind another.
+    The points then move back until no instruction before one waits for one after another point.
     """
     starts = _TransferStarts.of(lowered)
     arriving = {(transfer.value, transfer.target): transfer for transfer in starts.receive}

@@ -31,7 +31,7 @@ class ForwardReads(StrEnum):
     VERTICAL = "vertical"
     """The one that the first stage read for this micro-batch (PipeDream's vertical sync)."""
     PREVIOUS_BATCH = "batch-1"
-    """The one before its batch's update, and before that of the batch before (PipeDream-2BW)."""
+    """The one before its batch's update, and before that of the previous batch (PipeDream-2BW)."""
 
 
 class BackwardReads(StrEnum):

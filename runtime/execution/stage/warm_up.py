@@ -154,7 +154,7 @@ class WarmUp:
         except Exception as error:
             warnings.warn(
                 f"stage {path.stage} could not be run ahead of the first step, which on NCCL may "
-                f"now wait for ever where a kernel is loaded: {type(error).__name__}: {error}",
+                f"now wait forever where a kernel is loaded: {type(error).__name__}: {error}",
                 stacklevel=4,
             )
             return 0

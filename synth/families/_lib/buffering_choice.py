@@ -21,7 +21,7 @@ def patient(setting: Setting, schedule: Schedule) -> Buffering:
     """The smallest buffering of a doubling sequence with which no rank waits for a free buffer.
 
     With memory limits it is the first with the least time among those within the limits, if there
-    are any. More buffers never take less memory: behind one that exceeds a limit, all do.
+    are any. More buffers never take less memory: after one that exceeds a limit, all do.
     """
     most = unlimited(schedule)
     fastest = outcome_of(setting, schedule, most)

@@ -84,7 +84,7 @@ class Family:
     """A published schedule: its name, its source, and the rule that makes each rank's program.
 
     `layout` is the named placement on which it is defined. It may contain `options`, which stand
-    behind the family's name (see `options.py`): `looped:{rounds}`. `make` raises SynthError if the
+    after the family's name (see `options.py`): `looped:{rounds}`. `make` raises SynthError if the
     definition does not admit the setting. `timed` families read costs, so they take longer.
     `averages` marks those that themselves also try, or only read, the means over all stages.
     `buffering` returns the buffering of a schedule; None: the default. `weights` returns the way of

@@ -1,4 +1,4 @@
-"""The options of a family, and their written form behind the family's name.
+"""The options of a family, and their written form after the family's name.
 
     interleaved:3            a whole number: the number of rounds
     chimera:doubling         a word: one of several choices, the default of which is not written
@@ -96,7 +96,7 @@ def defaults(options: Sequence[Option]) -> dict[str, int | str]:
 
 
 def parse(family: str, options: Sequence[Option], text: str | None) -> dict[str, int | str]:
-    """Parse the options behind a family's name; None: there are none, and no colon.
+    """Parse the options after a family's name; None: there are none, and no colon.
 
     Raises:
         SynthError: a part is not an option of the family, is given twice, or is below its minimum.
@@ -108,7 +108,7 @@ def parse(family: str, options: Sequence[Option], text: str | None) -> dict[str,
             takes = "; ".join(map(str, options)) or "nothing"
             what = f"has {name} twice" if name else "is not understood"
             raise SynthError(
-                f"family '{family}:{text}' {what}; {family} takes {takes} behind a colon"
+                f"family '{family}:{text}' {what}; {family} takes {takes} after a colon"
             )
         chosen[name] = value
     for option in options:

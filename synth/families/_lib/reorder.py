@@ -50,7 +50,6 @@ def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Progr
         order: every rank's F, B and W, in an order without deadlock.
         limits_bytes: the most that a rank may hold in the sense of `activation_bytes`; it must
             allow the order.
-
     """
     found = fitted_below(setting, order, limits_bytes, None)
     assert found is not None

@@ -41,7 +41,7 @@ def admitted(placement: Placement) -> list[int]:
     """By stage the micro-batches that each of its ranks admits before a backward, in PipeDream.
 
     For the first stage it is NOAM: the ranks over those of the stage, rounded up. A rank of a later
-    stage admits one, and those that the ranks behind the stage have for it, rounded down, as in the
+    stage admits one, and those that the ranks after the stage have for it, rounded down, as in the
     released program. With one rank for each of n stages stage s admits n − s.
     """
     counts = [len(ranks) for ranks in placement.holders]
@@ -54,7 +54,7 @@ def admitted_to_stay_full(placement: Placement) -> list[int]:
     """By stage the micro-batches that each of its ranks admits so that no rank is ever idle.
 
     Ranks of a stage wait for each other at each update, so their micro-batches go on and come back
-    in rounds. For that a stage needs more of them than the one behind it: one for each of its own
+    in rounds. For that a stage needs more of them than the next one: one for each of its own
     ranks, and as many as rounds of both may be apart, their least common multiple less one.
     """
     counts = [len(ranks) for ranks in placement.holders]

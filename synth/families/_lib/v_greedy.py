@@ -206,7 +206,7 @@ class VGreedyRun:
     def _may_forward_more(self, rank: int) -> bool:
         """True if one more F ends before the first micro-batch is back, and there is room.
 
-        Each rank from the last one on up needs room for two more than the one behind it.
+        Each rank from the last one on up needs room for two more than the next one.
         """
         if len(self._ended[FIRST_F][rank]) >= self.m:
             return False

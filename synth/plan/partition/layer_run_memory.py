@@ -108,7 +108,7 @@ class RunNeeds:
         return highest
 
     def _prepend(self, kind: OpKind, first: int) -> None:
-        """Prepend this layer to the runs that end behind it.
+        """Prepend this layer to the runs that end after it.
 
         All levels change by the same amount, so one sum is kept, and its start for each end.
         """
@@ -119,7 +119,7 @@ class RunNeeds:
         top = self._levels[kind] + int(self._rise[kind][first])
         np.maximum(tops[first + 2 :], top, out=tops[first + 2 :])
         own = self._change(kind, first)
-        # The run of this layer alone starts at level 0, with no boundary behind the layer.
+        # The run of this layer alone starts at level 0, with no boundary after the layer.
         inner = self._inner(kind, first)
         self._levels[kind] += own - inner
         starts[first + 1] = self._levels[kind] - own
@@ -131,7 +131,7 @@ class RunNeeds:
         return {B: saved_w - saved, BW: -saved, W: -saved_w}[kind]
 
     def _inner(self, kind: OpKind, layer: int) -> int:
-        """Return the bytes of the boundary behind a layer that its op frees if a layer follows."""
+        """Return the bytes of the boundary after a layer that its op frees if a layer follows."""
         if kind == W or layer + 1 == self.num_layers:
             return 0
         split, held = kind == B, self._held[layer]

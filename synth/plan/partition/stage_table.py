@@ -15,7 +15,7 @@ from synth.solver.problem import Problem
 
 _WORK = (OpKind.F, OpKind.B, OpKind.W)
 
-# Names of the profiles of the layers, of the layer before and of that behind; "" for none.
+# Names of the profiles of the layers, of the layer before and of the layer after; "" for none.
 _Content = tuple[tuple[str, ...], str, str]
 
 

@@ -18,7 +18,7 @@ class WeightChoice(StrEnum):
     """The choice of `synth solve --weights`.
 
     stay    each rank keeps the stages that it holds, as pipelines do
-    ring    weights travel from rank to rank (WeiPipe)
+    ring    weights are passed from rank to rank (WeiPipe)
     gather  weights are sharded and gathered (ZeRO)
     auto    the best of all three, and of data parallelism
     """
@@ -30,7 +30,7 @@ class WeightChoice(StrEnum):
 
     @property
     def movements(self) -> tuple[WeightMovement, ...]:
-        """The ways in which weights may travel."""
+        """The kinds of movement that are tried."""
         return {
             WeightChoice.STAY: (),
             WeightChoice.RING: (WeightMovement.RING,),
@@ -64,7 +64,7 @@ def travel_candidates(
     rank: more stages are gathered in smaller parts.
 
     Args:
-        movements: the ways in which weights may travel.
+        movements: the kinds of movement that are tried.
         layout: the placement to use, such as `replicated:2`; None: those that the movement admits.
         num_ranks: number of ranks.
         num_layers: the layers of the model, which has at least one for each stage.

@@ -198,7 +198,7 @@ class _Worker:
             tell(*message)
 
     def _tell(self, kind: bytes, payload: bytes) -> None:
-        """Send a message behind those that are on their way."""
+        """Send a message after those in flight."""
         self._outgoing.put((kind, payload))
 
     def _tell_at_once(self, kind: bytes, payload: bytes) -> None:

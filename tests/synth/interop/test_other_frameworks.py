@@ -108,7 +108,7 @@ def test_layers_are_told_by_their_names() -> None:
     assert first.has_embedding and list(first.decoder_layers) + list(last.decoder_layers) == [0, 1]
     first, last = part_of("a", "b", "c", "d")
     assert list(last.decoder_layers) == [2, 3] and last.has_head
-    with pytest.raises(SynthError, match="'wte' stands behind 'a'"):
+    with pytest.raises(SynthError, match="'wte' comes after 'a'"):
         part_of("a", "wte", "b")
 
 
@@ -207,7 +207,7 @@ def test_jaxpp_does_not_split_the_first_stages_backward(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(family)
-    with pytest.raises(SynthError, match=r"W of stage 0 right behind its B.*such as zb-h1"):
+    with pytest.raises(SynthError, match=r"W of stage 0 right after its B.*such as zb-h1"):
         to_jaxpp(plan, "1")
     monkeypatch.setattr("synth.interop.jaxpp._check_first_stage", lambda *_: None)
     with pytest.raises(NotImplementedError):  # what JaxPP would say
