@@ -73,8 +73,8 @@ class LookAhead:
             cap_bytes: the memory limit of the rank; None: the peak of its plan.
 
         Raises:
-            SynthError: N is negative, weights are passed or have versions, or the plan itself exceeds
-                the cap.
+            SynthError: N is negative, weights are passed or have versions, or the plan itself
+                exceeds the cap.
         """
         if most_ops < 0:
             raise SynthError(f"look-ahead of {most_ops} ops; give 0 (the plan's order) or more")
