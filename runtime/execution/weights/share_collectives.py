@@ -4,6 +4,7 @@ NCCL has both. Gloo's own allocate a copy of the buffer, which plans do not coun
 broadcast or a reduction of each share replaces them; the planned bytes are the same.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,6 +16,10 @@ from torch.distributed import BroadcastOptions, ReduceOptions
 from ..gradients.all_reduce import as_real
 from ..stage.boundary import Tensors
 from .flat_layout import share
+
+# A thread of gloo's was seen to hold a tensor for some milliseconds. Holding one for ever would
+# cost memory only.
+_LONGEST_HOLD_S = 5.0
 
 
 def start_all_gather(group: Any, buffers: Sequence[Tensor]) -> list[Any]:
@@ -69,8 +74,34 @@ def _start(
         if _is_nccl(group):
             works.append(of_whole(buffer, parts[group.rank()]))
         else:
-            works += [of_share(part, root) for root, part in enumerate(parts)]
+            works += [
+                ShareCollective(of_share(part, root), part) for root, part in enumerate(parts)
+            ]
     return works
+
+
+class ShareCollective:
+    """A collective of a share, which ends once its transport has let go of the share.
+
+    Gloo's thread lets go right after the collective, but may be preempted before that. The buffer
+    would be freed later than the plan says then.
+    """
+
+    def __init__(self, work: Any, part: Tensor) -> None:
+        self._work = work
+        self._part: Any = part  # its count of references has no public name
+
+    def wait(self) -> None:
+        """Wait for the end.
+
+        Raises:
+            RuntimeError: another rank is gone, or the time-out passed.
+        """
+        self._work.wait()
+        self._work = None
+        limit = time.monotonic() + _LONGEST_HOLD_S
+        while self._part._use_count() > 1 and time.monotonic() < limit:
+            time.sleep(0)  # the thread needs the processor
 
 
 class PendingCollective:

@@ -216,6 +216,38 @@ def test_pipelines_side_by_side_average_what_is_updated_at_home(
     check(generate(name, 2, 4), 2, ties=ties, is_exact=is_exact)
 
 
+def hooked(rank: int, size: int, name: str) -> tuple[list[int], bool]:
+    """The stages of which a rank is told that gradients are complete, and whether they are."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate(name, size, 2 * size)
+    held = {stage for stage, _ in schedule.placement.held[rank]}
+    stages = build_stages(schedule.placement.num_stages)
+    told: dict[int, list[Tensor]] = {}
+
+    def note(stage: int) -> None:
+        told[stage] = [gradient_of(p).clone() for p in pipeline.updated[stage].parameters()]
+
+    pipeline = Pipeline(
+        schedule, {n: stages[n] for n in held}, group=group_here(), on_gradients=note
+    )
+    pipeline.step(Batch(*build_batch(0, 0, schedule.num_micro_batches)))
+    now = {n: [gradient_of(p) for p in m.parameters()] for n, m in pipeline.updated.items()}
+    same = [torch.equal(a, b) for n in now for a, b in zip(told[n], now[n], strict=True)]
+    return list(told), all(same)
+
+
+@pytest.mark.parametrize("name", ["weipipe", "zero:1", "zero:1,zero-1", "mobius:2"])
+def test_callers_are_told_of_gradients_at_home_once_they_are_complete(name: str) -> None:
+    homes = generate(name, 2, 4).weights
+    assert homes is not None
+    by_rank = RankThreads().run(hooked, 2, name)
+    for rank, (told, are_complete) in enumerate(by_rank):
+        assert told == [n for n in range(len(homes.homes)) if homes.is_home(n, rank)]
+        assert are_complete
+
+
 def refusal(rank: int, size: int, mistake: str) -> str:
     from synth.runtime.pipeline import Pipeline
 

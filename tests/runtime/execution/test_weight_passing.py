@@ -12,6 +12,7 @@ from synth.costs import uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
 from synth.op_kinds import OpKind
+from synth.runtime.execution.weights.share_collectives import ShareCollective
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
@@ -489,6 +490,24 @@ def test_weights_are_handed_on_while_the_rank_computes() -> None:
     programs = generate("weipipe:naive", 3, 3).programs
     assert [str(op) for op in programs[0][:2]] == ["U1.0", "F0.0"]
     RankThreads(timeout_s=30).run(relay_while_computing, 3)
+
+
+class _Ended:
+    """A collective that has ended."""
+
+    def wait(self) -> None:
+        pass
+
+
+def test_a_collective_ends_once_its_transport_has_let_go_of_the_buffer() -> None:
+    part: Any = torch.ones(4)
+    held = [part * nn.Parameter(torch.ones(4))]  # the graph holds the factor
+    assert part._use_count() == 2
+    timer = threading.Timer(0.05, held.clear)
+    timer.start()
+    ShareCollective(_Ended(), part).wait()
+    timer.join()
+    assert part._use_count() == 1 and not held
 
 
 class _Failing(nn.Module):
