@@ -230,7 +230,7 @@ def test_a_name_carries_the_number_of_rounds() -> None:
         ("breadth-first:2,block=0", "block is 0; breadth-first needs 1 or more"),
         ("chimera:tripling", "chimera takes concatenation or doubling or halving; eager"),
         ("chimera:doubling,doubling", "has scale twice"),
-        ("zb-h1:2", "zb-h1 takes nothing behind a colon"),
+        ("zb-h1:2", "zb-h1 takes nothing after a colon"),
     ],
 )
 def test_a_name_that_is_not_understood_is_refused(name: str, message: str) -> None:
