@@ -255,7 +255,6 @@ def run(case: Case, seconds: float, seed: int = 0, *, is_counted: bool = False) 
     first = frozenset(Part) - {
         Part.FAMILIES,
         Part.LIST_SCHEDULING,
-        Part.POLISH,
         Part.SIMPLIFICATION,
         Part.CLOSED_FORMS,
     }

@@ -20,7 +20,6 @@ class Part(StrEnum):
 
     FAMILIES = "families"
     LIST_SCHEDULING = "list scheduling"
-    POLISH = "polish"
     SHORT_INSTANCE = "fewer micro-batches"
     MODULO = "patterns"
     WINDOWS = "windows"

@@ -68,10 +68,7 @@ class _Row(NamedTuple):
     is_brief: Callable[[SearchSetting], bool] = _never
 
 
-_FIRST = (
-    _Row(Part.LIST_SCHEDULING, _with(Part.LIST_SCHEDULING), is_brief=_always),
-    _Row(Part.POLISH, _with(Part.POLISH)),
-)
+_FIRST = (_Row(Part.LIST_SCHEDULING, _with(Part.LIST_SCHEDULING), is_brief=_always),)
 
 _BY_MILP = (_Row(Part.EXACT, _always),)
 
@@ -118,7 +115,6 @@ _BY_CPSAT = (
 )
 
 _LAST = (
-    _Row(Part.POLISH, _with(Part.POLISH)),
     _Row(Part.SIMPLIFICATION, _with(Part.SIMPLIFICATION)),
     _Row(Part.ROBUSTNESS, _with(Part.ROBUSTNESS)),
 )

@@ -83,17 +83,6 @@ def _unlimited(problem: Problem) -> Buffering:
     return Buffering(everything, everything)
 
 
-def rebuffer(
-    problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
-) -> EvaluatedSchedule:
-    """Return the same order with better buffering, if there is any."""
-    schedule = candidate.schedule
-    tried = evaluate_order(problem, schedule.programs, candidate.found_by, should_stop=should_stop)
-    if tried is None or tried.value_us >= candidate.value_us:
-        return candidate
-    return replace(tried, schedule=replace(tried.schedule, name=schedule.name))
-
-
 def relax_buffering(
     problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
 ) -> EvaluatedSchedule:

@@ -28,12 +28,10 @@ from synth.solver.tuning import SHORT_INSTANCE
 
 # Parts of the search for the short instance: enough starts for the exact model, which needs more
 # help where ranks hold several stages.
-_PARTS = frozenset(
-    {Part.FAMILIES, Part.LIST_SCHEDULING, Part.POLISH, Part.CLOSED_FORMS, Part.EXACT}
-)
+_PARTS = frozenset({Part.FAMILIES, Part.LIST_SCHEDULING, Part.CLOSED_FORMS, Part.EXACT})
 _PARTS_OF_SEVERAL = frozenset(Part) - {Part.SHORT_INSTANCE, Part.BOUNDS}
 # Schedules that are extended before that search ends; list schedules of the whole are known anyway.
-_FOUND_BY = (*SolverName, Part.WINDOWS, "pattern")
+_FOUND_BY = (*SolverName, Part.WINDOWS)
 
 
 class ShortInstance:

@@ -15,7 +15,7 @@ class SearchTuning:
     reported_bound_factor: float = 1.001
     # Share of the time limit kept for robustness at the end.
     robustness_share: float = 0.05
-    # Time for the final polish even if the limit has passed.
+    # Time for simplification and robustness even if the limit has passed.
     grace_s: float = 0.5
     # Ops up to which the exact model gets all the time, and up to which it is tried briefly.
     exact_alone_ops: int = 240

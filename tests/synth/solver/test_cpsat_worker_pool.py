@@ -70,7 +70,6 @@ def test_problems_on_which_or_tools_aborts_are_solved_and_proven(
     problem = Problem(costs, placement(where, num_ranks), 3, caps, Objective.PERIOD)
     kept = {
         Part.FAMILIES,
-        Part.POLISH,
         Part.SIMPLIFICATION,
         Part.LIST_SCHEDULING,
         Part.CLOSED_FORMS,

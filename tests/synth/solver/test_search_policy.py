@@ -26,7 +26,6 @@ def actions(setting: SearchSetting) -> list[Part | BoundStep]:
 def test_a_large_problem_gets_heuristics_before_the_exact_model() -> None:
     assert actions(LARGE) == [
         Part.LIST_SCHEDULING,
-        Part.POLISH,
         BoundStep.IN_BACKGROUND,
         Part.SHORT_INSTANCE,
         Part.LIST_SCHEDULING,
@@ -54,7 +53,6 @@ def test_where_buffers_matter_annealing_shares_the_time_with_the_exact_model() -
 def test_a_mixed_integer_program_replaces_all_that_follows_the_first_answers() -> None:
     assert actions(replace(LARGE, uses_milp=True)) == [
         Part.LIST_SCHEDULING,
-        Part.POLISH,
         Part.EXACT,
     ]
 
@@ -62,7 +60,7 @@ def test_a_mixed_integer_program_replaces_all_that_follows_the_first_answers() -
 def test_parts_that_are_left_out_have_no_step() -> None:
     without = {Part.LIST_SCHEDULING, Part.SHORT_INSTANCE, Part.MODULO, Part.WINDOWS, Part.BOUNDS}
     bare = replace(LARGE, without=with_groups(without))
-    assert actions(bare) == [Part.POLISH, Part.EXACT, BoundStep.AWAIT]
+    assert actions(bare) == [Part.EXACT, BoundStep.AWAIT]
     assert actions(replace(bare, without=frozenset(Part))) == [BoundStep.AWAIT]
 
 
@@ -79,7 +77,6 @@ def test_a_step_is_brief_where_others_follow() -> None:
 
 def test_a_search_ends_with_a_simpler_and_more_robust_plan_unless_it_serves_another() -> None:
     assert [s.action for s in last_steps(LARGE)] == [
-        Part.POLISH,
         Part.SIMPLIFICATION,
         Part.ROBUSTNESS,
     ]
