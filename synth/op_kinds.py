@@ -47,6 +47,8 @@ VISITS = (OpKind.UNSHARD, OpKind.RESHARD, OpKind.REDUCE_GRAD)
 # Those that read the weights of their stage, and those that add to its gradient.
 READING = (OpKind.F, OpKind.R, OpKind.B, OpKind.BW)
 ADDING = (OpKind.W, OpKind.BW)
+# Those that stand where the backwards of their stage run, and the moves of what they read.
+BACKWARD = (OpKind.R, OpKind.B, OpKind.BW, OpKind.W, OpKind.OFFLOAD, OpKind.RELOAD)
 TIMELESS = (*MOVES, *VISITS)
 
 _CHAIN = {OpKind.F: 0, OpKind.R: 0, OpKind.B: 1, OpKind.BW: 1, OpKind.W: 2, OpKind.STEP: 3}

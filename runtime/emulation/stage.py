@@ -92,6 +92,14 @@ class EmulatedStage:
         if self._costs.output_until != OpKind.F:
             self._again[microbatch] = _hold(self._costs.output_bytes)
 
+    def give_replay(self, microbatch: int) -> Tensors:
+        """Release the bytes that F kept for R."""
+        return (self._held.pop(microbatch),)
+
+    def take_replay(self, microbatch: int, given: Tensors) -> None:
+        """Hold them for R, which runs here."""
+        (self._held[microbatch],) = given
+
     def take_saved(self, microbatch: int) -> Tensors:
         """O: release the held bytes."""
         return (self._held.pop(microbatch),)

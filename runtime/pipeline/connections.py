@@ -68,7 +68,15 @@ def connect(
     flow, kept = parts.lowered.schedule.weights, None
     if flow is not None:
         ties = TiedStages.of(group, parts.stages, tied, flow)
-        kept = keep_stages(parts.lowered, group, parts.stages, layout, ties, device=parts.device)
+        kept = keep_stages(
+            parts.lowered,
+            group,
+            parts.stages,
+            layout,
+            ties,
+            device=parts.device,
+            timeout_s=options.timeout_s,
+        )
         tied = ties.at_home(flow, kept, parts.rank)
     if any(each.host is not None for each in (kept or {}).values()):
         groups = groups.on(_CPU)  # gradients are reduced where they are updated

@@ -111,6 +111,8 @@ def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
         if not is_pipeline(name):
             continue  # the search is for pipelines; data parallelism is named, or compared
         where = family_placement(name, num_ranks)
+        if where.backward_ranks is not None:
+            continue  # no search orders ops there
         if where.num_stages <= num_layers and where not in found.values():
             found[family_layout(name)] = where
     return found

@@ -9,14 +9,19 @@ def check_expressible(schedule: Schedule, framework: str) -> None:
     """Check that a schedule has nothing that the formats of all frameworks lack.
 
     Raises:
-        SynthError: it moves weights or activations, holds copies of stages, or updates weights
-            between its ops.
+        SynthError: it moves weights or activations, holds copies of stages, runs backwards on other
+            ranks than forwards, or updates weights between its ops.
     """
     copies = len(schedule.placement.ranks)
     if schedule.weights is not None:
         raise SynthError(
             f"the schedule {schedule.name!r} moves weights from rank to rank, which {framework} "
             f"cannot be told; solve with --weights stay"
+        )
+    if schedule.placement.backward_ranks is not None:
+        raise SynthError(
+            f"the schedule {schedule.name!r} runs backwards on other ranks than forwards, which "
+            f"{framework} cannot be told; export one that runs both on the rank of their stage"
         )
     if copies > 1:
         raise SynthError(

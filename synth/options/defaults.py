@@ -99,7 +99,6 @@ def _of_hint(
     from synth.families import family_layout, family_placement
     from synth.plan.choose.candidates import placements_to_try
     from synth.schedule.files.plan_file import Plan
-    from synth.schedule.model import Placement
 
     found = SolveChoices(LINEAR, EVEN, AUTO, True)
     try:
@@ -112,7 +111,7 @@ def _of_hint(
     is_cut_alike = sum(plan.partition) == len(profile.layers) and not is_placed
     sizes = ",".join(map(str, plan.partition)) if is_cut_alike else EVEN
     for name, where in placements_to_try(num_ranks, len(profile.layers)).items():
-        if where == Placement(plan.placement):
+        if where == plan.placed:
             return SolveChoices(name, sizes, AUTO, True)
     return found
 

@@ -10,7 +10,6 @@ from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import exceeds_caps, peak_bytes
-from synth.schedule.model import Placement
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
@@ -115,7 +114,7 @@ def _compared(plan: Plan, timeline: Timeline) -> str:
 
 def _known_on(plan: Plan) -> str | None:
     """Return the name of the known schedule on a plan's placement, if there is one."""
-    where = Placement(plan.placement)
+    where = plan.placed
     for each in _KNOWN:
         name = each.format(rounds=where.num_stages // plan.num_ranks)
         try:

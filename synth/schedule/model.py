@@ -1,7 +1,7 @@
 """A schedule: a placement of stages on ranks, and the ordered ops of each rank, without times."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from synth.op_kinds import MEASURED
@@ -12,9 +12,13 @@ from synth.schedule.weight_versions import WeightVersions
 
 @dataclass(frozen=True)
 class Placement:
-    """The rank of each stage copy: `ranks[replica][stage]`."""
+    """The rank of each stage copy: `ranks[replica][stage]`.
+
+    `backward_ranks` are those of R, B, BW and W; None: the same, so that `ranks` are of all ops.
+    """
 
     ranks: tuple[tuple[int, ...], ...]
+    backward_ranks: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)
 
     @classmethod
     def linear(cls, num_ranks: int) -> "Placement":
@@ -22,8 +26,13 @@ class Placement:
         return cls((tuple(range(num_ranks)),))
 
     def rank_of(self, stage: int, replica: int = 0) -> int:
-        """The rank that holds a stage copy."""
+        """The rank that holds a stage copy, or runs its forwards."""
         return self.ranks[replica][stage]
+
+    @property
+    def of_backwards(self) -> tuple[tuple[int, ...], ...]:
+        """The rank of each stage copy's backwards, [replica][stage]."""
+        return self.ranks if self.backward_ranks is None else self.backward_ranks
 
     @property
     def num_stages(self) -> int:
@@ -33,15 +42,20 @@ class Placement:
     @property
     def num_ranks(self) -> int:
         """Number of ranks."""
-        return max(max(ranks) for ranks in self.ranks) + 1
+        return max(map(max, (*self.ranks, *self.of_backwards))) + 1
 
     @cached_property
     def held(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each rank the (stage, replica) pairs that it holds, in forward order."""
+        """For each rank the (stage, replica) pairs that it holds, in forward order.
+
+        Where forwards and backwards have ranks of their own, both hold the stage copy.
+        """
         pairs: list[list[tuple[int, int]]] = [[] for _ in range(self.num_ranks)]
-        for replica, ranks in enumerate(self.ranks):
-            for stage, rank in enumerate(ranks):
-                pairs[rank].append((stage, replica))
+        rows = zip(self.ranks, self.of_backwards, strict=True)
+        for replica, (forward, backward) in enumerate(rows):
+            for stage, ranks in enumerate(zip(forward, backward, strict=True)):
+                for rank in set(ranks):
+                    pairs[rank].append((stage, replica))
         return tuple(tuple(sorted(held)) for held in pairs)
 
     @cached_property

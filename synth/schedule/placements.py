@@ -7,6 +7,7 @@ wave:2            0 1 2 3 3 2 1 0 0 1 2 3 3 2 1 0  Hanayo (arXiv 2308.15762); v 
 bidirectional     linear, and a second copy of the stages the other way round (Chimera)
 bidirectional-v   v and its mirror (BitPipe); looped:2 and wave:2 have mirrors too
 replicated:2      all 2 D stages on rank 0, a copy of them on rank 1, and so on (data parallelism)
+dispatched:2-3    2 D stages on the ranks in turn, in forwards 3 of them together (RoundPipe)
 round-robin:2-1   stage 0 on ranks 0 and 1, stage 1 on rank 2, which take micro-batches in turn; one
                   number is for every stage (PipeDream's 1F1B-RR)
 """
@@ -14,7 +15,7 @@ round-robin:2-1   stage 0 on ranks 0 and 1, stage 1 on rank 2, which take micro-
 import re
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from math import lcm
+from math import gcd, lcm
 
 from synth.errors import SynthError
 from synth.links import MOST_COPIES, MOST_RANKS
@@ -23,7 +24,7 @@ from synth.schedule.model import Placement
 _MIRROR = "bidirectional"
 _NAMES = (
     "linear, looped:N, v, wave:N, bidirectional, bidirectional-v, bidirectional-looped:N, "
-    "replicated:N, round-robin:N-N-…"
+    "replicated:N, round-robin:N-N-…, dispatched:N-N"
 )
 _USUAL = ("linear", "looped:2", "v", "looped:3", "looped:4", "wave:2", _MIRROR, f"{_MIRROR}-v")
 
@@ -42,6 +43,8 @@ def placement(name: str, num_ranks: int) -> Placement:
         return replicated(num_ranks, int(match[1] or 1))
     if match := re.fullmatch(r"round-robin:([1-9]\d{0,4}(?:-[1-9]\d{0,4})*)", name):
         return _counted(name, [int(count) for count in match[1].split("-")], num_ranks)
+    if match := re.fullmatch(r"dispatched:([1-9]\d{0,3})-([1-9]\d{0,3})", name):
+        return dispatched(num_ranks, int(match[1]) * num_ranks, int(match[2]))
     base, mirror = name, False
     if name == _MIRROR or name.startswith(f"{_MIRROR}-"):
         base, mirror = name.removeprefix(_MIRROR).removeprefix("-") or "linear", True
@@ -114,6 +117,29 @@ def taking_turns(holders: Sequence[Sequence[int]]) -> Placement:
         )
     copies = range(num_copies)
     return Placement(tuple(tuple(ranks[c % len(ranks)] for ranks in holders) for c in copies))
+
+
+def dispatched(num_ranks: int, num_stages: int, together: int) -> Placement:
+    """Place stages on the ranks in turn, first their forwards and then their backwards (RoundPipe).
+
+    A round of micro-batches takes these slots, and the next slot is always on the next rank:
+    forwards of `together` stages each, or one fewer in the first slots, up to the last stage, which
+    runs forwards and backwards in one slot, then backwards of a stage each. Copy c of C has the
+    rounds c, c + C, c + 2 C, …; after C rounds the first slot is back on the first rank.
+    """
+    last = num_stages - 1
+    slot_of_last = -(-last // together)
+    num_slots = slot_of_last + num_stages
+    fewest, num_larger = divmod(last, max(1, slot_of_last))
+    sizes = [fewest + (slot >= slot_of_last - num_larger) for slot in range(slot_of_last)]
+    forward = [slot for slot, size in enumerate((*sizes, 1)) for _ in range(size)]
+    backward = [slot_of_last + last - stage for stage in range(num_stages)]
+    firsts = [num_slots * copy for copy in range(num_ranks // gcd(num_ranks, num_slots))]
+    ranks, backward_ranks = (
+        tuple(tuple((first + slot) % num_ranks for slot in slots) for first in firsts)
+        for slots in (forward, backward)
+    )
+    return Placement(ranks, backward_ranks)
 
 
 def mirrored(one_way: Placement) -> Placement:

@@ -6,8 +6,8 @@ from itertools import product
 import numpy as np
 
 from synth.costs import Costs
-from synth.op_kinds import MOVES, VISITS, OpKind
-from synth.schedule.arrays import KIND_CODES, OpArrays
+from synth.op_kinds import BACKWARD, MOVES, VISITS, OpKind
+from synth.schedule.arrays import KIND_CODES, Flags, OpArrays
 from synth.schedule.error import ScheduleError
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.lowering.lower import Action, Lowered, lower_arrays
@@ -17,6 +17,7 @@ from synth.schedule.ops import Op, Value
 from synth.schedule.simulate import DeadlockError, Timeline, simulate
 from synth.schedule.verify_versions import check_version_rule, check_versions
 from synth.schedule.verify_weights import check_visits, check_weight_flow
+from synth.schedule.weight_flow import Route
 from synth.units import format_bytes_both
 
 __all__ = ["ScheduleError", "check_deadlock", "lower_checked", "verify"]
@@ -88,6 +89,16 @@ def _check_shape(schedule: Schedule, costs: Costs) -> None:
         raise ScheduleError(
             f"the placement has {placement.num_stages} stages, the costs {costs.num_stages}"
         )
+    if [*map(len, placement.of_backwards)] != [*map(len, placement.ranks)]:
+        raise ScheduleError(
+            "the placement of backwards has other copies or stages than that of forwards; give a "
+            "rank for the backwards of each stage copy"
+        )
+    if placement.backward_ranks is not None and not _is_from_host(schedule):
+        raise ScheduleError(
+            "backwards run on other ranks than forwards, which both need the stage's weights; give "
+            "homes, and the host as the route of weights and gradients"
+        )
     if placement.num_ranks != schedule.num_ranks:
         raise ScheduleError(
             f"the placement names {placement.num_ranks} ranks, "
@@ -96,6 +107,10 @@ def _check_shape(schedule: Schedule, costs: Costs) -> None:
     buffering = schedule.buffering
     if schedule.num_micro_batches < 1 or min(buffering.receive_ahead, buffering.send_behind) < 0:
         raise ScheduleError("a schedule needs at least one micro-batch and buffering ≥ 0")
+
+
+def _is_from_host(schedule: Schedule) -> bool:
+    return schedule.weights is not None and schedule.weights.weights == Route.HOST
 
 
 def _check_ops_exist(arrays: OpArrays) -> None:
@@ -111,17 +126,27 @@ def _check_ops_exist(arrays: OpArrays) -> None:
 
 def _all_exist(arrays: OpArrays) -> bool:
     schedule = arrays.schedule
-    holder = np.array(schedule.placement.ranks)
-    guest = arrays.of_kinds(*_GUESTS)
-    ends = (len(OpKind), arrays.num_stages, schedule.num_micro_batches, len(holder))
+    num_replicas = len(schedule.placement.ranks)
+    ends = (len(OpKind), arrays.num_stages, schedule.num_micro_batches, num_replicas)
     is_one_update = schedule.versions is None
     return bool(
         _may_be_complete(arrays)
         and not (is_one_update and arrays.microbatch[arrays.of_step].any())
         and ((arrays.fields >= 0) & (arrays.fields < np.array(ends)[:, None])).all()
-        and ((holder[arrays.replica, arrays.stage] != arrays.rank) == guest).all()
+        and (_on_rank_of_stage(arrays) != arrays.of_kinds(*_GUESTS)).all()
         and arrays.counts.max() < 2
     )
+
+
+def _on_rank_of_stage(arrays: OpArrays) -> Flags:
+    """A mask of the ops on the rank of their stage; F and backwards may have one each."""
+    placement = arrays.schedule.placement
+    here: Flags = np.array(placement.ranks)[arrays.replica, arrays.stage] == arrays.rank
+    if placement.backward_ranks is None:
+        return here
+    of_backward = np.array(placement.backward_ranks)[arrays.replica, arrays.stage] == arrays.rank
+    on_either = np.where(arrays.of_kinds(*BACKWARD), of_backward, here | of_backward)
+    return np.where(arrays.kind == KIND_CODES[OpKind.F], here, on_either)
 
 
 def _may_be_complete(arrays: OpArrays) -> bool:
@@ -139,6 +164,8 @@ def _find_bad_op(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
         elif (op.stage, op.replica) not in held:
             stages = ", ".join(str(stage) for stage, _ in sorted(held))
             raise ScheduleError(f"{where}: this rank holds stage {stages}, not {op.stage}")
+        else:
+            _check_half(where, schedule.placement, rank, op)
         most = schedule.num_micro_batches - 1
         if op.kind == OpKind.STEP and schedule.versions is None:
             most = 0
@@ -151,11 +178,24 @@ def _find_bad_op(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
         seen.add(op)
 
 
+def _check_half(where: str, placement: Placement, rank: int, op: Op) -> None:
+    """F stands where the forwards of its stage run, R, B, BW, W, O and L where its backwards do."""
+    forward, backward = (
+        rows[op.replica][op.stage] for rows in (placement.ranks, placement.of_backwards)
+    )
+    expected = {forward: op.kind not in BACKWARD, backward: op.kind != OpKind.F}
+    if forward != backward and not expected[rank]:
+        raise ScheduleError(
+            f"{where}: forwards of stage {op.stage} run on rank {forward}, its backwards on rank "
+            f"{backward}"
+        )
+
+
 def _check_guest(where: str, placement: Placement, rank: int, op: Op) -> None:
     """HOST_FOR and RETURN serve an existing stage, on a rank that does not hold it."""
     if not (0 <= op.stage < placement.num_stages and 0 <= op.replica < len(placement.ranks)):
         raise ScheduleError(f"{where}: there is no such stage")
-    if placement.rank_of(op.stage, op.replica) == rank:
+    if rank in (rows[op.replica][op.stage] for rows in (placement.ranks, placement.of_backwards)):
         raise ScheduleError(
             f"{where}: this rank holds stage {op.stage} itself; K and G stand on another rank"
         )

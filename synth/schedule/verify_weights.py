@@ -59,7 +59,7 @@ def check_parameters_known(costs: Costs) -> None:
 
 
 def _check_homes(schedule: Schedule, flow: WeightFlow, stage: int, homes: tuple[int, ...]) -> None:
-    holders = sorted({ranks[stage] for ranks in schedule.placement.ranks})
+    holders = sorted({ranks[stage] for ranks in schedule.placement.of_backwards})
     where = f"stage {stage} has its home on {_ranks(homes)}"
     if not homes or list(homes) != sorted(set(homes)) or not set(homes) <= set(holders):
         raise ScheduleError(
@@ -80,11 +80,10 @@ def _check_homes(schedule: Schedule, flow: WeightFlow, stage: int, homes: tuple[
         raise ScheduleError(
             f"{where}; weights that go by {flow.weights} need one home for all of a stage's state"
         )
-    is_of_host = Route.HOST in (flow.weights, flow.gradients)
-    if is_of_host and (flow.weights != flow.gradients or len(schedule.placement.ranks) > 1):
+    if Route.HOST in (flow.weights, flow.gradients) and flow.weights != flow.gradients:
         raise ScheduleError(
             f"{where}, weights go by {flow.weights} and gradients by {flow.gradients}; the host's "
-            f"memory keeps both, of one copy of each stage"
+            f"memory keeps both"
         )
     if Route.TREE in (flow.weights, flow.gradients):
         _check_tree(schedule, flow, holders)

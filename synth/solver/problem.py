@@ -52,6 +52,11 @@ class Problem:
                 f"the placement has {self.placement.num_stages} stages, the costs {num_stages}; "
                 f"cut the profile into as many stages as the placement has"
             )
+        if self.placement.backward_ranks is not None:
+            raise SynthError(
+                "this placement runs backwards on other ranks than forwards; no search orders ops "
+                "on it, only the family roundpipe: name another placement, or compare"
+            )
         held = self.placement.held
         if not all(held):
             raise SynthError(

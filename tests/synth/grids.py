@@ -453,6 +453,18 @@ BW1.1 STEP1 BW1.2 BW1.3 STEP1.1
         U0.0 U2.0 F0.0 F0.1 D0.0 U0.1 F2.0 F2.1 BW2.0 BW2.1 D2.0 A2.0 BW0.0 BW0.1 D0.1 A0.0
         U1.0 U3.0 F1.0 F1.1 D1.0 U1.1 F3.0 F3.1 BW3.0 BW3.1 D3.0 A3.0 BW1.0 BW1.1 D1.1 A1.0
     """,
+    # Luo et al. 2026, by hand from the rule that roundpipe.py states: slots of the stages 0 1 2, 3
+    # (forward and backward), 2, 1 and 0 on the ranks in turn. The second round begins on rank 1.
+    ("roundpipe:2", 2, 4): """
+        U0.0 U1.0 U2.0 F0.0 F1.0 F2.0 F0.1 F1.1 F2.1 D0.0 D1.0 D2.0 U2.1 U0.1 R2.0 BW2.0 R2.1 BW2.1
+        U3.0 U1.1 F3.0 BW3.0 F3.1 BW3.1 D3.0 A3.0 U0.0@1 U1.0@1 U2.0@1 R1.0 BW1.0 R1.1 BW1.1 D1.1
+
+        D2.1 A2.0 U3.0@1 R0.0 BW0.0 R0.1 BW0.1 D0.1 A0.0 U1.1@1 F3.2@1 BW3.2@1 F3.3@1 BW3.3@1 D3.0@1
+        A1.0 F0.2@1 F1.2@1 F2.2@1 F0.3@1 F1.3@1 F2.3@1 D0.0@1 D1.0@1 D2.0@1 U2.1@1 U0.1@1 R2.2@1
+
+        A3.0@1 R1.2@1 BW1.2@1 R1.3@1 BW1.3@1 D1.1@1 A1.0@1
+        BW2.2@1 R2.3@1 BW2.3@1 D2.1@1 A2.0@1 R0.2@1 BW0.2@1 R0.3@1 BW0.3@1 D0.1@1 A0.0@1
+    """,
     ("bpipe", 4, 5): """
         F0.0 F0.1 O0.1 F0.2 O0.2 F0.3 BW0.0 L0.1 F0.4 O0.4 BW0.1 L0.2 BW0.2 L0.4 BW0.3 BW0.4
         F1.0 F1.1 F1.2 BW1.0 F1.3 BW1.1 F1.4 BW1.2 BW1.3 BW1.4

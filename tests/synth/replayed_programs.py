@@ -3,14 +3,16 @@
 Each rank goes through its instructions. RECV posts a receive, COMPUTE waits for what it reads, SENT
 for a transfer and COLLECTED for a collective. A transfer begins when its value is at the source,
 its receive is posted, and the one before it on the link is over.
+The host takes all that comes, and keeps weights.
 """
 
 from collections import defaultdict
 
+from synth.costs import HOST
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.lowering.programs import Instruction, Transfer
-from synth.schedule.ops import Op, Value
+from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.simulate import DeadlockError, simulate
 
 
@@ -23,7 +25,8 @@ class ReplayedPrograms:
         ranks = range(lowered.num_ranks)
         self.at_us = [0 for _ in ranks]
         self.place = [0 for _ in ranks]
-        self.here: list[dict[Value, int]] = [{} for _ in ranks]
+        # The last one, −1, is the host's.
+        self.here: list[dict[Value, int]] = [{} for _ in range(lowered.num_ranks + 1)]
         self.posted: dict[Transfer, int] = {}
         self.arrived: dict[Transfer, int] = {}
         self.held = {
@@ -32,6 +35,12 @@ class ReplayedPrograms:
             for one in lowered.programs[rank]
             if one.action == Action.SEND
         }
+        for transfer in lowered.transfers:
+            kind = transfer.value.kind
+            if transfer.source == HOST:
+                out = transfer.value._replace(kind=ValueKind.MOVED_OUT)
+                left = out if kind == ValueKind.MOVED_BACK else transfer.value
+                self.held[transfer] = None if kind == ValueKind.WEIGHTS else left
         self.links: defaultdict[tuple[int, int], list[Transfer]] = defaultdict(list)
         for transfer in lowered.transfers:
             self.links[transfer.source, transfer.target].append(transfer)
@@ -53,7 +62,7 @@ class ReplayedPrograms:
 
     def _do(self, rank: int, one: Instruction) -> bool:
         now = self.at_us[rank]
-        if one.action == Action.RECV:
+        if one.action == Action.RECV or (one.action == Action.SEND and one.moved.target == HOST):
             self.posted[one.moved] = now
         elif one.action == Action.SENT:
             if one.moved not in self.arrived:
@@ -81,6 +90,9 @@ class ReplayedPrograms:
         if op.kind == OpKind.STEP:
             own = [c for c in self.lowered.collectives if c.stage == op.stage and rank in c.ranks]
             ends = [self.collected.get(c) for c in own if c.kind != "all-gather"]
+            leaving = [one for one in self.lowered.transfers if one.target == HOST]
+            sums = [one for one in leaving if one.value[:2] == (ValueKind.GRAD_ACC, op.stage)]
+            ends += [self.arrived.get(one) for one in sums]
             if None in ends:
                 return False
             now = max([now, *(end for end in ends if end is not None)])

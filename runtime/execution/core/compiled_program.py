@@ -35,7 +35,13 @@ from .transfers import RankTransfers
 from .updates import Updates
 
 # The values that cross between ranks, or to the host and back, besides weights and sums.
-_TRANSFERRED = (ValueKind.ACT, ValueKind.GRAD, ValueKind.MOVED_OUT, ValueKind.MOVED_BACK)
+_TRANSFERRED = (
+    ValueKind.ACT,
+    ValueKind.GRAD,
+    ValueKind.REPLAY_INPUT,
+    ValueKind.MOVED_OUT,
+    ValueKind.MOVED_BACK,
+)
 
 
 class CompiledProgram:
@@ -101,7 +107,8 @@ class CompiledProgram:
         self._table, self._slots = StepTable(), Slots()
         ops = lowered.ops[rank]
         self._moves = OffloadOps(ops, stages, self._slots, self._table)
-        self._ops = StageOps(ops, stages, self._moves, self._slots, self._table, device)
+        rebuilt = {op[1:] for each in lowered.ops for op in each if op.kind == OpKind.R}
+        self._ops = StageOps(ops, stages, self._moves, self._slots, self._table, device, rebuilt)
         self._travel: WeightPassing | None = None
         if lowered.visits is not None and kept is not None:
             self._travel = WeightPassing(

@@ -81,6 +81,14 @@ class StageProtocol(Protocol):
         """R: run F again from the same input, now saving what the backward needs."""
         ...
 
+    def give_replay(self, microbatch: int) -> Tensors:
+        """After F: give away what it kept for R, which runs on another rank."""
+        ...
+
+    def take_replay(self, microbatch: int, given: Tensors) -> None:
+        """Before R: take what another rank's F kept for it."""
+        ...
+
     def take_saved(self, microbatch: int) -> Tensors:
         """O: release the activations that F or R saved, as bytes, one tensor per storage."""
         ...

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 
 from ...batch import Batch
@@ -20,7 +21,7 @@ _NO_TERMS = LossTerms(())
 class StepTable:
     """The state of one step; empty between steps.
 
-    Values and transfers are indexed by slot, see `Slots`.
+    Values and receives are indexed by slot, sends by their numbers, see `Slots`.
     """
 
     batch: Batch = field(default_factory=Batch)
@@ -29,7 +30,7 @@ class StepTable:
     terms: LossTerms = _NO_TERMS
     values: list[Tensors | None] = field(default_factory=list)
     arriving: list[Pending | None] = field(default_factory=list)
-    leaving: list[Pending | None] = field(default_factory=list)
+    leaving: dict[int, Pending] = field(default_factory=dict)
     updating: bool = False
 
     def begin(
@@ -45,7 +46,7 @@ class StepTable:
         self.terms, self.updating = terms, False
         self.values = [None] * num_slots
         self.arriving = [None] * num_slots
-        self.leaving = [None] * num_slots
+        self.leaving = {}
 
     def clear(self) -> None:
         """Drop everything of a step that has ended."""
@@ -54,7 +55,8 @@ class StepTable:
     @property
     def num_held(self) -> int:
         """The number of values and open transfers."""
-        return sum(x is not None for x in (*self.values, *self.arriving, *self.leaving))
+        open_ones = (*self.values, *self.arriving, *self.leaving.values())
+        return sum(x is not None for x in open_ones)
 
     def take_in(self, slot: int) -> None:
         """Wait for the transfer that arrives in a slot, and keep its value alone."""
@@ -67,9 +69,10 @@ class StepTable:
 
 @dataclass
 class Slots:
-    """Numbers the values that appear in the executor's table: activations and gradients."""
+    """Numbers the values that appear in the executor's table, and the sends."""
 
     numbers: dict[Value, int] = field(default_factory=dict)
+    sends: dict[Transfer, int] = field(default_factory=dict)
 
     def of(self, kind: ValueKind, stage: int, op: Op) -> int:
         """Return the slot of a value of an op's micro-batch."""
@@ -78,3 +81,7 @@ class Slots:
     def number(self, value: Value) -> int:
         """Return the slot of a value, a new one for a new value."""
         return self.numbers.setdefault(value, len(self.numbers))
+
+    def send_number(self, transfer: Transfer) -> int:
+        """Return the number of a send; a value may be sent to several ranks, or to the host too."""
+        return self.sends.setdefault(transfer, len(self.sends))

@@ -14,6 +14,7 @@ from synth.schedule.validation_point import HalfOpenTransfers
 
 from ..stage.boundary import Tensors
 from ..stage.offload_ops import OffloadOps
+from ..stage.replay_input import packed_buffer
 from ..transport.channels import Channels
 from ..weights.weight_passing import WeightPassing
 from .step_table import Slots, StepTable
@@ -47,8 +48,12 @@ class RankTransfers:
     def compile(self, instruction: Instruction) -> Callable[[], None]:
         """Return a function that runs a RECV, SEND or SENT."""
         transfer = instruction.moved
-        run = {Action.RECV: self._receive, Action.SEND: self._send, Action.SENT: self._sent}
-        return partial(run[instruction.action], self._slots.number(transfer.value), transfer)
+        slot, number = self._slots.number(transfer.value), self._slots.send_number(transfer)
+        if instruction.action == Action.RECV:
+            return partial(self._receive, slot, transfer)
+        if instruction.action == Action.SEND:
+            return partial(self._send, slot, number, transfer)
+        return partial(self._sent, number, transfer)
 
     def complete(self, half_open: HalfOpenTransfers) -> None:
         """Complete the transfers in flight, which cannot be undone as ops can.
@@ -58,7 +63,7 @@ class RankTransfers:
         one, so that only one of them takes memory.
         """
         step = self._table
-        open_ones = [pending for pending in step.leaving if pending is not None]
+        open_ones = list(step.leaving.values())
         open_ones += [self._channels.send(self._buffers(t), t) for t in half_open.to_send]
         for pending in step.arriving:
             if pending is not None:
@@ -73,6 +78,8 @@ class RankTransfers:
         kind, stage, microbatch, _ = transfer.value
         if kind in (ValueKind.WEIGHTS, ValueKind.GRAD_SUM) and self._travel is not None:
             return self._travel.buffers(transfer.value)
+        if kind == ValueKind.REPLAY_INPUT:
+            return (packed_buffer(),)
         if kind in (ValueKind.MOVED_OUT, ValueKind.MOVED_BACK):
             return self._moves.buffers(stage, microbatch, self._device)
         boundary = self._table.shapes[microbatch][stage]
@@ -85,17 +92,17 @@ class RankTransfers:
         receiver = self._channels if self._travel is None else self._travel
         self._table.arriving[slot] = receiver.receive(buffers, transfer)
 
-    def _send(self, slot: int, transfer: Transfer) -> None:
+    def _send(self, slot: int, number: int, transfer: Transfer) -> None:
         tensors = self._table.values[slot]
         if self._travel is not None and self._travel.carries(transfer):
-            self._table.leaving[slot] = self._travel.send(tensors, transfer)
+            self._table.leaving[number] = self._travel.send(tensors, transfer)
             return
         if tensors is None:
             raise RuntimeError(f"{transfer} is to be sent before it was made")
-        self._table.leaving[slot] = self._channels.send(tensors, transfer)
+        self._table.leaving[number] = self._channels.send(tensors, transfer)
 
-    def _sent(self, slot: int, transfer: Transfer) -> None:
-        pending, self._table.leaving[slot] = self._table.leaving[slot], None
+    def _sent(self, number: int, transfer: Transfer) -> None:
+        pending = self._table.leaving.pop(number, None)
         if pending is None:
             raise RuntimeError(f"{transfer} was not started")
         pending.wait()

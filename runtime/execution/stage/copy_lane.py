@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -27,8 +28,17 @@ class PendingCopy(Protocol):
 class Lane(Protocol):
     """One direction of a host link, which makes copies one after another in the background."""
 
-    def copy(self, sources: Tensors, targets: Tensors, after: PendingCopy | None) -> PendingCopy:
-        """Queue a copy that begins when `after` has ended; both tuples must live until its end."""
+    def copy(
+        self,
+        sources: Tensors,
+        targets: Tensors,
+        after: PendingCopy | None,
+        then: Callable[[], None] | None = None,
+    ) -> PendingCopy:
+        """Queue a copy that begins when `after` has ended; both tuples must live until its end.
+
+        `then` is called after it.
+        """
         ...
 
 
@@ -39,10 +49,16 @@ class StreamLane:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def copy(self, sources: Tensors, targets: Tensors, after: PendingCopy | None) -> PendingCopy:
+    def copy(
+        self,
+        sources: Tensors,
+        targets: Tensors,
+        after: PendingCopy | None,
+        then: Callable[[], None] | None = None,
+    ) -> PendingCopy:
         """Enqueue a copy after the work of the compute stream, which may use the device's tensors.
 
-        `wait` makes the compute stream wait for the copy.
+        `wait` makes the compute stream wait for the copy. For `then` the host waits for it.
         """
         stream = self._stream
         stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -51,7 +67,11 @@ class StreamLane:
                 after.wait()
             for source, target in zip(sources, targets, strict=True):
                 target.copy_(source, non_blocking=True)
-        return _StreamCopy(self._device, stream.record_event())
+        done = _StreamCopy(self._device, stream.record_event())
+        if then is not None:
+            done.synchronize()
+            then()
+        return done
 
 
 class _StreamCopy:
@@ -78,9 +98,15 @@ class ThreadLane:
         threading.Thread(target=_work, args=(self._orders,), name=name, daemon=True).start()
         weakref.finalize(self, self._orders.put, None)
 
-    def copy(self, sources: Tensors, targets: Tensors, after: PendingCopy | None) -> PendingCopy:
+    def copy(
+        self,
+        sources: Tensors,
+        targets: Tensors,
+        after: PendingCopy | None,
+        then: Callable[[], None] | None = None,
+    ) -> PendingCopy:
         """Queue a copy."""
-        order = _QueuedCopy(list(zip(sources, targets, strict=True)), after)
+        order = _QueuedCopy(list(zip(sources, targets, strict=True)), after, then)
         self._orders.put(order)
         return order
 
@@ -91,9 +117,14 @@ class _QueuedCopy:
     It drops the tensors before it reports its end, so that the waiting thread frees their memory.
     """
 
-    def __init__(self, pairs: list[tuple[Tensor, Tensor]], after: PendingCopy | None) -> None:
+    def __init__(
+        self,
+        pairs: list[tuple[Tensor, Tensor]],
+        after: PendingCopy | None,
+        then: Callable[[], None] | None,
+    ) -> None:
         self._pairs = pairs
-        self._after = after
+        self._after, self._then = after, then
         self._over = threading.Event()
         self._error: Exception | None = None
 
@@ -117,9 +148,11 @@ class _QueuedCopy:
             if self._after is not None:
                 self._after.wait()
             _copy(self._pairs)
+            if self._then is not None:
+                self._then()
         except Exception as error:
             self._error = error
-        self._pairs, self._after = [], None
+        self._pairs, self._after, self._then = [], None, None
         self._over.set()
 
 

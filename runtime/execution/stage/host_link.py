@@ -9,11 +9,13 @@ another. A move back starts when it has been requested and the move out has ende
 
 The host's copies do not count as memory of any rank (`host_memory`); their buffers are reused in
 each step. Weights that the host keeps (`host_stage`) come in the direction `back`, and their
-accumulated gradients leave in the direction `out`.
+accumulated gradients leave in the direction `out`. If ranks share the host's memory, what one of
+them leaves there for another one's backward goes by the same two (`shared_host`).
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -22,7 +24,7 @@ from torch import Tensor
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import ValueKind
 
-from ..weights.host_stage import HostStage
+from ..weights.host_stage import HostStage, as_bytes
 from .boundary import Tensors
 from .copy_lane import Lane, PendingCopy, StreamLane, ThreadLane
 from .host_memory import HostMemory, host_memory
@@ -85,14 +87,18 @@ class HostLink:
         self._out: Lane = StreamLane(device) if on_cuda else ThreadLane("offload")
         self._back: Lane = StreamLane(device) if on_cuda else ThreadLane("reload")
         self._stages = stages or {}
+        self._shared = next((stage.shared for stage in self._stages.values()), None)
         self._pool = _HostBuffers(host_memory(device))
         self._copies: dict[tuple[int, int, int], _HostCopy] = {}
 
     def send(self, tensors: Tensors, transfer: Transfer) -> _Moving:
         """Start copying to the host: rows of bytes of activations, or a sum of gradients."""
-        kind, stage, number, _ = transfer.value
+        kind, stage, *_ = transfer.value
         if kind == ValueKind.GRAD_ACC:
-            return _Moving(self._stages[stage].store(tensors, number, self._out), tensors)
+            return _Moving(self._stages[stage].store(tensors, transfer.value, self._out), tensors)
+        if self._shared is not None:
+            rows, then = as_bytes(tensors), partial(self._shared.mark, transfer.value)
+            return _Moving(self._out.copy(rows, self._place(transfer, rows), None, then), tensors)
         whose = transfer.value[1:]
         if whose in self._copies:  # left by an iteration that was undone
             self._pool.give(self._copies.pop(whose).buffer)
@@ -118,15 +124,26 @@ class HostLink:
             self._pool.give(buffer)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> _Moving:
-        """Start copying back what was sent for the same stage and micro-batch, or weights."""
+        """Start copying back what was sent for the same stage and micro-batch, or weights.
+
+        Where ranks share the host's memory, another one may have sent it, or not yet.
+        """
         if transfer.value.kind == ValueKind.WEIGHTS:
             done = self._stages[transfer.value.stage].load(buffers, self._back)
             return _Moving(done, buffers)
+        if self._shared is not None:
+            rows, left = as_bytes(buffers), self._shared.ready(transfer.value)
+            return _Moving(self._back.copy(self._place(transfer, rows), rows, left), buffers)
         stored = self._copies.pop(transfer.value[1:])
         done = self._back.copy(stored.parts, buffers, stored.done)
         stored.buffer.free = done
         self._pool.give(stored.buffer)
         return _Moving(done, buffers)
+
+    def _place(self, transfer: Transfer, rows: Tensors) -> Tensors:
+        """The memory that ranks share for a value, as rows of bytes."""
+        assert self._shared is not None
+        return self._shared.parts(transfer.value, [row.numel() for row in rows])
 
 
 class _HostBuffers:

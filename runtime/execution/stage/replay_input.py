@@ -50,6 +50,27 @@ class Replay:
         finally:
             interrupted.put_back()
 
+    def packed(self) -> Tensor:
+        """The bytes of it, for a rank on the CPU that runs R in place of this one."""
+        packed = packed_buffer()
+        if self.random is not None:
+            packed[0] = 1
+            packed[1:] = _state(self.random.cpu)
+        return packed
+
+    @classmethod
+    def unpacked(cls, packed: Tensor) -> "Replay":
+        """Read what `packed` wrote."""
+        return cls(RandomState(_bytes(packed[1:])) if packed[0] else None)
+
+
+def packed_buffer() -> Tensor:
+    """Zeros for a packed replay: whether there are random states, and the CPU's state.
+
+    They are outside of PyTorch's memory.
+    """
+    return _state(bytes(1 + torch.get_rng_state().numel()))
+
 
 class ReplayRecorder:
     """Observes an F that R will repeat: random draws, and changes of its input."""

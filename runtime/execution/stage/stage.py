@@ -167,6 +167,15 @@ class Stage:
         with again, self._statistics.stood_in_for():
             self.forward(microbatch, given)
 
+    def give_replay(self, microbatch: int) -> Tensors:
+        """Give away what F kept for R, which runs on another rank."""
+        return (self._replays.pop(microbatch).packed(),)
+
+    def take_replay(self, microbatch: int, given: Tensors) -> None:
+        """Take what another rank's F kept for R."""
+        (packed,) = given
+        self._replays[microbatch] = Replay.unpacked(packed)
+
     def take_saved(self, microbatch: int) -> Tensors:
         """O: the storages that F or R saved and that nothing else holds, as bytes."""
         return self._store_of(microbatch).take()

@@ -2,11 +2,12 @@
 
 F        stage's input in the table -> its output there; on the last stage, adds to the loss
 R        stage's input in the table -> saved activations, in the stage
+         what F keeps for R is in the stage, and in the table if R runs on another rank
 B, BW    gradient of the output in the table -> gradient of the input there
 W        does not use the table
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
+from synth.schedule.arrays import Cell
 from synth.schedule.ops import Op, ValueKind
 
 from ..core.stage_protocol import ForwardInput, StageProtocol
@@ -37,6 +39,7 @@ class StageOps:
         slots: Slots,
         table: StepTable,
         device: torch.device,
+        rebuilt: Collection[Cell],
     ) -> None:
         """Prepare a rank.
 
@@ -47,10 +50,14 @@ class StageOps:
             slots: the slots of the table's values.
             table: shared by all steps.
             device: the device of all tensors.
+            rebuilt: stages and micro-batches with an R, on whichever rank.
         """
         listed = list(ops)
         self._fused = {op[1:] for op in listed if op.kind == OpKind.BW}
-        self._rebuilt = {op[1:] for op in listed if op.kind == OpKind.R}
+        self._rebuilt = frozenset(rebuilt)
+        # Those of which this rank runs F and R.
+        self._replayed = {op[1:] for op in listed if op.kind == OpKind.R}
+        self._replayed &= {op[1:] for op in listed if op.kind == OpKind.F}
         self._stages, self._moves = stages, moves
         self._slots, self._table = slots, table
         self.loss = torch.zeros((), device=device)
@@ -64,13 +71,35 @@ class StageOps:
         run = stage.forward_light if op[1:] in self._rebuilt else stage.forward
         give = self._giving(op)
         if stage.is_last:
-            return partial(self._forward_to_loss, op.microbatch, run, give)
-        return partial(self._forward, op, run, give, self._slots.of(ValueKind.ACT, op.stage, op))
+            work = partial(self._forward_to_loss, op.microbatch, run, give)
+        else:
+            made = self._slots.of(ValueKind.ACT, op.stage, op)
+            work = partial(self._forward, op, run, give, made)
+        if op[1:] not in self._rebuilt or op[1:] in self._replayed:
+            return work
+        left = self._slots.of(ValueKind.REPLAY_INPUT, op.stage, op)
+
+        def leaving() -> None:
+            work()
+            self._table.values[left] = stage.give_replay(op.microbatch)
+
+        return leaving
 
     def rebuild(self, op: Op) -> Work:
         """Return R as a function."""
-        run, give = self._stages[op.stage].rebuild, self._giving(op)
-        return lambda: run(op.microbatch, give())
+        stage, give = self._stages[op.stage], self._giving(op)
+        is_here = op[1:] in self._replayed
+        left = self._slots.of(ValueKind.REPLAY_INPUT, op.stage, op)
+
+        def work() -> None:
+            if not is_here:
+                given = self._table.values[left]
+                if given is None:
+                    raise RuntimeError(f"{op} before what its F kept has come")
+                stage.take_replay(op.microbatch, given)
+            stage.rebuild(op.microbatch, give())
+
+        return work
 
     def backward(self, op: Op) -> Work:
         """Return B or BW as a function."""

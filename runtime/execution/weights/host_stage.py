@@ -5,16 +5,21 @@
     STEP          waits until copies are over, adds the sums to the gradient, updates the weights
 
 The lanes are those by which saved activations are offloaded (`host_link`). Copies are of bytes, so
-that any dtype can be copied.
+that any dtype can be copied. If several ranks use the stage, they share the memory of its weights
+and of the places of sums, which its home takes in the order of the sums.
 """
 
 from collections.abc import Collection, Iterator
+from functools import partial
 
 import torch
+
+from synth.schedule.ops import Value
 
 from ..stage.boundary import Tensors
 from ..stage.copy_lane import Lane, PendingCopy
 from ..stage.host_memory import host_memory
+from ..stage.shared_host import SharedHost
 from .flat_layout import ParameterLayout
 
 
@@ -23,45 +28,56 @@ class HostStage:
 
     Attributes:
         weights: as the layout's weights.
-        gradients: as its gradients, zeros at first; STEP uses them.
+        shared: the memory that ranks share; None: the stage is this rank's alone.
     """
 
     def __init__(
-        self, layout: ParameterLayout, sums: Collection[int], device: torch.device
+        self,
+        number: int,
+        layout: ParameterLayout,
+        sums: Collection[Value],
+        device: torch.device,
+        shared: SharedHost | None = None,
     ) -> None:
         """Allocate the buffers; those of weights are without contents.
 
         Args:
-            layout: the layout of the stage.
-            sums: the numbers of the gradient sums that leave for the host in a step. Each has a
-                place from the start, as pinning memory may wait for the device.
+            number: the number of the stage.
+            layout: the layout of its parameters.
+            sums: the gradient sums that leave for the host in a step, in the order in which they
+                are added up. Each has a place from the start, as pinning memory may wait for the
+                device.
             device: the device of the rank.
+            shared: see above.
         """
-        memory = host_memory(device)
+        self.shared = shared
+        memory = shared.allocator(f"stage-{number}") if shared else host_memory(device)
         self.weights = layout.weights.within(memory)
-        # No copy of the device's reads or writes them, so they need no pinned memory.
-        self.gradients = layout.gradients.within(host_memory(torch.device("cpu")))
-        for gradient in self.gradients:
-            gradient.zero_()
-        self._sums = {number: layout.gradients.within(memory) for number in sums}
+        self._sums = {value: layout.gradients.within(memory) for value in sums}
         self._arriving: list[tuple[Tensors, PendingCopy]] = []
         self._reading: list[PendingCopy] = []
 
     def load(self, buffers: Tensors, lane: Lane) -> PendingCopy:
         """Start copying the weights into the buffers of a visit."""
-        done = lane.copy(_bytes(self.weights), _bytes(buffers), None)
+        done = lane.copy(as_bytes(self.weights), as_bytes(buffers), None)
         self._reading.append(done)
         return done
 
-    def store(self, sums: Tensors, number: int, lane: Lane) -> PendingCopy:
+    def store(self, sums: Tensors, value: Value, lane: Lane) -> PendingCopy:
         """Start copying a rank's gradient sum to its place."""
-        place = self._sums[number]
-        done = lane.copy(_bytes(sums), _bytes(place), None)
-        self._arriving.append((place, done))
+        place = self._sums[value]
+        then = partial(self.shared.mark, value) if self.shared else None
+        done = lane.copy(as_bytes(sums), as_bytes(place), None, then)
+        if self.shared is None:
+            self._arriving.append((place, done))
         return done
 
     def arrived(self) -> Iterator[Tensors]:
-        """Wait for the sums that are on their way, and return each of them once."""
+        """Wait for the sums of a step, and return each of them once."""
+        if self.shared is not None:
+            for value, place in self._sums.items():
+                self.shared.ready(value).synchronize()
+                yield place
         while self._arriving:
             place, done = self._arriving.pop(0)
             done.synchronize()
@@ -73,5 +89,6 @@ class HostStage:
             self._reading.pop().synchronize()
 
 
-def _bytes(buffers: Tensors) -> Tensors:
-    return tuple(buffer.view(torch.uint8) for buffer in buffers)
+def as_bytes(buffers: Tensors) -> Tensors:
+    """Contiguous tensors as flat views of their bytes."""
+    return tuple(buffer.view(-1).view(torch.uint8) for buffer in buffers)

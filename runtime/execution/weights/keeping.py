@@ -1,18 +1,21 @@
 """Prepares what a rank keeps of each of its stages, where weights travel."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from synth.costs import HOST
 from synth.errors import SynthError
 from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.ops import Value, ValueKind
 from synth.schedule.weight_flow import Route, Sharded
 
 from ..gradients.copies_and_ties import check_alike
 from ..gradients.layout import GradientLayout
+from ..stage.shared_host import SharedHost
 from ..stage.stage import Stage
 from ..transport.rank_group import RankGroup
 from .buffers import broadcast_buffers
@@ -29,6 +32,7 @@ def keep_stages(
     ties: TiedStages,
     *,
     device: torch.device,
+    timeout_s: float,
 ) -> dict[int, KeptStage]:
     """Take over the parameters of a rank's stages; all ranks of the pipeline call this.
 
@@ -38,7 +42,7 @@ def keep_stages(
     Raises:
         SynthError: stages differ between ranks, have a parameter in common, are wrapped for data
             parallelism, or change their weights in a forward; parameters have no values at their
-            home.
+            home; ranks that are to share the host's memory cannot.
     """
     flow = lowered.schedule.weights
     assert flow is not None
@@ -53,6 +57,7 @@ def keep_stages(
             )
     check_alike(group, stages, layout)
     broadcast_buffers(lowered.schedule, group, stages, device)
+    shared = _share_host(lowered, group, device, timeout_s)
     groups: dict[tuple[int, ...], Any] = {
         homes: group.subgroup(homes, purpose="weights")
         for homes in sorted(set(flow.homes))
@@ -66,17 +71,44 @@ def keep_stages(
             group.rank,
             groups.get(flow.homes[number]),
             device=device,
-            sums=_reductions(lowered, number) if flow.weights == Route.HOST else (),
+            sums=_sums(lowered, number) if flow.weights == Route.HOST else (),
             tied=ties.of_stage(number),
+            shared=shared,
         )
         for number in sorted(stages)
     }
 
 
-def _reductions(lowered: Lowered, stage: int) -> list[int]:
-    """The numbers of a stage's REDUCE_GRADs."""
+def _share_host(
+    lowered: Lowered, group: RankGroup, device: torch.device, timeout_s: float
+) -> SharedHost | None:
+    """Share the host's memory, if it keeps stages that other ranks than their homes use."""
+    flow, held = lowered.schedule.weights, lowered.schedule.placement.held
+    assert flow is not None
+    if flow.weights != Route.HOST or all(
+        flow.is_home(stage, rank) for rank, pairs in enumerate(held) for stage, _ in pairs
+    ):
+        return None
+    if device.type == "cuda":
+        raise SynthError(
+            "ranks share stages in the host's memory in this schedule, which can be run on the CPU "
+            "only; take another one, such as mobius"
+        )
+    left = [transfer.value for transfer in lowered.transfers if transfer.target == HOST]
+    if any(value.kind == ValueKind.SAVED for value in left):
+        raise SynthError(
+            "backwards run on other ranks than forwards in this schedule, and what autograd saved "
+            "cannot leave its rank; list an R before each of these backwards"
+        )
+    return SharedHost.among(group, left, timeout_s)
+
+
+def _sums(lowered: Lowered, stage: int) -> Sequence[Value]:
+    """The sums that a stage's REDUCE_GRADs leave, copies of the stage in turn."""
     ops = (op for program in lowered.schedule.programs for op in program)
-    return [op.microbatch for op in ops if op.kind == OpKind.REDUCE_GRAD and op.stage == stage]
+    found = [op for op in ops if op.kind == OpKind.REDUCE_GRAD and op.stage == stage]
+    found.sort(key=lambda op: (op.microbatch, op.replica))
+    return [Value(ValueKind.GRAD_ACC, *op[1:]) for op in found]
 
 
 def _check(lowered: Lowered, stages: Mapping[int, Stage], layout: GradientLayout) -> None:

@@ -4,6 +4,8 @@
     one        home          kept                        kept             all of them
     one        another       –                           –                nothing
     one        its host      in the host's memory        there            all of them, there
+    one        another, of   –                           –                nothing
+               that host
     n          home, ZeRO-3  a share                     a share          that share
     n          home, ZeRO-2  kept                        a share          its share of them
     n          home, ZeRO-1  kept                        kept             its share of them
@@ -19,12 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from synth.schedule.ops import Value
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
 from ...split import gradient_dtype
 from ..gradients.all_reduce import broadcast_from_first
 from ..gradients.early_gradients import set_gradients
 from ..stage.boundary import Tensors
+from ..stage.host_memory import host_memory
+from ..stage.shared_host import SharedHost
 from .flat_layout import FlatLayout, FlatPlace, share
 from .host_stage import HostStage
 from .shared_tensor import SharedParameter
@@ -60,7 +65,7 @@ class KeptStage:
         updated: the module whose parameters this rank's STEP updates; None: it is no home.
         group: the homes that share the stage; None: there is only one.
         index: the index of this rank among them.
-        host: the stage's buffers in the host's memory; None: it is not at home there.
+        host: the stage's buffers in the host's memory; None: they are not there.
     """
 
     def __init__(
@@ -72,8 +77,9 @@ class KeptStage:
         group: Any = None,
         *,
         device: torch.device,
-        sums: Collection[int] = (),
+        sums: Collection[Value] = (),
         tied: Collection[int] = (),
+        shared: SharedHost | None = None,
     ) -> None:
         """Take over a module; if several ranks share the stage, all of them call this together.
 
@@ -85,8 +91,10 @@ class KeptStage:
             rank: this one.
             group: the group of the stage's homes, if there are several.
             device: the device of this rank.
-            sums: the numbers of the stage's REDUCE_GRADs in a step, if its home is the host.
+            sums: those of the stage's REDUCE_GRADs in a step, in the order in which they are added
+                up, if the host keeps it.
             tied: the places, among the module's parameters, of those that other stages have too.
+            shared: the host's memory, if several ranks use stages that it keeps.
         """
         homes = flow.homes[stage]
         self._flow, self._num_shares = flow, len(homes)
@@ -102,10 +110,12 @@ class KeptStage:
         if not flow.keeps_all(stage, rank):
             for parameter in self.weights.parameters:
                 parameter.grad = None  # it is elsewhere, or in a flat part
+        if flow.weights == Route.HOST:
+            self.host = HostStage(stage, self.weights.layout, sums, device, shared)
         if rank not in homes:
             self.weights.release()
-        elif flow.weights == Route.HOST:
-            self._keep_in_host(HostStage(self.weights.layout, sums, device))
+        elif self.host is not None:
+            self._keep_in_host(self.host)
         elif len(homes) == 1:
             self.weights.keep(self.weights.gather())
             self.updated = module
@@ -180,12 +190,15 @@ class KeptStage:
     def _keep_in_host(self, host: HostStage) -> None:
         self.weights.copy_to(host.weights)
         self.weights.release()
-        self.host = host
         parts = _flat_views(self.weights.layout.weights, host.weights)
         dtypes = [gradient_dtype(p) if p.requires_grad else None for p in self.weights.parameters]
         self._share = self.updated = Share(parts, dtypes)
-        gradients = _flat_views(self.weights.layout.gradients, host.gradients)
-        set_gradients(self._share.trained, gradients)
+        # No copy of a device's reads or writes them, so they need no pinned memory.
+        layout = self.weights.layout.gradients
+        gradients = layout.within(host_memory(torch.device("cpu")))
+        for gradient in gradients:
+            gradient.zero_()
+        set_gradients(self._share.trained, _flat_views(layout, gradients))
 
     def _keep_share(self) -> None:
         whole = self.weights.gather()

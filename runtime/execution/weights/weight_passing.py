@@ -85,15 +85,19 @@ class WeightPassing:
         self._from_home: list[Transfer] = []
         self._relayed: dict[Value, list[Transfer]] = {}
         self._to_host: dict[int, list[int]] = {}
-        """By stage the slots of the sums that leave for the host."""
+        """By stage the numbers of the sends of sums to the host."""
+        # The forwards alone, of an evaluation, leave no sums for STEP.
+        self._reduces = any(op.kind == OpKind.REDUCE_GRAD for each in lowered.ops for op in each)
+        hosts = (each.host for each in kept.values() if each.host is not None)
+        self._shared = next((host.shared for host in hosts), None)
         for instruction in lowered.programs[rank]:
             if instruction.action == Action.SEND:
                 transfer, held = instruction.moved, instruction.held
                 if held is None:
                     self._from_home.append(transfer)
-                elif transfer.target == HOST:
+                elif transfer.target == HOST and transfer.value.kind in _SUMS:
                     sums = self._to_host.setdefault(transfer.value.stage, [])
-                    sums.append(slots.number(transfer.value))
+                    sums.append(slots.send_number(transfer))
                 elif held != transfer.value:
                     self._relayed.setdefault(held, []).append(transfer)
         self._sends = OrderedSends(channels, _on_weight_links(lowered, rank), device)
@@ -113,6 +117,8 @@ class WeightPassing:
 
     def begin(self) -> None:
         """Begin a step: let the weights that are kept here be sent, each when its turn has come."""
+        if self._shared is not None:
+            self._shared.begin()
         self.collectives.begin()
         for kept in self._kept.values():
             kept.begin()
@@ -128,6 +134,8 @@ class WeightPassing:
         for kept in self._kept.values():
             if kept.host is not None:
                 kept.host.synchronize()
+        if self._shared is not None:
+            self._shared.end()
 
     def forget(self) -> None:
         """Drop everything of a step that failed."""
@@ -253,11 +261,11 @@ class WeightPassing:
                 if sums is None:
                     raise RuntimeError(f"{value} has not come")
                 self._kept[step.stage].add(sums)
-        for slot in self._to_host.get(step.stage, ()):
-            leaving = self._table.leaving[slot]
-            if leaving is not None:
-                leaving.wait()
-        self._kept[step.stage].add_arrived()
+        for number in self._to_host.get(step.stage, ()):
+            if number in self._table.leaving:
+                self._table.leaving[number].wait()
+        if self._reduces:
+            self._kept[step.stage].add_arrived()
         self.collectives.end_reductions(step.stage)
 
 

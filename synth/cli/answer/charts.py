@@ -129,9 +129,6 @@ def _published(name: str, plan: "Plan") -> "Chart":
 def _known(plan: "Plan") -> str:
     """List the published schedules on the plan's placement."""
     from synth.families import generate_for
-    from synth.schedule.model import Placement
 
-    made = generate_for(
-        Placement(plan.placement), plan.num_micro_batches, plan.costs, plan.caps_bytes
-    )
+    made = generate_for(plan.placed, plan.num_micro_batches, plan.costs, plan.caps_bytes)
     return f"on its placement there are: {', '.join(sorted(name for name, _ in made))}"

@@ -244,6 +244,7 @@ def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> 
     return {
         "name": entry.name,
         "placement": entry.schedule.placement.ranks,
+        "backward_placement": entry.schedule.placement.backward_ranks,
         "partition": entry.partition,
         "makespan_us": entry.makespan_us,
         "period_us": entry.period_us,

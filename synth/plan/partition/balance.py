@@ -35,8 +35,10 @@ def balance(
     the least largest work (F + B + W) of a rank, then the least sum of squares of the work. If no
     partition keeps the caps, it is the one that fits under the smallest limit for all ranks alike.
 
-    With stage k on rank k that is exact, by dynamic programming over all partitions. If ranks hold
-    several stages, it is a local search: see `several_stages_per_rank`.
+    With stage k on rank k that is exact, by dynamic programming over all partitions. So it is where
+    backwards have ranks of their own: every stage comes to every rank, so the stages themselves are
+    balanced, without caps. If ranks hold several stages, it is a local search: see
+    `several_stages_per_rank`.
 
     Args:
         caps_bytes: one for each rank; None: memory does not matter.
@@ -57,6 +59,8 @@ def balance(
             f"needs one layer at least: {way_out}, or profile a deeper model"
         )
     table = StageTable(profile)
+    if placement.backward_ranks is not None:
+        return _balance_linear(table, num_stages, None, recompute, should_stop)
     if is_linear:
         return _balance_linear(table, num_stages, caps_bytes, recompute, should_stop)
     return rebalance(table, placement, caps_bytes, num_micro_batches, recompute, should_stop)

@@ -37,7 +37,7 @@ from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.schedule.files.claim import NOT_SEARCHED
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.model import Placement, Schedule
+from synth.schedule.model import Schedule
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Route
@@ -164,7 +164,7 @@ class _Reproving:
         plan = self.plan
         return Problem(
             plan.costs,
-            Placement(plan.placement),
+            plan.placed,
             plan.num_micro_batches,
             plan.caps_bytes,
             self.objective,

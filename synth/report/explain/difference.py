@@ -32,6 +32,8 @@ from synth.schedule.simulate import Timeline
 _CARRIED = {
     ValueKind.ACT: "activations",
     ValueKind.GRAD: "gradients",
+    ValueKind.SAVED: "saved activations",
+    ValueKind.REPLAY_INPUT: "inputs of R",
     ValueKind.MOVED_OUT: "moves out",
     ValueKind.MOVED_BACK: "moves back",
     ValueKind.WEIGHTS: "weights",

@@ -42,6 +42,8 @@ _SCRIPTS = (
 _VALUES = {
     ValueKind.ACT: ("activation", "micro-batch"),
     ValueKind.GRAD: ("output gradient", "micro-batch"),
+    ValueKind.SAVED: ("saved activations", "micro-batch"),
+    ValueKind.REPLAY_INPUT: ("input of R", "micro-batch"),
     ValueKind.MOVED_OUT: ("saved activations out", "micro-batch"),
     ValueKind.MOVED_BACK: ("saved activations back", "micro-batch"),
     ValueKind.WEIGHTS: ("weights", "visit"),

@@ -44,11 +44,12 @@ class Plan(Displayed, FileRecord):
     fingerprint, version 4 a certificate of the bound, version 5 layers that B recomputes, version 6
     weights that travel (the ops U, D and A), weights with versions (STEPs with numbers), the
     parameters' share of the static bytes, and the function that makes the inputs, version 7 the
-    FLOPs of a micro-batch, version 8 programs that write a part which is repeated once.
+    FLOPs of a micro-batch, version 8 programs that write a part which is repeated once, version 9
+    ranks of backwards.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 8
+    VERSION: ClassVar[int] = 9
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     MADE_BY: ClassVar[str] = "synth solve"
 
@@ -66,6 +67,9 @@ class Plan(Displayed, FileRecord):
         default=None, description="places of the layers of which F keeps only the input"
     )
     placement: tuple[tuple[StrictCount, ...], ...] = Field(description="[replica][stage] → rank")
+    backward_placement: tuple[tuple[StrictCount, ...], ...] | None = Field(
+        default=None, description="the ranks of R, B, BW and W; None: those of the placement"
+    )
     receive_ahead: StrictCount = 1
     send_behind: StrictCount = 2
     eager: bool = Field(default=True, description="copies are reduced as soon as possible")
@@ -98,9 +102,10 @@ class Plan(Displayed, FileRecord):
         num_stages = len(self.partition)
         if len(self.costs.stages) != num_stages:
             raise ValueError(f"{len(self.costs.stages)} stage costs for {num_stages} stages")
-        if not self.placement or any(len(ranks) != num_stages for ranks in self.placement):
+        rows = (*self.placement, *(self.backward_placement or ()))
+        if not self.placement or any(len(ranks) != num_stages for ranks in rows):
             raise ValueError(f"placement must give a rank to each of the {num_stages} stages")
-        ranks = {rank for replica in self.placement for rank in replica}
+        ranks = {rank for row in rows for rank in row}
         if ranks != set(range(len(self.programs))):
             raise ValueError(
                 f"placement names ranks {sorted(ranks)}, there are {len(self.programs)} programs"
@@ -149,6 +154,7 @@ class Plan(Displayed, FileRecord):
             layers=tuple(layer.name for layer in profile.layers),
             recomputed_layers=tuple(sorted(recomputed_layers)) or None,
             placement=schedule.placement.ranks,
+            backward_placement=schedule.placement.backward_ranks,
             receive_ahead=schedule.buffering.receive_ahead,
             send_behind=schedule.buffering.send_behind,
             eager=schedule.eager,
@@ -213,8 +219,13 @@ class Plan(Displayed, FileRecord):
                 f"{len(layers)} layers were given, plan {self.name!r} is for {len(self.layers)} "
                 f"({', '.join(self.layers[:3])}, …); give the whole model as it was profiled"
             )
-        stages = {stage for row in self.placement for stage, r in enumerate(row) if r == rank}
+        stages = {stage for stage, _ in self.placed.held[rank]}
         return {stage: [layers[i] for i in self.layers_of(stage)] for stage in sorted(stages)}
+
+    @property
+    def placed(self) -> Placement:
+        """The placement of the stages."""
+        return Placement(self.placement, self.backward_placement)
 
     def schedule(self) -> Schedule:
         """Parse the schedule.
@@ -223,7 +234,7 @@ class Plan(Displayed, FileRecord):
             ScheduleError: an op cannot be parsed; names its rank and place.
         """
         return Schedule(
-            Placement(self.placement),
+            self.placed,
             self.num_micro_batches,
             parse_programs(self.programs),
             self.name,
@@ -293,6 +304,8 @@ def schedule_fingerprint(schedule: Schedule) -> str:
         schedule.buffering,
         schedule.eager,
     )
+    if schedule.placement.backward_ranks is not None:
+        rules = (*rules, schedule.placement.backward_ranks)
     if schedule.weights is not None:
         rules = (*rules, schedule.weights)
     lines = [repr(rules), *map(program_text, schedule.programs)]

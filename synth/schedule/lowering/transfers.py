@@ -9,7 +9,8 @@ from synth.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.lowering import positions
 from synth.schedule.lowering.def_use import DefUse, group_starts
-from synth.schedule.lowering.effects import MOVED_OUT, VALUE_CODES, EffectTable
+from synth.schedule.lowering.effects import MOVED_BACK, MOVED_OUT, VALUE_CODES, EffectTable
+from synth.schedule.lowering.left_with_host import left_with_host
 from synth.schedule.lowering.offload import MoveBuffers, host_transfers
 from synth.schedule.lowering.required_transfers import RequiredTransfers
 from synth.schedule.lowering.visit_transfers import weight_transfers
@@ -80,20 +81,22 @@ def find_transfers(
     """Make one transfer for every value read on a rank that did not make it, and the host's.
 
     A link serves transfers in the order in which their values were made or, where weights travel
-    over links, in which they are read, as weights are there from the start. Links are ordered by
+    over links, in which they are read, as weights are there from the start. A link from the host
+    serves them in the order in which they are asked for. Links are ordered by
     the first read from them, program after program; then come the links to and from the host, rank
     by rank. Receives of a link are posted in its order, so one is posted early if a later one needs
     it.
     """
     required = _implied_transfers(def_use)
     if not arrays.is_plain:
+        required = left_with_host(arrays, required)
         required = required.joined(host_transfers(arrays, def_use, table))
     held = required.value
     if visits is not None:
         of_weights, relayed = weight_transfers(arrays, visits)
         required, held = required.joined(of_weights), np.concatenate([held, relayed])
     on_links = visits is not None and visits.flow.weights != Route.GATHER
-    is_read = on_links & (required.target != HOST)
+    is_read = on_links & (required.source != HOST) & (required.target != HOST)
     turn = np.where(is_read, required.read, required.made)
     order, opens_link = _link_order(arrays, required, turn)
     value, source, target, made, read, *_ = required = RequiredTransfers(
@@ -108,7 +111,7 @@ def find_transfers(
     duration_us = _durations_us(costs, link, copy, num_bytes, required)
     if not arrays.is_plain:
         wait[source == HOST] = 0
-        made = _made_by_transfer(arrays, required)
+        made = _made_by_transfer(arrays, table, required)
     if visits is not None:
         made = np.where(held == value, made, _brought_by(arrays, value, held))
         lengths = np.diff(arrays.first_node)
@@ -183,14 +186,17 @@ def _posts(
     return post
 
 
-def _made_by_transfer(arrays: OpArrays, required: RequiredTransfers) -> IntArray:
-    """A transfer of activations from the host was made by the transfer to it."""
+def _made_by_transfer(
+    arrays: OpArrays, table: EffectTable, required: RequiredTransfers
+) -> IntArray:
+    """A transfer from the host was made by the transfer to it; −1 for weights, which it keeps."""
     kind, cell = np.divmod(required.value, arrays.num_cells)
-    is_out = (required.target == HOST) & (kind == VALUE_CODES[MOVED_OUT])
-    outwards = is_out.nonzero()[0]
-    taken = np.full(arrays.num_cells, -1)
-    taken[cell[outwards]] = arrays.num_nodes + outwards
-    made: IntArray = np.where(required.source == HOST, taken[cell], required.made)
+    outwards = (required.target == HOST).nonzero()[0]
+    left_by = np.full(table.num_values, -1)
+    left_by[required.value[outwards]] = arrays.num_nodes + outwards
+    out = VALUE_CODES[MOVED_OUT] * arrays.num_cells + cell
+    left_as = np.where(kind == VALUE_CODES[MOVED_BACK], out, required.value)
+    made: IntArray = np.where(required.source == HOST, left_by[left_as], required.made)
     return made
 
 

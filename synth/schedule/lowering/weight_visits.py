@@ -91,16 +91,15 @@ def find_visits(arrays: OpArrays, flow: WeightFlow) -> WeightVisits:
 
 
 class _Finder:
-    """Reads the ops of each stage copy in program order."""
+    """Reads the ops of each stage copy on a rank in program order."""
 
     def __init__(self, arrays: OpArrays, flow: WeightFlow) -> None:
         self.arrays, self.flow = arrays, flow
         self.num_micro_batches = arrays.schedule.num_micro_batches
-        copy = arrays.copies
-        # The nodes of a copy stand on one rank, so their order is that of its program.
-        order = copy.argsort(kind="stable")
-        ends = np.bincount(copy, minlength=int(copy.max(initial=0)) + 1).cumsum()
-        self.by_copy = np.split(order, ends[:-1])
+        # The order of a copy's nodes on a rank is that of its program.
+        key = arrays.copies * len(arrays.ops) + arrays.rank
+        order = key.argsort(kind="stable")
+        self.by_copy = np.split(order, np.diff(key[order]).nonzero()[0] + 1)
         self.reads: list[tuple[int, int]] = []
         self.makes: list[tuple[int, int]] = []
         self.visits: list[tuple[tuple[int, bool, int], Visit]] = []

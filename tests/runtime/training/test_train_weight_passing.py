@@ -76,6 +76,7 @@ def run(pool: Any, plan: Plan, options: TrainOptions) -> list[RankResult]:
         "zero:1,zero-2",
         "zero:1,zero-1",
         "mobius:2",
+        "roundpipe:2",
     ],
 )
 def test_memory_is_that_of_the_plan(
@@ -135,6 +136,8 @@ def test_twenty_steps_give_the_parameters_of_a_run_whose_weights_stay(
         ("mobius:2", "1f1b"),
         ("1f1b", "mobius:2"),
         ("mobius:2", "zero:1"),
+        ("roundpipe:2", "1f1b"),
+        ("mobius:2", "roundpipe:2"),
     ],
 )
 def test_a_checkpoint_of_one_plan_goes_on_under_another(
@@ -153,7 +156,7 @@ def test_gradients_of_several_mini_batches_add_up(
 ) -> None:
     thrice = options.replace(accumulate=3)
     expected = run(pool, plan_of(profile, "1f1b"), thrice)[0].losses
-    for name in ("weipipe", "zero:1", "zero:1,zero-1", "mobius:2"):
+    for name in ("weipipe", "zero:1", "zero:1,zero-1", "mobius:2", "roundpipe:2"):
         found = run(pool, plan_of(profile, name), thrice)[0].losses
         assert found == pytest.approx(expected, rel=1e-5)
 

@@ -17,6 +17,7 @@ from synth.schedule.ops import Op, ValueKind
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Route, WeightFlow
+from tests.synth.replayed_programs import check_start_times
 
 F_US, BW_US, STEP_US = 10, 20, 7
 WEIGHTS, GRADIENTS, SAVED = 100, 60, 500
@@ -44,7 +45,9 @@ def judged(
     p: int, v: int, m: int, name: str = "mobius", rate: float | None = None
 ) -> tuple[Lowered, Timeline]:
     costs = costs_of(p * v, bytes_per_us=rate)
-    return verify(generate(f"{name}:{v}", p, m, costs=costs), costs)
+    found = verify(generate(f"{name}:{v}", p, m, costs=costs), costs)
+    check_start_times(found[0])
+    return found
 
 
 @pytest.mark.parametrize(("p", "v", "m"), [(1, 3, 2), (2, 2, 4), (2, 3, 5), (4, 2, 4), (3, 4, 6)])
@@ -108,12 +111,18 @@ def test_what_the_host_keeps_must_visit_and_gradients_must_go_back_to_it() -> No
         generate("mobius", 2, 2, costs=costs.replace(links=Links()))
 
 
-def test_copies_of_a_stage_have_no_home_in_a_hosts_memory() -> None:
-    placement = Placement(((0,), (1,)))
-    ops = [(Op(OpKind.F, 0, r, r), Op(OpKind.BW, 0, r, r)) for r in range(2)]
+def test_copies_of_a_stage_share_the_hosts_memory_and_its_step_waits_for_the_sums_of_all() -> None:
+    kinds = (OpKind.UNSHARD, OpKind.F, OpKind.BW, OpKind.REDUCE_GRAD)
+    programs = [
+        tuple(Op(kind, 0, r if kind in (OpKind.F, OpKind.BW) else 0, r) for kind in kinds)
+        for r in range(2)
+    ]
     flow = WeightFlow(((0,),), weights=Route.HOST, gradients=Route.HOST)
-    with pytest.raises(ScheduleError, match="of one copy of each stage"):
-        verify(Schedule(placement, 2, tuple(ops), weights=flow), costs_of(1))
+    made = Schedule(Placement(((0,), (1,))), 2, tuple(programs), weights=flow)
+    lowered, line = verify(made, costs_of(1, bytes_per_us=1))
+    check_start_times(lowered)
+    assert lowered.ops[0][-1].kind == OpKind.STEP and lowered.ops[1] == programs[1]
+    assert line.makespan_us == WEIGHTS + F_US + BW_US + GRADIENTS + STEP_US
 
 
 def test_activations_may_share_the_links_and_come_back_once_their_own_copy_has_left() -> None:
