@@ -58,7 +58,7 @@ def num_slots(num_stages: int) -> int:
 
 
 # Numbers of stages of which all but the last one make whole forwards, at least as many as ranks.
-EVEN = [(2, 2, 4), (2, 8, 2), (4, 4, 8), (4, 7, 4), (8, 5, 24)]
+EVEN = [(2, 2, 4), (2, 8, 2), (4, 4, 8), (4, 7, 4), (8, 5, 16)]
 
 
 @pytest.mark.parametrize(("p", "v", "m"), EVEN)
