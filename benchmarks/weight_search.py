@@ -1,4 +1,4 @@
-"""Gaps of searches whose weights travel, by memory limit and network.
+"""Gaps of searches with weight passing, by memory limit and network.
 
     python -m benchmarks.weight_search --seconds 10 --only ring
     python -m benchmarks.weight_search --json benchmarks/results/weight-search.json

@@ -48,10 +48,10 @@ def iteration_ends_us(lowered: Lowered, num_iterations: int, *, overlap: bool = 
 
     Raises:
         RuntimeError: the programs wait for each other.
-        ValueError: weights travel in the schedule.
+        ValueError: the schedule has weight passing.
     """
     if lowered.visits is not None:
-        raise ValueError("weights travel in this schedule; it is not run back to back")
+        raise ValueError("this schedule has weight passing; it is not run back to back")
     return _Ranks(lowered, num_iterations, overlap).run()
 
 

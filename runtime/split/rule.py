@@ -63,8 +63,8 @@ class Rule(ABC):
     output is a view of: `forward` may end in one view, and not in a view of a view."""
 
     reads_weights_in_w: ClassVar[bool] = True
-    """False if `weight_gradients` needs nothing of parameters but their shapes and strides. Where
-    weights travel, they are gone by then: True gets stand-ins of numbers that are not a number."""
+    """False if `weight_gradients` needs nothing of parameters but their shapes and strides. With
+    weight passing they are gone by then, and True gets stand-ins of NaNs."""
 
     @abstractmethod
     def bind(self, *args: Any, **kwargs: Any) -> Call | None:

@@ -25,7 +25,7 @@ class MiniBatch(NamedTuple):
 class Batches:
     """Takes the next mini-batches of the data, in order.
 
-    Pipelines side by side take turns: of two, one takes the mini-batches 0, 2, 4, …, the other
+    Data-parallel pipelines take turns: of two, one takes the mini-batches 0, 2, 4, …, the other
     1, 3, 5, …
     """
 

@@ -80,8 +80,8 @@ def solve(
             `"auto"`: search; None: auto.
         weights: `"stay"`: each rank keeps its stages; `"ring"` or `"gather"`: every rank runs whole
             micro-batches and weights are passed (WeiPipe, ZeRO); `"auto"`: the best of these.
-        data_parallel: pipelines side by side, each with `ranks` and `micro_batches`, that share the
-            optimizer state of each stage (ZeRO-1). The plan is for all their ranks.
+        data_parallel: the number of data-parallel pipelines, each with `ranks` and `micro_batches`,
+            that share the optimizer state of each stage (ZeRO-1). The plan is for all their ranks.
         versions: never flush the pipeline, and minimize the time of a micro-batch while it is full:
             `"2bw"`, `"2bw:every=8"`, `"stash"`, `"vertical"`, `"none"` or `"none:every=8"`
             (docs/flush-free.md); `plan.claim.steady` has that time and its bounds. None: flush.

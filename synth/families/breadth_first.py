@@ -3,7 +3,7 @@
 With `block=U` only U micro-batches do, and each block of them runs forward and backward before the
 next one begins (blockwise schedules, as in ZeroPP, arXiv 2402.03791). A block holds the activations
 of its own micro-batches alone, and fills and drains the pipeline. With parameters sharded over
-pipelines side by side (`sharded_pipelines`), a stage is gathered and reduced once for each block
+data-parallel pipelines (`sharded_pipelines`), a stage is gathered and reduced once for each block
 instead of once for each micro-batch.
 """
 

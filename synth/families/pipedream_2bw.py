@@ -7,7 +7,7 @@ with 1F1B's order k = n − 1 is enough, since the first stage runs the batch's 
 the first forward that needs its update. `every` is k; by default the fewest from n on that divide
 the micro-batches.
 
-With `2` every stage is on two ranks: two pipelines side by side, which take micro-batches in turn
+With `2` every stage is on two ranks: two data-parallel pipelines, which take micro-batches in turn
 (the width of section 3.3). k then counts the micro-batches of each of them. With `recompute` a rank
 holds its inputs, and the saved activations of one micro-batch.
 """

@@ -1,4 +1,4 @@
-"""Checks of `--data-parallel` of `synth solve`: pipelines side by side, in one plan."""
+"""Checks of `--data-parallel` of `synth solve`: data-parallel pipelines, in one plan."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_data_parallel(given: "SolveArguments") -> None:
-    """Refuse what is not for several pipelines side by side.
+    """Refuse what is not for several data-parallel pipelines.
 
     Raises:
         SynthError: there is less than one pipeline, or more than a plan can name; or an option
@@ -45,7 +45,7 @@ def check_data_parallel(given: "SolveArguments") -> None:
 
 
 def check_one_copy(where: "Placement", num_pipelines: int) -> None:
-    """Refuse copies of stages in pipelines side by side.
+    """Refuse copies of stages in data-parallel pipelines.
 
     Raises:
         SynthError: the placement has some.

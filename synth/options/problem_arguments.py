@@ -27,7 +27,7 @@ class ProblemArguments:
         caps_bytes: memory limit of each rank; None: no limit.
         recomputed_layers: layers that are recomputed, as `profile` counts already.
         chooses_layers: let the search choose layers to recompute.
-        num_pipelines: pipelines side by side, of which the problem is one.
+        num_pipelines: data-parallel pipelines, of which the problem is one.
     """
 
     profile: Profile
@@ -55,7 +55,7 @@ class ProblemArguments:
 
         Raises:
             SynthError: a partition for other stages or layers, too few layers or micro-batches, or
-                copies of stages in pipelines side by side.
+                copies of stages in data-parallel pipelines.
         """
         from synth.plan.partition.balance import balance, is_proven_best
         from synth.plan.weight_passing.sharded_pipelines import costs_of_one

@@ -90,7 +90,7 @@ class Request:
         return replace(self, problem=problem, partition=problem.partition)
 
     def of_all_pipelines(self) -> "Request":
-        """Return the request for the ranks of all pipelines side by side."""
+        """Return the request for the ranks of all data-parallel pipelines."""
         from synth.plan.weight_passing.sharded_pipelines import problem_of_all
 
         if self.num_pipelines == 1:
@@ -120,7 +120,7 @@ class Request:
     def save_so_far(self, found: "Incumbent | Result") -> None:
         """Write the plan file unless it is a stream, which gets the last plan only.
 
-        A schedule that all pipelines side by side have no room for is not written.
+        A schedule that all data-parallel pipelines have no room for is not written.
         """
         from synth.plan.weight_passing.sharded_pipelines import SharesExceedLimit
 

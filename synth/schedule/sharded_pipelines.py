@@ -1,4 +1,4 @@
-"""Copies of a pipeline side by side, whose state is sharded over the ranks that hold a stage.
+"""Data-parallel copies of a pipeline, with state sharded over the ranks that hold a stage.
 
 This is pipeline parallelism beside data parallelism with ZeRO (Rajbhandari et al. 2020, arXiv
 1910.02054) over the data-parallel ranks. Pipeline d of n has ranks d·R to d·R + R − 1 and
@@ -35,7 +35,7 @@ from synth.schedule.weight_flow import Sharded, WeightFlow
 def sharded_pipelines(
     schedule: Schedule, num_pipelines: int, sharded: Sharded = Sharded.OPTIMIZER
 ) -> Schedule:
-    """Run copies of a pipeline side by side, and shard their state.
+    """Run data-parallel copies of a pipeline, and shard their state.
 
     Args:
         schedule: the schedule of one pipeline, whose weights stay.
@@ -45,7 +45,7 @@ def sharded_pipelines(
 
     Raises:
         ScheduleError: there are too few or too many pipelines; the schedule has copies of stages,
-            or weights that travel or have versions.
+            weight passing, or versions of weights.
     """
     _check(schedule, num_pipelines)
     one = schedule.placement.ranks[0]
@@ -71,23 +71,23 @@ def sharded_pipelines(
 def _check(schedule: Schedule, num_pipelines: int) -> None:
     if num_pipelines < 2:
         raise ScheduleError(
-            f"state is sharded over pipelines side by side; give at least 2, given {num_pipelines}"
+            f"state is sharded over data-parallel pipelines; give at least 2, given {num_pipelines}"
         )
     if num_pipelines > MOST_COPIES:
         raise ScheduleError(
-            f"ops can name {MOST_COPIES} pipelines side by side at most, given {num_pipelines}; "
+            f"ops can name {MOST_COPIES} data-parallel pipelines at most, given {num_pipelines}; "
             f"give fewer, with more micro-batches each"
         )
     reasons = {
         "has several copies of its stages": len(schedule.placement.ranks) > 1,
-        "says already how weights travel": schedule.weights is not None,
+        "has weight passing already": schedule.weights is not None,
         "updates weights between its ops": schedule.versions is not None,
     }
     for reason, holds in reasons.items():
         if holds:
             raise ScheduleError(
-                f"schedule {schedule.name} {reason}, so its state cannot be sharded over pipelines "
-                f"side by side; take one with a single copy of each stage and one update"
+                f"schedule {schedule.name} {reason}, so its state cannot be sharded over "
+                f"pipelines; take one with a single copy of each stage and one update"
             )
 
 

@@ -27,7 +27,7 @@ def check_version_rule(schedule: Schedule, costs: Costs) -> None:
                 f"divisor"
             )
     if schedule.weights is not None:
-        raise ScheduleError("weights travel in this schedule; then they have one version")
+        raise ScheduleError("this schedule has weight passing; then weights have one version")
     _check_holders(schedule, rule)
     check_parameters_known(costs)
 

@@ -120,7 +120,7 @@ class Executor:
         is_late = stepper is not None and stepper.late
         if is_late and lowered.visits is not None:
             raise SynthError(
-                "weights travel in this schedule, whose steps cannot be validated afterwards; "
+                "this schedule has weight passing, so its steps cannot be validated afterwards; "
                 "leave post-validation out of the optimizer"
             )
         if is_late and versions is not None:

@@ -72,7 +72,7 @@ PipelinesOption = Annotated[
         "--data-parallel",
         min=1,
         max=MOST_COPIES,
-        help="Pipelines side by side, each with --ranks and --micro-batches, that share the "
+        help="Data-parallel pipelines, each with --ranks and --micro-batches, that share the "
         "optimizer state of each stage (ZeRO-1). The plan is for all their ranks.",
     ),
 ]

@@ -54,7 +54,7 @@ class TwoBwChoice:
     """A configuration of PipeDream-2BW, and the predictions of its planner's cost model.
 
     Attributes:
-        width: the number of pipelines side by side.
+        width: the number of data-parallel pipelines.
         depth: the number of stages of each.
         profile: the profile of the layers, with its size of a micro-batch.
         recompute: True if all stages keep only their inputs.

@@ -70,7 +70,7 @@ def costs_of_one(profile: Profile, sizes: Sequence[int], num_pipelines: int) -> 
     Args:
         profile: the profile of whole layers.
         sizes: the number of layers of each stage.
-        num_pipelines: the pipelines side by side.
+        num_pipelines: the data-parallel pipelines.
 
     Raises:
         SynthError: the sizes are not positive or do not add up to the number of layers.
@@ -165,7 +165,7 @@ def _check_shares(peaks: tuple[int, ...], problem: Problem) -> None:
 def one_pipeline(plan: Plan) -> Plan | None:
     """Return what a search saw of a plan: the first pipeline, with its share of optimizer state.
 
-    The claim stays that of all pipelines. None: the plan has no pipelines side by side that share
+    The claim stays that of all pipelines. None: the plan has no data-parallel pipelines that share
     optimizer state.
     """
     schedule, num_pipelines = plan.schedule(), len(plan.placement)

@@ -1,4 +1,4 @@
-"""Lower bounds, in closed form, on every schedule whose weights travel in a given way.
+"""Lower bounds, in closed form, on every schedule with a given kind of weight passing.
 
 Three figures are combined, each for the rank or the link where it is largest:
 

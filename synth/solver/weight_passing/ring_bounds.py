@@ -1,4 +1,4 @@
-"""Lower bounds on every schedule whose weights travel round a ring.
+"""Lower bounds on every schedule that passes weights round a ring.
 
 They are bounds of schedules in which a rank other than rank 0 gets weights from the rank before it
 (`passes_from_rank_to_rank`), as it does if all ranks begin visits in the same rounds.

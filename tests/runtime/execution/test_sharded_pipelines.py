@@ -1,4 +1,4 @@
-"""Pipelines side by side with sharded state: gradients, training, memory, checkpoints."""
+"""Data-parallel pipelines with sharded state: gradients, training, memory, checkpoints."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -98,7 +98,7 @@ class Unsharded(NamedTuple):
 def unsharded(
     pool: Any, profile: Profile, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[TrainOptions], Unsharded]:
-    """Trains two plain pipelines side by side, once for each bound of the gradient norm."""
+    """Trains two plain data-parallel pipelines, once for each bound of the gradient norm."""
     known: dict[float | None, Unsharded] = {}
 
     def trained(options: TrainOptions) -> Unsharded:

@@ -1,4 +1,4 @@
-"""Schedules whose weights travel, on real stages: gradients, memory, order, failures."""
+"""Schedules with weight passing, on real stages: gradients, memory, order, failures."""
 
 import threading
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Places of processes in pipelines side by side."""
+"""Places of processes in data-parallel pipelines."""
 
 import pytest
 import torch

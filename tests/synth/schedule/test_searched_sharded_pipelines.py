@@ -1,4 +1,4 @@
-"""Pipelines side by side that share optimizer state: exact shares, and the answer for all."""
+"""Data-parallel pipelines that share optimizer state: exact shares, and the answer for all."""
 
 from dataclasses import replace
 

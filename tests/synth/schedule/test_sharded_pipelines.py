@@ -1,4 +1,4 @@
-"""Pipelines side by side with sharded state: memory, bytes and times against closed forms."""
+"""Data-parallel pipelines with sharded state: memory, bytes and times against closed forms."""
 
 import pytest
 
@@ -109,7 +109,7 @@ def test_the_last_stage_waits_for_its_gather_and_its_step_for_the_scatter() -> N
     ("name", "num_pipelines", "said"),
     [
         ("1f1b", 1, "give at least 2, given 1"),
-        ("1f1b", 1001, "1000 pipelines side by side at most, given 1001"),
+        ("1f1b", 1001, "1000 data-parallel pipelines at most, given 1001"),
         ("chimera", 2, "has several copies of its stages"),
         ("zero:1", 2, "has several copies of its stages"),
         ("pipedream", 2, "updates weights between its ops"),
