@@ -171,8 +171,8 @@ def generate_for(
 ) -> Iterator[tuple[str, Schedule]]:
     """Yield each published schedule that is defined on exactly this placement and numbers.
 
-    They are made on demand, those that need no costs first. Families whose weights travel or have
-    versions are left out: no search begins with them.
+    They are made on demand, those that need no costs first. Families with weight passing or with
+    versions of weights are left out: no search begins with them.
 
     Args:
         placement: the placement.

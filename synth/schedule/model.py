@@ -98,7 +98,7 @@ class Schedule:
 
     Lowering inserts the transfers that follow from the placement, and the reductions of gradients
     between copies. `eager` reductions begin when their stage's gradients are complete, others when
-    their ranks have run all their ops. `weights` says how weights travel; None: they stay with
+    their ranks have run all their ops. `weights` describes weight passing; None: weights stay with
     their stage copies. `versions` says how often weights are updated and which versions ops read;
     None: once, at the end of the programs.
     """

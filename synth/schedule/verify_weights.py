@@ -1,4 +1,4 @@
-"""The verifier's part for weights that travel: homes, visits, gradients, order of collectives."""
+"""The verifier's part for weight passing: homes, visits, gradients, order of collectives."""
 
 from collections.abc import Sequence
 

@@ -5,9 +5,9 @@ A certificate in the plan names the prover and its models. Only these are solved
 The scope of the bound decides how it is proven:
 
     not searched      the largest work of a rank, of schedules with the same ops
-    weights travel    closed forms over all schedules whose weights travel in the same way
+    weight passing    closed forms over all schedules with the same kind of weight passing
     without a flush   bounds of all orders with such versions
-    side by side      one of the pipelines that share optimizer state, as below
+    data parallel     one of the pipelines that share optimizer state, as below
     R in it, or auto  closed forms in which no B waits for its R; auto: whichever layers too
     this partition    closed forms; then the solver, begun from the plan, until it has the bound
     all partitions    this one as above, the others by bounds of runs of layers, one by one the rest
@@ -122,10 +122,10 @@ class _Reproving:
         return self._verdict(reached_us, BoundScope.PARTITION.words, on_trust)
 
     def _of_travelling(self) -> Reproof:
-        """Prove a bound of schedules whose weights travel as these do.
+        """Prove a bound of schedules with the same kind of weight passing.
 
-        Closed forms prove it, or the exact model if the bound rests on that. Pipelines side by side
-        are as fast as one of them, but for collectives.
+        Closed forms prove it, or the exact model if the bound rests on that. Data-parallel
+        pipelines are as fast as one of them, except for collectives.
         """
         one = one_pipeline(self.plan)
         if one is not None:
@@ -146,7 +146,7 @@ class _Reproving:
             self._take_model(model, proven.bound_us)
         scope = self.plan.claim.bound_holds_for
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
-        holds_for = f"weights that travel by {movement}, in {BoundScope.PARTITION.words}"
+        holds_for = f"weight passing by {movement}, in {BoundScope.PARTITION.words}"
         return self._verdict(proven.bound_us, holds_for, on_trust)
 
     def _take_model(self, model: GatherProof, bound_us: int) -> None:

@@ -42,7 +42,7 @@ class Plan(Displayed, FileRecord):
 
     Version 2 added the ops R, O, L, K and G, and the cost of an F that R follows. Version 3 added a
     fingerprint, version 4 a certificate of the bound, version 5 layers that B recomputes, version 6
-    weights that travel (the ops U, D and A), weights with versions (STEPs with numbers), the
+    weight passing (the ops U, D and A), weights with versions (STEPs with numbers), the
     parameters' share of the static bytes, and the function that makes the inputs, version 7 the
     FLOPs of a micro-batch, version 8 programs that write a part which is repeated once, version 9
     ranks of backwards.

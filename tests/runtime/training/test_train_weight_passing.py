@@ -1,4 +1,4 @@
-"""`synth run` under plans whose weights travel: losses, memory, checkpoints under other plans."""
+"""`synth run` under plans with weight passing: losses, memory, checkpoints under other plans."""
 
 from pathlib import Path
 from typing import Any
