@@ -17,9 +17,9 @@ number need not be a multiple of that of ranks.
 The inputs of stages wait in the host's memory for R, which runs on another rank than F, unless it
 happens to be the same one. Gradients leave after each backward slot, and are added up by the host.
 STEP runs there after the last backward; the paper's optimizer, which overlaps with the next
-iteration and uses weights that are one update old, is not modelled. Neither are the paper's
-partition, whose stages need not be equal, and its choice of the first rank of a round, which is the
-one that is free first.
+iteration and uses weights that are one update old, is not modelled. Neither are partitions in which
+a forward divides a backward stage, and the choice of a round's first rank in the authors'
+simulator, which is the one that is free first.
 """
 
 from collections.abc import Iterator, Sequence

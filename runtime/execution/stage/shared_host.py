@@ -78,6 +78,7 @@ class SharedHost:
         prefix = group.share(f"{within}/synth-host-{secrets.token_hex(8)}-", 0)
         shared = cls(prefix, group.rank, group.size, values, timeout_s)
         group.on_abort(shared.fail)
+        group.gather("mapped")  # a rank that fails from here on finds all others at its signals
         return shared
 
     def block(self, name: str, num_bytes: int) -> Tensor:
