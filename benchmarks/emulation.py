@@ -12,19 +12,19 @@ import tempfile
 from pathlib import Path
 
 from synth.cli.answer.run import trace_of
-from synth.costs import uniform_costs
+from synth.costs import Costs, uniform_costs
 from synth.families import generate
 from synth.links import Link, Links
 from synth.profile import Profile
 from synth.profiles import find
 from synth.report.explain.comparison import RunComparison, compare
 from synth.report.text.tables import table
-from synth.runtime.emulation.rank import EmulationOptions
-from synth.runtime.training.launch import launch
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
+from synth.schedule.files.weight_records import Versions, Weights
 from synth.schedule.measured.trace_file import Source
+from synth.schedule.model import Schedule
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
     rows = []
     for num_ranks in asked.ranks:
         for name in asked.families:
-            found = _run(plan_of(name, num_ranks, asked), asked.steps)
+            found = replay(plan_of(name, num_ranks, asked), asked.steps)
             rows.append((str(num_ranks), name, *_cells(found)))
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
     head = (
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def plan_of(name: str, num_ranks: int, asked: argparse.Namespace) -> Plan:
-    """A family on equal stages; what the plan file needs besides is borrowed from a profile."""
+    """A family on equal stages."""
     schedule = generate(name, num_ranks, asked.micro_batches or 2 * num_ranks)
     num_stages = schedule.placement.num_stages
     op_us = round(asked.op_ms * 1000)
@@ -74,12 +74,19 @@ def plan_of(name: str, num_ranks: int, asked: argparse.Namespace) -> Plan:
         saved_w_bytes=2**20,
         output_bytes=asked.boundary_bytes,
         gradient_bytes=2**20,
+        parameter_bytes=2**20,
+        static_bytes=2**22,
         links=Links(default=Link(latency_us=300.0, bandwidth_bytes_per_s=1e9)),
     )
-    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    return plan_on(schedule, costs, f"equal stages of {asked.op_ms} ms")
+
+
+def plan_on(schedule: Schedule, costs: Costs, about: str) -> Plan:
+    """A schedule on costs of no profile; what the plan file needs besides is borrowed from one."""
+    profile, num_stages = Profile.load(find("zb-1.5b-p8-m24")), costs.num_stages
     return Plan(
-        name=name,
-        profile_name=f"equal stages of {asked.op_ms} ms",
+        name=schedule.name,
+        profile_name=about,
         profile_fingerprint="none",
         device="emulated",
         workload=profile.workload,
@@ -88,6 +95,9 @@ def plan_of(name: str, num_ranks: int, asked: argparse.Namespace) -> Plan:
         placement=schedule.placement.ranks,
         receive_ahead=schedule.buffering.receive_ahead,
         send_behind=schedule.buffering.send_behind,
+        eager=schedule.eager,
+        weights=Weights.of(schedule.weights),
+        versions=Versions.of(schedule.versions),
         num_micro_batches=schedule.num_micro_batches,
         costs=costs,
         claim=Claim.of(schedule, costs),
@@ -95,7 +105,12 @@ def plan_of(name: str, num_ranks: int, asked: argparse.Namespace) -> Plan:
     )
 
 
-def _run(plan: Plan, steps: int) -> RunComparison:
+def replay(plan: Plan, steps: int) -> RunComparison:
+    """Replay a plan, one process per rank, for some iterations, of which two are warm-up."""
+    # Here, because whoever makes tables of saved results needs no torch.
+    from synth.runtime.emulation.rank import EmulationOptions
+    from synth.runtime.training.launch import launch
+
     lowered, _ = plan.check()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"

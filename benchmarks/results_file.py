@@ -16,7 +16,11 @@ SavedRow = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """The run that rows belong to; `time_limit_s` is None if each row has its own."""
+    """The run that rows belong to.
+
+    `workers` is None if a search has all cores, and 0 if nothing is searched. `time_limit_s` is
+    None if each row has its own, or none.
+    """
 
     suite: str
     about: str
@@ -77,14 +81,22 @@ def parse_request(parser: ArgumentParser, arguments: Sequence[str] | None) -> Na
 def origin(document: Mapping[str, Any]) -> str:
     """Say which code, machine and effort a saved run is of."""
     seeds = document["num_seeds"]
-    workers = document["workers"] or document["cores"]
+    workers, library = _effort(document)
     return (
-        f"`{document['suite']}`: {document['about']} Measured at commit {document['commit']} with "
-        f"{workers} worker{'s' * (workers > 1)} on {document['cores']} cores "
-        f"({document['processor']}), Python {document['python']}, OR-Tools {document['ortools']}"
+        f"`{document['suite']}`: {document['about']} Measured at commit {document['commit']}"
+        f"{workers} on {document['cores']} cores "
+        f"({document['processor']}), Python {document['python']}, {library}"
         + (f", {seeds} seeds: medians" if seeds > 1 else "")
         + "."
     )
+
+
+def _effort(document: Mapping[str, Any]) -> tuple[str, str]:
+    """The workers of a search, and the library that the figures depend on."""
+    if document["workers"] == 0:
+        return "", f"torch {document['torch']}"
+    workers = document["workers"] or document["cores"]
+    return f" with {workers} worker{'s' * (workers > 1)}", f"OR-Tools {document['ortools']}"
 
 
 def markdown_table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:

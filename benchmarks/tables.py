@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import auto_placement, tight_caps, weight_search
+from benchmarks import auto_placement, emulated_networks, tight_caps, weight_search
 from benchmarks.results_file import load, origin
 from benchmarks.solver import report
 from synth.errors import SynthError
@@ -28,7 +28,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 # The maker of a document's table, by the document's format.
 _TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    module.FORMAT: module.table for module in (report, auto_placement, tight_caps, weight_search)
+    module.FORMAT: module.table
+    for module in (report, auto_placement, emulated_networks, tight_caps, weight_search)
 }
 _PLACE = re.compile(r"(<!-- results: (\S+)( unproven)? -->\n).*?(<!-- /results -->)", re.DOTALL)
 

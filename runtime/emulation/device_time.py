@@ -8,10 +8,14 @@ of this machine, takes its real time.
 
     device   |··· op ···|··· op ···|
     host     |··· op ····~|·· op ··~|      ~ woken late
+
+Each thread has a lateness of its own: that of the rank's program, and those of the links that send
+beside it.
 """
 
 import ctypes
 import sys
+import threading
 import time
 
 _PR_SET_TIMERSLACK = 29
@@ -29,11 +33,11 @@ def after(moment_ns: int, duration_us: int) -> int:
     return moment_ns + duration_us * 1000
 
 
-class DeviceTime:
-    """The time of one rank's device; all moments are in nanoseconds."""
+class DeviceTime(threading.local):
+    """The time of one rank's device, as a thread sees it; all moments are in nanoseconds."""
 
     def __init__(self) -> None:
-        self.late_ns = 0
+        self.late_ns = 0  # of each thread that uses it
         if sys.platform == "linux":  # ask to be woken on time, not when it saves power
             ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
@@ -44,6 +48,14 @@ class DeviceTime:
     def now_ns(self) -> int:
         """The device's time."""
         return now_ns() - self.late_ns
+
+    def follow(self, moment_ns: int) -> None:
+        """Go on from another thread's moment, at which it let this one run."""
+        self.late_ns = max(0, now_ns() - moment_ns)
+
+    def rewind(self) -> None:
+        """Go back before all moments: the next wait alone says how late this thread is."""
+        self.late_ns = now_ns()
 
     def run(self, duration_us: int) -> None:
         """Let the duration of an op pass."""

@@ -1,9 +1,11 @@
 """The simulated link to a host's memory: a move takes the link's time, and nothing is copied.
 
-Each direction serves one move after another. A move back starts when the move out has ended.
+Each direction serves one move after another. Activations may move back when they have moved out.
+Weights, which the host keeps, come whenever they are asked for, and sums of gradients stay there.
 """
 
 from synth.schedule.lowering.lower import Transfer
+from synth.schedule.ops import ValueKind
 
 from ..execution.stage.boundary import Tensors
 from ..execution.transport.channels import Pending
@@ -23,12 +25,14 @@ class EmulatedHostLink:
         """Start a move when it is sent and the previous one has left."""
         start_ns = max(self._device.now_ns(), self._out_until_ns)
         self._out_until_ns = after(start_ns, transfer.duration_us)
-        self._away_ns[transfer.value[1:]] = self._out_until_ns
+        if transfer.value.kind == ValueKind.MOVED_OUT:
+            self._away_ns[transfer.value[1:]] = self._out_until_ns
         return _Moving(self._device, self._out_until_ns, tensors)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
         """Start a move when it is requested, has left, and the previous one has arrived."""
-        left_ns = self._away_ns.pop(transfer.value[1:])
+        is_weights = transfer.value.kind == ValueKind.WEIGHTS
+        left_ns = 0 if is_weights else self._away_ns.pop(transfer.value[1:])
         start_ns = max(self._device.now_ns(), self._back_until_ns, left_ns)
         self._back_until_ns = after(start_ns, transfer.duration_us)
         return _Moving(self._device, self._back_until_ns, buffers)

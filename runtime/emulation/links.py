@@ -7,15 +7,24 @@ link has ended. It takes the time in the plan, or longer if it really does.
     receiver: knows all three times.
     sender:   waits until its data is taken, and until the transfer would have ended had the receive
               been posted in time.
+
+Weights may be read, and sent to several ranks at once. So their time of sending is a message of its
+own beside them.
+
+The threads of links that carry weights call this, too (`ordered_sends.py`): each link's sends come
+from one thread, and several threads may wait for the same receive.
 """
 
+import threading
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from synth.schedule.lowering.lower import Transfer
+from synth.schedule.ops import ValueKind
 
 from ..execution.stage.boundary import Tensors
 from ..execution.transport.channels import Channels, Pending
@@ -53,22 +62,26 @@ class EmulatedLinks:
         self._sending_until_ns: defaultdict[_Link, int] = defaultdict(int)
         self._receiving_until_ns: defaultdict[_Link, int] = defaultdict(int)
         self._open: defaultdict[_Link, deque[_Arriving]] = defaultdict(deque)
+        self._settling: defaultdict[_Link, threading.Lock] = defaultdict(threading.Lock)
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Write the time into the message and send it."""
+        message = _message(tensors, transfer)
         sent_ns = self.device.now_ns()
-        _stamp(tensors)[:] = sent_ns, self.device.late_ns
+        _stamp(message)[:] = sent_ns, self.device.late_ns
         link = (transfer.source, transfer.target)
         start_ns = max(sent_ns, self._sending_until_ns[link])
         taken_us = self._pace.transfer_us(transfer, sends=True)
         self._sending_until_ns[link] = end_ns = after(start_ns, taken_us)
-        return _Leaving(self._channels.send(tensors, transfer), self.device, end_ns)
+        return _Leaving(self._channels.send(message, transfer), self.device, end_ns)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
         """Post a receive."""
-        pending = self._channels.receive(buffers, transfer)
-        arriving = _Arriving(self, pending, transfer, self.device.now_ns())
-        self._open[transfer.source, transfer.target].append(arriving)
+        pending = self._channels.receive(_message(buffers, transfer), transfer)
+        link = (transfer.source, transfer.target)
+        posted_ns = self.device.now_ns()
+        arriving = _Arriving(self, pending, transfer, posted_ns, self._settling[link])
+        self._open[link].append(arriving)
         if self._watched is not None:
             self._arriving[transfer] = arriving
         return arriving
@@ -84,17 +97,22 @@ class EmulatedLinks:
         """
         link = (last.transfer.source, last.transfer.target)
         while last.end_ns is None:
-            each = self._open[link].popleft()
-            arrived_ns = None if self._watched is None else self._watched.arrived_ns(each.transfer)
-            try:
-                sent_ns, each.sender_late_ns = _stamp(each.pending.wait()).tolist()
-            except RuntimeError:
-                each.end_ns = each.posted_ns
-                continue
-            each.came_ns = now_ns() if arrived_ns is None else arrived_ns
-            start_ns = max(sent_ns, each.posted_ns, self._receiving_until_ns[link])
-            each.end_ns = after(start_ns, self._pace.transfer_us(each.transfer, sends=False))
-            self._receiving_until_ns[link] = each.end_ns
+            # One by one: a thread that wants an earlier transfer need not wait for a later one.
+            with last.settling:
+                if last.end_ns is None:
+                    self._settle(self._open[link].popleft(), link)
+
+    def _settle(self, each: "_Arriving", link: _Link) -> None:
+        arrived_ns = None if self._watched is None else self._watched.arrived_ns(each.transfer)
+        try:
+            sent_ns, each.sender_late_ns = _stamp(each.pending.wait()).tolist()
+        except RuntimeError:
+            each.end_ns = each.posted_ns
+            return
+        each.came_ns = now_ns() if arrived_ns is None else arrived_ns
+        start_ns = max(sent_ns, each.posted_ns, self._receiving_until_ns[link])
+        end_ns = after(start_ns, self._pace.transfer_us(each.transfer, sends=False))
+        self._receiving_until_ns[link] = each.end_ns = end_ns
 
     def has_arrived(self, transfer: Transfer) -> bool:
         """True if a posted receive has ended by the device's time."""
@@ -140,6 +158,13 @@ class EmulatedLinks:
         return arriving.end_ns
 
 
+def _message(tensors: Tensors, transfer: Transfer) -> Tensors:
+    """The tensors with a place for the time stamp; torch would count memory for a new one."""
+    if transfer.value.kind != ValueKind.WEIGHTS:
+        return tensors
+    return (torch.from_numpy(np.empty(STAMP_BYTES, dtype=np.uint8)), *tensors)
+
+
 def _stamp(tensors: Tensors) -> npt.NDArray[np.int64]:
     """The time stamp of a message, as a numpy view, because torch would allocate memory."""
     stamp: npt.NDArray[np.int64] = tensors[0].numpy()[:STAMP_BYTES].view(np.int64)
@@ -164,16 +189,22 @@ class _Arriving:
     """A message in flight, seen by its receiver.
 
     `end_ns`, by the device's time, and `came_ns`, by the host's clock, are known when it has
-    arrived.
+    arrived. `settling` is held by the thread that finds them out.
     """
 
     def __init__(
-        self, links: EmulatedLinks, pending: Pending, transfer: Transfer, posted_ns: int
+        self,
+        links: EmulatedLinks,
+        pending: Pending,
+        transfer: Transfer,
+        posted_ns: int,
+        settling: threading.Lock,
     ) -> None:
         self._links = links
         self.pending = _Once(pending)
         self.transfer = transfer
         self.posted_ns = posted_ns
+        self.settling = settling
         self.sender_late_ns = 0
         self.came_ns = 0
         self.end_ns: int | None = None
@@ -184,7 +215,8 @@ class _Arriving:
         assert self.end_ns is not None
         self._links.device.arrived(self.end_ns, asked_ns, self.sender_late_ns)
         self._links.forget(self.transfer)
-        return self.pending.wait()
+        message = self.pending.wait()
+        return message[1:] if self.transfer.value.kind == ValueKind.WEIGHTS else message
 
 
 class _Once:

@@ -1,6 +1,6 @@
 """One rank of an emulated run, from the plan to its measurements."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -22,23 +22,26 @@ from ..execution.core.compiled_program import CompiledProgram
 from ..execution.core.executor import Executor
 from ..execution.core.out_of_order import OutOfOrder
 from ..execution.core.progress import RankProgress
-from ..execution.core.stepper import Stepper
 from ..execution.core.tracer import Tracer
 from ..execution.transport.groups import Group
 from ..execution.transport.open_channels import open_channels
 from ..execution.transport.traced_channels import TracedChannels
 from ..execution.transport.watched_channels import WatchedReceives
 from ..execution.transport.with_host import WithHost
-from ..optimize import GradientNorm
+from ..execution.weights.keeping import check_activations_stay
 from ..profiling.meter import measure
 from ..training.rank_result import RankResult
 from ..world import World
+from .collectives import PacedCollectives
 from .device_time import DeviceTime, now_ns
 from .gradient_sums import EmulatedReducer
 from .host_link import EmulatedHostLink
+from .kept import keep_emulated
 from .links import EmulatedLinks
 from .pace import Disturbance, Pace
 from .stage import EmulatedStage, boundary_of, moved_bytes
+from .steps import make_steps, step_durations
+from .thread_order import EmulatedOrder
 
 _CPU = torch.device("cpu")
 
@@ -65,72 +68,6 @@ class EmulationOptions(Record):
         return self
 
 
-class _Steps:
-    """STEPs that take their time, after a sum over all ranks like that of the global norm."""
-
-    late = False
-
-    def __init__(self, stages: Mapping[int, EmulatedStage], device: DeviceTime) -> None:
-        self._stages = stages
-        self._device = device
-
-    def begin(self) -> None:
-        """Do nothing: there are no gradients."""
-
-    def validate(self) -> bool:
-        """Return True: no step is ever wrong."""
-        return True
-
-    def synchronize(self) -> None:
-        """Wait for all ranks."""
-        asked_ns, late_ns = now_ns(), torch.tensor([self._device.late_ns])
-        dist.all_reduce(late_ns, dist.ReduceOp.MAX)
-        self._device.arrived(0, asked_ns, int(late_ns))
-
-    def step(self, stage: int) -> None:
-        """STEP of one stage."""
-        self._stages[stage].step()
-
-    def finish(self) -> bool:
-        """Return True: no step is open."""
-        return True
-
-
-class _LateSteps:
-    """STEPs that take their time and do not wait: the norm is gathered after them."""
-
-    late = True
-
-    def __init__(self, stages: Mapping[int, EmulatedStage], group: Group) -> None:
-        self._stages = stages
-        alone = group.subgroup(range(group.size), purpose="norm")
-        self._norm = GradientNorm(None, _CPU, alone)
-        self._open = False
-
-    def begin(self) -> None:
-        """Do nothing: there are no gradients."""
-
-    def validate(self) -> bool:
-        """Wait for the norm; no step is ever wrong."""
-        return self.finish()
-
-    def synchronize(self) -> None:
-        """Start gathering the norm."""
-        self._norm.start(())
-        self._open = True
-
-    def step(self, stage: int) -> None:
-        """STEP of one stage."""
-        self._stages[stage].step()
-
-    def finish(self) -> bool:
-        """Wait for the norm."""
-        if self._open:
-            self._norm.verdict()
-            self._open = False
-        return True
-
-
 class RankEmulation:
     """One rank: the real executor on simulated stages and paced links."""
 
@@ -144,63 +81,53 @@ class RankEmulation:
         """Prepare a rank; every rank must call this at the same time.
 
         Raises:
-            SynthError: as many processes as the plan has ranks are needed, on one machine; weights
-                have versions.
+            SynthError: as many processes as the plan has ranks are needed, on one machine; or the
+                executor does not replay such a schedule, with these options.
         """
-        if lowered.versions is not None:
-            raise SynthError(
-                "this schedule keeps several versions of the weights, which simulated devices do "
-                "not hold; run it, or emulate one that flushes the pipeline"
-            )
+        check_replayable(lowered, options)
         group = Group.world(options.timeout_s)
         _check_world(lowered, world, group)
         self._options, self._world, self._progress = options, world, progress
         self._num_micro_batches = lowered.schedule.num_micro_batches
         self._static_bytes = static_bytes(lowered, world.rank)
         self._device = device = DeviceTime()
-        costs = lowered.costs.stages
-        last = len(costs) - 1
         pace = Pace(options.disturbance, world.rank)
-        stages = {
-            s: EmulatedStage(
-                costs[s],
-                costs[s - 1].output_bytes if s else None,
-                device,
-                is_last=s == last,
-                op_us=partial(_op_us, pace, s),
-            )
-            for s, _ in lowered.schedule.placement.held[world.rank]
-        }
+        self._stages = _make_stages(lowered, world.rank, device, pace)
+        costs = lowered.costs.stages
         self._shapes = [[boundary_of(c.output_bytes) for c in costs]] * self._num_micro_batches
-        self._clock = OpClock(_CPU)
-        self._tracer = Tracer(self._clock, options.trace_every)
-        between = [t for t in lowered.transfers if HOST not in (t.source, t.target)]
-        watched = WatchedReceives() if options.look_ahead else None
-        channels = open_channels(_CPU, between, options.timeout_s, group, lowered, watched)
-        paced = EmulatedLinks(channels, device, pace, watched)
-        links = WithHost(paced, EmulatedHostLink(device))
         self._saved_sizes = {
             (op.stage, op.microbatch): (moved_bytes(costs[op.stage]),)
             for ops in lowered.ops
             for op in ops
             if op.kind == OpKind.HOST_FOR
         }
+        self._clock = OpClock(_CPU)
+        self._tracer = Tracer(self._clock, options.trace_every)
+        between = [t for t in lowered.transfers if HOST not in (t.source, t.target)]
+        watched = WatchedReceives() if options.look_ahead else None
+        channels = open_channels(_CPU, between, options.timeout_s, group, lowered, watched)
+        paced = EmulatedLinks(channels, device, pace, watched)
+        collectives = PacedCollectives(device)
+        kept = keep_emulated(lowered, group, collectives)
         program = CompiledProgram(
             lowered,
             world.rank,
-            stages,
-            TracedChannels(links, self._clock),
+            self._stages,
+            TracedChannels(WithHost(paced, EmulatedHostLink(device)), self._clock),
             device=_CPU,
             clock=self._clock,
-            reducer=EmulatedReducer(lowered, group, self._clock, device),
+            kept=kept,
+            order=EmulatedOrder(device),
+            reducer=EmulatedReducer(lowered, group, self._clock, collectives)
+            if kept is None
+            else None,
             progress=progress,
         )
         self._executor = Executor(
             program, out_of_order=_look_ahead(lowered, world.rank, options, paced)
         )
-        self._steps: Stepper = (
-            _LateSteps(stages, group) if options.post_validation else _Steps(stages, device)
-        )
+        late = options.post_validation
+        self._steps = make_steps(lowered, group, self._stages, device, late=late)
         self._executor.stepper = self._steps
 
     def run(self, on_step: Callable[[int, float, float], None] | None = None) -> RankResult:
@@ -224,9 +151,12 @@ class RankEmulation:
                 # No thread of gloo's may allocate when the window opens or closes.
                 self._steps.finish()
                 with measure(_CPU) as found:
+                    renewed = [old for stage in self._stages.values() for old in stage.renew()]
                     self._step()
                     self._steps.finish()
-                result.peak_bytes = self._static_bytes + found.peak_bytes
+                seen_bytes = sum(old.nbytes for old in renewed)
+                result.peak_bytes = self._static_bytes - seen_bytes + found.peak_bytes
+                renewed.clear()
             else:
                 self._step()
             end_ns = now_ns()
@@ -253,8 +183,41 @@ class RankEmulation:
         self._executor.step(Batch(inputs=inputs), self._shapes, saved_sizes=self._saved_sizes)
 
 
-def _op_us(pace: Pace, stage: int, kind: OpKind, planned_us: int) -> int:
-    return pace.op_us(kind, stage, planned_us)
+def check_replayable(lowered: Lowered, options: EmulationOptions) -> None:
+    """Refuse what the executor does not replay on real devices either.
+
+    Raises:
+        SynthError: says what, and the way out.
+    """
+    stays = lowered.visits is None and lowered.versions is None
+    if options.post_validation and not stays:
+        raise SynthError(
+            "steps cannot be validated afterwards where weights travel or are updated between "
+            "ops; leave out --post-validation"
+        )
+    if lowered.visits is not None:
+        check_activations_stay(lowered)
+
+
+def _make_stages(
+    lowered: Lowered, rank: int, device: DeviceTime, pace: Pace
+) -> dict[int, EmulatedStage]:
+    costs, steps_us = lowered.costs.stages, step_durations(lowered, rank)
+    return {
+        stage: EmulatedStage(
+            costs[stage],
+            costs[stage - 1].output_bytes if stage else None,
+            device,
+            is_last=stage == len(costs) - 1,
+            has_versions=lowered.versions is not None,
+            op_us=partial(_op_us, pace, stage, steps_us.get(stage, 0)),
+        )
+        for stage, _ in lowered.schedule.placement.held[rank]
+    }
+
+
+def _op_us(pace: Pace, stage: int, step_us: int, kind: OpKind, planned_us: int) -> int:
+    return pace.op_us(kind, stage, step_us if kind == OpKind.STEP else planned_us)
 
 
 def _look_ahead(

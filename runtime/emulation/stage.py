@@ -40,6 +40,7 @@ class EmulatedStage:
         device: DeviceTime,
         *,
         is_last: bool,
+        has_versions: bool = False,
         op_us: Callable[[OpKind, int], int] | None = None,
     ) -> None:
         """Make a stage.
@@ -49,6 +50,7 @@ class EmulatedStage:
             input_bytes: the output of the previous stage; None: this is the first stage.
             device: the clock of its device.
             is_last: True if F returns the loss.
+            has_versions: True if its weights are allocated, as updates replace them.
             op_us: returns the time that an op of a kind takes now, given its time in the plan;
                 None: that of the plan.
         """
@@ -62,6 +64,7 @@ class EmulatedStage:
         self._again: dict[int, Tensor] = {}
         self._moved_bytes = moved_bytes(costs)
         self._loss = torch.zeros(())
+        self._parameters = (_hold(costs.parameter_bytes),) if has_versions else ()
 
     def begin(self) -> None:
         """Do nothing: a step needs no preparation."""
@@ -143,8 +146,23 @@ class EmulatedStage:
         self._take(OpKind.STEP)
 
     def parameters(self) -> Iterable[Tensor]:
-        """There are none: their bytes are counted, not held."""
-        return ()
+        """One of all bytes if weights have versions; else they are counted, not held."""
+        return self._parameters
+
+    def copy_of(self, parameter: Tensor) -> Tensor:
+        """Allocate a copy; copying takes no time in the plan."""
+        return _hold(parameter.nbytes)
+
+    def renew(self) -> Tensors:
+        """Move the parameters to new memory, so that a measurement sees when they are freed.
+
+        Returns:
+            Their old memory, to be held until the measurement ends.
+        """
+        old = tuple(parameter.data for parameter in self._parameters)
+        for parameter in self._parameters:
+            parameter.data = self.copy_of(parameter)
+        return old
 
     def state(self) -> Iterable[Tensor]:
         """There is none: its bytes are counted, not held."""

@@ -23,7 +23,8 @@ from ..stage.loss_terms import LossTerms
 from ..stage.offload_ops import OffloadOps
 from ..stage.stage_ops import StageOps
 from ..transport.channels import Channels
-from ..weights.kept_stage import KeptStage
+from ..transport.thread_order import DeviceOrder, ThreadOrder
+from ..weights.kept_protocol import KeptProtocol
 from ..weights.versions import VersionedWeights
 from ..weights.weight_passing import WeightPassing
 from .clock import OpClock
@@ -65,7 +66,8 @@ class CompiledProgram:
         *,
         device: torch.device,
         clock: OpClock,
-        kept: Mapping[int, KeptStage] | None = None,
+        kept: Mapping[int, KeptProtocol] | None = None,
+        order: ThreadOrder | None = None,
         reducer: Reducer | None = None,
         data_parallel: DataParallel | None = None,
         on_gradients: Callable[[int], None] | None = None,
@@ -82,6 +84,7 @@ class CompiledProgram:
             device: the device of all tensors.
             clock: records the times of ops.
             kept: what this rank keeps of its stages, by number, if weights travel.
+            order: among the threads that send weights; None: that of the device.
             reducer: adds up the gradients that several ranks hold; None: no stage has copies.
             data_parallel: averages gradients over pipelines side by side; None: there is one.
             on_gradients: called with a stage's number after its last backward of a step that
@@ -94,8 +97,8 @@ class CompiledProgram:
         """
         if lowered.visits is not None and kept is None:
             raise SynthError(
-                "weights travel in this schedule, which can be run on real stages only; run one "
-                "whose weights stay"
+                "weights travel in this schedule, and nothing says what this rank keeps of its "
+                "stages; give it, or run a schedule whose weights stay"
             )
         self.lowered, self.rank, self.channels = lowered, rank, channels
         self.holds_last = any(stage.is_last for stage in stages.values())
@@ -121,6 +124,7 @@ class CompiledProgram:
                 self._table,
                 device=device,
                 clock=clock,
+                order=order or DeviceOrder(device),
             )
         self.versions: VersionedWeights | None = None
         if lowered.versions is not None:

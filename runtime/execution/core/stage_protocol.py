@@ -121,6 +121,10 @@ class StageProtocol(Protocol):
         """The trainable parameters."""
         ...
 
+    def copy_of(self, parameter: Tensor) -> Tensor:
+        """A copy of one of the parameters' values, without gradient."""
+        ...
+
     def state(self) -> Iterable[Tensor]:
         """The tensors that copies of the stage have in common: parameters and buffers."""
         ...

@@ -288,6 +288,10 @@ class Stage:
         """The trainable parameters."""
         return (p for p in self.module.parameters() if p.requires_grad)
 
+    def copy_of(self, parameter: Tensor) -> Tensor:
+        """A copy of a parameter's values."""
+        return parameter.detach().clone()
+
     def state(self) -> Iterable[Tensor]:
         """All parameters and buffers."""
         return (*self.module.parameters(), *self.module.buffers())

@@ -13,78 +13,31 @@ the arrival (or for the op that made the value), and on which the link's communi
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
-import torch
+from collections.abc import Iterable, Mapping
 
 from synth.schedule.lowering.lower import Transfer
 
 from ..stage.boundary import Tensors
 from .channels import Channels, Pending, Transport
+from .thread_order import Source, ThreadOrder
 from .traced_channels import TracedChannels
 
 Link = tuple[int, int]
 
 
-class Arrival:
-    """A receive whose tensors several threads wait for."""
-
-    def __init__(self, pending: Pending, device: torch.device) -> None:
-        """Share a receive into tensors of a device."""
-        self._pending: Pending | None = pending
-        self._on_cuda = device.type == "cuda"
-        self._there: Any = None
-        self._lock = threading.Lock()
-        self._tensors: Tensors | None = None
-        self._error: str | None = None
-
-    def wait(self) -> Tensors:
-        """Return the tensors once they may be read, on CUDA by this thread's stream.
-
-        Raises:
-            RuntimeError: the other rank is gone, or the time-out passed.
-        """
-        with self._lock:
-            if self._error is not None:
-                raise RuntimeError(self._error)
-            if self._pending is not None:
-                self._wait_once(self._pending)
-            elif self._there is not None:
-                torch.cuda.current_stream().wait_event(self._there)
-            assert self._tensors is not None
-            return self._tensors
-
-    def _wait_once(self, pending: Pending) -> None:
-        try:
-            self._tensors = pending.wait()
-        except Exception as error:
-            self._error = str(error)
-            raise
-        self._pending = None
-        if self._on_cuda:
-            self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._there.record()
-
-
 def receive_shared(
-    channels: Channels, buffers: Tensors, transfer: Transfer, device: torch.device
-) -> tuple[Arrival, Pending]:
+    channels: Channels, buffers: Tensors, transfer: Transfer, order: ThreadOrder
+) -> tuple[Source, Pending]:
     """Post a receive that several threads wait for.
 
     Returns:
-        The arrival for other threads, and for this one the same, whose wait is recorded.
+        The source of its tensors for other threads, and for this one the receive, whose wait is
+        recorded.
     """
     if isinstance(channels, TracedChannels):
-        arrival = Arrival(channels.untraced.receive(buffers, transfer), device)
-        return arrival, channels.traced(arrival, transfer)
-    arrival = Arrival(channels.receive(buffers, transfer), device)
-    return arrival, arrival
-
-
-Source = Callable[[], Tensors]
-"""Returns the tensors of a transfer once they are there."""
+        source, pending = order.shared(channels.untraced.receive(buffers, transfer))
+        return source, channels.traced(pending, transfer)
+    return order.shared(channels.receive(buffers, transfer))
 
 
 class OrderedSend:
@@ -140,16 +93,16 @@ class OrderedSends:
     """The links from one rank that carry weights, during one step at a time."""
 
     def __init__(
-        self, transport: Transport, transfers: Iterable[Transfer], device: torch.device
+        self, transport: Transport, transfers: Iterable[Transfer], order: ThreadOrder
     ) -> None:
         """Prepare.
 
         Args:
             transport: starts the sends, each link's from a thread of its own.
             transfers: all of these links, each link's in its order.
-            device: the device of the tensors.
+            order: among these threads and the rank's own.
         """
-        self._transport, self._device = transport, device
+        self._transport, self._order = transport, order
         self._by_link: dict[Link, list[Transfer]] = {}
         for transfer in transfers:
             link = transfer.source, transfer.target
@@ -183,16 +136,7 @@ class OrderedSends:
 
     def made(self, tensors: Tensors) -> Source:
         """The source of tensors that this thread has made, or let its device make."""
-        if self._device.type != "cuda":
-            return lambda: tensors
-        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-
-        def ready() -> Tensors:
-            torch.cuda.current_stream().wait_event(event)
-            return tensors
-
-        return ready
+        return self._order.made(tensors)
 
     def sent(self, transfer: Transfer) -> OrderedSend:
         """The transfer in flight, to wait for."""
@@ -214,7 +158,7 @@ class OrderedSends:
 
     def _run(self, link: Link) -> None:
         sends = [self._sends[transfer] for transfer in self._by_link[link]]
-        with self._stream():
+        with self._order.on_thread():
             for number, send in enumerate(sends):
                 send.released.wait()
                 if self._ends:
@@ -225,9 +169,3 @@ class OrderedSends:
                     for other in sends[number:]:
                         other.fail(str(error))
                     return
-
-    def _stream(self) -> AbstractContextManager[Any]:
-        if self._device.type != "cuda":
-            return nullcontext()
-        own = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        return torch.cuda.stream(own)

@@ -111,14 +111,23 @@ def _sums(lowered: Lowered, stage: int) -> Sequence[Value]:
     return [Value(ValueKind.GRAD_ACC, *op[1:]) for op in found]
 
 
-def _check(lowered: Lowered, stages: Mapping[int, Stage], layout: GradientLayout) -> None:
+def check_activations_stay(lowered: Lowered) -> None:
+    """Refuse to move the saved activations of stages whose weights are there in visits only.
+
+    Raises:
+        SynthError: the schedule does.
+    """
     flow, programs = lowered.schedule.weights, lowered.schedule.programs
-    stays = flow is not None and flow.sharded != Sharded.WEIGHTS
-    if not stays and any(op.kind in MOVES for program in programs for op in program):
+    visits = flow is not None and flow.sharded == Sharded.WEIGHTS
+    if visits and any(op.kind in MOVES for program in programs for op in program):
         raise SynthError(
             "both weights and saved activations move in this schedule, which cannot be run; leave "
             "out the ops O, L, K and G, or keep whole parameters on the ranks that use them"
         )
+
+
+def _check(lowered: Lowered, stages: Mapping[int, Stage], layout: GradientLayout) -> None:
+    check_activations_stay(lowered)
     seen: dict[int, int] = {}
     for number, stage in stages.items():
         if stage.is_wrapped:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from synth.schedule.lowering.collectives import Collective
 from synth.schedule.ops import Value
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
@@ -32,6 +33,8 @@ from ..stage.host_memory import host_memory
 from ..stage.shared_host import SharedHost
 from .flat_layout import FlatLayout, FlatPlace, share
 from .host_stage import HostStage
+from .kept_protocol import StartedCollective
+from .share_collectives import start_all_gather, start_reduce_scatter
 from .shared_tensor import SharedParameter
 from .stage_weights import StageWeights
 
@@ -187,6 +190,28 @@ class KeptStage:
         """This rank's share of whole buffers, as views."""
         return share(buffers, self.index, self._num_shares)
 
+    def start_all_gather(self, collective: Collective) -> StartedCollective:
+        """Start gathering the weights, into the buffers that are kept or into those of a visit."""
+        kept = self.weights.kept
+        buffers = self._visit_with_own_share() if kept is None else kept
+        return StartedCollective(
+            buffers, start_all_gather(self.group, buffers) if self.is_shared else ()
+        )
+
+    def start_reduce_scatter(self, collective: Collective, sums: Tensors) -> StartedCollective:
+        """Start adding up the sums; the buffers' other shares become garbage."""
+        return StartedCollective(
+            sums, start_reduce_scatter(self.group, sums) if self.is_shared else ()
+        )
+
+    @torch.no_grad()
+    def _visit_with_own_share(self) -> Tensors:
+        """The buffers of a visit, with this rank's own share in place."""
+        buffers = self.weights.layout.weights.empty(self.weights.device)
+        for own, part in zip(self.share_of(buffers), self.own_part, strict=True):
+            own.copy_(part)
+        return buffers
+
     def _keep_in_host(self, host: HostStage) -> None:
         self.weights.copy_to(host.weights)
         self.weights.release()
@@ -249,6 +274,17 @@ class KeptStage:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(part)
             parameter.grad.add_(part)
+
+    @torch.no_grad()
+    def add_from_below(self, total: Tensors, sums: Tensors) -> None:
+        """Add the sum of a rank below on the tree to the total of this one."""
+        for into, part in zip(total, sums, strict=True):
+            into.add_(part)
+
+    def synchronize(self) -> None:
+        """Wait until nothing reads the weights that the host keeps."""
+        if self.host is not None:
+            self.host.synchronize()
 
     def add_arrived(self) -> None:
         """Add the sums that have left for the host; wait until its weights may be updated."""

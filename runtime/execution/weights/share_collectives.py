@@ -16,6 +16,7 @@ from torch.distributed import BroadcastOptions, ReduceOptions
 from ..gradients.all_reduce import as_real
 from ..stage.boundary import Tensors
 from .flat_layout import share
+from .kept_protocol import StartedCollective
 
 # A thread of gloo's was seen to hold a tensor for some milliseconds. Holding one for ever would
 # cost memory only.
@@ -109,12 +110,11 @@ class PendingCollective:
 
     def __init__(
         self,
-        works: Sequence[Any],
-        buffers: Tensors,
+        started: StartedCollective,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         """Take over the works; `waiting` returns the context of the wait, which records it."""
-        self._works, self._buffers, self._waiting = list(works), buffers, waiting
+        self._buffers, self._works, self._waiting = started.buffers, [*started.works], waiting
 
     def wait(self) -> Tensors:
         """Return the buffers once they may be read.

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
-
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.ops import Op, Value, ValueKind
@@ -13,8 +11,8 @@ from synth.schedule.weight_flow import Sharded, WeightFlow
 from ..core.clock import OpClock
 from ..core.step_table import Slots, StepTable
 from ..stage.boundary import Tensors
-from .kept_stage import KeptStage
-from .share_collectives import PendingCollective, start_all_gather, start_reduce_scatter
+from .kept_protocol import KeptProtocol, StartedCollective
+from .share_collectives import PendingCollective
 
 # The ops that start collectives.
 _CALLS = {
@@ -35,11 +33,10 @@ class StageCollectives:
         self,
         ops: Iterable[Op],
         flow: WeightFlow,
-        kept: Mapping[int, KeptStage],
+        kept: Mapping[int, KeptProtocol],
         slots: Slots,
         table: StepTable,
         *,
-        device: torch.device,
         clock: OpClock,
     ) -> None:
         """Prepare a rank.
@@ -50,14 +47,13 @@ class StageCollectives:
             kept: what the rank keeps of its stages.
             slots: the slots of the table's values.
             table: shared by all steps.
-            device: the device of all tensors.
             clock: records when collectives start, and the waits for them.
         """
         self._calls = {
             (op.kind, op.stage, op.microbatch): op for op in ops if op.kind in _CALLS.values()
         }
         self._flow, self._kept, self._slots, self._table = flow, kept, slots, table
-        self._device, self._clock = device, clock
+        self._clock = clock
         self._scattering: dict[Collective, PendingCollective] = {}
         self._reduced: set[int] = set()
         """The stages whose whole gradients this step has reduced."""
@@ -76,18 +72,15 @@ class StageCollectives:
         self._clock.ready(collective)
         call = self._calls[_CALLS[collective.kind], collective.stage, collective.number]
         if collective.kind == CollectiveKind.GATHER:
-            buffers = self._to_gather(kept)
-            works = start_all_gather(kept.group, buffers) if kept.is_shared else []
-            arrived = PendingCollective(works, buffers, self._waiting(collective))
+            started = kept.start_all_gather(collective)
+            arrived = PendingCollective(started, self._waiting(collective))
             self._table.arriving[self._slots.number(gathered(call))] = arrived
             return
         sums = self._to_reduce(kept, call)
-        works = start_reduce_scatter(kept.group, sums) if kept.is_shared and sums else []
-        self._scattering[collective] = PendingCollective(
-            works, sums or (), self._waiting(collective)
-        )
+        started = kept.start_reduce_scatter(collective, sums) if sums else StartedCollective((), ())
+        self._scattering[collective] = PendingCollective(started, self._waiting(collective))
 
-    def _to_reduce(self, kept: KeptStage, call: Op) -> Tensors | None:
+    def _to_reduce(self, kept: KeptProtocol, call: Op) -> Tensors | None:
         """The gradient accumulated since the last reduce-scatter; None: the only home has it."""
         if self._flow.sharded != Sharded.OPTIMIZER:
             return self._table.values[self._slots.number(Value(ValueKind.GRAD_ACC, *call[1:]))]
@@ -112,16 +105,6 @@ class StageCollectives:
         """End all reduce-scatters of a stage that have been started."""
         for collective in [c for c in self._scattering if c.stage == stage]:
             self.end_reduction(collective)
-
-    @torch.no_grad()
-    def _to_gather(self, kept: KeptStage) -> Tensors:
-        """The buffers of an all-gather, with this rank's own share in place."""
-        if kept.weights.kept is not None:
-            return kept.weights.kept
-        buffers = kept.weights.layout.weights.empty(self._device)
-        for own, part in zip(kept.share_of(buffers), kept.own_part, strict=True):
-            own.copy_(part)
-        return buffers
 
     def _waiting(self, collective: Collective) -> Callable[[], AbstractContextManager[object]]:
         clock = self._clock

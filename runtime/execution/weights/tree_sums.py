@@ -7,14 +7,12 @@ home adds its sum to the gradient that its STEP uses.
 
 from collections.abc import Callable
 
-import torch
-
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op, ValueKind
 
 from ..core.step_table import Slots, StepTable
 from ..stage.boundary import Tensors
-from .kept_stage import KeptStage
+from .kept_protocol import KeptProtocol
 
 
 def sums_below(effects: Effects, op: Op, slots: Slots) -> list[int]:
@@ -23,7 +21,7 @@ def sums_below(effects: Effects, op: Op, slots: Slots) -> list[int]:
 
 
 def passing_up(
-    effects: Effects, op: Op, kept: KeptStage, slots: Slots, table: StepTable
+    effects: Effects, op: Op, kept: KeptProtocol, slots: Slots, table: StepTable
 ) -> Callable[[], None]:
     """Return the work of a REDUCE_GRAD.
 
@@ -38,12 +36,10 @@ def passing_up(
     below = sums_below(effects, op, slots)
     made = [slots.number(value) for value in effects.makes(op)]
 
-    @torch.no_grad()
     def run() -> None:
         total = _present(table, own, op)
         for slot in below:
-            for into, part in zip(total, _present(table, slot, op), strict=True):
-                into.add_(part)
+            kept.add_from_below(total, _present(table, slot, op))
         if made:
             table.values[made[0]] = total
         else:

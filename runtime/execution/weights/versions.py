@@ -62,7 +62,7 @@ class VersionedWeights:
                 f"forwards read an older version of the weights ({rule.forward}) and backwards the "
                 f"newest one, which autograd cannot do; let both read the same, or both the newest"
             )
-        self._slots, self._table = slots, table
+        self._slots, self._table, self._stages = slots, table, stages
         self._first_copies = lowered.schedule.placement.first_copies
         self._predictor: ForwardPredictor | None = None
         self._parameters = {number: tuple(stage.parameters()) for number, stage in stages.items()}
@@ -105,7 +105,7 @@ class VersionedWeights:
         """Return the work of an op with the version that it reads or, if a STEP, stashes."""
         if op.kind == OpKind.STEP:
             slot = self._slot(op, op.microbatch) if op in self._stashing else None
-            return partial(self._update, self._parameters[op.stage], slot, work)
+            return partial(self._update, op.stage, slot, work)
         if op.kind == OpKind.F:
             work = partial(self._predict, self._forward_reads[op], work)
         work = self._early.running(op, work)
@@ -122,11 +122,12 @@ class VersionedWeights:
         first = self._first_copies[op.replica][op.stage]  # copies on a rank share weights
         return self._slots.number(Value(ValueKind.WEIGHTS, op.stage, version, first))
 
-    def _update(self, parameters: tuple[Tensor, ...], slot: int | None, work: Work) -> None:
+    def _update(self, number: int, slot: int | None, work: Work) -> None:
+        parameters = self._parameters[number]
         if slot is not None:
-            replaced = tuple(parameter.data for parameter in parameters)
-            self._table.values[slot] = replaced
-            _point(parameters, tuple(tensor.clone() for tensor in replaced))
+            copied = tuple(map(self._stages[number].copy_of, parameters))
+            self._table.values[slot] = tuple(parameter.data for parameter in parameters)
+            _point(parameters, copied)
         with _unsafe_preserve_version_counter(parameters):
             work()
 

@@ -34,7 +34,8 @@ from ..core.step_table import Slots, StepTable
 from ..stage.boundary import Tensors
 from ..transport.channels import Channels, Pending
 from ..transport.ordered_sends import OrderedSend, OrderedSends, receive_shared
-from .kept_stage import KeptStage
+from ..transport.thread_order import ThreadOrder
+from .kept_protocol import KeptProtocol
 from .stage_collectives import StageCollectives, gathered
 from .tree_sums import passing_up, sums_below
 
@@ -52,13 +53,14 @@ class WeightPassing:
         lowered: Lowered,
         rank: int,
         stages: Mapping[int, StageProtocol],
-        kept: Mapping[int, KeptStage],
+        kept: Mapping[int, KeptProtocol],
         channels: Channels,
         slots: Slots,
         table: StepTable,
         *,
         device: torch.device,
         clock: OpClock,
+        order: ThreadOrder,
     ) -> None:
         """Prepare a rank.
 
@@ -72,14 +74,15 @@ class WeightPassing:
             table: shared by all steps.
             device: the device of all tensors.
             clock: records when collectives start, and the waits for them.
+            order: among the threads of links and the rank's own.
         """
         assert lowered.schedule.weights is not None
         self._lowered, self._flow = lowered, lowered.schedule.weights
         self._stages = stages
-        self._kept, self._channels, self._device = kept, channels, device
+        self._kept, self._channels, self._device, self._order = kept, channels, device, order
         self._slots, self._table = slots, table
         self.collectives = StageCollectives(
-            lowered.ops[rank], self._flow, kept, slots, table, device=device, clock=clock
+            lowered.ops[rank], self._flow, kept, slots, table, clock=clock
         )
         self._gathered_in_place = self._first_readers(rank)
         self._from_home: list[Transfer] = []
@@ -100,7 +103,7 @@ class WeightPassing:
                     sums.append(slots.send_number(transfer))
                 elif held != transfer.value:
                     self._relayed.setdefault(held, []).append(transfer)
-        self._sends = OrderedSends(channels, _on_weight_links(lowered, rank), device)
+        self._sends = OrderedSends(channels, _on_weight_links(lowered, rank), order)
         self._aside: dict[Op, dict[int, Tensor]] = {}
 
     def _first_readers(self, rank: int) -> dict[Op, Value]:
@@ -132,8 +135,7 @@ class WeightPassing:
         """End a step that has run to its end."""
         self._sends.end()
         for kept in self._kept.values():
-            if kept.host is not None:
-                kept.host.synchronize()
+            kept.synchronize()
         if self._shared is not None:
             self._shared.end()
 
@@ -156,9 +158,9 @@ class WeightPassing:
         relayed = self._relayed.get(transfer.value)
         if relayed is None:
             return self._channels.receive(buffers, transfer)
-        arrival, pending = receive_shared(self._channels, buffers, transfer, self._device)
+        source, pending = receive_shared(self._channels, buffers, transfer, self._order)
         for onward in relayed:
-            self._sends.release(onward, arrival.wait)
+            self._sends.release(onward, source)
         return pending
 
     def carries(self, transfer: Transfer) -> bool:
@@ -209,7 +211,7 @@ class WeightPassing:
     def _goes_up(self, op: Op) -> bool:
         return op.kind == OpKind.REDUCE_GRAD and self._flow.gradients == Route.TREE
 
-    def _visiting(self, kept: KeptStage, slot: int, work: Work, *, saving: bool) -> Work:
+    def _visiting(self, kept: KeptProtocol, slot: int, work: Work, *, saving: bool) -> Work:
         def run() -> None:
             weights = self._table.values[slot]
             if weights is None:
@@ -220,7 +222,7 @@ class WeightPassing:
         return run
 
     def _adding(
-        self, kept: KeptStage, op: Op, read: int | None, made: int | None, work: Work
+        self, kept: KeptProtocol, op: Op, read: int | None, made: int | None, work: Work
     ) -> Work:
         weights, key = kept.weights, op._replace(kind=OpKind.B)
         stage = self._stages[op.stage]
@@ -242,7 +244,7 @@ class WeightPassing:
 
         return run
 
-    def _setting_aside(self, kept: KeptStage, op: Op, work: Work) -> Work:
+    def _setting_aside(self, kept: KeptProtocol, op: Op, work: Work) -> Work:
         def run() -> None:
             found: dict[int, Tensor] = {}
             with kept.weights.capture_gradients(found):

@@ -72,7 +72,11 @@ def _scaled_costs(costs: Costs, times: float, sizes: float) -> Costs:
 
 
 def _scaled_stage(stage: StageCosts, times: float, sizes: float) -> StageCosts:
-    fields = {name: value for name, value in dict(stage).items() if name.endswith("_bytes")}
+    fields = {
+        name: value
+        for name, value in dict(stage).items()
+        if name.endswith("_bytes") and value is not None  # then it follows from the others
+    }
     bytes_of = {
         name: {kind: round(n * sizes) for kind, n in value.items()}
         if isinstance(value, dict)

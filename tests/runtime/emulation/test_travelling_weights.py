@@ -1,0 +1,146 @@
+"""Emulated devices: schedules whose weights travel or have versions, in order, time and memory."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from synth.costs import Costs, uniform_costs
+from synth.errors import SynthError
+from synth.families import family_placement, generate
+from synth.links import Link, Links
+from synth.op_kinds import OpKind
+from synth.schedule import Schedule, peak_bytes, verify
+from synth.schedule.lowering.lower import lower
+from synth.schedule.measured.execution_trace import planned_spans
+from synth.schedule.measured.rank_log import join_logs
+from synth.schedule.ops import Op
+from synth.schedule.simulate import simulate
+from synth.schedule.weight_flow import Route
+from tests.runtime.gloo_pool import GlooPool
+
+RANKS = 4
+# A stage's weights take 6 ms from rank to rank, its gradient 4.4 ms.
+LINK = Link(latency_us=400.0, bandwidth_bytes_per_s=5e6)
+HOST = Link(latency_us=200.0, bandwidth_bytes_per_s=10e6)
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Any]:
+    """Processes for four ranks."""
+    made = GlooPool(RANKS)
+    yield made
+    made.close()
+
+
+def costs_of(num_stages: int) -> Costs:
+    costs = uniform_costs(
+        num_stages,
+        forward_us=2000,
+        backward_input_us=2500,
+        backward_weight_us=1500,
+        saved_bytes=50_000,
+        saved_w_bytes=30_000,
+        output_bytes=4_000,
+        gradient_bytes=20_000,
+        parameter_bytes=28_000,
+        static_bytes=28_000 + 20_000 + 60_000,
+        links=Links(default=LINK, host=HOST),
+    )
+    stages = (s.replace(duration_us={**s.duration_us, OpKind.STEP: 800}) for s in costs.stages)
+    return costs.replace(stages=tuple(stages))
+
+
+def case(name: str, micro_batches: int = 2 * RANKS) -> tuple[Schedule, Costs]:
+    costs = costs_of(family_placement(name, RANKS).num_stages)
+    return generate(name, RANKS, micro_batches, costs=costs), costs
+
+
+def star() -> tuple[Schedule, Costs]:
+    """WeiPipe whose weights come from their home each time, several at once."""
+    schedule, costs = case("weipipe")
+    assert schedule.weights is not None
+    return replace(schedule, weights=replace(schedule.weights, weights=Route.STAR)), costs
+
+
+def emulate(rank: int, size: int, schedule: Schedule, costs: Costs) -> Any:
+    """Run a schedule; return the rank's result and its held values."""
+    from synth.runtime.emulation.rank import EmulationOptions, RankEmulation
+    from synth.runtime.world import World
+
+    world = World(rank, size, torch.device("cpu"), "gloo", "here", 2)
+    emulation = RankEmulation(lower(schedule, costs), EmulationOptions(steps=3), world)
+    return emulation.run(), emulation.held_values
+
+
+def assert_replayed(pool: Any, schedule: Schedule, costs: Costs) -> None:
+    """In order, no op before its time, in the memory planned, and every transfer was seen.
+
+    The executor makes all updates of a rank at its last STEP where weights travel.
+    """
+    found = pool.run(emulate, schedule.num_ranks, schedule, costs)
+    lowered, _ = verify(schedule, costs)
+    planned = planned_spans(simulate(lower(schedule, costs, synchronous_step=True)))
+    execution = join_logs([result.traced[-1].log for result, _ in found])
+
+    assert [held for _, held in found] == [0] * schedule.num_ranks
+    assert [[span.op for span in rank] for rank in execution.ops] == [list(r) for r in lowered.ops]
+    assert {span.communication for span in execution.communications} == {
+        *lowered.transfers,
+        *lowered.collectives,
+    }
+    for mine, due in zip(execution.ops, planned, strict=True):
+        early = {s.op for s in due[:-1] if s.op.kind == OpKind.STEP and schedule.weights}
+        for one, other in zip(mine, due, strict=True):
+            assert one.op in early or one.end_us >= other.end_us - 1, one.op
+    assert tuple(result.peak_bytes for result, _ in found) == peak_bytes(lowered)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("weipipe", "weipipe:wzb2", "tawpipe:nodes=2", "mobius"),
+        *("zero:1", "zero:1,zero-2", "zero:1,zero-1"),
+    ],
+)
+def test_weights_travel_as_they_do_on_real_stages(four: Any, name: str) -> None:
+    assert_replayed(four, *case(name))
+
+
+def test_weights_may_leave_their_home_for_several_ranks_at_once(four: Any) -> None:
+    assert_replayed(four, *star())
+
+
+@pytest.mark.parametrize("name", ["pipedream", "pipedream:vertical", "2bw", "pipedream:2-1-1"])
+def test_updates_between_ops_are_made_and_versions_take_their_memory(four: Any, name: str) -> None:
+    assert_replayed(four, *case(name))
+
+
+@pytest.mark.parametrize("name", ["weipipe", "pipedream"])
+def test_late_validation_is_refused(name: str) -> None:
+    from synth.runtime.emulation.rank import EmulationOptions, check_replayable
+
+    lowered = lower(*case(name))
+    with pytest.raises(SynthError, match="leave out --post-validation"):
+        check_replayable(lowered, EmulationOptions(post_validation=True))
+
+
+def test_activations_that_move_beside_weights_are_refused() -> None:
+    from synth.runtime.emulation.rank import EmulationOptions, check_replayable
+
+    schedule, costs = case("mobius")
+    ops = schedule.programs[0]
+    moving = tuple(
+        each
+        for op in ops
+        for each in (
+            (op, Op(OpKind.OFFLOAD, 0, 0), Op(OpKind.RELOAD, 0, 0))
+            if op == Op(OpKind.F, 0, 0)
+            else (op,)
+        )
+    )
+    moved = replace(schedule, programs=(moving, *schedule.programs[1:]))
+    with pytest.raises(SynthError, match="both weights and saved activations move"):
+        check_replayable(lower(moved, costs), EmulationOptions())
