@@ -17,6 +17,7 @@ from synth.schedule.lowering.lower import lower
 from synth.schedule.measured.execution_trace import planned_spans
 from synth.schedule.measured.rank_log import join_logs
 from synth.schedule.ops import Op
+from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.simulate import simulate
 from synth.schedule.weight_flow import Route
 from tests.runtime.gloo_pool import GlooPool
@@ -111,6 +112,10 @@ def test_weights_travel_as_they_do_on_real_stages(four: Any, name: str) -> None:
 
 def test_weights_may_leave_their_home_for_several_ranks_at_once(four: Any) -> None:
     assert_replayed(four, *star())
+
+
+def test_pipelines_side_by_side_share_their_optimizer_state(four: Any) -> None:
+    assert_replayed(four, sharded_pipelines(generate("1f1b", 2, 4), 2), costs_of(2))
 
 
 @pytest.mark.parametrize("name", ["pipedream", "pipedream:vertical", "2bw", "pipedream:2-1-1"])

@@ -46,6 +46,14 @@ def test_sizes_scale_memory_but_not_times(plan: Plan) -> None:
     assert small.costs.boundary_us(1, 1, 2) == plan.costs.boundary_us(1, 1, 2)
 
 
+def test_a_size_that_follows_from_the_others_still_does(plan: Plan) -> None:
+    stages = tuple(stage.replace(light_rise_bytes=None) for stage in plan.costs.stages)
+    derived = plan.replace(costs=plan.costs.replace(stages=stages))
+    for stage, small in zip(stages, scaled(derived, sizes=0.01).costs.stages, strict=True):
+        assert small.light_rise_bytes is None
+        assert small.light_rise == pytest.approx(stage.light_rise / 100, abs=1)
+
+
 def test_a_scaled_plan_is_a_true_plan(plan: Plan) -> None:
     scaled(plan, times=0.3, sizes=0.7).check()
 
