@@ -3,7 +3,7 @@
     python -m benchmarks.emulated_networks --json benchmarks/results/emulated-networks.json
     python -m benchmarks.emulated_networks --ranks 4 --systems 1f1b weipipe --times 0.2 --steps 4
 
-The model, the devices and the links are those of `weight_passing`: a Llama-like model with full
+Model, devices and links are those of `weight_passing_model`: a Llama-like model with full
 recomputation, on 10 GbE and on NVLink. Beside 1F1B, which passes activations, there are schedules
 whose weights travel (WeiPipe-Interleave by a ring, ZeRO-3 by collectives) and schedules without a
 flush (PipeDream, with vertical sync too, and 2BW). All of them are replayed with one process per
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.emulation import plan_on, replay
 from benchmarks.results_file import Run, check_request, markdown_table, save
-from benchmarks.weight_passing import Model, costs_of, network
+from benchmarks.weight_passing_model import Model, costs_of, network
 from synth.errors import SynthError
 from synth.families import generate
 from synth.schedule.files.plan_file import Plan
