@@ -13,6 +13,7 @@ from torch import Tensor
 
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 
+from ..execution.weights.share_collectives import ShareCollective
 from .device_time import DeviceTime, after, now_ns
 from .stage import STAMP_BYTES
 
@@ -31,12 +32,12 @@ class PacedCollective:
         self,
         collective: Collective,
         stamp: Tensor,
-        work: dist.Work,
+        work: ShareCollective,
         device: DeviceTime,
         previous: "PacedCollective | None",
     ) -> None:
         self._collective, self._device, self._previous = collective, device, previous
-        self._flying: tuple[Tensor, dist.Work] | None = (stamp, work)
+        self._flying: tuple[Tensor, ShareCollective] | None = (stamp, work)
         self._late_ns = 0
         self._end_ns: int | None = None
 
@@ -88,7 +89,7 @@ class PacedCollectives:
             words = words[: max(len(words) // 2, STAMP_BYTES // _INT64_BYTES)]
         stamp = words[: STAMP_BYTES // _INT64_BYTES]
         stamp.numpy()[:] = self._device.now_ns(), self._device.late_ns
-        work = group.allreduce([words], self._latest)
+        work = ShareCollective(group.allreduce([words], self._latest), words)
         previous = self._last.get(collective.ranks)
         started = PacedCollective(collective, stamp, work, self._device, previous)
         self._last[collective.ranks] = started
