@@ -96,6 +96,7 @@ class EmulatedKept:
         stay = flow.keeps_all(stage, rank) or flow.sharded != Sharded.WEIGHTS
         self.weights = EmulatedWeights(lowered.costs.stages[stage], stay=stay)
         is_whole = group is not None and flow.sharded == Sharded.OPTIMIZER
+        self.shared_host = None
         self.totals = self.weights.layout.gradients.empty(_CPU) if is_whole else None
 
     def begin(self) -> None:

@@ -28,7 +28,7 @@ from ..execution.transport.open_channels import open_channels
 from ..execution.transport.traced_channels import TracedChannels
 from ..execution.transport.watched_channels import WatchedReceives
 from ..execution.transport.with_host import WithHost
-from ..execution.weights.keeping import check_activations_stay
+from ..execution.weights.keeping import check_activations_stay, ranks_share_host
 from ..profiling.meter import measure
 from ..training.rank_result import RankResult
 from ..world import World
@@ -184,7 +184,7 @@ class RankEmulation:
 
 
 def check_replayable(lowered: Lowered, options: EmulationOptions) -> None:
-    """Refuse what the executor does not replay on real devices either.
+    """Refuse what the executor or simulated devices do not replay.
 
     Raises:
         SynthError: says what, and the way out.
@@ -197,6 +197,12 @@ def check_replayable(lowered: Lowered, options: EmulationOptions) -> None:
         )
     if lowered.visits is not None:
         check_activations_stay(lowered)
+    if ranks_share_host(lowered):
+        raise SynthError(
+            "ranks leave values for each other in the host's memory in this schedule, and a "
+            "simulated link to the host knows only what its own rank has left; run it, or emulate "
+            "one whose stages stay with their homes, such as mobius"
+        )
 
 
 def _make_stages(

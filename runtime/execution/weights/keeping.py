@@ -79,15 +79,23 @@ def keep_stages(
     }
 
 
+def ranks_share_host(lowered: Lowered) -> bool:
+    """True if the host's memory keeps stages that other ranks than their homes use."""
+    flow, held = lowered.schedule.weights, lowered.schedule.placement.held
+    return (
+        flow is not None
+        and flow.weights == Route.HOST
+        and not all(
+            flow.is_home(stage, rank) for rank, pairs in enumerate(held) for stage, _ in pairs
+        )
+    )
+
+
 def _share_host(
     lowered: Lowered, group: RankGroup, device: torch.device, timeout_s: float
 ) -> SharedHost | None:
     """Share the host's memory, if it keeps stages that other ranks than their homes use."""
-    flow, held = lowered.schedule.weights, lowered.schedule.placement.held
-    assert flow is not None
-    if flow.weights != Route.HOST or all(
-        flow.is_home(stage, rank) for rank, pairs in enumerate(held) for stage, _ in pairs
-    ):
+    if not ranks_share_host(lowered):
         return None
     if device.type == "cuda":
         raise SynthError(

@@ -9,6 +9,7 @@ from torch import Tensor
 from synth.schedule.lowering.collectives import Collective
 
 from ..stage.boundary import Tensors
+from ..stage.shared_host import SharedHost
 from .flat_layout import ParameterLayout
 
 
@@ -68,6 +69,11 @@ class KeptProtocol(Protocol):
     @property
     def totals(self) -> Tensors | None:
         """The whole gradients, if they are kept here (ZeRO-1)."""
+        ...
+
+    @property
+    def shared_host(self) -> SharedHost | None:
+        """The host's memory that ranks share, the same for all stages; None: they share none."""
         ...
 
     def begin(self) -> None:

@@ -146,6 +146,11 @@ class KeptStage:
         return tuple(part.detach() for part in self._share.parts)
 
     @property
+    def shared_host(self) -> SharedHost | None:
+        """The host's memory that this rank shares with others; None: it shares none."""
+        return None if self.host is None else self.host.shared
+
+    @property
     def totals(self) -> Tensors | None:
         """The whole gradients, if they are kept here (ZeRO-1)."""
         return self._totals

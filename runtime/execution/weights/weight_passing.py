@@ -91,8 +91,7 @@ class WeightPassing:
         """By stage the numbers of the sends of sums to the host."""
         # The forwards alone, of an evaluation, leave no sums for STEP.
         self._reduces = any(op.kind == OpKind.REDUCE_GRAD for each in lowered.ops for op in each)
-        hosts = (each.host for each in kept.values() if each.host is not None)
-        self._shared = next((host.shared for host in hosts), None)
+        self._shared = next((each.shared_host for each in kept.values()), None)
         for instruction in lowered.programs[rank]:
             if instruction.action == Action.SEND:
                 transfer, held = instruction.moved, instruction.held

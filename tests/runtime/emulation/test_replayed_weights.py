@@ -132,6 +132,13 @@ def test_late_validation_is_refused(name: str) -> None:
         check_replayable(lowered, EmulationOptions(post_validation=True))
 
 
+def test_a_host_that_ranks_share_is_refused() -> None:
+    from synth.runtime.emulation.rank import EmulationOptions, check_replayable
+
+    with pytest.raises(SynthError, match="emulate one whose stages stay with their homes"):
+        check_replayable(lower(*case("roundpipe")), EmulationOptions())
+
+
 def test_activations_that_move_beside_weights_are_refused() -> None:
     from synth.runtime.emulation.rank import EmulationOptions, check_replayable
 
