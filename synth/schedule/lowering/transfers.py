@@ -81,7 +81,8 @@ def find_transfers(
     """Make one transfer for every value read on a rank that did not make it, and the host's.
 
     A link serves transfers in the order in which their values were made or, where weights travel
-    over links, in which they are read, as weights are there from the start. A link from the host
+    over links, in which they are read, as weights are there from the start; of those that one op
+    reads, weights come before a sum of gradients, which has yet to be made. A link from the host
     serves them in the order in which they are asked for. Links are ordered by
     the first read from them, program after program; then come the links to and from the host, rank
     by rank. Receives of a link are posted in its order, so one is posted early if a later one needs
@@ -98,6 +99,7 @@ def find_transfers(
     on_links = visits is not None and visits.flow.weights != Route.GATHER
     is_read = on_links & (required.source != HOST) & (required.target != HOST)
     turn = np.where(is_read, required.read, required.made)
+    turn = 2 * turn + (is_read & (held == required.value))  # weights first
     order, opens_link = _link_order(arrays, required, turn)
     value, source, target, made, read, *_ = required = RequiredTransfers(
         *(field[order] for field in required)
@@ -159,7 +161,7 @@ def _link_order(
     link_seen = np.full(num_ends * num_ends, np.iinfo(np.int64).max)
     np.minimum.at(link_seen, link, required.seen)
     of_link = link_seen[link]
-    order = (of_link * arrays.num_nodes + turn).argsort(kind="stable")
+    order = (of_link * 2 * arrays.num_nodes + turn).argsort(kind="stable")
     return order, group_starts(of_link[order])
 
 

@@ -3,6 +3,7 @@
 problem          the ranks that keep each stage, and the micro-batches of each rank
 compute_order    the order of F, B and W of a rank, and the moves of the search
 visit_placement  the places of UNSHARD and REDUCE_GRAD in a given order, as memory allows
+free_bytes       the memory that a rank has left at each op of an order
 programs         the programs of all ranks, as a schedule
 bounds           lower bounds in closed form
 rank_work        the least work and the least visits of a rank, for these bounds

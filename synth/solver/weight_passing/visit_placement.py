@@ -2,8 +2,9 @@
 
 Weights that are read are held until their room is needed, and those whose next use is farthest go
 first: of all ways to keep a limit this loads the fewest (Belady 1966). Then each UNSHARD moves
-ahead of its first reader as far as allowed and as there is room. Room is counted by op; the
-receives and sends of gradients are estimated, so the exact memory is checked afterwards.
+ahead of its first reader as far as allowed and as there is room. Room is counted by op, the same
+for all ranks. What a schedule holds beyond it is found by the exact memory, which is checked
+afterwards: the sum that ends at its home, and collectives.
 """
 
 from collections import defaultdict
@@ -16,6 +17,7 @@ from synth.schedule.model import Buffering
 from synth.schedule.ops import Op, Value
 from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.compute_order import ComputeOrder
+from synth.solver.weight_passing.free_bytes import FreeBytes, Span
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 
 DEFAULT_BUFFERING = Buffering()
@@ -57,8 +59,8 @@ class OpNeeds:
         self._effects = Effects(travel.problem.costs, travel.rounds)
         self._known: dict[Op, tuple[list[Value], list[Value], int, int]] = {}
 
-    def needs(self, order: ComputeOrder, placing: Placing) -> list[int]:
-        """The bytes held at each op besides static bytes and weights, with the op's rise."""
+    def free_bytes(self, order: ComputeOrder, placing: Placing, headroom: int) -> FreeBytes:
+        """Return the bytes that an order leaves for weights, with its sums of gradients counted."""
         rows = [self._row(op) for op in order]
         last: dict[Value, int] = {}
         for place, (reads, makes, *_) in enumerate(rows):
@@ -66,12 +68,15 @@ class OpNeeds:
         freed: defaultdict[int, int] = defaultdict(int)
         for value, place in last.items():
             freed[place] += self._effects.bytes_of(value)
-        level, needs = 0, []
+        left = headroom - placing.reserve_bytes
+        running, waiting = [], []
         for place, (_, _, made_bytes, rise_bytes) in enumerate(rows):
-            needs.append(level + rise_bytes)
-            level += made_bytes - freed[place]
-        self._add_gradients(order, placing, needs)
-        return needs
+            waiting.append(left)
+            running.append(left - rise_bytes)
+            left -= made_bytes - freed[place]
+        free = FreeBytes(running, waiting)
+        self._take_gradients(order, placing, free)
+        return free
 
     def _row(self, op: Op) -> tuple[list[Value], list[Value], int, int]:
         if op not in self._known:
@@ -81,8 +86,8 @@ class OpNeeds:
             self._known[op] = self._effects.reads(op), makes, made_bytes, rise_bytes
         return self._known[op]
 
-    def _add_gradients(self, order: ComputeOrder, placing: Placing, needs: list[int]) -> None:
-        """Add the sums that come and go, or those that are accumulated until they are reduced."""
+    def _take_gradients(self, order: ComputeOrder, placing: Placing, free: FreeBytes) -> None:
+        """Count the sums that come and go, or those that are accumulated until they are reduced."""
         ahead, behind = placing.buffering.receive_ahead, placing.buffering.send_behind
         is_ring = self.travel.movement == WeightMovement.RING
         if not is_ring and placing.sharded == Sharded.OPTIMIZER:
@@ -97,10 +102,8 @@ class OpNeeds:
             added[op.stage] += 1
             if is_ring or self.is_reduced(added[op.stage], placing):
                 opened.pop(op.stage, None)
-                spans = [(begin, place), (place + 1, place + behind)]
-                for first, end in spans:
-                    for at in range(first, min(end + 1, len(needs))):
-                        needs[at] += num_bytes
+                free.take(Span(begin, place), num_bytes)
+                free.take(Span(place + 1, place + behind, is_sent=True), num_bytes)
 
     def is_reduced(self, count: int, placing: Placing) -> bool:
         """True if a REDUCE_GRAD follows the `count`-th W of a stage."""
@@ -112,8 +115,15 @@ class OpNeeds:
 class _Visit:
     """The visit of a stage from one op to another; it may begin earlier."""
 
-    def __init__(self, stage: int, first: int) -> None:
+    def __init__(self, stage: int, first: int, behind: int) -> None:
         self.stage, self.begin, self.first, self.last = stage, first, first, first
+        self.behind = behind
+
+    @property
+    def span(self) -> Span:
+        """The ops during which its weights are held, also until they have been sent on."""
+        sent = self.first + self.behind
+        return Span(self.begin, max(self.last, sent), is_sent=sent >= self.last)
 
 
 def with_visits(
@@ -127,20 +137,24 @@ def with_visits(
         placing: the choices.
         headroom: bytes for all that is not static; None: no limit.
     """
-    room = None
+    free = None
     if headroom is not None and placing.sharded == Sharded.WEIGHTS:
-        left = headroom - placing.reserve_bytes
-        room = [left - need for need in table.needs(order, placing)]
-    sizes = [stage.parameter_bytes for stage in table.travel.stages]
-    visits = _visits(order, sizes, room, placing)
-    _begin_early(visits, sizes, room, placing.ahead, len(order))
+        free = table.free_bytes(order, placing, headroom)
+    visits = _visits(table.travel, order, free, placing)
+    if table.travel.movement == WeightMovement.RING:
+        _begin_in_turn(table.travel, order, visits, free, placing)
+    else:
+        _begin_early(table.travel, visits, free, placing.ahead)
     return _listed(table, order, visits, placing)
 
 
 def _visits(
-    order: ComputeOrder, sizes: Sequence[int], room: list[int] | None, placing: Placing
+    travel: WeightPassingProblem, order: ComputeOrder, free: FreeBytes | None, placing: Placing
 ) -> list[_Visit]:
     """Cut the ops that read each stage's weights into visits."""
+    sizes = [stage.parameter_bytes for stage in travel.stages]
+    is_ring = travel.movement == WeightMovement.RING
+    behind = placing.buffering.send_behind if is_ring else 0
     never = len(order)
     next_use, seen = [never] * len(order), dict.fromkeys(range(len(sizes)), never)
     for place in reversed(range(len(order))):
@@ -154,14 +168,22 @@ def _visits(
     for place, op in enumerate(order):
         if op.kind in READING:
             if op.stage not in held:
-                held[op.stage] = _Visit(op.stage, place)
+                held[op.stage] = _Visit(op.stage, place, behind)
                 found.append(held[op.stage])
             held[op.stage].last = place
             upcoming[op.stage] = next_use[place]
         reading = op.stage if op.kind in READING else None
-        left = None if room is None else room[place]
+        left = None
+        if free is not None:
+            leaving = (one for one in found[-behind - 1 :] if held.get(one.stage) is not one)
+            gone = sum(sizes[one.stage] for one in leaving if one.span.last >= place)
+            left = free.running[place] - gone
         while _is_too_much(held, sizes, left, most_open):
-            others = [stage for stage in held if stage != reading]
+            others = [
+                stage
+                for stage, visit in held.items()
+                if stage != reading and visit.first + behind < place
+            ]
             if not others:
                 break
             del held[max(others, key=upcoming.__getitem__)]
@@ -179,23 +201,66 @@ def _is_too_much(
 
 
 def _begin_early(
-    visits: list[_Visit], sizes: Sequence[int], room: list[int] | None, ahead: int, num_ops: int
+    travel: WeightPassingProblem, visits: list[_Visit], free: FreeBytes | None, ahead: int
 ) -> None:
     """Begin visits up to `ahead` ops before their first reader, earlier ones first."""
-    used = [0] * num_ops
+    sizes = [stage.parameter_bytes for stage in travel.stages]
     ended: dict[int, int] = {}
     for visit in visits:
-        for place in range(visit.first, visit.last + 1):
-            used[place] += sizes[visit.stage]
+        if free is not None:
+            free.take(visit.span, sizes[visit.stage])
     for visit in visits:
         earliest = max(visit.first - ahead, ended.get(visit.stage, -1) + 1, 0)
         while visit.begin > earliest:
-            before, size = visit.begin - 1, sizes[visit.stage]
-            if room is not None and used[before] + size > room[before]:
+            more = Span(visit.begin - 1, visit.begin - 1)
+            if free is not None and not free.has(more, sizes[visit.stage]):
                 break
-            used[before] += size
+            if free is not None:
+                free.take(more, sizes[visit.stage])
+            visit.begin -= 1
+        ended[visit.stage] = visit.last
+
+
+def _begin_in_turn(
+    travel: WeightPassingProblem,
+    order: ComputeOrder,
+    visits: list[_Visit],
+    free: FreeBytes | None,
+    placing: Placing,
+) -> None:
+    """Begin visits early on a ring, where links serve transfers in the order of their readers.
+
+    A visit begins no earlier than the one before it. Sums that are read before its weights are
+    received as early as they are.
+    """
+    stages = travel.stages
+    ended: dict[int, int] = {}
+    ahead = placing.buffering.receive_ahead
+    sums = [(place, op.stage) for place, op in enumerate(order) if op.kind in ADDING]
+    posted = [max(0, place - ahead) for place, _ in sums]
+    if free is not None:
+        for visit in visits:
+            free.take(visit.span, stages[visit.stage].parameter_bytes)
+    begun = 0
+    for visit in visits:
+        earliest = max(visit.first - placing.ahead, ended.get(visit.stage, -1) + 1, begun)
+        while visit.begin > earliest:
+            before = visit.begin - 1
+            pulled = [
+                i for i, (place, _) in enumerate(sums) if posted[i] > before and place < visit.first
+            ]
+            added = stages[visit.stage].parameter_bytes + sum(
+                stages[sums[i][1]].gradient_bytes for i in pulled
+            )
+            if free is not None and not free.has(Span(before, before), added):
+                break
+            if free is not None:
+                free.take(Span(before, before), added)
+            for i in pulled:
+                posted[i] = before
             visit.begin = before
         ended[visit.stage] = visit.last
+        begun = visit.begin
 
 
 def _listed(

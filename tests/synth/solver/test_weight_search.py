@@ -273,6 +273,30 @@ def test_under_a_limit_stages_are_gathered_more_than_once() -> None:
     assert prove_weight_passing(tight).bound_us == (1 + 1.5 + 3 + 1) * 900 + 4 * 900
 
 
+# Visits
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**9))
+def test_visits_that_begin_early_keep_the_limit(seed: int) -> None:
+    """They count relayed weights, sums in flight, and receives that a link needs earlier."""
+    rng = random.Random(seed)
+    p, rounds = rng.choice([2, 3, 4]), rng.randint(1, 3)
+    travel = travelling(RING, unequal_costs(p, rng), p, rounds, rng.randint(300, 1200))
+    order = rng.choice(list(first_orders(travel)))
+    for _ in range(20):
+        order = changed(order, rng, 6) or order
+    late = Placing(ahead=0, buffering=Buffering(rng.randint(0, 3), rng.choice([0, 1, 2, 5])))
+    peaks: list[list[int]] = []
+    for placing in (late, replace(late, ahead=rng.randint(1, 9))):
+        table, headrooms = OpNeeds(travel), travel.headrooms(Sharded.WEIGHTS)
+        schedule = make_schedule(table, (order,), placing, headrooms)
+        peaks.append(list(peak_bytes(lower(schedule, travel.problem.costs))))
+    caps = travel.problem.caps_bytes
+    assert caps is not None
+    assert max(map(int.__sub__, peaks[1], caps)) <= max(0, *map(int.__sub__, peaks[0], caps))
+
+
 # Two ranks that stand for all
 
 
