@@ -135,9 +135,11 @@ def _text(plan: "Plan", to: ExportFormat, other: Path | None) -> str:
         from synth.interop.torchtitan import to_torchtitan
 
         return to_torchtitan(plan, str(other))
+    from synth.interop.torch_comms_csv import to_torch_comms_csv
     from synth.interop.torch_csv import to_torch_csv
 
-    return to_torch_csv(plan.schedule())
+    schedule = plan.schedule()
+    return to_torch_csv(schedule) if schedule.weights is None else to_torch_comms_csv(schedule)
 
 
 def _tell_of_losses(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
@@ -148,6 +150,12 @@ def _tell_of_losses(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
         talk(
             f"note: {plan_path} recomputes layers {places(plan.recomputed_layers)}, which the "
             f"format does not say; checkpoint them in the model, or it takes more memory than here"
+        )
+    if to == ExportFormat.TORCH and plan.schedule().weights is not None:
+        talk(
+            "note: the file is for one of the data-parallel pipelines, and lists collectives and "
+            "transfers: wrap each stage in fully_shard over the data-parallel ranks, and load it "
+            "with format='compute_comms'"
         )
     if to == ExportFormat.MEGATRON:
         if not plan.schedule().keeps_saved:

@@ -20,7 +20,7 @@ def stage_table(plan: Plan) -> str:
     ]
     table = {
         "schedule": plan.name,
-        "num_ranks": plan.num_ranks,
+        "num_ranks": max(placement) + 1,
         "num_micro_batches": plan.num_micro_batches,
         "recomputed_layers": list(plan.recomputed_layers or ()),
         "stages": stages,

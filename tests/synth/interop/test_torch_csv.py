@@ -4,9 +4,12 @@ import pytest
 
 from synth.errors import SynthError
 from synth.families import generate
+from synth.interop.torch_comms_csv import to_torch_comms_csv
 from synth.interop.torch_csv import from_torch_csv, to_torch_csv
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
+from synth.schedule.sharded_pipelines import sharded_pipelines
+from synth.schedule.weight_flow import Sharded
 
 
 def test_a_schedule_is_written_in_pytorchs_letters() -> None:
@@ -63,3 +66,25 @@ def test_pytorch_reads_the_same_actions(family: str) -> None:
     for rank, row in enumerate(rows):
         cells = row.split(",")
         assert [str(_Action.from_str(cell)) for cell in cells] == cells, rank
+
+
+@pytest.mark.parametrize("family", ["interleaved:2", "zb-v"])
+def test_transfers_are_where_pytorchs_own_lowering_puts_them(family: str) -> None:
+    from torch.distributed.pipelining.schedules import _Action, _add_send_recv
+
+    pipeline = generate(family, 2, 4)
+    ranks = pipeline.placement.ranks[0]
+    rows = to_torch_comms_csv(sharded_pipelines(pipeline, 2, Sharded.WEIGHTS)).splitlines()
+    cells = {rank: row.split(",") for rank, row in enumerate(rows)}
+    others = {
+        rank: [_Action.from_str(c) for c in row if "SEND" not in c and "RECV" not in c]
+        for rank, row in cells.items()
+    }
+    theirs = _add_send_recv(others, lambda stage: ranks[stage], len(ranks))
+    assert cells == {rank: [str(action) for action in row] for rank, row in theirs.items()}
+
+
+@pytest.mark.parametrize("family", ["weipipe", "zero:1", "mobius:2"])
+def test_weight_passing_that_pytorch_does_not_have_is_refused(family: str) -> None:
+    with pytest.raises(SynthError, match="passes weights in a way that PyTorch's runtime"):
+        to_torch_comms_csv(generate(family, 2, 4))
