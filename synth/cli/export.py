@@ -74,9 +74,11 @@ def command(
         write_atomically(path, text)
     _tell_of_losses(plan, plan_path, to)
     if output is not None:
+        copies = len(plan.placement)
         talk(
-            f"{', '.join(map(str, files))}: {plan.num_ranks} ranks, {len(plan.partition)} stages, "
-            f"{plan.num_micro_batches} micro-batches, for {to}"
+            f"{', '.join(map(str, files))}: {plan.num_ranks // copies} ranks, "
+            f"{len(plan.partition)} stages, {plan.num_micro_batches // copies} micro-batches, "
+            f"for {to}"
         )
 
 

@@ -7,7 +7,7 @@ from synth.schedule.files.plan_file import Plan
 
 
 def stage_table(plan: Plan) -> str:
-    """Write placement, partition and micro-batches of a plan as JSON."""
+    """Write placement, partition and micro-batches of a plan, or of its first pipeline, as JSON."""
     placement = plan.placement[0]
     stages = [
         {
@@ -21,7 +21,7 @@ def stage_table(plan: Plan) -> str:
     table = {
         "schedule": plan.name,
         "num_ranks": max(placement) + 1,
-        "num_micro_batches": plan.num_micro_batches,
+        "num_micro_batches": plan.num_micro_batches // len(plan.placement),
         "recomputed_layers": list(plan.recomputed_layers or ()),
         "stages": stages,
     }
