@@ -75,7 +75,7 @@ def command(
 
     Order, overlap, memory and synchronization are those of the real executor.
     """
-    from synth.runtime.emulation.rank import EmulationOptions
+    from synth.runtime.emulation.rank import EmulationOptions, check_replayable
     from synth.schedule.files.scaled import scaled
     from synth.schedule.measured.trace_file import Source
 
@@ -94,6 +94,7 @@ def command(
         look_ahead=look_ahead,
         caps_bytes=asked.caps_bytes,
     )
+    check_replayable(lowered, options)  # before processes start
     results = _emulate(asked, lowered, options)
     if results is not None:
         made = trace_of(asked, results, Source.EMULATED, times)

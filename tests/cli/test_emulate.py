@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from synth.families import generate
 from synth.report.explain.overlay import overlay
+from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.program_text import program_text
+from synth.schedule.files.weight_records import Versions
 from synth.schedule.measured.trace_file import Source, Trace
 
 COMMAND = [sys.executable, "-m", "synth", "emulate"]
@@ -69,3 +73,21 @@ def test_a_factor_that_is_none_is_refused(
     assert (ended.returncode, ended.stdout) == (2, "")
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1  # and no word of what would then be moved
+
+
+def test_what_is_not_replayed_is_refused_before_processes_start(
+    plan_file: Path, tmp_path: Path
+) -> None:
+    plan = Plan.load(plan_file)
+    schedule = generate("pipedream", plan.num_ranks, 8)
+    path = tmp_path / "plan.json"
+    plan.replace(
+        versions=Versions.of(schedule.versions),
+        num_micro_batches=8,
+        caps_bytes=None,
+        programs=tuple(map(program_text, schedule.programs)),
+        claim=Claim.of(schedule, plan.costs),
+    ).save(path)
+    ended = emulate(path, "--post-validation", "--sizes", "0.001")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "leave out --post-validation" in ended.stderr
