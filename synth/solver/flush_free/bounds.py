@@ -3,7 +3,8 @@
 They are the resource bound of modulo scheduling (Rau 1994), and Little's law with versions: if at
 most K micro-batches are in flight on a stage, the time per micro-batch is at least the latency over
 K. The latter is evaluated in closed form (`in_flight_bounds`) or over all states of a stage
-(`stage_state_bound`).
+(`stage_state_bound`). On a rank with several stages it holds for those that a micro-batch holds
+together (`several_stages_bound`).
 
 The bounds hold for orders in which every stage takes its micro-batches in their order.
 """
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.in_flight_bounds import in_flight_us
+from synth.solver.flush_free.several_stages_bound import several_stages_us
 from synth.solver.flush_free.stage_state_bound import stage_state_bound_us
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_for_fusion
@@ -33,6 +35,7 @@ def closed_form_us(flush_free: FlushFreeProblem) -> float:
         *_works_us(flush_free, instance),
         *_links_us(instance),
         *_lifetimes_us(instance),
+        *several_stages_us(flush_free, instance),
         *(in_flight_us(flush_free, instance, index) for index in _alone(instance)),
         0.0,
     )

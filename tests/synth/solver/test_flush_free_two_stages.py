@@ -11,6 +11,7 @@ from synth.schedule.model import Buffering
 from synth.schedule.placements import placement
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
+from synth.solver.flush_free.bounds import closed_form_us
 from synth.solver.flush_free.cyclic_order import CyclicOp, CyclicOrder
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.instance.memory_models import relaxed_memory
@@ -76,3 +77,20 @@ def test_two_stages_of_a_rank_take_the_least_time_of_all_orders_tried_out(
         assert result.steady is not None, (cap, result.message)
         assert result.steady.us == pytest.approx(expected, rel=2e-5), cap
         assert result.steady.repeating_us <= expected * (1 + 1e-9), cap
+        assert result.steady.lower_bound_us <= expected * (1 + 1e-9), cap
+
+
+def test_a_micro_batch_that_holds_both_stages_leaves_no_memory_for_another_one() -> None:
+    """From F2 to B2 it holds 2000 bytes, for F2 + 2 c + F3 + B3 + B2 = 500; a rank's work is 420.
+
+    With 2BW two versions of 100 bytes are beside them.
+    """
+    given = costs([(100, 100, 10)] * 4, link_us=50, saved_w=370, parameters=100)
+    static = 2 * given.stages[0].static_bytes
+    for most_bytes, by_rule in ((3500, (500, 500)), (4100, (420, 500)), (4300, (420, 420))):
+        problem = Problem(given, placement("v", 2), 48, caps_bytes=(static + most_bytes,) * 2)
+        rules = (
+            FlushFreeProblem.parse("none", problem),
+            FlushFreeProblem.parse("2bw:every=8", problem),
+        )
+        assert tuple(map(closed_form_us, rules)) == by_rule
