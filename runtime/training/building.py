@@ -87,7 +87,8 @@ def build_stages(
         if flow is None:
             tied |= {name: (parameter,) for name, parameter in made.tied.items()}
         else:
-            tied |= untie_stages(layers, made.tied)
+            for name, parameters in untie_stages(layers, made.tied).items():
+                tied[name] = (*tied.get(name, ()), *parameters)
         for number in set(numbers) & set(away):
             for layer in layers[number].values():
                 release_parameters(layer)

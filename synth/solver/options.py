@@ -15,7 +15,8 @@ class Part(StrEnum):
 
     Each bound and each improver is one, and so are the passing pairs of the bounds' models.
     `BOUNDS` stands for all bounds that take time (`GROUPS`).
-    Values stand in plan files and in benchmark results, so they outlive renamed members.
+    Values stand in plan files and in benchmark results, so they outlive renamed members. Older
+    files may name parts that were removed since.
     """
 
     FAMILIES = "families"

@@ -130,10 +130,13 @@ class SearchState:
             self._report()
 
     def refine(self, refined: EvaluatedSchedule) -> None:
-        """Replace the incumbent, without a report, by a schedule that is no slower."""
+        """Replace the incumbent by a schedule that is no slower; report it if it is faster."""
         if self.best is None or refined.value_us > self.best.value_us:
             raise RuntimeError(f"{refined.found_by}: {refined.value_us} µs refines no incumbent")
+        is_faster = refined.value_us < self.best.value_us
         self.best = refined
+        if is_faster:
+            self._report()
 
     def try_programs(self, programs: Programs, found_by: str, value_us: int) -> None:
         """Evaluate programs exactly, with as many bufferings as there is time for.

@@ -18,9 +18,9 @@ from ..stage.boundary import Tensors
 from .flat_layout import share
 from .kept_protocol import StartedCollective
 
-# A thread of gloo's was seen to hold a tensor for some milliseconds. Holding one for ever would
-# cost memory only.
-_LONGEST_HOLD_S = 5.0
+# A thread of gloo's was seen to hold a tensor for some milliseconds. Holding one
+# forever would cost memory only.
+_LONGEST_HOLD_S = 0.5
 
 
 def start_all_gather(group: Any, buffers: Sequence[Tensor]) -> list[Any]:

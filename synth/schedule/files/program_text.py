@@ -135,6 +135,8 @@ def _program(rank: int, text: str, num_left: int) -> tuple[Op, ...]:
     for match in _BODY.finditer(text):
         ops += _parsed(rank, len(ops), text[at : match.start()])
         body = [*_parsed(rank, len(ops), match[1])]
+        if not body:
+            raise ScheduleError(f"rank {rank}, op {len(ops)}: the part that is repeated has no ops")
         times, micro_batches, updates = (int(match[group]) for group in (2, 3, 4))
         if len(ops) + len(body) * times > num_left:
             raise ScheduleError(

@@ -86,10 +86,10 @@ def _unlimited(problem: Problem) -> Buffering:
 def relax_buffering(
     problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
 ) -> EvaluatedSchedule:
-    """Return the same order and value with the buffering that loses least in duration scenarios.
+    """Return the same order with the buffering that loses least in duration scenarios.
 
-    A plan that is good only for the profiled durations loses on a real device. Gains below a
-    threshold are not worth their memory.
+    A buffering with a lower value is taken in any case. A plan that is good only for the profiled
+    durations loses on a real device. Gains below a threshold are not worth their memory.
     """
     scenario_factors = ScenarioFactors(problem)
 
@@ -102,10 +102,11 @@ def relax_buffering(
             break
         schedule = replace(candidate.schedule, buffering=buffering)
         tried = evaluate(problem, schedule, candidate.found_by)
-        if tried is None or tried.value_us > candidate.value_us:
+        if tried is None or tried.value_us > best.value_us:
             continue
         tried_us = strain_us(tried)
-        if tried_us < least_us * (1 - EVALUATION.worthwhile_gain):
+        is_faster = tried.value_us < best.value_us
+        if is_faster or tried_us < least_us * (1 - EVALUATION.worthwhile_gain):
             best, least_us = tried, tried_us
     return best
 

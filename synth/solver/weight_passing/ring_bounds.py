@@ -126,8 +126,8 @@ def _link_us(
 ) -> int:
     """All transfers of the link from a rank to the next one, and the ops after the last of them.
 
-    These are the sums of gradients, and the weights of visits, but for those of rank 0, which may
-    come from their homes.
+    These are the sums of gradients, and the weights of visits. On more than two ranks the weights
+    that rank 0 uses are not counted, since they may come from their homes.
     """
     p, m = travel.num_ranks, travel.problem.num_micro_batches
     costs, after = travel.problem.costs, (rank + 1) % p
@@ -139,7 +139,10 @@ def _link_us(
         _home_us(travel, stage) for stage in stages
     )
     forward_us = sum(stage.duration_us[F] for stage in travel.stages)
+    # With one round no sum passes the link from the last rank, so no W follows one there.
+    has_sums = bool(range(rank, m - 1, p))
     by_sums = head_us + forward_us + first_gradient_us(backwards) + sums_us + end_us
+    by_sums = by_sums if has_sums else 0
     if after == 0 and p > 2:
         return by_sums
     weights_us = [

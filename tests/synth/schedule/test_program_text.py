@@ -110,6 +110,7 @@ def test_a_plan_file_has_the_short_lines_and_reads_the_long_ones() -> None:
         ("[F0.1 BW0.0]*2+0/1", r"op 0: '\[F0.1' is not understood"),
         ("[F0.1 [BW0.0]*2+1/1]*2+1/1", r"op 0: '\[F0.1' is not understood"),
         ("F0.0 [F0.1 X0.0]*3+1/1", "rank 0, op 2: op 'X0.0' is not understood"),
+        ("F0.0 [ ]*999999999+1/0", "rank 0, op 1: the part that is repeated has no ops"),
         ("[F0.0 BW0.0]*99999999+1/0", "with 99999999 repetitions of 2 ops the file has more than"),
     ],
 )

@@ -215,7 +215,7 @@ def test_no_schedule_is_faster_than_the_bound_for_its_own_peaks(seed: int) -> No
     rng = random.Random(seed)
     p, rounds = rng.choice([2, 3, 4]), rng.randint(1, 3)
     movement = rng.choice([RING, GATHER])
-    num_stages = p if movement == RING else rng.choice([2, p, 2 * p])
+    num_stages = rng.choice([1, p, p] if movement == RING else [2, p, 2 * p])
     costs = unequal_costs(num_stages, rng)
     if rng.random() < 0.5:
         costs = with_slow_sums(costs, rng)
@@ -233,6 +233,27 @@ def test_no_schedule_is_faster_than_the_bound_for_its_own_peaks(seed: int) -> No
     assert bound_us <= timeline.makespan_us
     # Every rank begins at once, so the bound is one of the period too.
     assert timeline.period_us == timeline.makespan_us
+
+
+def test_with_one_round_no_sum_passes_the_last_link() -> None:
+    """Two ranks, one stage, F = B = 10, W = 100: the schedule's last W follows no transfer."""
+    costs = uniform_costs(
+        1,
+        forward_us=10,
+        backward_input_us=10,
+        backward_weight_us=100,
+        saved_bytes=1,
+        saved_w_bytes=1,
+        parameter_bytes=1000,
+        gradient_bytes=1,
+        static_bytes=2000,
+        links=Links(default=Link(bandwidth_bytes_per_s=1e6)),
+    )
+    travel = travelling(RING, costs, 2, 1)
+    placing = Placing(ahead=1, buffering=Buffering(9, 9))
+    schedule = make_schedule(OpNeeds(travel), (next(iter(first_orders(travel))),), placing, None)
+    _, timeline = verify(schedule, costs)
+    assert prove_weight_passing(travel).bound_us <= timeline.makespan_us == 1121
 
 
 def test_the_tail_of_a_ring_is_the_sum_that_passes_all_later_micro_batches() -> None:
