@@ -260,14 +260,17 @@ def _find_bad_micro_batch(schedule: Schedule) -> None:
 def _check_micro_batch(schedule: Schedule, forward: Op, found: list[Op]) -> None:
     replicas = {op.replica for op in found}
     kinds = {op.kind for op in found}
-    rank = schedule.placement.rank_of(forward.stage, min(replicas, default=0))
+    placement, replica = schedule.placement, min(replicas, default=0)
+    rank = placement.rank_of(forward.stage, replica)
     if len(replicas) > 1:
         listed = ", ".join(str(op) for op in found)
         raise ScheduleError(f"rank {rank}: one micro-batch is split over replicas: {listed}")
     for kind in (OpKind.F, OpKind.B, OpKind.W):
         missing = kind not in kinds and (kind == OpKind.F or OpKind.BW not in kinds)
         if missing:
-            raise ScheduleError(f"rank {rank}: {forward._replace(kind=kind)} is missing")
+            of_kind = placement.ranks if kind == OpKind.F else placement.of_backwards
+            where = of_kind[replica][forward.stage]
+            raise ScheduleError(f"rank {where}: {forward._replace(kind=kind)} is missing")
     if OpKind.BW in kinds and kinds & {OpKind.B, OpKind.W}:
         extra = next(op for op in found if op.kind in (OpKind.B, OpKind.W))
         raise ScheduleError(

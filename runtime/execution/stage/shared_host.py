@@ -5,13 +5,16 @@
 
 A rank waits for a signal by reading it again and again, so that no message is needed. Ranks meet
 where a step begins and where it ends: whatever one of them left before, the others find then, and
-nobody uses it any more when it is overwritten. The names of blocks are removed there, as all ranks
-have mapped them, so that the system frees the memory however the ranks end.
+nobody uses it any more when it is overwritten. Names of blocks are removed once all ranks have
+mapped them (those of stages before the first step, those of values at the end of the step that
+maps them), so that the system frees the memory however the ranks end after that. Signals rely on
+stores that other processors see in their order, as on x86.
 """
 
+import ctypes
+import errno
 import mmap
 import os
-import platform
 import secrets
 import tempfile
 import time
@@ -32,7 +35,12 @@ from .boundary import Tensors
 from .host_memory import HostMemory
 
 _SHARED_FOLDER = Path("/dev/shm")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = (
+    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+)
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _SHORTEST_S, _LONGEST_S = 2e-5, 1e-3
 
 
@@ -54,7 +62,7 @@ class SharedHost:
         self._prefix, self._rank, self._timeout_s = prefix, rank, timeout_s
         self._named: list[Path] = []
         weakref.finalize(self, _remove, self._named)
-        self._blocks: dict[tuple[Value, tuple[int, ...]], Tensors] = {}
+        self._blocks: dict[Value, Tensor] = {}
         self._met, self._step = 0, 0
         self._ranks = slice(1, 1 + num_ranks)
         self._places = {value: self._ranks.stop + place for place, value in enumerate(values)}
@@ -66,16 +74,16 @@ class SharedHost:
         """Share memory among the ranks of a pipeline; all of them call this.
 
         Raises:
-            SynthError: they are not on one machine.
+            SynthError: they do not see the same memory.
         """
-        machine = _BOOT_ID.read_text() if _BOOT_ID.exists() else platform.node()
-        if len(set(group.gather(machine))) > 1:
-            raise SynthError(
-                "stages go to all ranks from the host's memory in this schedule, so that all ranks "
-                "need to be on one machine; run it there, or take a schedule such as mobius"
-            )
         within = _SHARED_FOLDER if os.access(_SHARED_FOLDER, os.W_OK) else tempfile.gettempdir()
         prefix = group.share(f"{within}/synth-host-{secrets.token_hex(8)}-", 0)
+        if not _all_see(group, Path(f"{prefix}probe")):
+            raise SynthError(
+                f"stages go to all ranks from the host's memory in this schedule, so that all "
+                f"ranks need the same {within}; run them on one machine, in one container, or take "
+                f"a schedule such as mobius"
+            )
         shared = cls(prefix, group.rank, group.size, values, timeout_s)
         group.on_abort(shared.fail)
         group.gather("mapped")  # a rank that fails from here on finds all others at its signals
@@ -85,22 +93,27 @@ class SharedHost:
         """A block of bytes, zeros at first.
 
         Raises:
-            SynthError: there is no room for it.
+            SynthError: there is no room for it, or it cannot be mapped.
         """
         size, path = max(1, num_bytes), Path(f"{self._prefix}{name}")
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        self._named.append(path)
         try:
-            os.posix_fallocate(file, 0, size)
-            mapped = mmap.mmap(file, size)
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._named.append(path)
+            try:
+                os.posix_fallocate(file, 0, size)
+                return _mapped(file, size)[:num_bytes]
+            finally:
+                os.close(file)
         except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise SynthError(
+                    f"{path.parent} cannot give {num_bytes:,} bytes that all ranks share: "
+                    f"{error.strerror}; take a schedule such as mobius"
+                ) from error
             raise SynthError(
-                f"{path.parent} has no room for {num_bytes:,} bytes that all ranks share "
-                f"({error.strerror}); enlarge it, or take a schedule such as mobius"
+                f"{path.parent} has no room for {num_bytes:,} bytes that all ranks share; enlarge "
+                f"it, or take a schedule such as mobius"
             ) from error
-        finally:
-            os.close(file)
-        return torch.from_numpy(np.frombuffer(mapped, np.uint8))[:num_bytes]
 
     def allocator(self, name: str) -> HostMemory:
         """Allocates blocks of a name, which are the same on ranks that ask for the same ones."""
@@ -108,12 +121,19 @@ class SharedHost:
         return lambda num_bytes: self.block(f"{name}-{next(numbers)}", num_bytes)
 
     def parts(self, value: Value, sizes: Sequence[int]) -> Tensors:
-        """The memory of a value, in parts of as many bytes each."""
-        key = value, tuple(sizes)
-        if key not in self._blocks:
-            name = f"{value.kind}-{value.stage}-{value.microbatch}-{value.replica}-{sum(sizes)}"
-            self._blocks[key] = torch.split(self.block(name, sum(sizes)), list(sizes))
-        return self._blocks[key]
+        """The memory of a value, in parts of as many bytes each.
+
+        It is mapped anew where a step needs more of it than the steps before, on all its ranks.
+        """
+        total, held = sum(sizes), self._blocks.get(value)
+        if held is None or len(held) < total:
+            name = f"{value.kind}-{value.stage}-{value.microbatch}-{value.replica}-{total}"
+            held = self._blocks[value] = self.block(name, total)
+        return torch.split(held[:total], list(sizes))
+
+    def forget_names(self) -> None:
+        """Remove the names of blocks that all ranks have mapped."""
+        _remove(self._named)
 
     def begin(self) -> None:
         """Begin a step, once all ranks have."""
@@ -161,7 +181,7 @@ class SharedHost:
         self._met += 1
         self._signals[1 + self._rank] = self._met
         self.wait_until(self._ranks, self._met)
-        _remove(self._named)
+        self.forget_names()
 
 
 class Signal:
@@ -182,3 +202,26 @@ class Signal:
 def _remove(names: list[Path]) -> None:
     while names:
         names.pop().unlink(missing_ok=True)
+
+
+def _all_see(group: RankGroup, probe: Path) -> bool:
+    """True if a file that the first rank makes is there for all ranks."""
+    if group.rank == 0:
+        probe.touch()
+    group.gather("made")
+    seen = group.gather(probe.exists())
+    if group.rank == 0:
+        probe.unlink(missing_ok=True)
+    return all(seen)
+
+
+def _mapped(file: int, size: int) -> Tensor:
+    """Map a file as bytes. Unlike `mmap.mmap` this keeps no descriptor, of which there are few."""
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _LIBC.mmap(None, size, access, mmap.MAP_SHARED, file, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    # At exit the system unmaps it; threads may still read then.
+    weakref.finalize(memory, _LIBC.munmap, address, size).atexit = False
+    return torch.from_numpy(np.frombuffer(memoryview(memory), np.uint8))

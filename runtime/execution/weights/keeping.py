@@ -10,6 +10,7 @@ from synth.costs import HOST
 from synth.errors import SynthError
 from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.model import Placement
 from synth.schedule.ops import Value, ValueKind
 from synth.schedule.weight_flow import Route, Sharded
 
@@ -63,7 +64,7 @@ def keep_stages(
         for homes in sorted(set(flow.homes))
         if len(homes) > 1
     }
-    return {
+    kept = {
         number: KeptStage(
             stages[number].module,
             flow,
@@ -77,6 +78,10 @@ def keep_stages(
         )
         for number in sorted(stages)
     }
+    if shared is not None:
+        group.gather("kept")
+        shared.forget_names()
+    return kept
 
 
 def ranks_share_host(lowered: Lowered) -> bool:
@@ -102,6 +107,7 @@ def _share_host(
             "ranks share stages in the host's memory in this schedule, which can be run on the CPU "
             "only; take another one, such as mobius"
         )
+    check_head_stays(lowered.schedule.placement)
     left = [transfer.value for transfer in lowered.transfers if transfer.target == HOST]
     if any(value.kind == ValueKind.SAVED for value in left):
         raise SynthError(
@@ -109,6 +115,19 @@ def _share_host(
             "cannot leave its rank; list an R before each of these backwards"
         )
     return SharedHost.among(group, left, timeout_s)
+
+
+def check_head_stays(placement: Placement) -> None:
+    """Refuse a backward of the last stage on another rank than its forward.
+
+    Raises:
+        SynthError: the placement has one.
+    """
+    if any(f[-1] != b[-1] for f, b in zip(placement.ranks, placement.of_backwards, strict=True)):
+        raise SynthError(
+            "the last stage's backward runs on another rank than its forward, which computes the "
+            "loss that the backward starts from; give both the same rank"
+        )
 
 
 def _sums(lowered: Lowered, stage: int) -> Sequence[Value]:

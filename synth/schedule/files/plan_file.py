@@ -105,6 +105,9 @@ class Plan(Displayed, FileRecord):
         rows = (*self.placement, *(self.backward_placement or ()))
         if not self.placement or any(len(ranks) != num_stages for ranks in rows):
             raise ValueError(f"placement must give a rank to each of the {num_stages} stages")
+        backward = self.backward_placement
+        if backward is not None and len(backward) != len(self.placement):
+            raise ValueError("backward_placement must have as many copies as placement")
         ranks = {rank for row in rows for rank in row}
         if ranks != set(range(len(self.programs))):
             raise ValueError(

@@ -1,10 +1,15 @@
 """Threads of a simulated device: links that send beside the rank's program, and collectives."""
 
+import datetime
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+from torch._C._distributed_c10d import HashStore
+from torch.distributed import ProcessGroupGloo
 
 from synth.runtime.emulation.collectives import PacedCollectives, reducible_bytes
 from synth.runtime.emulation.device_time import DeviceTime, now_ns
@@ -13,6 +18,7 @@ from synth.runtime.emulation.pace import Disturbance, Pace
 from synth.runtime.emulation.thread_order import EmulatedOrder
 from synth.runtime.execution.stage.boundary import Tensors
 from synth.runtime.execution.transport.channels import DirectTransfer, Pending
+from synth.runtime.execution.weights import share_collectives
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
@@ -174,3 +180,19 @@ def test_an_all_gather_moves_half_of_what_an_all_reduce_does() -> None:
     assert group.num_bytes == [160, 80, 80]
     tiny = torch.zeros(reducible_bytes(3), dtype=torch.uint8)
     collectives.start(Collective(0, (0, 1), 3, 0, CollectiveKind.GATHER), group, tiny).wait()
+
+
+@pytest.mark.parametrize("kind", CollectiveKind)
+def test_nothing_keeps_the_buffer_of_a_collective_that_has_ended(
+    kind: CollectiveKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_collectives, "_LONGEST_HOLD_S", LONG_S)
+    timeout = datetime.timedelta(seconds=LONG_S)
+    group = ProcessGroupGloo(HashStore(), 0, 1, timeout)
+    buffer = torch.zeros(reducible_bytes(4096), dtype=torch.uint8)
+    started = PacedCollectives(DeviceTime()).start(
+        Collective(0, (0,), 4096, 1000, kind), group, buffer
+    )
+    begun_s = time.monotonic()
+    started.wait()
+    assert time.monotonic() < begun_s + LONG_S / 2

@@ -1,6 +1,8 @@
 """Stages that ranks share in the host's memory: forwards and backwards on different ranks."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,10 @@ from synth.errors import RunFailure, SynthError
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.optimizer import OptimizerSpec
+from synth.runtime.execution.stage.shared_host import SharedHost
+from synth.runtime.execution.weights.keeping import check_head_stays
+from synth.schedule import Placement
+from synth.schedule.ops import Value, ValueKind
 from tests.runtime.rank_threads import RankThreads, group_here
 from tests.runtime.replaying import build_batch, build_stages
 
@@ -192,6 +198,44 @@ def refused(rank: int, size: int) -> str:
 def test_backwards_on_other_ranks_need_recomputation() -> None:
     said = RankThreads().run(refused, 2)
     assert any("list an R before each of these backwards" in each for each in said)
+
+
+def test_a_head_whose_backward_is_elsewhere_is_refused() -> None:
+    made = generate("roundpipe:1", 2, 2)
+    ranks = made.placement.ranks[0]
+    backwards = (*ranks[:-1], 1 - ranks[-1])
+    placement = Placement(made.placement.ranks, (backwards,))
+    with pytest.raises(SynthError, match="computes the loss"):
+        check_head_stays(placement)
+
+
+def shared_host() -> SharedHost:
+    group = group_here()
+    assert group is not None
+    return SharedHost.among(group, [Value(ValueKind.ACT, 0, 0, 0)], 60.0)
+
+
+def open_files(rank: int, size: int) -> tuple[int, int, list[int]]:
+    """Files that blocks keep open, names that are left, and sizes of a value step by step."""
+    host = shared_host()
+    before = len(os.listdir("/proc/self/fd"))
+    blocks = [host.block(f"of-{rank}-{n}", 100) for n in range(50)]
+    blocks[0][7] = 1
+    sizes = [
+        [len(part) for part in host.parts(Value(ValueKind.ACT, 0, 0, 0), (3, bytes_))]
+        for bytes_ in (4, 9, 2)
+    ]
+    host.forget_names()
+    names = [
+        path for path in Path(f"{host._prefix}x").parent.iterdir() if host._prefix in str(path)
+    ]
+    assert int(blocks[0].sum()) == 1 and len(host._blocks) == 1
+    return len(os.listdir("/proc/self/fd")) - before, len(names), [sum(each) for each in sizes]
+
+
+def test_blocks_keep_no_file_open_and_grow_with_what_they_hold() -> None:
+    ((files, names, sizes),) = RankThreads().run(open_files, 1)
+    assert (files, names, sizes) == (0, 0, [7, 12, 5])
 
 
 def test_the_rank_that_rebuilds_draws_the_random_numbers_of_the_forward() -> None:
