@@ -8,7 +8,7 @@ the ranks of each stage; all of them run the same file, one row per rank of a pi
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from synth.errors import SynthError
@@ -58,7 +58,9 @@ def _check(schedule: Schedule) -> None:
     homes = tuple(zip(*copies, strict=True))
     first = {op.microbatch for op in schedule.programs[0] if op.kind in _LETTERS}
     is_numbered = first == set(range(schedule.num_micro_batches // len(copies)))
-    fits = is_gathered and is_numbered and copies == rows
+    orders = [[(op.kind, op.stage) for op in program] for program in schedule.programs]
+    is_alike = orders == orders[:num_ranks] * len(copies)
+    fits = is_gathered and is_numbered and is_alike and copies == rows
     if flow is None or not fits or flow.homes != homes:
         raise SynthError(
             f"the schedule {schedule.name!r} passes weights in a way that PyTorch's runtime does "
@@ -107,19 +109,22 @@ def _with_transfers(rows: Sequence[Sequence[_Action]], ranks: Sequence[int]) -> 
     """
     left = [list(reversed(row)) for row in rows]
     made: list[list[_Action]] = [[] for _ in rows]
+    known: list[set[_Action]] = [set() for _ in rows]
     while any(left):
         progress = False
         for rank, open_actions in enumerate(left):
-            if not open_actions or not _is_ready(open_actions[-1], made[rank], ranks):
+            if not open_actions or not _is_ready(open_actions[-1], known[rank], ranks):
                 continue
             action, progress = open_actions.pop(), True
             made[rank].append(action)
+            known[rank].add(action)
             target = _target(action, len(ranks))
             if target is not None and ranks[target] != rank:
                 flow = "F" if action.kind == "F" else "B"
                 made[rank].append(action._replace(kind=f"SEND_{flow}"))
                 received = _Action(target, f"RECV_{flow}", action.microbatch)
                 made[ranks[target]].append(received)
+                known[ranks[target]].add(received)
         assert progress, "a verified schedule has no cycle"
     return made
 
@@ -132,7 +137,7 @@ def _target(action: _Action, num_stages: int) -> int | None:
     return stage if 0 <= stage < num_stages else None
 
 
-def _is_ready(action: _Action, done: Sequence[_Action], ranks: Sequence[int]) -> bool:
+def _is_ready(action: _Action, done: Set[_Action], ranks: Sequence[int]) -> bool:
     """True if the input of an op is on its rank or on its way there."""
     before = {"F": action.stage - 1, "I": action.stage + 1, "B": action.stage + 1}
     source = before.get(action.kind, -1)
