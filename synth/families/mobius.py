@@ -36,13 +36,15 @@ def make(setting: Setting) -> Programs:
     """Breadth-first order, with a visit for each run of a stage's ops.
 
     Raises:
-        SynthError: the profile has no link to the host.
+        SynthError: the profile has no link to the host, or there is one micro-batch.
     """
     if setting.costs.links.host is None:
         raise SynthError(
             "mobius needs a link to the host's memory, and the profile has none; add "
             '`"host": {"latency_us": …, "bandwidth_bytes_per_s": …}` to its links'
         )
+    if setting.num_micro_batches < 2:
+        raise SynthError("mobius needs at least 2 micro-batches, given 1")
     return [
         list(with_visits(_reducing(setting, list(program)), setting.count("ahead")))
         for program in breadth_first.make(_unblocked(setting))

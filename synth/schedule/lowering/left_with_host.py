@@ -28,7 +28,7 @@ def left_with_host(arrays: OpArrays, required: RequiredTransfers) -> RequiredTra
     """
     is_forward = arrays.kind == KIND_CODES[OpKind.F]
     waits = is_forward[required.made] & ~is_forward[required.read]
-    if not waits.any():
+    if arrays.schedule.placement.backward_ranks is None or not waits.any():
         return required
     direct, found = (
         RequiredTransfers(*(field[chosen] for field in required)) for chosen in (~waits, waits)

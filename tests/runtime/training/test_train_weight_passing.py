@@ -18,6 +18,7 @@ from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.weight_flow import Route
 from synth.workload import Workload
 from tests.tied_model import TIED
 
@@ -55,6 +56,18 @@ def plan_of(
     return Plan.of(profile, tuple(sizes), schedule, recomputed_layers=recomputed_layers)
 
 
+def late_bytes(plan: Plan) -> int:
+    """The bytes by which collectives over gloo may peak above the plan on a busy machine.
+
+    A thread of gloo's may hold a buffer for as long as it does not get the processor.
+    """
+    weights = plan.schedule().weights
+    if weights is None or weights.weights != Route.GATHER:
+        return 0
+    buffers = (max(one.parameter_bytes, one.gradient_bytes) for one in plan.costs.stages)
+    return 2 * (max(buffers) + UNCOUNTED_BYTES)
+
+
 def train(rank: int, world_size: int, plan: str, options: TrainOptions) -> RankResult:
     loaded = Plan.from_json(plan)
     world = World(rank, world_size, CPU, "gloo", "here", 2)
@@ -85,7 +98,7 @@ def test_memory_is_that_of_the_plan(
     plan = plan_of(profile, name)
     for rank, result in enumerate(run(pool, plan, options)):
         predicted = plan.claim.peak_bytes[rank]
-        assert 0.9 * predicted < result.peak_bytes <= predicted + UNCOUNTED_BYTES
+        assert 0.9 * predicted < result.peak_bytes <= predicted + UNCOUNTED_BYTES + late_bytes(plan)
 
 
 @pytest.mark.parametrize("name", ["weipipe", "zero:1", "mobius:2"])
@@ -96,7 +109,7 @@ def test_recomputed_layers_hold_no_weights_between_their_forward_and_their_backw
     plan = plan_of(profile, name, recomputed_layers=(1, 2))
     for rank, result in enumerate(run(pool, plan, options)):
         assert result.losses == pytest.approx(expected, rel=1e-5)
-        assert result.peak_bytes <= plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES
+        assert result.peak_bytes <= plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES + late_bytes(plan)
 
 
 def saving(options: TrainOptions, folder: Path, steps: int, **more: Any) -> TrainOptions:
@@ -173,7 +186,7 @@ def test_narrow_weights_have_wide_gradients_and_master_copies_at_home(
     plan = plan_of(narrow, name)
     for rank, result in enumerate(run(pool, plan, options)):
         assert result.losses == pytest.approx(expected, rel=1e-3)
-        limit = plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES
+        limit = plan.claim.peak_bytes[rank] + UNCOUNTED_BYTES + late_bytes(plan)
         assert result.peak_bytes <= limit
 
 

@@ -126,6 +126,8 @@ ADMITS: dict[str, Callable[[int, int], bool]] = {
     "weipipe:wzb1": lambda p, m: p % 2 == 0,
     "zero": lambda p, m: m % p == 0,
     "tawpipe": lambda p, m: p % 2 == m % p == 0,
+    "mobius": lambda p, m: m >= 2,
+    "roundpipe": lambda p, m: p >= 2 and m % p == 0,
     "2bw": lambda p, m: m >= p,
     "paci": lambda p, m: m >= p - 1,
     "wpipe": lambda p, m: m >= 2 * p,
