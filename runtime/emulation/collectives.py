@@ -87,7 +87,7 @@ class PacedCollectives:
         words = buffer[: len(buffer) // _INT64_BYTES * _INT64_BYTES].view(torch.int64)
         if collective.kind != CollectiveKind.ALL_REDUCE:
             words = words[: max(len(words) // 2, STAMP_BYTES // _INT64_BYTES)]
-        # No view of `words`: as long as one is referred to, gloo seems to hold the buffer.
+        # No view of `words`: `ShareCollective` waits until nothing but itself refers to them.
         stamp = buffer[:STAMP_BYTES].view(torch.int64)
         stamp.numpy()[:] = self._device.now_ns(), self._device.late_ns
         work = ShareCollective(group.allreduce([words], self._latest), words)

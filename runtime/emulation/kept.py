@@ -1,4 +1,4 @@
-"""What a simulated device keeps of stages whose weights travel: buffers of the real sizes.
+"""Stages with weight passing on a simulated device: buffers of the real sizes.
 
     homes      rank          weights          gradients
     one        home          allocated        counted
@@ -138,7 +138,7 @@ class EmulatedKept:
 def keep_emulated(
     lowered: Lowered, group: Group, collectives: PacedCollectives
 ) -> dict[int, EmulatedKept] | None:
-    """What a rank keeps of its stages, by number; every rank calls this at the same time.
+    """Keep the stages of a rank, by number; every rank calls this at the same time.
 
     Returns:
         None if weights stay where they are.

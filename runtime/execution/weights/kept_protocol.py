@@ -1,4 +1,4 @@
-"""The interface between the executor and what a rank keeps of a stage whose weights travel."""
+"""The interfaces through which the executor uses stages with weight passing."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -59,7 +59,7 @@ class WeightsProtocol(Protocol):
 
 
 class KeptProtocol(Protocol):
-    """What the executor needs of a `KeptStage`."""
+    """The part of a `KeptStage` that the executor uses."""
 
     @property
     def weights(self) -> WeightsProtocol:

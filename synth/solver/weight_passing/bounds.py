@@ -96,7 +96,7 @@ def _gathered(travel: WeightPassingProblem, sharded: Sharded) -> int:
     last_us = min(map(sum, zip(scatters_us, steps_us, strict=True)))
     gates_us, backwards = list(accumulate(gathers_us)), backwards_of(travel, sharded)
     rank_us = work_us(travel, gates_us, backwards) + max(last_us, sum(steps_us))
-    # Before the last W of any stage there are all forwards; behind it, a scatter of each stage.
+    # Before the last W of any stage there are all forwards; after it, a scatter of each stage.
     first_us = forwards_us(travel, gates_us, travel.rounds)
     first_us += travel.rounds * first_gradient_us(backwards)
     headrooms = travel.headrooms(sharded)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 class Span(NamedTuple):
     """The ops, from `first` to `last`, during which a buffer is held.
 
-    A buffer that is sent at last is freed behind the receives that are posted before the next op.
+    If `is_sent`, the buffer is sent after its last op, and freed once the receives for the next op
+    have been posted. So it also counts while that op waits for its inputs.
     """
 
     first: int

@@ -82,10 +82,10 @@ def work_us(
 
 def forwards_us(travel: WeightPassingProblem, gates_us: Sequence[int], rounds: int) -> int:
     """The earliest end of the forwards of a rank's first micro-batches."""
-    behind_us, found_us = 0, 0
+    later_us, found_us = 0, 0
     for stage, gate_us in reversed([*zip(travel.stages, gates_us, strict=True)]):
-        behind_us += rounds * stage.duration_us[F]
-        found_us = max(found_us, gate_us + behind_us)
+        later_us += rounds * stage.duration_us[F]
+        found_us = max(found_us, gate_us + later_us)
     return found_us
 
 
