@@ -76,3 +76,17 @@ def _same(schedule: Schedule, stage: nn.Module, wanted: list[Tensor]) -> bool:
     if len(schedule.placement.ranks) == 1:
         return all(map(torch.equal, found, wanted))
     return all(map(partial(torch.allclose, rtol=1e-5, atol=1e-6), found, wanted))
+
+
+class FailingLinear(nn.Linear):
+    """A layer that fails once it has run a number of times."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__(4, 4)
+        self.left = left
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError("the rank that fails")
+        return super().forward(x)

@@ -18,7 +18,7 @@ from synth.runtime.execution.weights.keeping import check_head_stays
 from synth.schedule import Placement
 from synth.schedule.ops import Value, ValueKind
 from tests.runtime.rank_threads import RankThreads, group_here
-from tests.runtime.replaying import build_batch, build_stages
+from tests.runtime.replaying import FailingLinear, build_batch, build_stages
 
 CPU = torch.device("cpu")
 STEPS, RATE = 3, 0.05
@@ -120,27 +120,13 @@ def test_training_is_that_of_one_process_bit_for_bit(
             assert all(map(torch.equal, parameters, wanted.parameters[number]))
 
 
-class _Failing(nn.Linear):
-    """A layer that fails once it has run a number of times."""
-
-    def __init__(self, left: int) -> None:
-        super().__init__(4, 4)
-        self.left = left
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.left -= 1
-        if self.left < 0:
-            raise ValueError("the rank that fails")
-        return super().forward(x)
-
-
 def failing(rank: int, size: int) -> str:
     """The error of the second step, in which a stage fails on rank 1."""
     from synth.runtime.pipeline import Pipeline
 
     schedule = generate("roundpipe:2", size, size)
     mine = {
-        stage: _Failing(3 if (rank, stage) == (1, 3) else 99)
+        stage: FailingLinear(3 if (rank, stage) == (1, 3) else 99)
         for stage, _ in schedule.placement.held[rank]
     }
     pipeline = Pipeline(schedule, mine, group=group_here(), loss=nn.functional.mse_loss)

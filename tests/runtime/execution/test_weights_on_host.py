@@ -18,7 +18,7 @@ from synth.schedule.ops import Op
 from synth.schedule.verify import verify
 from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
-from tests.runtime.replaying import build_batch, build_stages, plain_autograd
+from tests.runtime.replaying import FailingLinear, build_batch, build_stages, plain_autograd
 
 CPU = torch.device("cpu")
 STEPS, RATE = 4, 0.05
@@ -210,25 +210,11 @@ def test_evaluation_reads_the_weights_of_the_host(warm_up: bool) -> None:
     assert before != pytest.approx(zeroed) and zeroed == pytest.approx(float(x.square().mean()))
 
 
-class _Failing(nn.Linear):
-    """A layer that fails once it has run a number of times."""
-
-    def __init__(self, left: int) -> None:
-        super().__init__(4, 4)
-        self.left = left
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.left -= 1
-        if self.left < 0:
-            raise ValueError("the rank that fails")
-        return super().forward(x)
-
-
 def failing(rank: int, size: int) -> str:
     """The error of the second step, in which stage 3 fails on rank 1."""
     from synth.runtime.pipeline import Pipeline
 
-    mine = {rank: nn.Linear(4, 4), rank + size: _Failing(6 if rank == 1 else 99)}
+    mine = {rank: nn.Linear(4, 4), rank + size: FailingLinear(6 if rank == 1 else 99)}
     schedule = generate("mobius:2", size, 4)
     pipeline = Pipeline(schedule, mine, group=group_here(), loss=nn.functional.mse_loss)
     batch = pipeline.split(torch.ones(4, 4), targets=torch.ones(4, 4))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from synth.costs import HOST, Costs, uniform_costs
+from synth.costs import HOST, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.links import Link, Links
@@ -20,35 +20,16 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Route, WeightFlow
 from synth.solver.problem import Problem
+from tests.synth.host_costs import BW_US, F_US, GRADIENTS, SAVED, WEIGHTS, host_costs
 from tests.synth.replayed_programs import check_start_times
 
 F, R, BW, U, A = OpKind.F, OpKind.R, OpKind.BW, OpKind.UNSHARD, OpKind.REDUCE_GRAD
-F_US, BW_US = 10, 20
-WEIGHTS, GRADIENTS, SAVED = 100, 60, 500
-
-
-def costs_of(num_stages: int, output_bytes: int = 0, *, rate: float | None = None) -> Costs:
-    """Equal stages with BW = 2F, without STEP; `rate` is that of the host's links in bytes/µs."""
-    made = uniform_costs(
-        num_stages,
-        forward_us=F_US,
-        backward_input_us=BW_US // 2,
-        backward_weight_us=BW_US // 2,
-        saved_bytes=SAVED,
-        output_bytes=output_bytes,
-        parameter_bytes=WEIGHTS,
-        gradient_bytes=GRADIENTS,
-        static_bytes=4 * WEIGHTS + GRADIENTS,
-        links=Links(host=Link(bandwidth_bytes_per_s=None if rate is None else rate * 1e6)),
-    )
-    times = {**made.stages[0].duration_us, OpKind.STEP: 0}
-    return made.replace(stages=tuple(each.replace(duration_us=times) for each in made.stages))
 
 
 def judged(
     p: int, v: int, m: int, output_bytes: int = 0, rate: float | None = None
 ) -> tuple[Lowered, Timeline]:
-    costs = costs_of(p * v, output_bytes, rate=rate)
+    costs = host_costs(p * v, output_bytes, rate=rate)
     return verify(generate(f"roundpipe:{v}", p, m, costs=costs), costs)
 
 
@@ -219,7 +200,7 @@ def halves(*kinds: OpKind) -> Schedule:
 def test_a_backward_reads_from_the_host_what_its_forward_made_elsewhere(
     kinds: tuple[OpKind, ...], left: dict[ValueKind, int]
 ) -> None:
-    lowered, _ = verify(halves(*kinds), costs_of(2, 7, rate=1))
+    lowered, _ = verify(halves(*kinds), host_costs(2, 7, rate=1))
     check_start_times(lowered)
     for ends in ((0, HOST), (HOST, 1)):
         found = {t.value: t.num_bytes for t in lowered.transfers if t[1:3] == ends}
@@ -230,7 +211,7 @@ def test_a_backward_reads_from_the_host_what_its_forward_made_elsewhere(
 
 
 def test_forwards_and_backwards_stand_on_their_own_ranks() -> None:
-    costs, made = costs_of(2, 7), halves(R, BW)
+    costs, made = host_costs(2, 7), halves(R, BW)
     forwards, backwards = made.programs
     with pytest.raises(ScheduleError, match=r"rank 0, op 6 \(R1.0\): forwards of stage 1 run on r"):
         verify(replace(made, programs=((*forwards, Op(R, 1)), backwards)), costs)
@@ -243,7 +224,7 @@ def test_forwards_and_backwards_stand_on_their_own_ranks() -> None:
 
 
 def test_what_roundpipe_does_not_admit_is_refused() -> None:
-    costs = costs_of(4)
+    costs = host_costs(4)
     for p, m in ((2, 3), (1, 4)):
         with pytest.raises(SynthError, match="at least 2 ranks and a multiple of their number"):
             generate(f"roundpipe:{4 // p}", p, m, costs=costs)
@@ -254,6 +235,6 @@ def test_what_roundpipe_does_not_admit_is_refused() -> None:
 
 
 def test_schedules_that_differ_in_ranks_of_backwards_have_other_fingerprints() -> None:
-    made = generate("roundpipe:2", 2, 2, costs=costs_of(4))
+    made = generate("roundpipe:2", 2, 2, costs=host_costs(4))
     other = replace(made, placement=Placement(made.placement.ranks))
     assert schedule_fingerprint(made) != schedule_fingerprint(other)

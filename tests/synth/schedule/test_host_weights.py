@@ -1,13 +1,14 @@
 """Weights at home in the host's memory: peaks, bytes and times in closed form, and refusals."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from synth.costs import HOST, Costs, uniform_costs
+from synth.costs import HOST
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links
+from synth.links import Links
 from synth.op_kinds import OpKind
 from synth.schedule.files.weight_records import Weights
 from synth.schedule.lowering.lower import Lowered
@@ -17,34 +18,17 @@ from synth.schedule.ops import Op, ValueKind
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Route, WeightFlow
+from tests.synth.host_costs import BW_US, F_US, GRADIENTS, SAVED, WEIGHTS, host_costs
 from tests.synth.replayed_programs import check_start_times
 
-F_US, BW_US, STEP_US = 10, 20, 7
-WEIGHTS, GRADIENTS, SAVED = 100, 60, 500
-
-
-def costs_of(num_stages: int, *, bytes_per_us: float | None = None) -> Costs:
-    """Equal stages, no times between ranks, and a link to the host."""
-    bandwidth = None if bytes_per_us is None else bytes_per_us * 1e6
-    made = uniform_costs(
-        num_stages,
-        forward_us=F_US,
-        backward_input_us=BW_US // 2,
-        backward_weight_us=BW_US // 2,
-        saved_bytes=SAVED,
-        parameter_bytes=WEIGHTS,
-        gradient_bytes=GRADIENTS,
-        static_bytes=4 * WEIGHTS + GRADIENTS,
-        links=Links(host=Link(latency_us=0, bandwidth_bytes_per_s=bandwidth)),
-    )
-    times = {**made.stages[0].duration_us, OpKind.STEP: STEP_US}
-    return made.replace(stages=tuple(each.replace(duration_us=times) for each in made.stages))
+STEP_US = 7
+costs_of = partial(host_costs, step_us=STEP_US)
 
 
 def judged(
     p: int, v: int, m: int, name: str = "mobius", rate: float | None = None
 ) -> tuple[Lowered, Timeline]:
-    costs = costs_of(p * v, bytes_per_us=rate)
+    costs = costs_of(p * v, rate=rate)
     found = verify(generate(f"{name}:{v}", p, m, costs=costs), costs)
     check_start_times(found[0])
     return found
@@ -119,14 +103,14 @@ def test_copies_of_a_stage_share_the_hosts_memory_and_its_step_waits_for_the_sum
     ]
     flow = WeightFlow(((0,),), weights=Route.HOST, gradients=Route.HOST)
     made = Schedule(Placement(((0,), (1,))), 2, tuple(programs), weights=flow)
-    lowered, line = verify(made, costs_of(1, bytes_per_us=1))
+    lowered, line = verify(made, costs_of(1, rate=1))
     check_start_times(lowered)
     assert lowered.ops[0][-1].kind == OpKind.STEP and lowered.ops[1] == programs[1]
     assert line.makespan_us == WEIGHTS + F_US + BW_US + GRADIENTS + STEP_US
 
 
 def test_activations_may_share_the_links_and_come_back_once_their_own_copy_has_left() -> None:
-    costs = costs_of(2, bytes_per_us=2)
+    costs = costs_of(2, rate=2)
     made = generate("mobius:2", 1, 2, costs=costs)
     moved: list[Op] = []
     for op in made.programs[0]:
