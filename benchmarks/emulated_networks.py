@@ -5,7 +5,7 @@
 
 Model, devices and links are those of `weight_passing_model`: a Llama-like model with full
 recomputation, on 10 GbE and on NVLink. Beside 1F1B, which passes activations, there are schedules
-whose weights travel (WeiPipe-Interleave by a ring, ZeRO-3 by collectives) and schedules without a
+with weight passing (WeiPipe-Interleave by a ring, ZeRO-3 by collectives) and schedules without a
 flush (PipeDream, with vertical sync too, and 2BW). All of them are replayed with one process per
 rank on simulated devices, whose ops and links take the times of the model. Sizes are divided, so
 that processes of one machine can pass them on; transfers keep their times.

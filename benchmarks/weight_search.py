@@ -65,7 +65,7 @@ class Row(NamedTuple):
         return 1.0 if self.value_us is None else 1 - self.bound_us / self.value_us
 
 
-def travelling(
+def weight_passing_problem(
     movement: WeightMovement, network_name: str, tokens: int, buffers: int
 ) -> WeightPassingProblem:
     """The problem of a case."""
@@ -86,10 +86,10 @@ def travelling(
 def run(case: tuple[WeightMovement, tuple[str, int], int], seconds: float, seed: int = 0) -> Row:
     """Search a case, and judge the published schedules."""
     movement, (name, tokens), buffers = case
-    travel = travelling(movement, name, tokens, buffers)
-    found = solve_weight_passing(travel, SolveOptions(time_limit_s=seconds, workers=1, seed=seed))
-    best = min(_fitting(travel), default=None)
-    caps = travel.problem.caps_bytes or (0,)
+    passing = weight_passing_problem(movement, name, tokens, buffers)
+    found = solve_weight_passing(passing, SolveOptions(time_limit_s=seconds, workers=1, seed=seed))
+    best = min(_fitting(passing), default=None)
+    caps = passing.problem.caps_bytes or (0,)
     return Row(
         str(movement), name, tokens, buffers, seed, caps[0],
         best and best[1], best and best[0], found.value_us, found.lower_bound_us,
@@ -97,10 +97,10 @@ def run(case: tuple[WeightMovement, tuple[str, int], int], seconds: float, seed:
     )  # fmt: skip
 
 
-def _fitting(travel: WeightPassingProblem) -> Iterator[tuple[int, str]]:
+def _fitting(passing: WeightPassingProblem) -> Iterator[tuple[int, str]]:
     """The times and names of the published schedules that keep the limits."""
-    problem = travel.problem
-    for name, schedule in published(travel):
+    problem = passing.problem
+    for name, schedule in published(passing):
         try:
             yield verify(schedule, problem.costs, problem.caps_bytes)[1].makespan_us, name
         except ScheduleError:

@@ -193,7 +193,7 @@ def test_the_annealer_is_better_where_its_median_is() -> None:
     assert counts == "| 4 small | 20.00 | 100.00 | 1 | 2 |"
 
 
-def test_a_case_of_travelling_weights_has_the_median_of_its_seeds() -> None:
+def test_a_case_of_weight_passing_has_the_median_of_its_seeds() -> None:
     def row(seed: int, value_us: int | None) -> object:
         first = ("ring", "10 GbE", 32_768, 2, seed, 37_300_000_000, "weipipe", 100_000_000)
         return weight_search.Row(*first, value_us, 60_000_000, "", "time limit", 9.0)._asdict()
@@ -206,7 +206,9 @@ def test_a_case_of_travelling_weights_has_the_median_of_its_seeds() -> None:
 
 def test_more_buffers_are_a_larger_limit_and_a_bound_no_higher() -> None:
     for movement, size in ((WeightMovement.RING, 3), (WeightMovement.GATHER, 2)):
-        cases = [weight_search.travelling(movement, "10 GbE", 32_768, n) for n in (1, 2)]
+        cases = [
+            weight_search.weight_passing_problem(movement, "10 GbE", 32_768, n) for n in (1, 2)
+        ]
         caps = [(one.problem.caps_bytes or (0,))[0] for one in cases]
         stage = cases[0].problem.costs.stages[0]
         assert stage.parameter_bytes == stage.gradient_bytes

@@ -1,4 +1,4 @@
-"""Weights that travel beside activations that travel: 1F1B, WeiPipe, ZeRO-3 and FSDP2, in turns.
+"""Passing weights beside passing activations: 1F1B, WeiPipe, ZeRO-3 and FSDP2, in turns.
 
     python -m benchmarks.executor.weights                       # on 2 and 4 ranks
     python -m benchmarks.executor.weights --sizes long --ranks 4

@@ -84,7 +84,7 @@ class EmulatedKept:
         """Make what is kept of a stage.
 
         Args:
-            lowered: a schedule whose weights travel.
+            lowered: a schedule with weight passing.
             stage: its number.
             rank: this one.
             group: of the stage's homes; None: there is only one.

@@ -192,8 +192,8 @@ def check_replayable(lowered: Lowered, options: EmulationOptions) -> None:
     stays = lowered.visits is None and lowered.versions is None
     if options.post_validation and not stays:
         raise SynthError(
-            "steps cannot be validated afterwards where weights travel or are updated between "
-            "ops; leave out --post-validation"
+            "steps cannot be validated afterwards with weight passing or with updates between ops; "
+            "leave out --post-validation"
         )
     if lowered.visits is not None:
         check_activations_stay(lowered)

@@ -1,4 +1,4 @@
-"""The measurements of one rank, as they travel to rank 0 and to the report."""
+"""The measurements of one rank, as they are sent to rank 0 and to the report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -230,7 +230,7 @@ def _explain_restart(order: WorkerOrder, number: int, rank: int) -> None:
 
 
 def dump_results(results: list[RankResult]) -> bytes:
-    """Results travel between processes of one user on one machine, hence pickle."""
+    """Results are sent between processes of one user on one machine, hence pickle."""
     return pickle.dumps(results)
 
 

@@ -10,7 +10,7 @@ from synth.options.keywords import word
 from synth.options.partition import EVEN, is_searched
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
-from synth.options.weights import GATHER, RING, STAY, check_goes_with_weights, read_travelling
+from synth.options.weights import GATHER, RING, STAY, check_goes_with_weights, read_weight_passing
 from synth.profile import Profile
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def read_curve(
     if weights in (RING, GATHER):
         asked = ProblemArguments(profile, micro_batches, partition, objective)
         layout = None if word(placement) == LINEAR else placement
-        candidates = WeightCandidates(read_travelling(weights, layout, ranks, asked))
+        candidates = WeightCandidates(read_weight_passing(weights, layout, ranks, asked))
         choice = read_recompute(recompute, candidates.problem.costs.num_stages)
         return CurveProblem(candidates.problem, choice, False, candidates)
     where = named_placement(placement, ranks)
@@ -77,14 +77,14 @@ def read_curve(
         check_partitions_searchable(problem, choice)
     if weights == STAY:
         return CurveProblem(problem, choice, search_partitions)
-    travelling = read_travelling(weights, None, ranks, asked)
-    if not travelling:
+    weight_passing = read_weight_passing(weights, None, ranks, asked)
+    if not weight_passing:
         raise SynthError(
             f"--weights {weights}: weights can only stay with {micro_batches} micro-batches on "
             f"{ranks} ranks; give a multiple of {ranks}, or leave --weights out"
         )
     staying = (Candidate(placement, problem, choice),)
-    candidates = WeightCandidates(travelling, staying)
+    candidates = WeightCandidates(weight_passing, staying)
     return CurveProblem(candidates.problem, choice, False, candidates)
 
 

@@ -58,8 +58,8 @@ def read_searches(
     """Return the searches: one per placement, and one more with recomputation if asked for.
 
     `auto` is one search, which also chooses recomputation. On named placements nothing recomputes
-    by default. For each of `weights`, ring or gather, there is a search in which they travel, and
-    for each of `versions` one without a flush.
+    by default. For each of `weights`, ring or gather, there is a search with weight passing,
+    and for each of `versions` one without a flush.
 
     Raises:
         SynthError: an unknown placement, or a stage that does not exist on one of them; unknown

@@ -25,7 +25,7 @@ from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
 from synth.options.target import STEADY, is_steady, read_target
 from synth.options.versions import check_goes_with_versions
-from synth.options.weights import AUTO, STAY, read_travelling, with_weights
+from synth.options.weights import AUTO, STAY, read_weight_passing, with_weights
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
@@ -86,7 +86,7 @@ class AskedSolve(NamedTuple):
     request: Request
     candidates: Candidates | None
     target: TimeTarget | None
-    travelling: "tuple[WeightPassingCandidate, ...]" = ()
+    weight_passing: "tuple[WeightPassingCandidate, ...]" = ()
     flush_free: "FlushFreeProblem | None" = None
 
     @property
@@ -98,14 +98,14 @@ class AskedSolve(NamedTuple):
         from synth.plan.choose.candidates import Candidate
         from synth.plan.weight_passing.candidates import WeightCandidates
 
-        if not self.travelling:
+        if not self.weight_passing:
             return None
         request = self.request
         if request.arguments["weights"] != AUTO:
-            return WeightCandidates(self.travelling)
+            return WeightCandidates(self.weight_passing)
         name = request.arguments["placement"]
         return WeightCandidates(
-            self.travelling, (Candidate(name, request.problem, request.recompute),)
+            self.weight_passing, (Candidate(name, request.problem, request.recompute),)
         )
 
     def search(
@@ -115,7 +115,7 @@ class AskedSolve(NamedTuple):
         from synth.plan.choose.race_run import solve_best_of
 
         request = self.request
-        if self.travelling:
+        if self.weight_passing:
             return self.choose_weights(listener, stop).result
         if self.flush_free is not None:
             return self.solve_flush_free(listener, stop)
@@ -149,7 +149,7 @@ class AskedSolve(NamedTuple):
 
         request = self.request
         return solve_choosing_weights(
-            self.travelling,
+            self.weight_passing,
             self.candidates.them if self.candidates is not None else (),
             request.as_run,
             request.partitioning,
@@ -192,9 +192,9 @@ def read_solve(given: SolveArguments) -> AskedSolve:
         and chooses_layers(chosen, len(profile.layers), parse_seconds(given.time_limit)),
         num_pipelines=given.data_parallel,
     )
-    travelling = read_travelling(given.weights, as_given.placement, given.ranks, asked)
-    if travelling and given.weights != AUTO:
-        candidates, problem = None, travelling[0].travel.problem
+    weight_passing = read_weight_passing(given.weights, as_given.placement, given.ranks, asked)
+    if weight_passing and given.weights != AUTO:
+        candidates, problem = None, weight_passing[0].passing.problem
     else:
         candidates, problem = _problem(given, chosen, asked, deadline)
     if problem.partition is None:
@@ -215,7 +215,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     )
     if is_steady(given.target):
         _check_keeps_saved(request)
-    return AskedSolve(request, candidates, target, travelling, _flush_free(given, problem))
+    return AskedSolve(request, candidates, target, weight_passing, _flush_free(given, problem))
 
 
 def _flush_free(given: SolveArguments, problem: "Problem") -> "FlushFreeProblem | None":

@@ -95,7 +95,7 @@ def check_goes_with_weights(
     refuse_beside(f"--weights {weights}", refused, why)
 
 
-def read_travelling(
+def read_weight_passing(
     weights: str, layout: str | None, ranks: int, asked: "ProblemArguments"
 ) -> "tuple[WeightPassingCandidate, ...]":
     """Return the candidates with weight passing; none without it.
@@ -107,9 +107,14 @@ def read_travelling(
         asked: makes the problem of a candidate.
 
     Raises:
-        SynthError: there is none although weights shall travel; with auto they may stay.
+        SynthError: `weights` asks for weight passing, and none is possible; with auto there may be
+            none.
     """
-    from synth.plan.weight_passing.choice import WeightChoice, even_stages, travel_candidates
+    from synth.plan.weight_passing.choice import (
+        WeightChoice,
+        even_stages,
+        weight_passing_candidates,
+    )
 
     movements = WeightChoice(weights).movements
     if not movements:
@@ -125,7 +130,7 @@ def read_travelling(
             return asked.partition
         return ",".join(map(str, even_stages(asked.profile, where.num_stages)))
 
-    found, refusals = travel_candidates(
+    found, refusals = weight_passing_candidates(
         movements,
         None if is_auto else layout,
         ranks,

@@ -22,7 +22,7 @@ from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.planners.planned import Planner, Prediction, planned
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.weight_passing.choice import even_stages, travel_candidates
+from synth.plan.weight_passing.choice import even_stages, weight_passing_candidates
 from synth.plan.weight_passing.choose import solve_choosing_weights
 from synth.schedule.files.claim import Claim
 from synth.schedule.lowering.lower import Lowered
@@ -216,7 +216,7 @@ class _Comparing:
         asked, options = self.question, self.options
         listeners = self._listeners(search.title)
         if search.movement is not None:
-            return self._solve_travelling(search.movement, listeners)
+            return self._solve_weight_passing(search.movement, listeners)
         if search.never_flushes:
             problem = self._problem(Placement.linear(asked.num_ranks))
             flush_free = FlushFreeProblem.parse(search.name, problem)
@@ -238,15 +238,19 @@ class _Comparing:
         tell = None if self._on_found is None else partial(self._on_found, title)
         return lambda problem: tell
 
-    def _solve_travelling(self, movement: WeightMovement, listeners: Listeners) -> Result:
+    def _solve_weight_passing(self, movement: WeightMovement, listeners: Listeners) -> Result:
         """Search with weight passing.
 
         Raises:
-            SynthError: they cannot, with these numbers.
+            SynthError: these numbers of ranks, layers and micro-batches do not admit it.
         """
         asked = self.question
-        found, refusals = travel_candidates(
-            (movement,), None, asked.num_ranks, len(asked.profile.layers), self._travel_problem
+        found, refusals = weight_passing_candidates(
+            (movement,),
+            None,
+            asked.num_ranks,
+            len(asked.profile.layers),
+            self._problem_of_even_stages,
         )
         if not found:
             raise SynthError(next(iter(refusals.values())))
@@ -255,7 +259,7 @@ class _Comparing:
         )
         return chosen.result
 
-    def _travel_problem(self, where: Placement) -> Problem:
+    def _problem_of_even_stages(self, where: Placement) -> Problem:
         sizes = self.question.partition
         if sizes is None or len(sizes) != where.num_stages:
             sizes = even_stages(self.question.profile, where.num_stages)

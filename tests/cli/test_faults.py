@@ -92,7 +92,7 @@ def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
     assert list(tmp_path.glob("torchelastic*")) == []
 
 
-def test_a_rank_that_is_killed_while_weights_travel_ends_the_others_within_seconds(
+def test_a_rank_that_is_killed_in_weight_passing_ends_the_others_within_seconds(
     text: Path, tmp_path: Path
 ) -> None:
     workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)

@@ -81,7 +81,7 @@ def test_a_hint_that_cannot_be_names_those_that_can(synth: Synth, hint: str, wor
     assert "bpipe" not in named
 
 
-def test_a_hint_whose_weights_travel_is_refused(synth: Synth) -> None:
+def test_a_hint_with_weight_passing_is_refused(synth: Synth) -> None:
     asked = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--placement", "replicated")
     ended = synth(*asked, "--hint", "zero:1")
     assert (ended.code, ended.stdout) == (2, "")

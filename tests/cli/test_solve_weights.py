@@ -17,7 +17,7 @@ SOLVE = (
 
 
 @pytest.mark.parametrize(("weights", "route"), [("ring", Route.CHAIN), ("gather", Route.GATHER)])
-def test_a_plan_whose_weights_travel_is_written_shown_and_its_bound_is_proven_again(
+def test_a_plan_with_weight_passing_is_written_shown_and_its_bound_is_proven_again(
     synth: Synth, tmp_path: Path, weights: str, route: Route
 ) -> None:
     path = tmp_path / "plan.json"
@@ -76,7 +76,7 @@ def test_the_least_need_is_shown_without_a_search_and_less_is_refused(synth: Syn
         (("ring", "--ranks", "1"), "needs at least two ranks, given 1"),
     ],
 )
-def test_options_that_do_not_go_with_weights_that_travel_are_refused(
+def test_options_that_do_not_go_with_weight_passing_are_refused(
     synth: Synth, arguments: tuple[str, ...], words: str
 ) -> None:
     ended = synth(*SOLVE, "--weights", *arguments)
@@ -98,7 +98,7 @@ def test_the_least_limit_for_a_target_is_found_with_a_lower_bound(
     assert found["value_us"] <= found["target_us"]
 
 
-def test_a_curve_of_weights_that_travel_names_them_and_is_of_no_other_problem(
+def test_a_curve_with_weight_passing_names_it_and_is_of_no_other_problem(
     synth: Synth, tmp_path: Path
 ) -> None:
     path = tmp_path / "curve.json"
@@ -133,7 +133,7 @@ def test_options_that_do_not_go_with_such_a_curve_are_refused(
     assert ended.code == 2 and words in ended.stderr
 
 
-def test_compare_has_a_row_of_the_solver_with_weights_that_travel(synth: Synth) -> None:
+def test_compare_has_a_row_of_the_solver_with_weight_passing(synth: Synth) -> None:
     problem = ("compare", NAME, "--ranks", "4", "--micro-batches", "4", "--link", "10us,25GB/s")
     only = ("--only", "zero", "--placement", "linear", "--time-limit", "30s", "--gap", "80%")
     ended = synth(*problem, *only, "--weights", "gather", "--format", "json")

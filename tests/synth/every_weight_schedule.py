@@ -75,12 +75,12 @@ def with_all_visits(order: list[Op], stage: int, *, early: bool = False) -> Iter
 
 
 def ring_programs(
-    travel: WeightPassingProblem, rank: int, *, splits: bool = True, early: bool = False
+    passing: WeightPassingProblem, rank: int, *, splits: bool = True, early: bool = False
 ) -> list[list[Op]]:
     """All programs of a rank on a ring."""
-    num_stages, p, flow = len(travel.stages), travel.num_ranks, travel.flow()
+    num_stages, p, flow = len(passing.stages), passing.num_ranks, passing.flow()
     away = [s for s in range(num_stages) if not flow.is_home(s, rank)]
-    mine = list(range(rank, travel.problem.num_micro_batches, p))
+    mine = list(range(rank, passing.problem.num_micro_batches, p))
     found = []
     for order in orders(num_stages, mine, splits=splits):
         programs = [order]
@@ -92,14 +92,14 @@ def ring_programs(
     return found
 
 
-def gather_programs(travel: WeightPassingProblem, *, splits: bool = True) -> list[list[Op]]:
+def gather_programs(passing: WeightPassingProblem, *, splits: bool = True) -> list[list[Op]]:
     """All programs of a rank with all-gathers; rounds stand for micro-batches.
 
     A REDUCE_GRAD may stand anywhere behind a W of its stage, once or after each W.
     """
-    num_stages = len(travel.stages)
+    num_stages = len(passing.stages)
     found = []
-    for order in orders(num_stages, list(range(travel.rounds)), splits=splits):
+    for order in orders(num_stages, list(range(passing.rounds)), splits=splits):
         programs = [order]
         for stage in range(num_stages):
             programs = [more for one in programs for more in _reduced(one, stage)]
@@ -126,16 +126,16 @@ def _reduced(program: list[Op], stage: int) -> Iterator[list[Op]]:
 
 
 def value_us(
-    travel: WeightPassingProblem, programs: list[list[Op]], buffering: Buffering
+    passing: WeightPassingProblem, programs: list[list[Op]], buffering: Buffering
 ) -> int | None:
     """The makespan of programs on all ranks; None: the verifier refuses them."""
-    problem = travel.problem
+    problem = passing.problem
     schedule = Schedule(
         problem.placement,
         problem.num_micro_batches,
         tuple(map(tuple, programs)),
         buffering=buffering,
-        weights=travel.flow(),
+        weights=passing.flow(),
     )
     try:
         return verify(schedule, problem.costs, problem.caps_bytes)[1].makespan_us
@@ -143,9 +143,9 @@ def value_us(
         return None
 
 
-def on_all_ranks(travel: WeightPassingProblem, program: list[Op]) -> list[list[Op]]:
+def on_all_ranks(passing: WeightPassingProblem, program: list[Op]) -> list[list[Op]]:
     """The same program on each rank, of its own micro-batches."""
-    p = travel.num_ranks
+    p = passing.num_ranks
     return [
         [
             op._replace(replica=r, microbatch=op.microbatch * p + r)
@@ -157,16 +157,16 @@ def on_all_ranks(travel: WeightPassingProblem, program: list[Op]) -> list[list[O
     ]
 
 
-def least_us(travel: WeightPassingProblem, *, splits: bool = True) -> int | None:
+def least_us(passing: WeightPassingProblem, *, splits: bool = True) -> int | None:
     """The least makespan of all schedules; None: none keeps the limits.
 
     With all-gathers all ranks run one program (`test_no_pair_of_programs_beats_one_for_all_ranks`).
     """
-    if travel.movement == WeightMovement.GATHER:
-        candidates = [on_all_ranks(travel, one) for one in gather_programs(travel, splits=splits)]
+    if passing.movement == WeightMovement.GATHER:
+        candidates = [on_all_ranks(passing, one) for one in gather_programs(passing, splits=splits)]
     else:
-        ranks = range(travel.num_ranks)
-        every = (ring_programs(travel, rank, splits=splits) for rank in ranks)
+        ranks = range(passing.num_ranks)
+        every = (ring_programs(passing, rank, splits=splits) for rank in ranks)
         candidates = [list(programs) for programs in product(*every)]
-    values = (value_us(travel, each, buffering) for each in candidates for buffering in BUFFERINGS)
+    values = (value_us(passing, each, buffering) for each in candidates for buffering in BUFFERINGS)
     return min((us for us in values if us is not None), default=None)

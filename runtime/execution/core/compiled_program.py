@@ -83,7 +83,7 @@ class CompiledProgram:
             channels: opened for the lowered schedule's transfers.
             device: the device of all tensors.
             clock: records the times of ops.
-            kept: what this rank keeps of its stages, by number, if weights travel.
+            kept: what this rank keeps of its stages, by number, with weight passing.
             order: among the threads that send weights; None: that of the device.
             reducer: adds up the gradients that several ranks hold; None: no stage has copies.
             data_parallel: averages gradients over pipelines side by side; None: there is one.
@@ -92,12 +92,12 @@ class CompiledProgram:
             progress: updated before each instruction, for a post-mortem.
 
         Raises:
-            SynthError: weights travel, and `kept` is missing; or backwards are to read newer
-                weights than their forwards kept.
+            SynthError: the schedule passes weights, and `kept` is missing; or backwards are to
+                read newer weights than their forwards kept.
         """
         if lowered.visits is not None and kept is None:
             raise SynthError(
-                "weights travel in this schedule, and nothing says what this rank keeps of its "
+                "this schedule passes weights, and nothing says what this rank keeps of its "
                 "stages; give it, or run a schedule whose weights stay"
             )
         self.lowered, self.rank, self.channels = lowered, rank, channels
@@ -112,9 +112,9 @@ class CompiledProgram:
         self._moves = OffloadOps(ops, stages, self._slots, self._table)
         rebuilt = {op[1:] for each in lowered.ops for op in each if op.kind == OpKind.R}
         self._ops = StageOps(ops, stages, self._moves, self._slots, self._table, device, rebuilt)
-        self._travel: WeightPassing | None = None
+        self._weight_passing: WeightPassing | None = None
         if lowered.visits is not None and kept is not None:
-            self._travel = WeightPassing(
+            self._weight_passing = WeightPassing(
                 lowered,
                 rank,
                 stages,
@@ -130,13 +130,13 @@ class CompiledProgram:
         if lowered.versions is not None:
             self.versions = VersionedWeights(lowered, rank, stages, self._slots, self._table)
         self._transfers = RankTransfers(
-            channels, self._moves, self._travel, self._slots, self._table, device
+            channels, self._moves, self._weight_passing, self._slots, self._table, device
         )
         self.updates = Updates(
             ops,
             stages,
             self._table,
-            travel=self._travel,
+            weight_passing=self._weight_passing,
             reducer=reducer,
             data_parallel=data_parallel,
             on_gradients=on_gradients,
@@ -145,9 +145,11 @@ class CompiledProgram:
         self._actions = [self._compile(i) for i in self._program]
         self._frees = [self._freed(i) for i in self._program]
         self._all = range(len(self._program))
-        # Sums that travel reach their home by the program of each step, updating or not.
+        # Sums of gradients are passed to their home in the program of each step, updating or not.
         self._without_update = [
-            i for i in self._all if self._travel is not None or not _is_of_update(self._program[i])
+            i
+            for i in self._all
+            if self._weight_passing is not None or not _is_of_update(self._program[i])
         ]
 
     @property
@@ -172,8 +174,8 @@ class CompiledProgram:
         terms.begin(holds_last=self.holds_last)
         self._ops.loss.zero_()
         self._clock.begin()
-        if self._travel is not None:
-            self._travel.begin()
+        if self._weight_passing is not None:
+            self._weight_passing.begin()
 
     def run(self, places: Iterable[int]) -> None:
         """Run the instructions at some places of the program, in this order.
@@ -215,8 +217,8 @@ class CompiledProgram:
 
     def end(self) -> None:
         """End an iteration whose instructions have all run."""
-        if self._travel is not None:
-            self._travel.end()
+        if self._weight_passing is not None:
+            self._weight_passing.end()
 
     def undo(self, half_open: HalfOpenTransfers) -> None:
         """Undo the ops that ran before the validation point, as all other ranks do.
@@ -235,8 +237,8 @@ class CompiledProgram:
     def forget(self) -> None:
         """Drop everything of a step that failed."""
         self._table.clear()
-        if self._travel is not None:
-            self._travel.forget()
+        if self._weight_passing is not None:
+            self._weight_passing.forget()
         if self.versions is not None:
             self.versions.forget()
         for stage in self._stages.values():
@@ -262,8 +264,8 @@ class CompiledProgram:
 
     def _compile_collective(self, instruction: Instruction) -> Callable[[], None]:
         collective, starts = instruction.collected, instruction.action == Action.COLLECT
-        if self._travel is not None:
-            collectives = self._travel.collectives
+        if self._weight_passing is not None:
+            collectives = self._weight_passing.collectives
             run = collectives.start if starts else collectives.end_reduction
             return partial(run, collective)
         if self._reducer is None:
@@ -290,9 +292,9 @@ class CompiledProgram:
         }
         # Ops of visits compute nothing: they begin and end transfers, collectives and frees.
         work = _nothing if op.kind in VISITS else handlers[op.kind](op)
-        if self._travel is not None:
-            arrivals += self._travel.arrivals(op)
-            work = self._travel.running(op, work)
+        if self._weight_passing is not None:
+            arrivals += self._weight_passing.arrivals(op)
+            work = self._weight_passing.running(op, work)
         if self.versions is not None:
             work = self.versions.running(op, work)
         run = partial(self._compute, op, arrivals, work)

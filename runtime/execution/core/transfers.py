@@ -27,7 +27,7 @@ class RankTransfers:
         self,
         channels: Channels,
         moves: OffloadOps,
-        travel: WeightPassing | None,
+        weight_passing: WeightPassing | None,
         slots: Slots,
         table: StepTable,
         device: torch.device,
@@ -37,12 +37,13 @@ class RankTransfers:
         Args:
             channels: opened for the schedule's transfers.
             moves: knows the shapes of saved activations that move.
-            travel: sends and receives weights and accumulated gradients; None: weights stay.
+            weight_passing: sends and receives weights and accumulated gradients; None: weights
+                stay.
             slots: the slots of the table's values.
             table: shared by all steps.
             device: the device of all tensors.
         """
-        self._channels, self._moves, self._travel = channels, moves, travel
+        self._channels, self._moves, self._weight_passing = channels, moves, weight_passing
         self._slots, self._table, self._device = slots, table, device
 
     def compile(self, instruction: Instruction) -> Callable[[], None]:
@@ -76,8 +77,8 @@ class RankTransfers:
     def _buffers(self, transfer: Transfer) -> Tensors:
         """Empty tensors of a transfer's shapes."""
         kind, stage, microbatch, _ = transfer.value
-        if kind in (ValueKind.WEIGHTS, ValueKind.GRAD_SUM) and self._travel is not None:
-            return self._travel.buffers(transfer.value)
+        if kind in (ValueKind.WEIGHTS, ValueKind.GRAD_SUM) and self._weight_passing is not None:
+            return self._weight_passing.buffers(transfer.value)
         if kind == ValueKind.REPLAY_INPUT:
             return (packed_buffer(),)
         if kind in (ValueKind.MOVED_OUT, ValueKind.MOVED_BACK):
@@ -89,13 +90,13 @@ class RankTransfers:
 
     def _receive(self, slot: int, transfer: Transfer) -> None:
         buffers = self._buffers(transfer)
-        receiver = self._channels if self._travel is None else self._travel
+        receiver = self._channels if self._weight_passing is None else self._weight_passing
         self._table.arriving[slot] = receiver.receive(buffers, transfer)
 
     def _send(self, slot: int, number: int, transfer: Transfer) -> None:
         tensors = self._table.values[slot]
-        if self._travel is not None and self._travel.carries(transfer):
-            self._table.leaving[number] = self._travel.send(tensors, transfer)
+        if self._weight_passing is not None and self._weight_passing.carries(transfer):
+            self._table.leaving[number] = self._weight_passing.send(tensors, transfer)
             return
         if tensors is None:
             raise RuntimeError(f"{transfer} is to be sent before it was made")

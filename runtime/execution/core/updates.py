@@ -28,7 +28,7 @@ class Updates:
         stages: Mapping[int, StageProtocol],
         table: StepTable,
         *,
-        travel: WeightPassing | None,
+        weight_passing: WeightPassing | None,
         reducer: Reducer | None,
         data_parallel: DataParallel | None,
         on_gradients: Callable[[int], None] | None,
@@ -40,8 +40,8 @@ class Updates:
             ops: the ops of the rank, in order.
             stages: its stages, by number.
             table: shared by all steps.
-            travel: delivers the accumulated gradients, which are complete at the last STEP; None:
-                weights stay.
+            weight_passing: delivers the accumulated gradients, which are complete at the last
+                STEP; None: weights stay.
             reducer: see `Executor`, as for the next two.
             data_parallel: averages gradients.
             on_gradients: called with a stage's number.
@@ -51,11 +51,11 @@ class Updates:
         """
         self.stepper: Stepper | None = None
         self.wanted = False
-        self._stages, self._table, self._travel = stages, table, travel
+        self._stages, self._table, self._weight_passing = stages, table, weight_passing
         self._reducer, self._data_parallel = reducer, data_parallel
         self._on_gradients, self._at_every_step = on_gradients, at_every_step
-        self._last_backwards = _last_backwards(ops) if travel is None else set()
-        self._updates_at = _updating_steps(ops, at_last=travel is not None)
+        self._last_backwards = _last_backwards(ops) if weight_passing is None else set()
+        self._updates_at = _updating_steps(ops, at_last=weight_passing is not None)
         if at_every_step:
             self._updates_at = {op: (op.stage,) for op in ops if op.kind == OpKind.STEP}
 
@@ -65,8 +65,8 @@ class Updates:
 
     def prepare(self, op: Op) -> None:
         """Complete the gradients that a STEP uses, ahead of it."""
-        if self._travel is not None:
-            self._travel.deliver(op)
+        if self._weight_passing is not None:
+            self._weight_passing.deliver(op)
         if self._at_every_step:
             if self._reducer is not None:
                 self._reducer.finish_update(op.stage)
@@ -96,7 +96,7 @@ class Updates:
         self._table.updating = True
         if self._reducer is not None:
             self._reducer.finish()
-        if self._travel is not None:
+        if self._weight_passing is not None:
             for stage in self._updates_at[step]:
                 self._start_reductions(stage)
         if self._data_parallel is not None:

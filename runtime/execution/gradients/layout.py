@@ -61,7 +61,7 @@ class GradientLayout:
             )
 
     def is_sparse(self, parameter: Tensor) -> bool:
-        """True if the parameter's gradient travels as a sparse tensor."""
+        """True if the parameter's gradient is reduced as a sparse tensor."""
         return id(parameter) in self._sparse
 
     def gradient_of(self, parameter: Tensor) -> Tensor:

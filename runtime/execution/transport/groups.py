@@ -24,7 +24,7 @@ from .rendezvous import Rendezvous
 class Group(RankGroup):
     """A group whose rank r is the process with the global rank `ranks[r]`.
 
-    `private` and `nccl` are made for this pipeline alone. Host memory travels by gloo on any
+    `private` and `nccl` are made for this pipeline alone. Host memory is sent by gloo on any
     backend. `nccl` is None if the backend is another one.
     """
 

@@ -1,4 +1,4 @@
-"""Prepares what a rank keeps of each of its stages, where weights travel."""
+"""Prepares what a rank keeps of each of its stages with weight passing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -159,8 +159,8 @@ def _check(lowered: Lowered, stages: Mapping[int, Stage], layout: GradientLayout
     for number, stage in stages.items():
         if stage.is_wrapped:
             raise SynthError(
-                f"stage {number} is wrapped in DistributedDataParallel or FSDP2, and weights "
-                f"travel in this schedule; give the plain module"
+                f"stage {number} is wrapped in DistributedDataParallel or FSDP2, and this schedule "
+                f"passes weights; give the plain module"
             )
         parameters: list[Tensor] = list(stage.module.parameters())
         layout.check_same_after_forward(parameters)
@@ -168,7 +168,7 @@ def _check(lowered: Lowered, stages: Mapping[int, Stage], layout: GradientLayout
             other = seen.setdefault(id(parameter), number)
             if other != number:
                 raise SynthError(
-                    f"stages {other} and {number} share a parameter, and weights travel in this "
-                    f"schedule; give each stage its own, and name both on each rank: "
+                    f"stages {other} and {number} share a parameter, and this schedule passes "
+                    f"weights; give each stage its own, and name both on each rank: "
                     f"tied={{'name': [first, second]}}"
                 )

@@ -1,4 +1,4 @@
-"""The part of a stage whose weights travel that a rank keeps: all of it, a share, or nothing.
+"""The part of a stage that a rank keeps with weight passing: all of it, a share, or nothing.
 
     homes      rank          parameters between visits   gradients        its STEP updates
     one        home          kept                        kept             all of them

@@ -37,7 +37,7 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
         return
     request, pipelines = asked.request, asked.candidates.them if asked.candidates else ()
     announce_sizes(request)
-    names = [one.name for one in asked.travelling]
+    names = [one.name for one in asked.weight_passing]
     talk(f"weights to try: {'; '.join([*names, *(['as they stay'] if pipelines else [])])}")
     so_far, deadline = BestSoFar(), request.deadline
 
@@ -58,10 +58,10 @@ def _preview(asked: AskedSolve, format: Format) -> None:
     from synth.solver.weight_passing.bounds import least_cap_bytes
 
     rows, found, caps = [], [], asked.request.limit.caps_bytes
-    for name, travel in asked.travelling:
-        need = least_cap_bytes(travel)
+    for name, passing in asked.weight_passing:
+        need = least_cap_bytes(passing)
         fits = caps is None or min(caps) >= need
-        rows.append([name, format_bytes(need), "yes" if fits else "no", sizes(travel.problem)])
+        rows.append([name, format_bytes(need), "yes" if fits else "no", sizes(passing.problem)])
         found.append({"name": name, "needed_bytes": need, "feasible": fits})
     if format == Format.JSON:
         answer_json({"candidates": found})
@@ -77,7 +77,7 @@ def _cut_short(found: "Result | None", asked: AskedSolve) -> "Chosen | None":
 
     if found is None:
         return None
-    candidates = [Candidate(one.name, one.travel.problem) for one in asked.travelling]
+    candidates = [Candidate(one.name, one.passing.problem) for one in asked.weight_passing]
     result = replace(found, lower_bound_us=0, certificate=None, bound_scope=BoundScope.CANDIDATES)
     same = [one.name for one in candidates if one.problem is found.problem]
     name = (same or ["weights that stay"])[0]

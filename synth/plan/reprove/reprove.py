@@ -102,7 +102,7 @@ class _Reproving:
             work_us = self.objective.iterations * max(self.timeline.work_us)
             return self._verdict(work_us, "schedules with the same ops")
         if self.schedule.weights is not None:
-            return self._of_travelling()
+            return self._of_weight_passing()
         versions, steady = self.schedule.versions, self.plan.claim.steady
         if versions is not None and steady is not None:
             return self._verdict(*prove_versions(self.problem, versions, steady))
@@ -121,7 +121,7 @@ class _Reproving:
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
         return self._verdict(reached_us, BoundScope.PARTITION.words, on_trust)
 
-    def _of_travelling(self) -> Reproof:
+    def _of_weight_passing(self) -> Reproof:
         """Prove a bound of schedules with the same kind of weight passing.
 
         Closed forms prove it, or the exact model if the bound rests on that. Data-parallel
@@ -135,13 +135,13 @@ class _Reproving:
         flow = self.schedule.weights
         is_gathered = flow is not None and flow.weights == Route.GATHER
         movement = WeightMovement.GATHER if is_gathered else WeightMovement.RING
-        travel = WeightPassingProblem(self.problem, movement)
-        proven, certificate = prove_weight_passing(travel), self.plan.claim.certificate
+        passing = WeightPassingProblem(self.problem, movement)
+        proven, certificate = prove_weight_passing(passing), self.plan.claim.certificate
         may_rest_on_model = certificate is None or certificate.prover == ProverName.EXACT
-        if may_rest_on_model and proven.bound_us < self.claimed_us and is_small(travel):
+        if may_rest_on_model and proven.bound_us < self.claimed_us and is_small(passing):
             makespan_us, limit_s = self.timeline.makespan_us, self.search.left_s()
-            model = prove_gathers(travel, makespan_us, self.options, limit_s, self.stop.is_set)
-            proven = model.proven(travel)
+            model = prove_gathers(passing, makespan_us, self.options, limit_s, self.stop.is_set)
+            proven = model.proven(passing)
             self.proven_from = proven.certificate.words
             self._take_model(model, proven.bound_us)
         scope = self.plan.claim.bound_holds_for

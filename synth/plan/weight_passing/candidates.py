@@ -25,29 +25,29 @@ class WeightCandidates:
     If there are pipelines, data parallelism is one more candidate, as in a search.
     """
 
-    travelling: tuple[WeightPassingCandidate, ...]
+    weight_passing: tuple[WeightPassingCandidate, ...]
     staying: tuple[Candidate, ...] = ()
 
     @property
     def problem(self) -> Problem:
         """The problem of the first candidate."""
-        return self.travelling[0].travel.problem
+        return self.weight_passing[0].passing.problem
 
     @property
     def is_one(self) -> bool:
         """True if there is no choice."""
-        return len(self.travelling) == 1 and not self.staying
+        return len(self.weight_passing) == 1 and not self.staying
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all candidates."""
-        names = [one.name for one in self.travelling] + [one.name for one in self.staying]
+        names = [one.name for one in self.weight_passing] + [one.name for one in self.staying]
         return (*names, "data-parallel") if self.staying else tuple(names)
 
     @property
     def partitions(self) -> tuple[tuple[int, ...], ...]:
         """The layers of each stage, of all candidates in the order of their names."""
-        problems = [one.travel.problem for one in self.travelling]
+        problems = [one.passing.problem for one in self.weight_passing]
         problems += [one.problem for one in self.staying]
         # Data parallelism has the stages of the first candidate.
         problems += problems[:1] if self.staying else []
@@ -60,17 +60,17 @@ class WeightCandidates:
                 WeightPassingCandidate(
                     name,
                     WeightPassingProblem(
-                        replace(travel.problem, caps_bytes=caps_bytes), travel.movement
+                        replace(passing.problem, caps_bytes=caps_bytes), passing.movement
                     ),
                 )
-                for name, travel in self.travelling
+                for name, passing in self.weight_passing
             ),
             tuple(one.on(replace(one.problem, caps_bytes=caps_bytes)) for one in self.staying),
         )
 
     def problem_of(self, placement: Placement, partition: tuple[int, ...] | None) -> Problem:
         """Return the problem of the candidate with a placement and a partition."""
-        problems = [one.travel.problem for one in self.travelling]
+        problems = [one.passing.problem for one in self.weight_passing]
         problems += [one.problem for one in self.staying]
         return next(
             problem
@@ -93,8 +93,8 @@ class WeightCandidates:
         return min(never for never, _ in pairs), min(kept)
 
     def _limits(self) -> Iterator[tuple[int, int | None]]:
-        for _, travel in self.travelling:
-            yield least_memory.limits_bytes(travel)
+        for _, passing in self.weight_passing:
+            yield least_memory.limits_bytes(passing)
         for one in self.staying:
             yield limits_bytes(one.problem, one.choice)
         copies = data_parallel(self.problem) if self.staying else None
@@ -110,7 +110,7 @@ class WeightCandidates:
     ) -> Chosen:
         """Search all candidates, each in its own partition."""
         return solve_choosing_weights(
-            self.travelling,
+            self.weight_passing,
             self.staying,
             profile,
             Partitioning.GIVEN,

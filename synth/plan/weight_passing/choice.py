@@ -48,10 +48,10 @@ class WeightPassingCandidate(NamedTuple):
     """A named problem with weight passing."""
 
     name: str
-    travel: WeightPassingProblem
+    passing: WeightPassingProblem
 
 
-def travel_candidates(
+def weight_passing_candidates(
     movements: Iterable[WeightMovement],
     layout: str | None,
     num_ranks: int,

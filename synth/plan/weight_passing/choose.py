@@ -27,7 +27,7 @@ Listener = Callable[[Problem], OnImprovement | None]
 
 
 def solve_choosing_weights(
-    travelling: Sequence[WeightPassingCandidate],
+    weight_passing: Sequence[WeightPassingCandidate],
     staying: Sequence[Candidate],
     profile: Profile,
     partitioning: Partitioning,
@@ -38,7 +38,7 @@ def solve_choosing_weights(
     """Search all candidates, and return the best result with a bound that holds for all of them.
 
     Args:
-        travelling: problems with weight passing, at least one.
+        weight_passing: problems with weight passing, at least one.
         staying: placements whose weights stay with their stages; if there are any, data parallelism
             is one more choice.
         profile: the profile of the layers.
@@ -47,7 +47,7 @@ def solve_choosing_weights(
         listener: makes the listener of a problem.
         stop: set it to get the best so far.
     """
-    return _Choosing(travelling, options, listener, stop or threading.Event()).run(
+    return _Choosing(weight_passing, options, listener, stop or threading.Event()).run(
         staying, profile, partitioning
     )
 
@@ -55,7 +55,7 @@ def solve_choosing_weights(
 class _Choosing:
     def __init__(
         self,
-        travelling: Sequence[WeightPassingCandidate],
+        weight_passing: Sequence[WeightPassingCandidate],
         options: SolveOptions,
         listener: Listener,
         stop: threading.Event,
@@ -63,12 +63,12 @@ class _Choosing:
         self.options, self._given_listener, self.stop = options, listener, stop
         self._announced_us: int | None = None
         self.searches = [
-            WeightPassingSearch(one.travel, options, self._listener(one.travel.problem), stop)
-            for one in travelling
+            WeightPassingSearch(one.passing, options, self._listener(one.passing.problem), stop)
+            for one in weight_passing
         ]
         self.trials = [
-            Trial(Candidate(one.name, one.travel.problem), search.state.bound_us)
-            for one, search in zip(travelling, self.searches, strict=True)
+            Trial(Candidate(one.name, one.passing.problem), search.state.bound_us)
+            for one, search in zip(weight_passing, self.searches, strict=True)
         ]
         self.left_s = options.time_limit_s
 

@@ -73,7 +73,9 @@ class Plan(Displayed, FileRecord):
     receive_ahead: StrictCount = 1
     send_behind: StrictCount = 2
     eager: bool = Field(default=True, description="copies are reduced as soon as possible")
-    weights: Weights | None = Field(default=None, description="how weights travel; None: they stay")
+    weights: Weights | None = Field(
+        default=None, description="how weights are passed; None: they stay"
+    )
     versions: Versions | None = Field(
         default=None, description="updates within the plan; None: one, at its end"
     )

@@ -55,8 +55,9 @@ class Effects:
 
     An activation is also *read* by the later ops of a layer that holds it (autograd saved it); the
     costs say which ops these are. Weights are read by every F, B, BW and R. Where they stay with
-    their stage they neither order nor free anything; `visits` has the accesses where they travel or
-    have versions. If there is not `one_update`, it also has the gradients that STEPs read.
+    their stage they neither order nor free anything; `visits` has the accesses where they are
+    passed or have versions. If there is not `one_update`, it also has the gradients that STEPs
+    read.
     """
 
     def __init__(

@@ -80,13 +80,12 @@ def find_transfers(
 ) -> TransferTable:
     """Make one transfer for every value read on a rank that did not make it, and the host's.
 
-    A link serves transfers in the order in which their values were made or, where weights travel
-    over links, in which they are read, as weights are there from the start; of those that one op
-    reads, weights come before a sum of gradients, which has yet to be made. A link from the host
-    serves them in the order in which they are asked for. Links are ordered by
-    the first read from them, program after program; then come the links to and from the host, rank
-    by rank. Receives of a link are posted in its order, so one is posted early if a later one needs
-    it.
+    A link serves transfers in the order in which their values were made or, where weights are sent
+    from rank to rank, in which they are read, as weights are there from the start; of those that
+    one op reads, weights come before a sum of gradients, which has yet to be made. A link from the
+    host serves them in the order in which they are asked for. Links are ordered by the first read
+    from them, program after program; then come the links to and from the host, rank by rank.
+    Receives of a link are posted in its order, so one is posted early if a later one needs it.
     """
     required = _implied_transfers(def_use)
     if not arrays.is_plain:

@@ -9,7 +9,8 @@ started as a file of its own and imports nothing of synth, only CP-SAT's binding
 TAKEN reports that a question has arrived, which distinguishes the death of an idle worker from that
 of one that solves. A FAILURE is an exception of this program.
 
-Models travel as text, the only form that CP-SAT's bindings can read; solutions as binary integers.
+Models are sent as text, the only form that CP-SAT's bindings can read; solutions as binary
+integers.
 The worker leaves SIGINT to its parent, and ends as soon as the parent is gone.
 """
 

@@ -63,7 +63,7 @@ class ScenarioFactors:
             )
             return clipped
 
-        # Kinds that only schedules from elsewhere have are among them. Those of travelling weights
+        # Kinds that only schedules from elsewhere have are among them. Those of weight passing
         # are drawn last: the factors of a plan do not depend on which other kinds there are.
         num_visit_values = len(VALUE_KINDS) - VALUE_KINDS.index(WEIGHTS)
         of_ops = factors(len(KIND_CODES) - len(VISITS) + 1)

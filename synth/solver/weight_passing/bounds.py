@@ -32,43 +32,43 @@ from synth.solver.weight_passing.ring_bounds import ring_bound_us
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
 
-def prove_weight_passing(travel: WeightPassingProblem) -> Proven:
+def prove_weight_passing(passing: WeightPassingProblem) -> Proven:
     """The best of these bounds, in the problem's objective."""
-    fitting = levels_that_may_fit(travel)
+    fitting = levels_that_may_fit(passing)
     if not fitting:
         return NOTHING_PROVEN
-    us = min(level_bound_us(travel, sharded) for sharded in fitting)
-    return Proven.by_closed_forms(travel.problem.objective.value_us(Spans(us, us)))
+    us = min(level_bound_us(passing, sharded) for sharded in fitting)
+    return Proven.by_closed_forms(passing.problem.objective.value_us(Spans(us, us)))
 
 
-def level_bound_us(travel: WeightPassingProblem, sharded: Sharded) -> int:
+def level_bound_us(passing: WeightPassingProblem, sharded: Sharded) -> int:
     """The best of these bounds of the makespan for one kind of state kept by homes alone."""
-    if travel.movement == WeightMovement.RING:
-        return ring_bound_us(travel)
-    return _gathered(travel, sharded)
+    if passing.movement == WeightMovement.RING:
+        return ring_bound_us(passing)
+    return _gathered(passing, sharded)
 
 
-def levels_that_may_fit(travel: WeightPassingProblem) -> list[Sharded]:
+def levels_that_may_fit(passing: WeightPassingProblem) -> list[Sharded]:
     """The kinds of state kept by homes alone with which each rank can hold one micro-batch."""
-    caps = travel.problem.caps_bytes
+    caps = passing.problem.caps_bytes
     return [
         sharded
-        for sharded in travel.levels
-        if caps is None or all(map(int.__ge__, caps, needed_bytes(travel, sharded)))
+        for sharded in passing.levels
+        if caps is None or all(map(int.__ge__, caps, needed_bytes(passing, sharded)))
     ]
 
 
-def needed_bytes(travel: WeightPassingProblem, sharded: Sharded) -> list[int]:
+def needed_bytes(passing: WeightPassingProblem, sharded: Sharded) -> list[int]:
     """The least memory of each rank: what it keeps, and one op of one micro-batch.
 
     W and BW also hold the sum of their stage's gradients, unless gradients are kept whole. A
     backward in two ops needs that in W, where weights and earlier activations may be gone.
     """
-    problem, flow = travel.problem, travel.flow(sharded)
+    problem, flow = passing.problem, passing.flow(sharded)
     found = []
-    for rank in range(travel.num_ranks):
+    for rank in range(passing.num_ranks):
         below = most = 0
-        for number, stage in enumerate(travel.stages):
+        for number, stage in enumerate(passing.stages):
             is_away = sharded == Sharded.WEIGHTS and not flow.keeps_all(number, rank)
             weights = stage.parameter_bytes if is_away else 0
             first = below + stage.rise_bytes[F]
@@ -84,22 +84,24 @@ def needed_bytes(travel: WeightPassingProblem, sharded: Sharded) -> list[int]:
     return found
 
 
-def least_cap_bytes(travel: WeightPassingProblem) -> int:
+def least_cap_bytes(passing: WeightPassingProblem) -> int:
     """The least memory limit for all ranks that closed forms do not exclude."""
-    return min(max(needed_bytes(travel, sharded)) for sharded in travel.levels)
+    return min(max(needed_bytes(passing, sharded)) for sharded in passing.levels)
 
 
-def _gathered(travel: WeightPassingProblem, sharded: Sharded) -> int:
-    stages = range(len(travel.stages))
-    gathers_us = [travel.gather_us(stage) for stage in stages]
-    scatters_us, steps_us = ([of(s) for s in stages] for of in (travel.scatter_us, travel.step_us))
+def _gathered(passing: WeightPassingProblem, sharded: Sharded) -> int:
+    stages = range(len(passing.stages))
+    gathers_us = [passing.gather_us(stage) for stage in stages]
+    scatters_us, steps_us = (
+        [of(s) for s in stages] for of in (passing.scatter_us, passing.step_us)
+    )
     last_us = min(map(sum, zip(scatters_us, steps_us, strict=True)))
-    gates_us, backwards = list(accumulate(gathers_us)), backwards_of(travel, sharded)
-    rank_us = work_us(travel, gates_us, backwards) + max(last_us, sum(steps_us))
+    gates_us, backwards = list(accumulate(gathers_us)), backwards_of(passing, sharded)
+    rank_us = work_us(passing, gates_us, backwards) + max(last_us, sum(steps_us))
     # Before the last W of any stage there are all forwards; after it, a scatter of each stage.
-    first_us = forwards_us(travel, gates_us, travel.rounds)
-    first_us += travel.rounds * first_gradient_us(backwards)
-    headrooms = travel.headrooms(sharded)
+    first_us = forwards_us(passing, gates_us, passing.rounds)
+    first_us += passing.rounds * first_gradient_us(backwards)
+    headrooms = passing.headrooms(sharded)
     headroom = None if headrooms is None or sharded != Sharded.WEIGHTS else min(headrooms)
-    visits_us = least_visits_us(travel, gathers_us, headroom)
+    visits_us = least_visits_us(passing, gathers_us, headroom)
     return max(rank_us, max(first_us, visits_us) + sum(scatters_us) + min(steps_us))

@@ -22,16 +22,16 @@ from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.problem import WeightPassingProblem
 
 
-def on_two_ranks(travel: WeightPassingProblem, sharded: Sharded) -> WeightPassingProblem:
+def on_two_ranks(passing: WeightPassingProblem, sharded: Sharded) -> WeightPassingProblem:
     """Make the problem on two ranks that has the same times, up to the rounding of collectives.
 
     Args:
-        travel: the problem.
+        passing: the problem.
         sharded: the state that homes alone keep.
     """
-    problem, p = travel.problem, travel.num_ranks
+    problem, p = passing.problem, passing.num_ranks
     ring = [(rank, (rank + 1) % p) for rank in range(p)]
-    mean_bytes = sum(stage.parameter_bytes for stage in travel.stages) // len(travel.stages)
+    mean_bytes = sum(stage.parameter_bytes for stage in passing.stages) // len(passing.stages)
     slowest = max(
         (problem.costs.links.between(*ends) for ends in ring),
         key=lambda link: link.transfer_us(mean_bytes // p),
@@ -42,22 +42,22 @@ def on_two_ranks(travel: WeightPassingProblem, sharded: Sharded) -> WeightPassin
         bandwidth_bytes_per_s=bandwidth and bandwidth * p / (2 * (p - 1)),
     )
     stages = tuple(
-        stage.replace(duration_us={**stage.duration_us, OpKind.STEP: 2 * travel.step_us(number)})
-        for number, stage in enumerate(travel.stages)
+        stage.replace(duration_us={**stage.duration_us, OpKind.STEP: 2 * passing.step_us(number)})
+        for number, stage in enumerate(passing.stages)
     )
     costs = problem.costs.replace(stages=stages, links=Links(default=link))
-    where = everywhere(2, len(travel.stages))
+    where = everywhere(2, len(passing.stages))
     small = replace(
-        travel,
+        passing,
         problem=replace(
             problem,
             costs=costs,
             placement=where,
-            num_micro_batches=2 * travel.rounds,
+            num_micro_batches=2 * passing.rounds,
             caps_bytes=None,
         ),
     )
-    headrooms = travel.headrooms(sharded)
+    headrooms = passing.headrooms(sharded)
     if headrooms is None:
         return small
     cap = min(headrooms) + kept_bytes(costs, where, small.flow(sharded), 0)

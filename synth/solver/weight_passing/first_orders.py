@@ -25,20 +25,20 @@ _RING_ORDERS = ("interleaved", "naive", "wzb1", "wzb2")
 _SHARDED = ("zero-3", "zero-2", "zero-1")
 
 
-def published(travel: WeightPassingProblem) -> Iterator[tuple[str, Schedule]]:
+def published(passing: WeightPassingProblem) -> Iterator[tuple[str, Schedule]]:
     """Yield the published schedules of the movement, first with the default prefetch distance."""
-    problem = travel.problem
-    if travel.movement == WeightMovement.RING:
+    problem = passing.problem
+    if passing.movement == WeightMovement.RING:
         named = [f"weipipe:{order}" for order in _RING_ORDERS]
     else:
-        rounds = len(travel.stages) // travel.num_ranks
+        rounds = len(passing.stages) // passing.num_ranks
         named = [f"zero:{rounds},{sharded}" for sharded in _SHARDED]
     for ahead in (1, *WEIGHT_PASSING.other_aheads):
         for name in named:
             try:
                 made = generate(
                     f"{name},ahead={ahead}",
-                    travel.num_ranks,
+                    passing.num_ranks,
                     problem.num_micro_batches,
                     costs=problem.costs,
                     caps_bytes=problem.caps_bytes,
@@ -49,9 +49,9 @@ def published(travel: WeightPassingProblem) -> Iterator[tuple[str, Schedule]]:
                 yield made.name, made
 
 
-def first_orders(travel: WeightPassingProblem) -> dict[ComputeOrder, str]:
+def first_orders(passing: WeightPassingProblem) -> dict[ComputeOrder, str]:
     """The orders of a rank with their names; each occurs once."""
-    num_stages, rounds = len(travel.stages), travel.rounds
+    num_stages, rounds = len(passing.stages), passing.rounds
     found: dict[ComputeOrder, str] = {}
     for size in range(1, rounds + 1):
         name = f"groups of {size}" if size > 1 else "one by one"
@@ -72,9 +72,9 @@ def first_orders(travel: WeightPassingProblem) -> dict[ComputeOrder, str]:
     return found
 
 
-def orders_of_one_by_one(travel: WeightPassingProblem) -> dict[ComputeOrder, str]:
+def orders_of_one_by_one(passing: WeightPassingProblem) -> dict[ComputeOrder, str]:
     """The orders in which a rank finishes a micro-batch before the next one, with their names."""
-    return _of_groups(len(travel.stages), travel.rounds, 1, "one by one")
+    return _of_groups(len(passing.stages), passing.rounds, 1, "one by one")
 
 
 def _of_groups(num_stages: int, rounds: int, size: int, name: str) -> dict[ComputeOrder, str]:

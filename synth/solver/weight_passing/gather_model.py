@@ -32,10 +32,10 @@ UNSHARD, REDUCE = OpKind.UNSHARD, OpKind.REDUCE_GRAD
 _Literals = list[cp_model.IntVar]
 
 
-def num_slots(travel: WeightPassingProblem) -> int:
+def num_slots(passing: WeightPassingProblem) -> int:
     """The number of slots: F, B and W of each micro-batch of a rank, and the STEPs."""
-    num_stages = len(travel.stages)
-    return num_stages * (3 * travel.rounds + 1)
+    num_stages = len(passing.stages)
+    return num_stages * (3 * passing.rounds + 1)
 
 
 class _Collective(NamedTuple):
@@ -53,18 +53,18 @@ class _Collective(NamedTuple):
 class GatherModel:
     """The model of a problem for one kind of sharded state; `cp` minimises the makespan."""
 
-    def __init__(self, travel: WeightPassingProblem, sharded: Sharded, most_us: int) -> None:
+    def __init__(self, passing: WeightPassingProblem, sharded: Sharded, most_us: int) -> None:
         """Make the model.
 
         Args:
-            travel: the problem, with weights that are gathered.
+            passing: the problem, with weights that are gathered.
             sharded: the state that homes alone keep.
             most_us: the longest makespan that counts.
         """
-        self.travel, self.sharded, self.most_us = travel, sharded, most_us
+        self.passing, self.sharded, self.most_us = passing, sharded, most_us
         self.cp = cp_model.CpModel()
-        self.slots = range(num_slots(travel))
-        stages, rounds = range(len(travel.stages)), range(travel.rounds)
+        self.slots = range(num_slots(passing))
+        stages, rounds = range(len(passing.stages)), range(passing.rounds)
         self.stages, self.cells = stages, list(product(stages, rounds))
         ops = [Op(kind, s, g) for kind in (F, B, W, BW) for s, g in self.cells]
         ops += [Op(STEP, s) for s in stages]
@@ -89,8 +89,8 @@ class GatherModel:
 
     def _duration_us(self, op: Op) -> int:
         if op.kind == STEP:
-            return self.travel.step_us(op.stage)
-        return self.travel.stages[op.stage].duration_us[op.kind]
+            return self.passing.step_us(op.stage)
+        return self.passing.stages[op.stage].duration_us[op.kind]
 
     # Slots
 
@@ -118,7 +118,7 @@ class GatherModel:
         return [self.at[Op(W, *cell)][t] + self.at[Op(BW, *cell)][t] for t in self.slots]
 
     def _add_order(self) -> None:
-        for g in range(self.travel.rounds):
+        for g in range(self.passing.rounds):
             chain: list[Sums] = [self.at[Op(F, s, g)] for s in self.stages]
             chain += [self.back((s, g)) for s in reversed(self.stages)]
             for before, after in pairwise(chain):
@@ -128,9 +128,9 @@ class GatherModel:
             for s in self.stages:
                 self._precede(self.adds(cell), self.at[Op(STEP, s)])
         for s, g in self.cells:
-            for later in range(g + 1, self.travel.rounds):
+            for later in range(g + 1, self.passing.rounds):
                 self._precede(self.at[Op(W, s, g)], self.at[Op(W, s, later)], self.split[s, g])
-            if g + 1 < self.travel.rounds:
+            if g + 1 < self.passing.rounds:
                 self._precede(self.at[Op(F, s, g)], self.at[Op(F, s, g + 1)])
                 self._precede(self.back((s, g)), self.back((s, g + 1)))
 
@@ -173,7 +173,7 @@ class GatherModel:
                 for t in self.slots:
                     cp.add(sum_of(opens[: t + 1]) >= reads[t])
             gathers = [
-                self._collective(UNSHARD, s, t, opens[t], self.travel.gather_us(s))
+                self._collective(UNSHARD, s, t, opens[t], self.passing.gather_us(s))
                 for t in self.slots
             ]
             for t in self.slots:
@@ -185,7 +185,7 @@ class GatherModel:
 
     def _hold_weights(self, stage: int, opens: _Literals, reads: _Literals) -> None:
         cp, holds = self.cp, self._literals(f"holds {stage}")
-        num_bytes = self.travel.stages[stage].parameter_bytes
+        num_bytes = self.passing.stages[stage].parameter_bytes
         for t in self.slots:
             cp.add_implication(reads[t], holds[t])
             cp.add_implication(opens[t], holds[t])
@@ -217,7 +217,7 @@ class GatherModel:
                 cp.add(reduces[t] <= before)
                 cp.add(opens[t] + is_step[t] <= 1)
             scatters = [
-                self._collective(REDUCE, s, t, reduces[t], self.travel.scatter_us(s))
+                self._collective(REDUCE, s, t, reduces[t], self.passing.scatter_us(s))
                 for t in self.slots
             ]
             self._await_scatters(s, scatters)
@@ -238,7 +238,7 @@ class GatherModel:
                 wait.only_enforce_if(scatter.is_there, ~beyond)
 
     def _hold_gradients(self, stage: int, opens: _Literals, reduces: _Literals) -> None:
-        cp, num_bytes = self.cp, self.travel.stages[stage].gradient_bytes
+        cp, num_bytes = self.cp, self.passing.stages[stage].gradient_bytes
         for t in self.slots:
             self.held_at[t].append(num_bytes * opens[t])
             if not t:
@@ -285,10 +285,10 @@ class GatherModel:
     # Memory
 
     def _add_memory(self) -> None:
-        headrooms = self.travel.headrooms(self.sharded)
+        headrooms = self.passing.headrooms(self.sharded)
         if headrooms is None:
             return
-        effects = Effects(self.travel.problem.costs, self.travel.rounds)
+        effects = Effects(self.passing.problem.costs, self.passing.rounds)
         alive_at = [list[cp_model.LinearExpr]() for _ in self.slots]
         for value, maker, readers in find_lives(effects, self.cells, self.at, self.split):
             num_bytes = effects.bytes_of(value)

@@ -39,20 +39,20 @@ class GatherProof(NamedTuple):
     is_complete: bool
     spent_s: float
 
-    def proven(self, travel: WeightPassingProblem) -> Proven:
+    def proven(self, passing: WeightPassingProblem) -> Proven:
         """The bound in the problem's objective; every rank begins at 0, so spans are equal."""
-        value_us = travel.problem.objective.value_us(Spans(self.bound_us, self.bound_us))
+        value_us = passing.problem.objective.value_us(Spans(self.bound_us, self.bound_us))
         return Proven(value_us, Certificate(prover=ProverName.EXACT))
 
 
-def is_small(travel: WeightPassingProblem) -> bool:
+def is_small(passing: WeightPassingProblem) -> bool:
     """True if the exact model is likely to be solved."""
-    is_gathered = travel.movement == WeightMovement.GATHER
-    return is_gathered and num_slots(travel) <= WEIGHT_PASSING.most_exact_slots
+    is_gathered = passing.movement == WeightMovement.GATHER
+    return is_gathered and num_slots(passing) <= WEIGHT_PASSING.most_exact_slots
 
 
 def prove_gathers(
-    travel: WeightPassingProblem,
+    passing: WeightPassingProblem,
     best_us: int | None,
     options: SolveOptions,
     limit_s: float,
@@ -61,20 +61,20 @@ def prove_gathers(
     """Look for a schedule below a makespan, or prove that there is none.
 
     Args:
-        travel: the problem, with weights that are gathered.
+        passing: the problem, with weights that are gathered.
         best_us: a makespan that is known; None: none is.
         options: workers, seed, and what the limit counts.
         limit_s: seconds of the clock, or deterministic ones, for all kinds of sharded state.
         should_stop: polled; the search ends soon after it returns True.
     """
-    below_us = _longest_us(travel) + 1 if best_us is None else best_us
+    below_us = _longest_us(passing) + 1 if best_us is None else best_us
     bounds, schedule, spent_s = [], None, 0.0
-    levels = levels_that_may_fit(travel)
+    levels = levels_that_may_fit(passing)
     for index, sharded in enumerate(levels):
-        least_us = level_bound_us(travel, sharded)
+        least_us = level_bound_us(passing, sharded)
         if least_us < below_us and not should_stop():
             part_s = (limit_s - spent_s) / (len(levels) - index)
-            found = solve_level(travel, sharded, below_us - 1, options, part_s, should_stop)
+            found = solve_level(passing, sharded, below_us - 1, options, part_s, should_stop)
             spent_s += found.spent_s
             least_us = max(least_us, min(found.bound_us, below_us))
             if found.schedule is not None:
@@ -101,7 +101,7 @@ class SolvedLevel(NamedTuple):
 
 
 def solve_level(
-    travel: WeightPassingProblem,
+    passing: WeightPassingProblem,
     sharded: Sharded,
     most_us: int,
     options: SolveOptions,
@@ -110,7 +110,7 @@ def solve_level(
 ) -> SolvedLevel:
     """Solve the model of one kind of sharded state, for makespans up to `most_us`."""
     began_s = time.monotonic()
-    model = GatherModel(travel, sharded, most_us)
+    model = GatherModel(passing, sharded, most_us)
     workers = 1 if options.deterministic else options.num_workers
     parameters = quiet(options.seed, workers, repeatable=options.deterministic)
     shortest_s = max(limit_s, CPSAT.shortest_limit_s)
@@ -129,33 +129,33 @@ def solve_level(
     if answer.status not in FOUND:
         return SolvedLevel(bound_us, None, most_us + 1, spent_s)
     program, window = model.read(Values(answer.values).value)
-    schedule = _schedule(travel, sharded, program, window)
+    schedule = _schedule(passing, sharded, program, window)
     return SolvedLevel(bound_us, schedule, round(answer.objective), spent_s)
 
 
-def _longest_us(travel: WeightPassingProblem) -> int:
+def _longest_us(passing: WeightPassingProblem) -> int:
     """A makespan that suffices even if no two ops or transfers run at the same time."""
     longest_us = 0
-    for number, stage in enumerate(travel.stages):
+    for number, stage in enumerate(passing.stages):
         us = stage.duration_us
         ops_us = us[OpKind.F] + max(us[OpKind.BW], us[OpKind.B] + us[OpKind.W])
-        collectives_us = 2 * travel.gather_us(number) + travel.scatter_us(number)
-        longest_us += travel.rounds * (ops_us + collectives_us) + travel.step_us(number)
+        collectives_us = 2 * passing.gather_us(number) + passing.scatter_us(number)
+        longest_us += passing.rounds * (ops_us + collectives_us) + passing.step_us(number)
     return longest_us
 
 
 def _schedule(
-    travel: WeightPassingProblem, sharded: Sharded, program: list[Op], window: int
+    passing: WeightPassingProblem, sharded: Sharded, program: list[Op], window: int
 ) -> Schedule:
-    problem, ops = travel.problem, _used(program)
-    programs = tuple(tuple(of_rank(travel, rank, ops)) for rank in range(travel.num_ranks))
+    problem, ops = passing.problem, _used(program)
+    programs = tuple(tuple(of_rank(passing, rank, ops)) for rank in range(passing.num_ranks))
     return Schedule(
         problem.placement,
         problem.num_micro_batches,
         programs,
-        f"synth {travel.movement}",
+        f"synth {passing.movement}",
         Buffering(send_behind=window),
-        weights=travel.flow(sharded),
+        weights=passing.flow(sharded),
     )
 
 

@@ -25,20 +25,20 @@ _KNOWN: deque[tuple[WeightPassingProblem, EvaluatedSchedule | None]] = deque(
 )
 
 
-def least_memory(travel: WeightPassingProblem) -> EvaluatedSchedule | None:
+def least_memory(passing: WeightPassingProblem) -> EvaluatedSchedule | None:
     """Return the schedule with the lowest peak of those tried.
 
     The trials end with the first one whose peak equals the closed form. Of equal peaks the faster
     schedule is returned.
 
     Args:
-        travel: the problem; its memory limits do not matter.
+        passing: the problem; its memory limits do not matter.
 
     Returns:
         The verified schedule, or None if none of them can run.
     """
-    problem = replace(travel.problem, caps_bytes=None)
-    free = WeightPassingProblem(problem, travel.movement)
+    problem = replace(passing.problem, caps_bytes=None)
+    free = WeightPassingProblem(problem, passing.movement)
     for other, known in list(_KNOWN):
         if other == free:
             return known
@@ -66,20 +66,20 @@ def _rank(found: EvaluatedSchedule) -> tuple[int, int]:
     return max(found.peak_bytes), found.value_us
 
 
-def limits_bytes(travel: WeightPassingProblem) -> tuple[int, int | None]:
+def limits_bytes(passing: WeightPassingProblem) -> tuple[int, int | None]:
     """Return bounds on the least memory limit, one limit for all ranks.
 
     Returns:
         A lower bound in bytes, in closed form, and an upper bound, which a known schedule keeps;
         None if no schedule is known.
     """
-    known = least_memory(travel)
-    return least_cap_bytes(travel), None if known is None else max(known.peak_bytes)
+    known = least_memory(passing)
+    return least_cap_bytes(passing), None if known is None else max(known.peak_bytes)
 
 
-def _bufferings(travel: WeightPassingProblem) -> Iterator[tuple[Buffering, ...]]:
+def _bufferings(passing: WeightPassingProblem) -> Iterator[tuple[Buffering, ...]]:
     """Yield groups of bufferings by rising memory; each is used if earlier ones deadlock."""
-    if travel.movement != WeightMovement.RING:
+    if passing.movement != WeightMovement.RING:
         yield (Buffering(0, 0),)
         return
     yield tuple(Buffering(*pair) for pair in WEIGHT_PASSING.frugal_bufferings)
@@ -88,11 +88,11 @@ def _bufferings(travel: WeightPassingProblem) -> Iterator[tuple[Buffering, ...]]
 
 
 def _frugal(
-    travel: WeightPassingProblem, bufferings: tuple[Buffering, ...]
+    passing: WeightPassingProblem, bufferings: tuple[Buffering, ...]
 ) -> Iterator[tuple[str, Schedule]]:
     """Yield schedules with few buffers, by name."""
-    table, is_ring = OpNeeds(travel), travel.movement == WeightMovement.RING
-    every = {1} if is_ring else {1, travel.rounds}
+    table, is_ring = OpNeeds(passing), passing.movement == WeightMovement.RING
+    every = {1} if is_ring else {1, passing.rounds}
     visits = (
         product(WEIGHT_PASSING.frugal_aheads, WEIGHT_PASSING.frugal_most_open)
         if is_ring
@@ -102,8 +102,8 @@ def _frugal(
         Placing(ahead, most_open, scatter_every, False, buffering, sharded)
         for buffering, (ahead, most_open) in product(bufferings, visits)
         for scatter_every in sorted(every)
-        for sharded in travel.levels
+        for sharded in passing.levels
     ]
-    for order, name in orders_of_one_by_one(travel).items():
+    for order, name in orders_of_one_by_one(passing).items():
         for placing in placings:
             yield name, make_schedule(table, (order,), placing, None)

@@ -25,27 +25,27 @@ def make_schedule(
         headrooms: the headroom of each rank. All ranks place visits like the one with the least,
             because on a ring they pass each visit on, and collectives need one common order.
     """
-    travel = table.travel
+    passing = table.passing
     headroom = None if headrooms is None else min(headrooms)
     placed = {order: with_visits(table, order, placing, headroom) for order in set(orders)}
     programs = [
-        tuple(of_rank(travel, rank, placed[orders[rank % len(orders)]]))
-        for rank in range(travel.num_ranks)
+        tuple(of_rank(passing, rank, placed[orders[rank % len(orders)]]))
+        for rank in range(passing.num_ranks)
     ]
-    problem = travel.problem
+    problem = passing.problem
     return Schedule(
         problem.placement,
         problem.num_micro_batches,
         tuple(programs),
-        f"synth {travel.movement}",
+        f"synth {passing.movement}",
         placing.buffering,
-        weights=travel.flow(placing.sharded),
+        weights=passing.flow(placing.sharded),
     )
 
 
-def of_rank(travel: WeightPassingProblem, rank: int, ops: Iterable[Op]) -> Iterable[Op]:
+def of_rank(passing: WeightPassingProblem, rank: int, ops: Iterable[Op]) -> Iterable[Op]:
     """Number ops, of which micro-batches are rounds, for a rank, and leave out visits at home."""
-    flow, num_ranks = travel.flow(), travel.num_ranks
+    flow, num_ranks = passing.flow(), passing.num_ranks
     numbers: defaultdict[tuple[OpKind, int], int] = defaultdict(int)
     for kind, stage, number, _ in ops:
         if kind == OpKind.STEP:

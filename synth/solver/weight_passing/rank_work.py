@@ -44,16 +44,16 @@ class Backward(NamedTuple):
     is_one_op: bool = False
 
 
-def backwards_of(travel: WeightPassingProblem, sharded: Sharded) -> list[Backward]:
+def backwards_of(passing: WeightPassingProblem, sharded: Sharded) -> list[Backward]:
     """The backward of each stage: BW, or B and W if the memory limit has room for what B leaves.
 
     The op after B runs beside that and the activations of the micro-batch in the stages before.
     W itself runs beside the sum of gradients.
     """
-    headrooms, below = travel.headrooms(sharded), 0
-    rise = min(stage.rise_bytes[kind] for stage in travel.stages for kind in (F, B, W, BW))
+    headrooms, below = passing.headrooms(sharded), 0
+    rise = min(stage.rise_bytes[kind] for stage in passing.stages for kind in (F, B, W, BW))
     found = []
-    for stage in travel.stages:
+    for stage in passing.stages:
         us, left = stage.duration_us, stage.saved_w_bytes
         added = 0 if sharded == Sharded.OPTIMIZER else stage.gradient_bytes
         need = max(below + left + rise, left + stage.rise_bytes[W] + added)
@@ -66,24 +66,24 @@ def backwards_of(travel: WeightPassingProblem, sharded: Sharded) -> list[Backwar
 
 
 def work_us(
-    travel: WeightPassingProblem, gates_us: Sequence[int], backwards: Sequence[Backward]
+    passing: WeightPassingProblem, gates_us: Sequence[int], backwards: Sequence[Backward]
 ) -> int:
     """The earliest end of a rank's ops but STEPs: the largest sum of a gate and the work after it.
 
     Args:
-        travel: the problem.
+        passing: the problem.
         backwards: by stage.
         gates_us: by stage a time before which its weights, or those of a stage before it, are not
             on the rank. Its forwards run after that, those of later stages, and all backwards.
     """
-    backwards_us = travel.rounds * sum(one.whole_us for one in backwards)
-    return backwards_us + forwards_us(travel, gates_us, travel.rounds)
+    backwards_us = passing.rounds * sum(one.whole_us for one in backwards)
+    return backwards_us + forwards_us(passing, gates_us, passing.rounds)
 
 
-def forwards_us(travel: WeightPassingProblem, gates_us: Sequence[int], rounds: int) -> int:
+def forwards_us(passing: WeightPassingProblem, gates_us: Sequence[int], rounds: int) -> int:
     """The earliest end of the forwards of a rank's first micro-batches."""
     later_us, found_us = 0, 0
-    for stage, gate_us in reversed([*zip(travel.stages, gates_us, strict=True)]):
+    for stage, gate_us in reversed([*zip(passing.stages, gates_us, strict=True)]):
         later_us += rounds * stage.duration_us[F]
         found_us = max(found_us, gate_us + later_us)
     return found_us
@@ -98,17 +98,17 @@ def first_gradient_us(backwards: Sequence[Backward]) -> int:
     return min(found_us)
 
 
-def least_visits_us(travel: WeightPassingProblem, each_us: list[int], headroom: int | None) -> int:
+def least_visits_us(passing: WeightPassingProblem, each_us: list[int], headroom: int | None) -> int:
     """The least time of all visits of a rank, in a channel that takes them one after another.
 
     Args:
-        travel: the problem.
+        passing: the problem.
         each_us: the time of a visit, by stage.
         headroom: the bytes of a rank for what is not static; None: no limit.
     """
     if headroom is None:
         return sum(each_us)
-    stages, rounds = travel.stages, travel.rounds
+    stages, rounds = passing.stages, passing.rounds
     below = 0  # activations of a micro-batch in the stages before
     saves: list[tuple[float, float]] = []
     total_us = 0.0

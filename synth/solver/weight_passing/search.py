@@ -46,7 +46,7 @@ _BUFFERINGS = tuple(Buffering(*pair) for pair in WEIGHT_PASSING.bufferings)
 
 
 def solve_weight_passing(
-    travel: WeightPassingProblem,
+    passing: WeightPassingProblem,
     options: SolveOptions | None = None,
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
@@ -57,12 +57,12 @@ def solve_weight_passing(
     movement that fits.
 
     Args:
-        travel: the problem and the movement of its weights.
+        passing: the problem and the movement of its weights.
         options: limits and seed.
         on_improvement: called in this thread for every better verified schedule or bound.
         stop: set it, from any thread, to get the best so far.
     """
-    search = WeightPassingSearch(travel, options or SolveOptions(), on_improvement, stop)
+    search = WeightPassingSearch(passing, options or SolveOptions(), on_improvement, stop)
     return search.run()
 
 
@@ -85,9 +85,9 @@ class _Scored:
 class _Evaluator:
     """Evaluates candidates on the problem itself, or on two ranks that represent all of its."""
 
-    def __init__(self, travel: WeightPassingProblem, sharded: Sharded) -> None:
-        self.travel, self.table = travel, OpNeeds(travel)
-        self.headrooms = travel.headrooms(sharded)
+    def __init__(self, passing: WeightPassingProblem, sharded: Sharded) -> None:
+        self.passing, self.table = passing, OpNeeds(passing)
+        self.headrooms = passing.headrooms(sharded)
 
     def schedule(self, candidate: _Candidate) -> Schedule:
         """Return the schedule of a candidate."""
@@ -99,7 +99,7 @@ class _Evaluator:
         Returns:
             None if it still exceeds a limit, or cannot run.
         """
-        problem = self.travel.problem
+        problem = self.passing.problem
         for _ in range(WEIGHT_PASSING.corrections):
             try:
                 lowered = lower_checked(self.schedule(candidate), problem.costs)
@@ -122,29 +122,29 @@ class WeightPassingSearch:
     """One search, which may run in several parts.
 
     Attributes:
-        travel: the problem.
+        passing: the problem.
         state: incumbent and bound.
     """
 
     def __init__(
         self,
-        travel: WeightPassingProblem,
+        passing: WeightPassingProblem,
         options: SolveOptions,
         on_improvement: OnImprovement | None = None,
         stop: threading.Event | None = None,
     ) -> None:
         # No time is kept for robustness, which this search has not.
         whole = replace(options, without=options.without | {Part.ROBUSTNESS})
-        self.travel = travel
-        self.state = SearchState(travel.problem, whole, on_improvement, stop)
+        self.passing = passing
+        self.state = SearchState(passing.problem, whole, on_improvement, stop)
         self._rng = random.Random(options.seed)
-        self._is_ring = travel.movement == WeightMovement.RING
-        self._levels = levels_that_may_fit(travel)
-        self._on_all_ranks = {level: _Evaluator(travel, level) for level in self._levels}
+        self._is_ring = passing.movement == WeightMovement.RING
+        self._levels = levels_that_may_fit(passing)
+        self._on_all_ranks = {level: _Evaluator(passing, level) for level in self._levels}
         self._evaluators = self._on_all_ranks
         if not self._is_ring:
             self._evaluators = {
-                level: _Evaluator(on_two_ranks(travel, level), level) for level in self._levels
+                level: _Evaluator(on_two_ranks(passing, level), level) for level in self._levels
             }
         self._pool: list[_Scored] = []
         self._evaluations = self._all_evaluations()
@@ -152,14 +152,14 @@ class WeightPassingSearch:
         self._is_exhausted = False
         self._allowance = self.state.budget.allow(0.0)
         self._exact_s = 0.0
-        self.state.raise_bound(prove_weight_passing(travel))
+        self.state.raise_bound(prove_weight_passing(passing))
 
     def run(self, seconds: float | None = None) -> Result:
         """Search for some seconds, by default until the time limit, and return the best so far."""
         budget = self.state.budget
         allowance = budget.allow(budget.left_s() if seconds is None else seconds)
         self._allowance = allowance
-        effort_s = WEIGHT_PASSING.evaluation_s_per_op * self.travel.problem.num_ops
+        effort_s = WEIGHT_PASSING.evaluation_s_per_op * self.passing.problem.num_ops
         while not self._is_late(allowance):
             allowance.spend(effort_s)
             self._num_evaluations += 1
@@ -172,8 +172,10 @@ class WeightPassingSearch:
 
     def _offer_least_memory(self) -> None:
         """Offer the schedule of the least known memory, if it fits."""
-        found = least_memory(self.travel)
-        if found is not None and not exceeds_caps(found.peak_bytes, self.travel.problem.caps_bytes):
+        found = least_memory(self.passing)
+        if found is not None and not exceeds_caps(
+            found.peak_bytes, self.passing.problem.caps_bytes
+        ):
             self.state.offer(found)
 
     def _is_late(self, allowance: Allowance) -> bool:
@@ -204,7 +206,7 @@ class WeightPassingSearch:
         yield from self._published()
         if not self._levels:
             return
-        names = first_orders(self.travel)
+        names = first_orders(self.passing)
         yield from self._tries(((o, p) for p in self._first_placings() for o in names), names)
         yield from self._exactly()
         best = [scored.candidate.orders[0] for scored in self._pool] or [*names]
@@ -219,9 +221,9 @@ class WeightPassingSearch:
             yield from self._exactly()
 
     def _why_none(self) -> str:
-        need = least_cap_bytes(self.travel)
+        need = least_cap_bytes(self.passing)
         return (
-            f"no schedule with weight passing by {self.travel.movement} fits: what a rank keeps, "
+            f"no schedule with weight passing by {self.passing.movement} fits: what a rank keeps, "
             f"the weights of one stage and one micro-batch alone need "
             f"{format_bytes_both(need)} (--mem-limit {need}B); allow that much, or "
             f"take more ranks or a smaller micro-batch"
@@ -229,8 +231,8 @@ class WeightPassingSearch:
 
     def _published(self) -> Iterator[bool]:
         """Offer published schedules; those with the default prefetch distance become baselines."""
-        problem = self.travel.problem
-        for name, schedule in published(self.travel):
+        problem = self.passing.problem
+        for name, schedule in published(self.passing):
             alone = evaluate(replace(problem, caps_bytes=None), schedule, name)
             if alone is not None:
                 fits = not exceeds_caps(alone.peak_bytes, problem.caps_bytes)
@@ -255,7 +257,7 @@ class WeightPassingSearch:
     def _exactly(self) -> Iterator[bool]:
         """Solve the exact model, if it is small, and again once there is more time for it."""
         state, limit_s = self.state, WEIGHT_PASSING.exact_share * self._allowance.left_s()
-        is_wanted = Part.EXACT not in state.options.without and is_small(self.travel)
+        is_wanted = Part.EXACT not in state.options.without and is_small(self.passing)
         if (
             not is_wanted
             or state.finished()
@@ -265,13 +267,13 @@ class WeightPassingSearch:
         self._exact_s = limit_s
         best_us = None if state.best is None else state.best.timeline.makespan_us
         proof = prove_gathers(
-            self.travel, best_us, state.options, limit_s, state.budget.stop.is_set
+            self.passing, best_us, state.options, limit_s, state.budget.stop.is_set
         )
         if state.budget.is_deterministic:
             self._allowance.spend(proof.spent_s)
         if proof.schedule is not None:
-            state.offer(evaluate(self.travel.problem, proof.schedule, "cpsat"))
-        state.raise_bound(proof.proven(self.travel))
+            state.offer(evaluate(self.passing.problem, proof.schedule, "cpsat"))
+        state.raise_bound(proof.proven(self.passing))
         yield True
 
     def _first_placings(self) -> Iterator[Placing]:
@@ -289,7 +291,7 @@ class WeightPassingSearch:
         """The numbers of W's between reduce-scatters to try: each one, and all."""
         if self._is_ring:
             return (1,)
-        whole = (self.travel.rounds,)
+        whole = (self.passing.rounds,)
         return whole if level == Sharded.OPTIMIZER else tuple(dict.fromkeys((1, *whole)))
 
     def _try(self, candidate: _Candidate, name: str) -> _Scored | None:
@@ -300,7 +302,7 @@ class WeightPassingSearch:
         self._remember(scored)
         if self.state.improves(scored.value_us):
             schedule = self._on_all_ranks[candidate.placing.sharded].schedule(scored.candidate)
-            self.state.offer(evaluate(self.travel.problem, schedule, name))
+            self.state.offer(evaluate(self.passing.problem, schedule, name))
         return scored
 
     def _remember(self, scored: _Scored) -> None:
@@ -342,7 +344,7 @@ class WeightPassingSearch:
             return replace(candidate, placing=self._other_placing(candidate.placing))
         orders = candidate.orders
         if self._is_ring and len(orders) == 1 and self._rng.random() < WEIGHT_PASSING.alone_share:
-            orders *= self.travel.num_ranks
+            orders *= self.passing.num_ranks
         rank = self._rng.randrange(len(orders))
         order = changed(orders[rank], self._rng, WEIGHT_PASSING.farthest)
         if order is None:
@@ -352,7 +354,7 @@ class WeightPassingSearch:
 
     def _other_placing(self, placing: Placing) -> Placing:
         """Change one of the choices."""
-        rng, num_stages = self._rng, len(self.travel.stages)
+        rng, num_stages = self._rng, len(self.passing.stages)
         placing = replace(placing, reserve_bytes=0)
         match rng.randrange(3 if self._is_ring else 6):
             case 0:
@@ -362,7 +364,7 @@ class WeightPassingSearch:
             case 2:
                 return replace(placing, most_open=rng.choice([None, *range(1, num_stages + 1)]))
             case 3:
-                return replace(placing, scatter_every=rng.randint(1, self.travel.rounds))
+                return replace(placing, scatter_every=rng.randint(1, self.passing.rounds))
             case 4:
                 return replace(placing, gathers_first=not placing.gathers_first)
             case _:

@@ -54,9 +54,9 @@ class OpNeeds:
     A rank holds all stages, so all values but weights and gradients stay on it.
     """
 
-    def __init__(self, travel: WeightPassingProblem) -> None:
-        self.travel = travel
-        self._effects = Effects(travel.problem.costs, travel.rounds)
+    def __init__(self, passing: WeightPassingProblem) -> None:
+        self.passing = passing
+        self._effects = Effects(passing.problem.costs, passing.rounds)
         self._known: dict[Op, tuple[list[Value], list[Value], int, int]] = {}
 
     def free_bytes(self, order: ComputeOrder, placing: Placing, headroom: int) -> FreeBytes:
@@ -89,7 +89,7 @@ class OpNeeds:
     def _take_gradients(self, order: ComputeOrder, placing: Placing, free: FreeBytes) -> None:
         """Count the sums that come and go, or those that are accumulated until they are reduced."""
         ahead, behind = placing.buffering.receive_ahead, placing.buffering.send_behind
-        is_ring = self.travel.movement == WeightMovement.RING
+        is_ring = self.passing.movement == WeightMovement.RING
         if not is_ring and placing.sharded == Sharded.OPTIMIZER:
             return
         opened: dict[int, int] = {}
@@ -97,7 +97,7 @@ class OpNeeds:
         for place, op in enumerate(order):
             if op.kind not in ADDING:
                 continue
-            num_bytes = self.travel.stages[op.stage].gradient_bytes
+            num_bytes = self.passing.stages[op.stage].gradient_bytes
             begin = max(0, place - ahead) if is_ring else opened.setdefault(op.stage, place)
             added[op.stage] += 1
             if is_ring or self.is_reduced(added[op.stage], placing):
@@ -108,8 +108,8 @@ class OpNeeds:
     def is_reduced(self, count: int, placing: Placing) -> bool:
         """True if a REDUCE_GRAD follows the `count`-th W of a stage."""
         if placing.sharded == Sharded.OPTIMIZER:
-            return count == self.travel.rounds
-        return count % placing.scatter_every == 0 or count == self.travel.rounds
+            return count == self.passing.rounds
+        return count % placing.scatter_every == 0 or count == self.passing.rounds
 
 
 class _Visit:
@@ -140,20 +140,20 @@ def with_visits(
     free = None
     if headroom is not None and placing.sharded == Sharded.WEIGHTS:
         free = table.free_bytes(order, placing, headroom)
-    visits = _visits(table.travel, order, free, placing)
-    if table.travel.movement == WeightMovement.RING:
-        _begin_in_turn(table.travel, order, visits, free, placing)
+    visits = _visits(table.passing, order, free, placing)
+    if table.passing.movement == WeightMovement.RING:
+        _begin_in_turn(table.passing, order, visits, free, placing)
     else:
-        _begin_early(table.travel, visits, free, placing.ahead)
+        _begin_early(table.passing, visits, free, placing.ahead)
     return _listed(table, order, visits, placing)
 
 
 def _visits(
-    travel: WeightPassingProblem, order: ComputeOrder, free: FreeBytes | None, placing: Placing
+    passing: WeightPassingProblem, order: ComputeOrder, free: FreeBytes | None, placing: Placing
 ) -> list[_Visit]:
     """Cut the ops that read each stage's weights into visits."""
-    sizes = [stage.parameter_bytes for stage in travel.stages]
-    is_ring = travel.movement == WeightMovement.RING
+    sizes = [stage.parameter_bytes for stage in passing.stages]
+    is_ring = passing.movement == WeightMovement.RING
     behind = placing.buffering.send_behind if is_ring else 0
     never = len(order)
     next_use, seen = [never] * len(order), dict.fromkeys(range(len(sizes)), never)
@@ -201,10 +201,10 @@ def _is_too_much(
 
 
 def _begin_early(
-    travel: WeightPassingProblem, visits: list[_Visit], free: FreeBytes | None, ahead: int
+    passing: WeightPassingProblem, visits: list[_Visit], free: FreeBytes | None, ahead: int
 ) -> None:
     """Begin visits up to `ahead` ops before their first reader, earlier ones first."""
-    sizes = [stage.parameter_bytes for stage in travel.stages]
+    sizes = [stage.parameter_bytes for stage in passing.stages]
     ended: dict[int, int] = {}
     for visit in visits:
         if free is not None:
@@ -222,7 +222,7 @@ def _begin_early(
 
 
 def _begin_in_turn(
-    travel: WeightPassingProblem,
+    passing: WeightPassingProblem,
     order: ComputeOrder,
     visits: list[_Visit],
     free: FreeBytes | None,
@@ -233,7 +233,7 @@ def _begin_in_turn(
     A visit begins no earlier than the one before it. Sums that are read before its weights are
     received as early as they are.
     """
-    stages = travel.stages
+    stages = passing.stages
     ended: dict[int, int] = {}
     ahead = placing.buffering.receive_ahead
     sums = [(place, op.stage) for place, op in enumerate(order) if op.kind in ADDING]
@@ -272,7 +272,7 @@ def _listed(
     for visit in visits:
         begun[visit.begin].append(Op(OpKind.UNSHARD, visit.stage, counts[visit.stage]))
         counts[visit.stage] += 1
-    is_ring = table.travel.movement == WeightMovement.RING
+    is_ring = table.passing.movement == WeightMovement.RING
     added: defaultdict[int, int] = defaultdict(int)
     reduced: defaultdict[int, int] = defaultdict(int)
     found: list[Op] = []

@@ -1,4 +1,4 @@
-"""Emulated devices: schedules whose weights travel or have versions, in order, time and memory."""
+"""Emulated devices: weight passing and versions of weights, in order, time and memory."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -130,7 +130,7 @@ def assert_replayed(pool: Any, schedule: Schedule, costs: Costs) -> None:
         *("zero:1", "zero:1,zero-2", "zero:1,zero-1"),
     ],
 )
-def test_weights_travel_as_they_do_on_real_stages(four: Any, name: str) -> None:
+def test_weights_are_passed_as_on_real_stages(four: Any, name: str) -> None:
     assert_replayed(four, *case(name))
 
 

@@ -103,7 +103,7 @@ def made(names: list[str], num_ranks: int) -> list[Schedule]:
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
-def test_gradients_that_travel_are_autograds_bit_for_bit(num_ranks: int) -> None:
+def test_gradients_that_are_passed_are_autograds_bit_for_bit(num_ranks: int) -> None:
     names = WEIPIPE + ["weipipe:wzb1"] * (num_ranks % 2 == 0)
     by_rank = RankThreads().run(replayed, num_ranks, made(names, num_ranks))
     assert by_rank == [[[]] * len(names)] * num_ranks

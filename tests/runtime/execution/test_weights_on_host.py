@@ -235,7 +235,7 @@ def unsettled(rank: int, size: int, told: str) -> str:
     from synth.runtime.execution.weights.weight_passing import WeightPassing
     from synth.runtime.pipeline import Pipeline
 
-    def fail(travel: WeightPassing) -> None:
+    def fail(weight_passing: WeightPassing) -> None:
         raise OSError(told)
 
     pipeline = Pipeline(

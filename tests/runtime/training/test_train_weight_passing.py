@@ -130,10 +130,10 @@ def test_twenty_steps_give_the_parameters_of_a_run_whose_weights_stay(
     pool: Any, profile: Profile, options: TrainOptions, tmp_path: Path, name: str
 ) -> None:
     stays = saving(options, tmp_path / "stays", 20)
-    travels = saving(options, tmp_path / "travels", 20)
+    passing = saving(options, tmp_path / "passed", 20)
     expected = run(pool, plan_of(profile, "1f1b"), stays)[0].losses
-    assert run(pool, plan_of(profile, name), travels)[0].losses == pytest.approx(expected, rel=1e-4)
-    wanted, found = tensors_of(tmp_path / "stays"), tensors_of(tmp_path / "travels")
+    assert run(pool, plan_of(profile, name), passing)[0].losses == pytest.approx(expected, rel=1e-4)
+    wanted, found = tensors_of(tmp_path / "stays"), tensors_of(tmp_path / "passed")
     # A flat part counts its steps once, under the name of its first parameter.
     assert all(key.endswith(".step") for key in wanted.keys() - found.keys())
     for key, tensor in found.items():
@@ -254,15 +254,15 @@ def test_pipelines_side_by_side_train_as_those_whose_weights_stay(
     is_exact: bool,
 ) -> None:
     stays = saving(options, tmp_path / "stays", 3).replace(data_parallel=2)
-    travels = saving(options, tmp_path / "travels", 3).replace(data_parallel=2)
+    passing = saving(options, tmp_path / "passed", 3).replace(data_parallel=2)
     expected = pool.run(train, 4, plan_of(profile, "1f1b").to_json(), stays)[0].losses
     plan = plan_of(profile, name)
-    results = pool.run(train, 4, plan.to_json(), travels)
+    results = pool.run(train, 4, plan.to_json(), passing)
     assert results[0].losses == pytest.approx(expected, rel=1e-5)
     for process, result in enumerate(results):
         predicted = plan.claim.peak_bytes[process % 2]
         assert result.peak_bytes <= predicted + UNCOUNTED_BYTES
-    wanted, found = tensors_of(tmp_path / "stays"), tensors_of(tmp_path / "travels")
+    wanted, found = tensors_of(tmp_path / "stays"), tensors_of(tmp_path / "passed")
     rtol, atol = (0.0, 0.0) if is_exact else (2e-3, 2e-5)
     for key in found:
         torch.testing.assert_close(found[key], wanted[key], rtol=rtol, atol=atol)

@@ -50,7 +50,7 @@ from tests.synth.every_weight_schedule import (
     ring_programs,
 )
 from tests.synth.plan.test_memory_curve import small_profile
-from tests.synth.solver.test_weight_search import travelling, unequal_costs
+from tests.synth.solver.test_weight_search import unequal_costs, weight_passing_problem
 
 RING, GATHER = WeightMovement
 EFFORT = Effort(points=4, time_limit_s=0.5, jobs=1, workers=1, gap=0)
@@ -81,23 +81,23 @@ def candidates(*movements: WeightMovement, staying: bool = False) -> WeightCandi
     )
 
 
-def true_curve(travel: WeightPassingProblem) -> list[tuple[int, int]]:
+def true_curve(passing: WeightPassingProblem) -> list[tuple[int, int]]:
     """The Pareto front of (highest peak, makespan) over all schedules, the least memory first."""
-    m = travel.problem.num_micro_batches
-    if travel.movement == RING:
-        every = [ring_programs(travel, rank) for rank in range(travel.num_ranks)]
+    m = passing.problem.num_micro_batches
+    if passing.movement == RING:
+        every = [ring_programs(passing, rank) for rank in range(passing.num_ranks)]
         programs = [list(ranks) for ranks in product(*every)]
     else:
-        programs = [on_all_ranks(travel, one) for one in gather_programs(travel)]
+        programs = [on_all_ranks(passing, one) for one in gather_programs(passing)]
     times: dict[int, int] = {}
     # The verifier refuses programs that a kind of sharded state does not admit.
-    flows = [travel.flow(sharded) for sharded in travel.levels]
+    flows = [passing.flow(sharded) for sharded in passing.levels]
     for ranks, buffering, flow in product(programs, BUFFERINGS[:2], flows):
         made = Schedule(
-            travel.problem.placement, m, tuple(map(tuple, ranks)), "", buffering, weights=flow
+            passing.problem.placement, m, tuple(map(tuple, ranks)), "", buffering, weights=flow
         )
         try:
-            lowered = lower_checked(made, travel.problem.costs)
+            lowered = lower_checked(made, passing.problem.costs)
             us, peak = check_deadlock(lowered).makespan_us, max(peak_bytes(lowered))
         except ScheduleError:
             continue
@@ -115,12 +115,12 @@ def test_under_the_least_limit_known_there_is_a_schedule(
     movement: WeightMovement, num_ranks: int
 ) -> None:
     costs = unequal_costs(num_ranks, random.Random(num_ranks))
-    only = WeightPassingCandidate("only", travelling(movement, costs, num_ranks, 2))
+    only = WeightPassingCandidate("only", weight_passing_problem(movement, costs, num_ranks, 2))
     free = WeightCandidates((only,))
     _, known = free.limits_bytes()
     options = SolveOptions(time_limit_s=0.02, deterministic=True, workers=1)
     caps = (known,) * num_ranks
-    found = solve_weight_passing(free.within(caps).travelling[0].travel, options)
+    found = solve_weight_passing(free.within(caps).weight_passing[0].passing, options)
     assert found.peak_bytes is not None and not exceeds_caps(found.peak_bytes, caps)
 
 
@@ -130,17 +130,17 @@ def test_under_the_least_limit_known_there_is_a_schedule(
 def test_the_least_peak_of_all_schedules_is_between_the_closed_form_and_the_known_one(
     movement: WeightMovement, seed: int
 ) -> None:
-    travel = travelling(movement, unequal_costs(2, random.Random(seed)), 2, 1)
-    never, known = limits_bytes(travel)
-    assert known is not None and never <= true_curve(travel)[0][0] <= known
+    passing = weight_passing_problem(movement, unequal_costs(2, random.Random(seed)), 2, 1)
+    never, known = limits_bytes(passing)
+    assert known is not None and never <= true_curve(passing)[0][0] <= known
 
 
 @pytest.mark.parametrize("num_stages", [4, 6])
 def test_the_least_memory_on_a_ring_is_known_with_several_stages_per_rank(num_stages: int) -> None:
     costs = unequal_costs(num_stages, random.Random(num_stages))
-    travel = travelling(RING, costs, 2, 2)
-    never, known = limits_bytes(travel)
-    found = least_memory(travel)
+    passing = weight_passing_problem(RING, costs, 2, 2)
+    never, known = limits_bytes(passing)
+    found = least_memory(passing)
     assert found is not None and known == max(found.peak_bytes) >= never
 
 
@@ -173,7 +173,7 @@ def traced(movement: WeightMovement) -> MemoryCurve:
 
 @cache
 def truth_of(movement: WeightMovement) -> list[tuple[int, int]]:
-    return true_curve(candidates(movement).travelling[0].travel)
+    return true_curve(candidates(movement).weight_passing[0].passing)
 
 
 @pytest.mark.parametrize("movement", WeightMovement)

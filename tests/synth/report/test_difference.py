@@ -121,9 +121,7 @@ def test_slow_transfers_are_transfers() -> None:
     ("name", "slow"),
     [("weipipe", "weights, rank 0 to 1"), ("zero:1", "all-gather of weights, stage 0")],
 )
-def test_where_weights_travel_their_transfers_and_collectives_are_named(
-    name: str, slow: str
-) -> None:
+def test_with_weight_passing_transfers_and_collectives_are_named(name: str, slow: str) -> None:
     links = Links(default=Link(latency_us=5000.0))
     costs = uniform_costs(
         RANKS, forward_us=1000, backward_input_us=1100, backward_weight_us=900, links=links

@@ -350,6 +350,6 @@ def test_wrong_bounds_are_explained(most_ops: int, cap_bytes: int | None, words:
 
 
 @pytest.mark.parametrize("family", ["zero:1", "2bw"])
-def test_schedules_whose_weights_travel_or_change_are_refused(family: str) -> None:
+def test_schedules_that_pass_or_update_weights_within_are_refused(family: str) -> None:
     with pytest.raises(SynthError, match="needs weights that stay"):
         LookAhead(lowered_family(family, 2, 4), 0, 1)

@@ -120,7 +120,7 @@ def test_what_cannot_be_sharded_is_refused(name: str, num_pipelines: int, said: 
         sharded_pipelines(generate(name, 2, 4), num_pipelines)
 
 
-def test_weights_that_travel_already_are_refused() -> None:
+def test_a_schedule_that_passes_weights_already_is_refused() -> None:
     once = sharded_pipelines(generate("1f1b", 2, 4), 2)
     with pytest.raises(ScheduleError, match="copies of its stages"):
         sharded_pipelines(once, 2)

@@ -1,4 +1,4 @@
-"""Weights that travel: WeiPipe's turns and times, ZeRO's bytes, and schedules that are refused."""
+"""Weight passing: WeiPipe's turns and times, ZeRO's bytes, and schedules that are refused."""
 
 import random
 from collections.abc import Callable, Iterable

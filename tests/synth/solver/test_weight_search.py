@@ -1,4 +1,4 @@
-"""The search for schedules whose weights travel: against all schedules, and its lower bounds."""
+"""The search for schedules with weight passing: against all schedules, and its lower bounds."""
 
 import random
 import threading
@@ -102,7 +102,7 @@ def with_slow_sums(costs: Costs, rng: random.Random) -> Costs:
     return costs.replace(stages=tuple(stages), links=links)
 
 
-def travelling(
+def weight_passing_problem(
     movement: WeightMovement,
     costs: Costs,
     num_ranks: int,
@@ -120,7 +120,7 @@ def travelling(
     return replace(free, problem=replace(free.problem, caps_bytes=caps))
 
 
-def solved(travel: WeightPassingProblem, target_us: int, seconds: float = 20.0) -> Result:
+def solved(passing: WeightPassingProblem, target_us: int, seconds: float = 20.0) -> Result:
     """The result of a search that ends once it has reached a value."""
     stop = threading.Event()
 
@@ -128,7 +128,7 @@ def solved(travel: WeightPassingProblem, target_us: int, seconds: float = 20.0) 
         if found.value_us <= target_us:
             stop.set()
 
-    return solve_weight_passing(travel, SolveOptions(time_limit_s=seconds), listen, stop)
+    return solve_weight_passing(passing, SolveOptions(time_limit_s=seconds), listen, stop)
 
 
 # Against all schedules
@@ -141,14 +141,14 @@ def test_no_schedule_of_a_tiny_problem_is_faster_than_the_one_found(
 ) -> None:
     rng = random.Random(seed)
     costs = unequal_costs(2, rng)
-    free = travelling(movement, costs, 2, 1)
-    tight = travelling(movement, costs, 2, 1, rng.randint(250, 450))
-    for travel in (free, tight):
-        best_us, bound_us = least_us(travel), prove_weight_passing(travel).bound_us
+    free = weight_passing_problem(movement, costs, 2, 1)
+    tight = weight_passing_problem(movement, costs, 2, 1, rng.randint(250, 450))
+    for passing in (free, tight):
+        best_us, bound_us = least_us(passing), prove_weight_passing(passing).bound_us
         if best_us is None:
             continue
         assert bound_us <= best_us
-        found = solved(travel, best_us)
+        found = solved(passing, best_us)
         assert found.value_us is not None and bound_us <= found.value_us <= best_us
 
 
@@ -157,30 +157,30 @@ def test_no_order_of_two_micro_batches_on_each_rank_is_faster_than_the_one_found
 
     The search may also split BW, and so find something faster.
     """
-    travel = travelling(RING, unequal_costs(2, random.Random(7)), 2, 2)
-    every = [ring_programs(travel, rank, splits=False, early=True) for rank in range(2)]
-    values = (value_us(travel, list(pair), BUFFERINGS[-1]) for pair in product(*every))
+    passing = weight_passing_problem(RING, unequal_costs(2, random.Random(7)), 2, 2)
+    every = [ring_programs(passing, rank, splits=False, early=True) for rank in range(2)]
+    values = (value_us(passing, list(pair), BUFFERINGS[-1]) for pair in product(*every))
     best_us = min(us for us in values if us is not None)
-    assert prove_weight_passing(travel).bound_us <= best_us
-    found = solved(travel, best_us)
+    assert prove_weight_passing(passing).bound_us <= best_us
+    found = solved(passing, best_us)
     assert found.value_us is not None and found.value_us <= best_us
 
 
 def test_no_pair_of_programs_beats_one_for_all_ranks() -> None:
     """The lemma of `equal_ranks`, on random pairs of programs with the same collectives."""
     rng = random.Random(1)
-    travel = travelling(GATHER, unequal_costs(2, rng), 2, 1)
-    programs = rng.sample(gather_programs(travel), 60)
+    passing = weight_passing_problem(GATHER, unequal_costs(2, rng), 2, 1)
+    programs = rng.sample(gather_programs(passing), 60)
     alone: list[int] = []
     for one in programs:
-        alone_us = value_us(travel, on_all_ranks(travel, one), BUFFERINGS[-1])
+        alone_us = value_us(passing, on_all_ranks(passing, one), BUFFERINGS[-1])
         assert alone_us is not None  # without limits each of them runs
         alone.append(alone_us)
     pairs = 0
     for k, one in enumerate(programs):
         for i in range(k):
-            mixed = [on_all_ranks(travel, one)[0], on_all_ranks(travel, programs[i])[1]]
-            us = value_us(travel, mixed, BUFFERINGS[-1])
+            mixed = [on_all_ranks(passing, one)[0], on_all_ranks(passing, programs[i])[1]]
+            us = value_us(passing, mixed, BUFFERINGS[-1])
             if us is not None:
                 pairs += 1
                 assert us >= max(alone[k], alone[i])
@@ -190,10 +190,10 @@ def test_no_pair_of_programs_beats_one_for_all_ranks() -> None:
 # Bounds
 
 
-def random_schedule(travel: WeightPassingProblem, rng: random.Random, moves: int = 30) -> Schedule:
+def random_schedule(passing: WeightPassingProblem, rng: random.Random, moves: int = 30) -> Schedule:
     """A schedule of a random order and random choices for its visits."""
-    orders = list(first_orders(travel))
-    count = 1 if travel.movement == GATHER or rng.random() < 0.5 else travel.num_ranks
+    orders = list(first_orders(passing))
+    count = 1 if passing.movement == GATHER or rng.random() < 0.5 else passing.num_ranks
     chosen = [rng.choice(orders)] * count
     for _ in range(moves):
         rank = rng.randrange(count)
@@ -201,12 +201,12 @@ def random_schedule(travel: WeightPassingProblem, rng: random.Random, moves: int
     placing = Placing(
         ahead=rng.randint(0, 4),
         most_open=rng.choice([None, 1, 2, 3]),
-        scatter_every=rng.randint(1, travel.rounds),
+        scatter_every=rng.randint(1, passing.rounds),
         gathers_first=rng.random() < 0.5,
         buffering=Buffering(rng.randint(0, 4), rng.choice([0, 2, 8, 99])),
-        sharded=rng.choice(travel.levels),
+        sharded=rng.choice(passing.levels),
     )
-    return make_schedule(OpNeeds(travel), chosen, placing, travel.headrooms(placing.sharded))
+    return make_schedule(OpNeeds(passing), chosen, placing, passing.headrooms(placing.sharded))
 
 
 @settings(max_examples=150, deadline=None)
@@ -219,17 +219,17 @@ def test_no_schedule_is_faster_than_the_bound_for_its_own_peaks(seed: int) -> No
     costs = unequal_costs(num_stages, rng)
     if rng.random() < 0.5:
         costs = with_slow_sums(costs, rng)
-    travel = travelling(movement, costs, p, rounds)
-    schedule = random_schedule(travel, rng)
+    passing = weight_passing_problem(movement, costs, p, rounds)
+    schedule = random_schedule(passing, rng)
     try:
-        lowered, timeline = verify(schedule, travel.problem.costs)
+        lowered, timeline = verify(schedule, passing.problem.costs)
     except ScheduleError as error:
         assert "deadlock" in str(error)  # any other fault would be one of the moves
         return
     if not passes_from_rank_to_rank(lowered):
         return
-    problem = replace(travel.problem, caps_bytes=peak_bytes(lowered))
-    bound_us = prove_weight_passing(replace(travel, problem=problem)).bound_us
+    problem = replace(passing.problem, caps_bytes=peak_bytes(lowered))
+    bound_us = prove_weight_passing(replace(passing, problem=problem)).bound_us
     assert bound_us <= timeline.makespan_us
     # Every rank begins at once, so the bound is one of the period too.
     assert timeline.period_us == timeline.makespan_us
@@ -249,19 +249,19 @@ def test_with_one_round_no_sum_passes_the_last_link() -> None:
         static_bytes=2000,
         links=Links(default=Link(bandwidth_bytes_per_s=1e6)),
     )
-    travel = travelling(RING, costs, 2, 1)
+    passing = weight_passing_problem(RING, costs, 2, 1)
     placing = Placing(ahead=1, buffering=Buffering(9, 9))
-    schedule = make_schedule(OpNeeds(travel), (next(iter(first_orders(travel))),), placing, None)
+    schedule = make_schedule(OpNeeds(passing), (next(iter(first_orders(passing))),), placing, None)
     _, timeline = verify(schedule, costs)
-    assert prove_weight_passing(travel).bound_us <= timeline.makespan_us == 1121
+    assert prove_weight_passing(passing).bound_us <= timeline.makespan_us == 1121
 
 
 def test_the_tail_of_a_ring_is_the_sum_that_passes_all_later_micro_batches() -> None:
     """Ranks 8, rounds 4, F = B = W: after rank 0's last W come those of seven other ranks."""
-    travel = travelling(RING, equal_costs(8), 8, 4)
-    assert prove_weight_passing(travel).bound_us == 4 * 8 * 300 + 7 * 100
-    fastest = simulate(lower(generate("weipipe:wzb2", 8, 32), travel.problem.costs))
-    assert fastest.makespan_us == prove_weight_passing(travel).bound_us
+    passing = weight_passing_problem(RING, equal_costs(8), 8, 4)
+    assert prove_weight_passing(passing).bound_us == 4 * 8 * 300 + 7 * 100
+    fastest = simulate(lower(generate("weipipe:wzb2", 8, 32), passing.problem.costs))
+    assert fastest.makespan_us == prove_weight_passing(passing).bound_us
 
 
 def test_on_slow_links_a_ring_waits_for_the_sum_that_passes_all_micro_batches() -> None:
@@ -274,7 +274,10 @@ def test_on_slow_links_a_ring_waits_for_the_sum_that_passes_all_micro_batches() 
     costs = equal_costs(2, latency_us=900, saved=100)
     stages = tuple(stage.replace(saved_w_bytes=9000) for stage in costs.stages)
     costs = costs.replace(stages=stages)
-    tight, free = travelling(RING, costs, 2, 2, 8000), travelling(RING, costs, 2, 2)
+    tight, free = (
+        weight_passing_problem(RING, costs, 2, 2, 8000),
+        weight_passing_problem(RING, costs, 2, 2),
+    )
     assert prove_weight_passing(tight).bound_us == 5600
     # B1.0 and BW0.0 end at 1300, W0.3 after three hops at 4300, its sum is at home at 5200.
     assert prove_weight_passing(free).bound_us == 5200
@@ -288,7 +291,10 @@ def test_under_a_limit_stages_are_gathered_more_than_once() -> None:
     with stages 0 and 3 that is 1 + 3/2 + 3 + 1 visits, and each stage is scattered once.
     """
     costs = equal_costs(4, latency_us=900, saved=100)
-    free, tight = travelling(GATHER, costs, 2, 3), travelling(GATHER, costs, 2, 3, 500)
+    free, tight = (
+        weight_passing_problem(GATHER, costs, 2, 3),
+        weight_passing_problem(GATHER, costs, 2, 3, 500),
+    )
     # Without a limit: four gathers, the forwards of stage 3, its backwards, four scatters.
     assert prove_weight_passing(free).bound_us == 4 * 900 + 3 * 100 + 3 * 200 + 4 * 900
     assert prove_weight_passing(tight).bound_us == (1 + 1.5 + 3 + 1) * 900 + 4 * 900
@@ -303,17 +309,17 @@ def test_visits_that_begin_early_keep_the_limit(seed: int) -> None:
     """They count relayed weights, sums in flight, and receives that a link needs earlier."""
     rng = random.Random(seed)
     p, rounds = rng.choice([2, 3, 4]), rng.randint(1, 3)
-    travel = travelling(RING, unequal_costs(p, rng), p, rounds, rng.randint(300, 1200))
-    order = rng.choice(list(first_orders(travel)))
+    passing = weight_passing_problem(RING, unequal_costs(p, rng), p, rounds, rng.randint(300, 1200))
+    order = rng.choice(list(first_orders(passing)))
     for _ in range(20):
         order = changed(order, rng, 6) or order
     late = Placing(ahead=0, buffering=Buffering(rng.randint(0, 3), rng.choice([0, 1, 2, 5])))
     peaks: list[list[int]] = []
     for placing in (late, replace(late, ahead=rng.randint(1, 9))):
-        table, headrooms = OpNeeds(travel), travel.headrooms(Sharded.WEIGHTS)
+        table, headrooms = OpNeeds(passing), passing.headrooms(Sharded.WEIGHTS)
         schedule = make_schedule(table, (order,), placing, headrooms)
-        peaks.append(list(peak_bytes(lower(schedule, travel.problem.costs))))
-    caps = travel.problem.caps_bytes
+        peaks.append(list(peak_bytes(lower(schedule, passing.problem.costs))))
+    caps = passing.problem.caps_bytes
     assert caps is not None
     assert max(map(int.__sub__, peaks[1], caps)) <= max(0, *map(int.__sub__, peaks[0], caps))
 
@@ -326,14 +332,16 @@ def test_visits_that_begin_early_keep_the_limit(seed: int) -> None:
 def test_two_ranks_have_the_times_and_the_memory_of_all(seed: int) -> None:
     rng = random.Random(seed)
     p = rng.choice([3, 4, 8])
-    travel = travelling(GATHER, unequal_costs(rng.choice([2, 3]), rng), p, rng.randint(1, 2))
-    small = {level: on_two_ranks(travel, level) for level in Sharded}
-    schedule = random_schedule(travel, random.Random(seed))
+    passing = weight_passing_problem(
+        GATHER, unequal_costs(rng.choice([2, 3]), rng), p, rng.randint(1, 2)
+    )
+    small = {level: on_two_ranks(passing, level) for level in Sharded}
+    schedule = random_schedule(passing, random.Random(seed))
     assert schedule.weights is not None
     level = schedule.weights.sharded
     on_small = random_schedule(small[level], random.Random(seed))
     both = []
-    for of, made in ((travel, schedule), (small[level], on_small)):
+    for of, made in ((passing, schedule), (small[level], on_small)):
         lowered = lower(made, of.problem.costs)
         kept = kept_bytes(of.problem.costs, of.problem.placement, of.flow(level), 0)
         both.append((simulate(lowered), peak_bytes(lowered)[0] - kept))
@@ -352,13 +360,13 @@ def test_the_answer_keeps_its_limits_and_no_published_schedule_that_fits_is_fast
 ) -> None:
     costs = equal_costs(4, latency_us=20, saved=60)
     for headroom in (700, 1200):
-        travel = travelling(movement, costs, 4, 2, headroom)
-        found = solve_weight_passing(travel, SolveOptions(time_limit_s=0.5))
+        passing = weight_passing_problem(movement, costs, 4, 2, headroom)
+        found = solve_weight_passing(passing, SolveOptions(time_limit_s=0.5))
         if found.schedule is None:
             continue
-        caps = travel.problem.caps_bytes
+        caps = passing.problem.caps_bytes
         assert verify(found.schedule, costs, caps)[1].makespan_us == found.value_us
-        for _, schedule in published(travel):
+        for _, schedule in published(passing):
             try:
                 lowered, line = verify(schedule, costs, caps)
             except ScheduleError:
@@ -375,8 +383,8 @@ def test_more_buffers_buy_a_smaller_bubble_down_to_the_tail_of_the_ring() -> Non
     lock_step = 3 / 11
     rates = []
     for buffers in (1, 2, 3):
-        travel = travelling(RING, equal_costs(4), 4, 2, 3 * 100 * buffers)
-        found = solved(travel, 2400 + 300)
+        passing = weight_passing_problem(RING, equal_costs(4), 4, 2, 3 * 100 * buffers)
+        found = solved(passing, 2400 + 300)
         assert found.value_us is not None
         rates.append(1 - 2400 / found.value_us)
     assert rates == sorted(rates, reverse=True)
@@ -391,7 +399,9 @@ def test_the_search_is_below_the_bubbles_of_the_interleaved_order_on_eight_ranks
     """
     costs, work = equal_costs(8), 4 * 8 * 300
     for buffers, bubble in ((1, 7 / 39), (2, 0.135), (3, 0.086)):
-        found = solved(travelling(RING, costs, 8, 4, 3 * 100 * buffers), int(work / (1 - bubble)))
+        found = solved(
+            weight_passing_problem(RING, costs, 8, 4, 3 * 100 * buffers), int(work / (1 - bubble))
+        )
         assert found.value_us is not None and 1 - work / found.value_us <= bubble
 
 
@@ -403,23 +413,23 @@ def test_on_eight_ranks_two_buffers_more_than_the_published_order_reach_the_opti
     times = [verify(one, costs)[1].makespan_us for one in (published_order, unlimited)]
     assert [round(1 - work / us, 3) for us in times] == [0.165, 0.127]
     peak = max(peak_bytes(lower(published_order, costs)))
-    travel = travelling(RING, costs, 8, 4, peak - 400 + 2 * 3 * 100)
-    found = solved(travel, work + 7 * 100)
+    passing = weight_passing_problem(RING, costs, 8, 4, peak - 400 + 2 * 3 * 100)
+    found = solved(passing, work + 7 * 100)
     assert found.value_us == found.lower_bound_us == work + 700
     assert round(1 - work / found.value_us, 3) == 0.068
 
 
 def test_a_limit_below_the_state_that_is_kept_is_infeasible() -> None:
-    travel = travelling(RING, equal_costs(2), 2, 1, -1)
-    found = solve_weight_passing(travel, SolveOptions(time_limit_s=1))
+    passing = weight_passing_problem(RING, equal_costs(2), 2, 1, -1)
+    found = solve_weight_passing(passing, SolveOptions(time_limit_s=1))
     assert found.schedule is None and found.stopped_by == StoppedBy.INFEASIBLE
     assert found.message is not None and "--mem-limit 500B" in found.message
 
 
 def test_the_same_seed_gives_the_same_schedule() -> None:
-    travel = travelling(GATHER, equal_costs(2, latency_us=90, saved=50), 2, 2, 420)
+    passing = weight_passing_problem(GATHER, equal_costs(2, latency_us=90, saved=50), 2, 2, 420)
     options = SolveOptions(time_limit_s=0.02, deterministic=True, seed=3)
-    one, other = (solve_weight_passing(travel, options) for _ in range(2))
+    one, other = (solve_weight_passing(passing, options) for _ in range(2))
     assert one.schedule is not None and one.schedule == other.schedule
 
 
@@ -431,7 +441,7 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
         (everywhere(1, 2), 2, "needs at least two ranks, given 1"),
     ],
 )
-def test_problems_whose_weights_cannot_travel_are_refused(
+def test_problems_whose_weights_cannot_be_passed_are_refused(
     where: Placement, count: int, match: str
 ) -> None:
     with pytest.raises(SynthError, match=match):
@@ -442,11 +452,11 @@ def test_problems_whose_weights_cannot_travel_are_refused(
 @given(st.integers(0, 10**9))
 def test_moves_keep_schedules_complete_and_in_order(seed: int) -> None:
     rng = random.Random(seed)
-    travel = travelling(rng.choice([RING, GATHER]), equal_costs(3), 3, 2)
-    schedule = random_schedule(travel, rng, moves=60)
-    lowered = lower(schedule, travel.problem.costs)
+    passing = weight_passing_problem(rng.choice([RING, GATHER]), equal_costs(3), 3, 2)
+    schedule = random_schedule(passing, rng, moves=60)
+    lowered = lower(schedule, passing.problem.costs)
     try:
         simulate(lowered)
     except DeadlockError:
         return
-    verify(schedule, travel.problem.costs)
+    verify(schedule, passing.problem.costs)
