@@ -108,7 +108,7 @@ def plan_on(schedule: Schedule, costs: Costs, about: str) -> Plan:
 def replay(plan: Plan, steps: int) -> RunComparison:
     """Replay a plan, one process per rank, for some iterations, of which two are warm-up."""
     # Here, because whoever makes tables of saved results needs no torch.
-    from synth.runtime.emulation.rank import EmulationOptions
+    from synth.emulation_options import EmulationOptions
     from synth.runtime.training.launch import launch
 
     lowered, _ = plan.check()

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from benchmarks.emulation import plan_of
 from benchmarks.look_ahead_simulation import LookAheadSimulation
+from synth.emulation_options import Disturbance, EmulationOptions
 from synth.report.text.tables import table
-from synth.runtime.emulation.pace import Disturbance, Pace
-from synth.runtime.emulation.rank import EmulationOptions
+from synth.runtime.emulation.pace import Pace
 from synth.runtime.training.launch import launch
 from synth.schedule.files.plan_file import Plan
 

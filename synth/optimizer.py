@@ -2,10 +2,11 @@
 
 import re
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from synth.command_option import CommandOption
 from synth.errors import SynthError
 from synth.record import Record
 
@@ -118,3 +119,29 @@ class OptimizerSpec(Record):
 _WRITTEN = re.compile(
     r"(?:(adamw)|(sgd)(?::(0?\.\d+|0))?)(\+master)?(\+float32-gradients)?(\+post-validation)?"
 )
+
+
+class OptimizerSwitches(Record):
+    """The parts of an optimizer that commands also have as options of their own."""
+
+    master_weights: Annotated[
+        bool, CommandOption("Keep float32 master weights of bfloat16 parameters.")
+    ] = False
+    float32_gradients: Annotated[
+        bool, CommandOption("Accumulate gradients in float32; needs --master-weights.")
+    ] = False
+    post_validation: Annotated[
+        bool,
+        CommandOption(
+            "Post-validation: step without waiting for the global gradient norm, and undo the "
+            "step if it had to be clipped or skipped. Keeps a copy of the parameters."
+        ),
+    ] = False
+
+    def added_to(self, spec: OptimizerSpec) -> OptimizerSpec:
+        """Return the optimizer with these parts, besides those that it has.
+
+        Raises:
+            SynthError: the parts do not go together.
+        """
+        return spec.replace(**{name: True for name, is_given in self if is_given})

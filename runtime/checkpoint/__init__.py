@@ -3,8 +3,9 @@
 `checkpointer` is imported where it is used, because its import takes long.
 """
 
+from synth.checkpoint_options import CheckpointOptions
+
 from .folder import CheckpointFolder
-from .options import CheckpointOptions
 from .training_state import DataFingerprint, TrainingState
 
 __all__ = ["CheckpointFolder", "CheckpointOptions", "DataFingerprint", "TrainingState"]

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from synth.checkpoint_options import LAST_GOOD, CheckpointOptions
 from synth.errors import Mismatch, SynthError, TrainingDiverged
 
 from ..execution.weights.shared_tensor import SharedParameter
@@ -21,7 +22,6 @@ from .folder import CheckpointFolder
 from .loading import find_targets, load_tensors
 from .manifest import Manifest
 from .optimizer_state import optimizer_state_of
-from .options import LAST_GOOD, CheckpointOptions
 from .regular_files import read_regular
 from .saving import NotWritten, Saving, reason, stage
 from .tensor_names import named_tensors

@@ -4,10 +4,9 @@ from typing import ClassVar, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
+from synth.checkpoint_options import CheckpointOptions
 from synth.errors import Mismatch, SynthError
 from synth.record import FileRecord, Record
-
-from .options import CheckpointOptions
 
 
 class DataFingerprint(Record):

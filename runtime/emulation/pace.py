@@ -2,32 +2,12 @@
 
 import random
 
+from synth.emulation_options import Disturbance
 from synth.op_kinds import OpKind
-from synth.record import Record
 from synth.schedule.lowering.lower import Transfer
 
 # A duration varies around its plan and stays positive.
 _LEAST_FACTOR = 0.1
-
-
-class Disturbance(Record):
-    """Deviations of an emulated run from the times of its plan.
-
-    Attributes:
-        jitter: the standard deviation of each op's and each transfer's time, as a share of it.
-        slow_rank: the rank whose ops take longer; None: all are alike.
-        slow_rank_factor: the factor of its times.
-        slow_link: the two ranks between which transfers take longer, in both directions.
-        slow_link_factor: the factor of their times.
-        seed: the seed of the jitter.
-    """
-
-    jitter: float = 0.0
-    slow_rank: int | None = None
-    slow_rank_factor: float = 1.0
-    slow_link: tuple[int, int] | None = None
-    slow_link_factor: float = 1.0
-    seed: int = 0
 
 
 class Pace:

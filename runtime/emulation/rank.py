@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import NonNegativeInt
 
 from synth.costs import HOST
+from synth.emulation_options import EmulationOptions
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
-from synth.record import Record
 from synth.schedule.look_ahead import LookAhead
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import static_bytes
@@ -38,34 +36,12 @@ from .gradient_sums import EmulatedReducer
 from .host_link import EmulatedHostLink
 from .kept import keep_emulated
 from .links import EmulatedLinks
-from .pace import Disturbance, Pace
+from .pace import Pace
 from .stage import EmulatedStage, boundary_of, moved_bytes
 from .steps import make_steps, step_durations
 from .thread_order import EmulatedOrder
 
 _CPU = torch.device("cpu")
-
-
-class EmulationOptions(Record):
-    """The options of an emulated run; everything else is in the plan."""
-
-    emulated: Literal[True] = True
-    steps: int = 8
-    timeout_s: float = 300.0
-    patience_s: float = 120.0
-    trace_every: int = 1
-    post_validation: bool = False
-    look_ahead: NonNegativeInt = 0
-    caps_bytes: tuple[int, ...] | None = None
-    """The memory limits that look-ahead keeps; None: each rank's planned peak."""
-    disturbance: Disturbance = Disturbance()
-    device: Literal["cpu"] = "cpu"
-    restarts: Literal[0] = 0
-    data_parallel: Literal[1] = 1
-
-    def resolved(self) -> "EmulationOptions":
-        """The same for a process in another folder."""
-        return self
 
 
 class RankEmulation:

@@ -1,16 +1,18 @@
 """Builds the optimizer steps of a run's rank: in lock-step, or between the ops of its plan."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import nn
 
 from synth.errors import SynthError
 from synth.optimizer import OptimizerSpec
 from synth.schedule.files.plan_file import Plan
+from synth.train_options import TrainOptions
 
-from ..optimize import StageSteps, build_flush_free_step, build_steps
+from ..optimize import StageSteps, StepSettings, build_flush_free_step, build_steps
 from ..pipeline import Pipeline
-from .train_options import TrainOptions
+from .delay_hooks import check_corrections, prediction_hook, settings_hook
 
 
 def build_updates(
@@ -27,8 +29,8 @@ def build_updates(
     Raises:
         SynthError: the options do not fit the plan or the optimizer.
     """
-    settings = options.step_settings(options.learning_rate.peak)
-    options.delay.check(plan, spec)
+    settings = step_settings(options, options.learning_rate.peak)
+    check_corrections(options.delay, plan, spec)
     if plan.versions is None:
         return build_steps(
             pipeline.updated,
@@ -51,14 +53,20 @@ def build_updates(
         delays=pipeline.delays,
         device=pipeline.device,
         clip_norm=options.clip_norm,
-        on_update=options.delay.on_update(spec),
-        prediction=options.delay.prediction,
+        on_update=settings_hook(options.delay, spec),
+        prediction=prediction_hook(options.delay),
     )
+
+
+def step_settings(options: TrainOptions, learning_rate: float) -> StepSettings:
+    """The settings of a step with this learning rate."""
+    settings = StepSettings(learning_rate, options.weight_decay)
+    return settings if options.betas is None else replace(settings, betas=options.betas)
 
 
 def predicted_stages(pipeline: Pipeline, options: TrainOptions) -> Mapping[int, nn.Module]:
     """The stages of a rank whose forwards read predicted weights, by number."""
-    predict = options.delay.prediction
+    predict = prediction_hook(options.delay)
     if predict is None:
         return {}
     delays = pipeline.delays

@@ -16,16 +16,16 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from synth import version
+from synth.emulation_options import EmulationOptions
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.links import Links
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
+from synth.train_options import TrainOptions
 
-from ..emulation.rank import EmulationOptions
 from .post_mortem import LastSeen, explain, last_attempt, places_of_all
 from .rank_result import RankResult
 from .stopping import passing_on_sigterm
-from .train_options import TrainOptions
 from .worker import WorkerOrder, load_results
 
 _SIGNALS = "SIGTERM,SIGHUP,SIGQUIT"

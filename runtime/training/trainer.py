@@ -9,6 +9,7 @@ from torch import nn
 from synth.errors import TrainingDiverged
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
+from synth.train_options import DEFAULT_STEPS, TrainOptions
 
 from ..checkpoint import TrainingState
 from ..execution.core.clock import OpClock
@@ -21,7 +22,7 @@ from ..pipeline import Pipeline
 from ..profiling.meter import measure
 from ..world import World
 from .batches import Batches, MiniBatch
-from .build_updates import build_updates, predicted_stages
+from .build_updates import build_updates, predicted_stages, step_settings
 from .building import build_stages, prepare_device
 from .data import TokenData, check_ids, load_tokens
 from .function_data import FunctionData
@@ -31,7 +32,6 @@ from .optimizer_headroom import extra_bytes
 from .process_grid import Place
 from .rank_result import RankResult
 from .run_checkpoints import RunCheckpoints
-from .train_options import DEFAULT_STEPS, TrainOptions
 from .update_counts import UpdateCounts
 
 OnStep = Callable[[int, float, float], None]
@@ -74,8 +74,8 @@ class RankTrainer:
         self._stages = built.stages
         self._data = self._load_data()
         self._clock = OpClock(world.device)
-        self._tracer = Tracer(self._clock, options.trace_every)
-        spec = options.optimizer or plan.workload.optimizer
+        self._tracer = Tracer(self._clock, options.trace_every or 1)
+        spec = options.optimizer_of(plan.workload.optimizer)
         if spec.float32_gradients:
             widen_gradients(stage.module for stage in self._stages.values())
         self._pipeline = Pipeline(
@@ -239,7 +239,7 @@ class RankTrainer:
 
     def _settings(self, step: int) -> StepSettings:
         options = self._options
-        return options.step_settings(options.learning_rate.at(step, self._num_steps))
+        return step_settings(options, options.learning_rate.at(step, self._num_steps))
 
     def _count_steps(self, mean_losses: dict[int, float]) -> None:
         """A step counts if its loss is a number."""
@@ -295,7 +295,7 @@ class RankTrainer:
         if not self._checkpoints.are_wanted:
             return fresh
         # Post-validation does not change results, so the checkpoint may differ in it.
-        spec = (options.optimizer or plan.workload.optimizer).replace(post_validation=False)
+        spec = options.optimizer_of(plan.workload.optimizer).replace(post_validation=False)
         fresh = fresh.replace(optimizer=str(spec), data=self._data.fingerprint())
         found = self._checkpoints.restore(
             lambda state: fresh.check_goes_on(state, self._own_steps(state), options.checkpoint)
@@ -331,6 +331,7 @@ class RankTrainer:
                 options.epochs,
                 workload.sequence_length,
             )
+        options.check_source()
         assert options.data is not None
         tokens = load_tokens(options.data, workload.sequence_length)
         first = self._stages.get(0)

@@ -13,14 +13,16 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from synth.emulation_options import EmulationOptions
 from synth.errors import SynthError
 from synth.messages import is_quiet
 from synth.record import Record
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 from synth.terminal_text import as_message
+from synth.train_options import TrainOptions
 
-from ..emulation.rank import EmulationOptions, RankEmulation
+from ..emulation.rank import RankEmulation
 from ..execution.core.progress import RankProgress, counted_place
 from ..world import World, join_world, restarts
 from .hang_detector import HangDetector
@@ -35,7 +37,6 @@ from .post_mortem import (
 from .process_grid import place_name
 from .rank_result import RankResult, of_first_pipeline
 from .stopping import StopRequest
-from .train_options import TrainOptions
 from .trainer import OnStep, RankTrainer
 from .watchdog import ProcessWatchdog, end_without, local_pids, sibling_pids
 

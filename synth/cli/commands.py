@@ -10,6 +10,7 @@ import typer
 
 from synth.cli.progress.command import with_progress
 from synth.cli.read.arguments import within_limits
+from synth.cli.read.record_options import with_records
 from synth.discovery import discover
 from synth.version import __version__
 
@@ -44,7 +45,7 @@ def _options(
 
 def _add_commands() -> None:
     for name, command in discover("synth.cli", "command"):
-        app.command(name)(with_progress(name, within_limits(command)))
+        app.command(name)(with_progress(name, within_limits(with_records(command))))
 
 
 _add_commands()

@@ -11,14 +11,15 @@ from synth.cli.answer.run import early_ops_text, iterations_us, trace_of
 from synth.cli.progress.line import current_line
 from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.plans import load_checked
-from synth.cli.read.run_options import WEEK_S, LookAheadOption, refuse_charts
+from synth.cli.read.record_options import After
+from synth.cli.read.run_request import refuse_charts
+from synth.emulation_options import EmulationOptions
 from synth.overwrite_guard import TRACE, check_replaceable
 from synth.processors import num_processors
-from synth.record import check_outputs
+from synth.record import Record, check_outputs
 from synth.units import format_bytes
 
 if TYPE_CHECKING:
-    from synth.runtime.emulation.rank import EmulationOptions
     from synth.runtime.training.rank_result import RankResult
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.lowering.lower import Lowered
@@ -34,74 +35,59 @@ _LABEL = (
 )
 
 
-def command(
-    plan: Annotated[Path, typer.Argument(help="Plan file, also of a shipped profile.")],
-    steps: Annotated[
-        int, typer.Option(min=3, help="Iterations, the first two of which are warm-up.")
-    ] = 8,
-    times: Annotated[float, typer.Option(help="Factor for all times.")] = 1.0,
+class EmulateRequest(Record):
+    """The options of `synth emulate`."""
+
+    emulation: EmulationOptions = EmulationOptions()
+    times: Annotated[float, After("--steps"), typer.Option(help="Factor for all times.")] = 1.0
     sizes: Annotated[
         float | None,
+        After("--times"),
         typer.Option(
             help="Factor for all sizes; transfers keep their times.",
             show_default="1, or the power of ten that this machine can transfer in time",
         ),
-    ] = None,
+    ] = None
     trace: Annotated[
-        Path | None, typer.Option(help="Write the times of all ops and transfers here, as JSON.")
-    ] = None,
-    post_validation: Annotated[
-        bool,
-        typer.Option(
-            "--post-validation",
-            help="Post-validation: ranks do not synchronize at STEP, so iterations take the "
-            "period.",
-        ),
-    ] = False,
-    look_ahead: LookAheadOption = 0,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            min=1,
-            max=WEEK_S,
-            help="Seconds without a sign of life after which a rank is declared dead.",
-        ),
-    ] = 300.0,
-    width: ChartWidthOption = None,
-    force: ForceOption = False,
-    output_format: FormatOption = Format.TEXT,
+        Path | None,
+        After("--sizes"),
+        typer.Option(help="Write the times of all ops and transfers here, as JSON."),
+    ] = None
+    width: ChartWidthOption = None
+    force: ForceOption = False
+    format: FormatOption = Format.TEXT
+
+
+def command(
+    plan: Annotated[Path, typer.Argument(help="Plan file, also of a shipped profile.")],
+    request: EmulateRequest,
 ) -> None:
     """Replay PLAN on simulated devices: one process per rank on this machine, no model needed.
 
     Order, overlap, memory and synchronization are those of the real executor.
     """
-    from synth.runtime.emulation.rank import EmulationOptions, check_replayable
+    from synth.runtime.emulation.rank import check_replayable
     from synth.schedule.files.scaled import scaled
     from synth.schedule.measured.trace_file import Source
 
-    check_outputs(trace, inputs=[plan])
-    check_replaceable(trace, TRACE, "--trace", force)
-    refuse_charts(look_ahead, trace)
+    check_outputs(request.trace, inputs=[plan])
+    check_replaceable(request.trace, TRACE, "--trace", request.force)
+    refuse_charts(request.emulation.look_ahead, request.trace)
     checked, lowered, _ = load_checked(plan)
-    asked = scaled(checked, times=times, sizes=1.0 if sizes is None else sizes)
+    sizes = request.sizes
+    asked = scaled(checked, times=request.times, sizes=1.0 if sizes is None else sizes)
     if sizes is None:
         asked = scaled(asked, sizes=_sizes_that_can_be_moved(lowered, asked.claim.makespan_us))
     lowered, _ = asked.check()
-    options = EmulationOptions(
-        steps=steps,
-        timeout_s=timeout,
-        post_validation=post_validation,
-        look_ahead=look_ahead,
-        caps_bytes=asked.caps_bytes,
-    )
+    options = request.emulation.replace(caps_bytes=asked.caps_bytes)
     check_replayable(lowered, options)  # before processes start
     results = _emulate(asked, lowered, options)
     if results is not None:
-        made = trace_of(asked, results, Source.EMULATED, times)
-        if trace is not None:
-            made.save(trace)
-            talk(f"written: {trace}")
-        _report(asked, lowered, results, made, output_format, width)
+        made = trace_of(asked, results, Source.EMULATED, request.times)
+        if request.trace is not None:
+            made.save(request.trace)
+            talk(f"written: {request.trace}")
+        _report(asked, lowered, results, made, request)
 
 
 def _sizes_that_can_be_moved(lowered: "Lowered", makespan_us: float) -> float:
@@ -120,7 +106,7 @@ def _sizes_that_can_be_moved(lowered: "Lowered", makespan_us: float) -> float:
 
 
 def _emulate(
-    plan: "Plan", lowered: "Lowered", options: "EmulationOptions"
+    plan: "Plan", lowered: "Lowered", options: EmulationOptions
 ) -> "list[RankResult] | None":
     """Return all ranks' results; None on a torchrun worker that is not the first."""
     from synth.runtime.training.launch import launch
@@ -144,8 +130,7 @@ def _report(
     lowered: "Lowered",
     results: "list[RankResult]",
     trace: "Trace",
-    output_format: Format,
-    width: int | None,
+    request: EmulateRequest,
 ) -> None:
     from synth.report.explain.comparison import (
         compare,
@@ -164,7 +149,7 @@ def _report(
     found = compare(
         plan, lowered, step_us, executions, peaks, plan.num_ranks, late=late, in_order=in_order
     )
-    if output_format == Format.JSON:
+    if request.format == Format.JSON:
         answer_json({"emulated": True, **found.model_dump(mode="json")})
         return
     answer(_LABEL + "\n")
@@ -175,5 +160,7 @@ def _report(
             f"ranks; give --sizes 0.01 for smaller transfers, or --times 10 for slower devices"
         )
     planned = planned_spans(shared_timeline(lowered, plan.num_ranks, late=late))
-    answer(render(planned, measured=executions[middle_step(step_us)].ops, width=width) + "\n")
+    answer(
+        render(planned, measured=executions[middle_step(step_us)].ops, width=request.width) + "\n"
+    )
     answer(comparison_text(found) + early_ops_text(results))

@@ -1,7 +1,6 @@
 """The answer of `synth run`: losses and the comparison with the plan, as text or JSON."""
 
 import statistics
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from synth.record import write_atomically
 from synth.throughput import Throughput, throughput
 
 if TYPE_CHECKING:
+    from synth.cli.read.run_request import RunRequest
     from synth.report.explain.comparison import RunComparison
     from synth.runtime.training.rank_result import RankResult
     from synth.schedule.files.plan_file import Plan
@@ -19,19 +19,9 @@ if TYPE_CHECKING:
     from synth.schedule.measured.trace_file import Source, Trace
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """Destinations of the answer: files for figures and charts, and the format of stdout."""
-
-    figures: Path | None
-    trace: Path | None
-    html: Path | None
-    pictures: list[Path]
-    format: Format
-    width: int | None
-
-
-def report(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs: Outputs) -> None:
+def report(
+    plan: "Plan", lowered: "Lowered", results: "list[RankResult]", request: "RunRequest"
+) -> None:
     """Write the run's figures and its trace to files, and answer as text or JSON.
 
     Raises:
@@ -40,7 +30,7 @@ def report(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", output
     """
     if results[0].remark is not None:
         talk(results[0].remark)
-    _show(plan, lowered, results, outputs)
+    _show(plan, lowered, results, request)
     failed = results[0].failed_checkpoint
     if failed is not None:
         raise RunFailure(
@@ -61,7 +51,9 @@ def stopped_after(steps: int) -> SynthError:
     return stopped
 
 
-def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs: Outputs) -> None:
+def _show(
+    plan: "Plan", lowered: "Lowered", results: "list[RankResult]", request: "RunRequest"
+) -> None:
     from synth.report.explain.comparison import (
         compare,
         comparison_text,
@@ -89,7 +81,7 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         in_order=not results[0].early_ops,
     )
     record = _as_json(plan, results, found)
-    written = _write(outputs, record, trace) if results[0].losses else []
+    written = _write(request, record, trace) if results[0].losses else []
     overlaid = None
     if executions:
         late, middle = results[0].late, middle_step(step_us)
@@ -101,10 +93,10 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
             late=late,
         )
         charts = ChartSet.of(plan, overlaid)
-        if outputs.html is not None:
-            charts.write_page(outputs.html)
-        charts.write_pictures(outputs.pictures)
-    if outputs.format == Format.JSON:
+        if request.html is not None:
+            charts.write_page(request.html)
+        charts.write_pictures(request.pictures)
+    if request.format == Format.JSON:
         answer(record.rstrip())
         return
     if not results[0].losses:
@@ -115,7 +107,7 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         answer(f"median step, all ranks together: {speed}\n")
     if overlaid is not None and overlaid.measured is not None:
         planned, measured = overlaid.planned.ops, overlaid.measured.ops
-        answer(render(planned, measured=measured, width=outputs.width) + "\n")
+        answer(render(planned, measured=measured, width=request.width) + "\n")
         answer(comparison_text(found) + early_ops_text(results))
     else:
         talk("no step was timed: the first two warm up and measure memory; give --steps 3 or more")
@@ -132,13 +124,13 @@ def early_ops_text(results: "list[RankResult]") -> str:
     return f"\n\nops that ran early in the median step (--look-ahead): {early}"
 
 
-def _write(outputs: Outputs, record: str, trace: "Trace") -> list[Path]:
+def _write(request: "RunRequest", record: str, trace: "Trace") -> list[Path]:
     """Write the files asked for and return their paths."""
-    if outputs.trace is not None:
-        trace.save(outputs.trace)
-    if outputs.figures is not None:
-        write_atomically(outputs.figures, record)
-    return [path for path in (outputs.figures, outputs.trace) if path is not None]
+    if request.trace is not None:
+        trace.save(request.trace)
+    if request.output is not None:
+        write_atomically(request.output, record)
+    return [path for path in (request.output, request.trace) if path is not None]
 
 
 def run_throughput(plan: "Plan", result: "RankResult") -> Throughput:

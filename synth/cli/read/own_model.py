@@ -1,6 +1,5 @@
 """Reading `--model`, `--inputs` and `--trust`, without which no code that a plan names is run."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,17 +8,9 @@ from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
 
 if TYPE_CHECKING:
+    from synth.train_options import TrainOptions
     from synth.workload import Workload
 
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="FILE.py:FUNCTION",
-        help="Model to train, also as package.module:function, instead of the one that PLAN names "
-        "(which is then not imported).",
-    ),
-]
 TrustOption = Annotated[
     bool,
     typer.Option(
@@ -55,29 +46,21 @@ def read_model(workload: "Workload", model: str | None, trust: bool) -> str | No
     return model
 
 
-def read_inputs(
-    workload: "Workload", data: Path | None, inputs: str | None, trust: bool
-) -> str | None:
-    """Return the address of the function that makes micro-batches; None: --data is given.
+def read_inputs(workload: "Workload", training: "TrainOptions", trust: bool) -> str | None:
+    """Return the address of the function that makes micro-batches; None: there is none.
 
     Raises:
-        SynthError: both --data and --inputs are given, or none and the plan's function may not be
-            imported; or --data is given for a model that does not take token ids.
+        SynthError: the plan's function may not be imported; or --data is given for a model that
+            does not take token ids.
     """
-    if data is not None and inputs is not None:
-        raise SynthError(f"--data {data} and --inputs {inputs} are both given; give one of them")
     named = workload.inputs
-    if data is not None and named is not None:
+    if training.data is not None and named is not None:
         raise SynthError(
-            f"--data {data} has token ids, and the plan was profiled with the inputs of {named}; "
-            f"give --inputs {named}"
+            f"--data {training.data} has token ids, and the plan was profiled with the inputs of "
+            f"{named}; give --inputs {named}"
         )
-    if data is not None or inputs is not None:
-        return inputs
-    if named is None:
-        raise SynthError(
-            "there is nothing to train on; give --data PATH, or --inputs FILE.py:FUNCTION"
-        )
+    if training.data is not None or training.inputs is not None or named is None:
+        return training.inputs
     if not trust:
         raise SynthError(
             f"the plan names a function that makes its inputs, {named!r}, and to import it runs "

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import pytest
 
+from synth.emulation_options import Disturbance
 from synth.runtime.emulation.device_time import DeviceTime, now_ns
 from synth.runtime.emulation.links import EmulatedLinks
-from synth.runtime.emulation.pace import Disturbance, Pace
+from synth.runtime.emulation.pace import Pace
 from synth.runtime.emulation.stage import STAMP_BYTES, boundary_of
 from synth.runtime.execution.stage.boundary import Tensors
 from synth.runtime.execution.transport.channels import Pending

@@ -11,10 +11,11 @@ import torch
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import ProcessGroupGloo
 
+from synth.emulation_options import Disturbance
 from synth.runtime.emulation.collectives import PacedCollectives, reducible_bytes
 from synth.runtime.emulation.device_time import DeviceTime, now_ns
 from synth.runtime.emulation.links import EmulatedLinks
-from synth.runtime.emulation.pace import Disturbance, Pace
+from synth.runtime.emulation.pace import Pace
 from synth.runtime.emulation.thread_order import EmulatedOrder
 from synth.runtime.execution.stage.boundary import Tensors
 from synth.runtime.execution.transport.channels import DirectTransfer, Pending

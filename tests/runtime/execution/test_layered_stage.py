@@ -14,10 +14,10 @@ from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.layered_stage import LayeredStage, Randomness, layer_calls
 from synth.runtime.training.rank_result import RankResult
-from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
+from synth.train_options import TrainOptions
 from synth.workload import Workload
 from tests.runtime.gradients import gradient_of
 

@@ -9,11 +9,11 @@ import torch
 
 from synth.families import generate
 from synth.profile import Profile
-from synth.runtime.training.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.weight_flow import Sharded
+from synth.train_options import TrainOptions
 from tests.runtime.execution.test_weight_passing import _is_right
 from tests.runtime.rank_threads import RankThreads, group_here
 from tests.runtime.replaying import build_batch, build_stages, plain_autograd

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 import torch
 
+from synth.delay_options import DelayOptions
 from synth.errors import SynthError
 from synth.families import generate
 from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
 from synth.runtime.optimize import StepSettings, build_flush_free_step
 from synth.runtime.profiling.profile_model import profile_model
-from synth.runtime.training.delay_options import DelayOptions
+from synth.runtime.training.delay_hooks import check_corrections
 from synth.runtime.training.optimizer_headroom import extra_bytes
 from synth.runtime.training.update_counts import UpdateCounts
 from synth.schedule.files.plan_file import Plan
@@ -47,7 +48,7 @@ def test_options_that_do_not_fit_are_refused(
 ) -> None:
     plan = Plan.of(profile, (2, 2), generate(schedule, 2, 4))
     with pytest.raises(SynthError, match=message) as error:
-        DelayOptions(**options).check(plan, OptimizerSpec.parse(optimizer))
+        check_corrections(DelayOptions(**options), plan, OptimizerSpec.parse(optimizer))
     assert "\n" not in str(error.value)
 
 

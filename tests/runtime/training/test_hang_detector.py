@@ -7,9 +7,9 @@ from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.runtime.execution.core.progress import RankProgress, counted_place, last_place
 from synth.runtime.training.hang_detector import HangDetector
-from synth.runtime.training.train_options import TrainOptions
 from synth.schedule.lowering.lower import Action, lower
 from synth.schedule.ops import Op
+from synth.train_options import TrainOptions
 
 PATIENCE_S, TIMEOUT_S = 15.0, 300.0
 

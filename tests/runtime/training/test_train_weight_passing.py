@@ -14,11 +14,11 @@ from synth.profile import Profile
 from synth.runtime.checkpoint import CheckpointOptions
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.rank_result import RankResult
-from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.weight_flow import Route
+from synth.train_options import TrainOptions
 from synth.workload import Workload
 from tests.tied_model import TIED
 

@@ -1,0 +1,93 @@
+"""A record is the one declaration of a command's options: in help, on the line and in a worker."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from pydantic import NonNegativeInt
+from typer.testing import CliRunner
+
+from synth.cli.read.record_options import After, with_records
+from synth.cli.read.run_request import RunRequest
+from synth.command_option import CommandOption
+from synth.errors import SynthError
+from synth.optimizer import OptimizerSpec
+from synth.record import Record
+from synth.train_options import TrainOptions
+
+
+def parsed(*words: str) -> RunRequest:
+    """The request that `synth run` makes of some options."""
+    seen: list[RunRequest] = []
+
+    def command(request: RunRequest) -> None:
+        seen.append(request)
+
+    app = typer.Typer()
+    app.command()(with_records(command))
+    CliRunner().invoke(app, words, catch_exceptions=False)
+    (request,) = seen
+    return request
+
+
+def undeclared(record: type[Record]) -> Iterator[str]:
+    """Yield the fields that are no options, also those of records within."""
+    for name, field in record.model_fields.items():
+        if any(isinstance(each, CommandOption) for each in field.metadata):
+            continue
+        inner = [k for k in (field.annotation, *getattr(field.annotation, "__args__", ()))]
+        groups = [k for k in inner if isinstance(k, type) and issubclass(k, Record)]
+        if not groups:
+            yield name
+        for group in groups:
+            yield from undeclared(group)
+
+
+def test_every_field_of_a_run_is_an_option() -> None:
+    assert list(undeclared(TrainOptions)) == []
+
+
+def test_no_options_make_the_defaults_of_the_record() -> None:
+    assert parsed() == RunRequest()
+
+
+def test_options_reach_the_records_within_and_come_unchanged_to_a_worker(tmp_path: Path) -> None:
+    request = parsed(
+        *("--data", "text", "--clip", "0", "--betas", "0.9,0.95", "--optimizer", "adamw"),
+        *("--master-weights", "--lr", "0.1", "--schedule", "cosine", "--min-lr", "0.01"),
+        *("--checkpoint", str(tmp_path), "--checkpoint-keep", "0", "--resume-from", "012"),
+    )
+    training, saved = request.training, request.training.checkpoint
+    assert (training.clip_norm, training.betas) == (None, (0.9, 0.95))
+    assert training.optimizer_of(OptimizerSpec()) == OptimizerSpec(master_weights=True)
+    assert (training.learning_rate.peak, training.learning_rate.least) == (0.1, 0.01)
+    assert saved is not None
+    assert (saved.folder, saved.every, saved.keep, saved.resume_from) == (tmp_path, 100, 0, 12)
+    assert TrainOptions.model_validate_json(training.model_dump_json()) == training
+
+
+def test_what_the_command_refuses_the_library_refuses_too() -> None:
+    with pytest.raises(SynthError, match="--restarts continues from checkpoints"):
+        TrainOptions(data=Path("text"), restarts=1)
+    with pytest.raises(SynthError, match="--data text and --inputs f are both given"):
+        TrainOptions(data=Path("text"), inputs="f")
+
+
+def test_an_option_stands_where_its_record_puts_it_and_has_the_limits_of_its_type() -> None:
+    class Late(Record):
+        first: Annotated[NonNegativeInt, CommandOption("First.")] = 3
+        last: Annotated[bool, CommandOption("Last.")] = False
+        second: Annotated[int | None, After("--first"), CommandOption("Second.")] = None
+
+    def command(late: Late) -> None:
+        print(late)
+
+    app = typer.Typer()
+    app.command()(with_records(command))
+    options = [p.opts[0] for p in typer.main.get_command(app).params]
+    assert options[:3] == ["--first", "--second", "--last"]
+    refused = CliRunner().invoke(app, ["--first", "-1"])
+    assert refused.exit_code == 2
+    assert CliRunner().invoke(app, ["--second", "5"]).output == "first=3 last=False second=5\n"
