@@ -10,10 +10,10 @@ from benchmarks import auto_placement, tables, tight_caps, weight_search
 from benchmarks.solver import report
 from benchmarks.solver.__main__ import main
 from benchmarks.solver.baselines import averaged, published, share_of_1f1b
-from benchmarks.solver.case import Known, measure
+from benchmarks.solver.case import Known, Suite, measure
 from benchmarks.solver.suites import SUITES, bidirectional, table, unequal, v_shaped
 from synth.op_kinds import OpKind
-from synth.solver import Problem, find_shortage
+from synth.solver import Part, Problem, find_shortage
 from synth.solver.weight_passing.bounds import prove_weight_passing
 from synth.solver.weight_passing.problem import WeightMovement
 
@@ -117,6 +117,52 @@ def test_rows_that_name_a_line_and_a_column_make_a_pivoted_table_of_medians() ->
     made = report.table({"rows": [*rows, row(0, "no exact", 12, 3.0)]})
     assert made.splitlines()[0] == "|  | all | no exact |"
     assert made.splitlines()[2] == "| v | 11 (1.00) | 12 (3.00) |"
+
+
+def test_a_table_of_times_to_the_gap_counts_a_run_that_never_reaches_it_as_the_last() -> None:
+    def row(name: str, seed: int, time_s: float | None) -> dict[str, object]:
+        cells = {"label": name, "seed": seed, "cell": [name, "v"], "to_gap_s": time_s}
+        return {**cells, "value_us": 10, "gap_percent": 0.5}
+
+    rows = [row(name, seed, 2.0) for seed in range(3) for name in ("all", "late", "never")]
+    for place in (1, 2, 5):  # late with seed 0, never with seeds 0 and 1
+        rows[place]["to_gap_s"] = None
+    lines = report.table({"rows": rows}).splitlines()[2:]
+    assert lines[0] == "| all | 10 (0.50), 2.0 s |"
+    assert lines[1] == "| late | 10 (0.50), 2.0 s |"
+    assert lines[2] == "| never | 10 (0.50), – |"
+
+
+def test_the_time_to_the_gap_is_that_of_the_run_with_all_parts() -> None:
+    case = replace(SMALL, compared_with=SMALL.label)
+    full = measure(case, 60, 1)
+    assert full.gap_percent == 0 and full.to_gap_s is not None
+    assert full.first_s is not None and full.first_s <= full.to_gap_s <= full.wall_s
+    assert Part.CLOSED_FORMS in full.parts and Part.ANNEALING not in full.parts
+    bounds = frozenset({Part.CLOSED_FORMS, Part.BOUNDS, Part.EXACT})
+    unproven = replace(case, label="without bounds", without=bounds)
+    assert measure(unproven, 0.2, 1, 0, full).to_gap_s is None
+    half = replace(full, bound_us=0)  # a gap of 100 %, which the first schedule has
+    row = measure(unproven, 0.2, 1, 0, half)
+    assert row.to_gap_s == row.first_s is not None and not bounds & set(row.parts)
+
+
+def test_a_part_that_takes_no_step_is_not_left_out_and_seeds_come_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = replace(SMALL, label="all", compared_with="all", known=None)
+    parts = (Part.FAMILIES, Part.ANNEALING)  # without boundary tensors nothing is annealed
+    cases = [replace(full, label=f"no {part}", without=frozenset({part})) for part in parts]
+    monkeypatch.setitem(SUITES, "small", Suite("small", "", lambda: iter([full, *cases]), 60.0))
+    saved = tmp_path / "small.json"
+    asked = ["small", "--only", "no ", "--seeds", "2", "--json", str(saved)]
+    assert main(asked) == 0
+    rows = json.loads(saved.read_text())["rows"]
+    found = [(row["label"], row["seed"]) for row in rows]
+    assert found == [("all", 0), ("no families", 0), ("all", 1), ("no families", 1)]
+    assert "no local search: not run; it takes no step in 'all'" in capsys.readouterr().out
+    assert main([*asked, "--resume"]) == 0
+    assert json.loads(saved.read_text())["rows"] == rows
 
 
 def test_a_table_of_several_seeds_has_their_range_and_how_many_proved_it(tmp_path: Path) -> None:

@@ -1,12 +1,19 @@
 """One row of a suite: the problem, the run, and the checks of the result."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from benchmarks.solver.baselines import Baseline, best_fitting, published
 from benchmarks.solver.probe import Cell, Probe
+from synth.plan.recompute.choice import Choice, solve_with
 from synth.schedule import ScheduleError, peak_bytes, verify
-from synth.solver import Objective, Part, Problem, Result, SolveOptions, solve
+from synth.solver import Objective, Part, Problem, Result, SolveOptions
+from synth.solver.result import relative_gap
+
+# Percentage points between gaps that count as the same; the search reports no smaller rise of its
+# bound.
+SAME_GAP = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,10 @@ class Case:
         label: the label of the row; `--only` selects rows that contain a text.
         time_limit_s: replaces that of the suite.
         without: parts of the search to leave out.
+        compared_with: the label of the case with all parts, its own or that of an earlier one. The
+            row then has the time to that case's final gap. A case without a part that takes no step
+            with all parts is not run.
+        recompute: stages that recompute; None: chosen by the search.
         look: makes the suite's own columns from the result.
         cell: the names of its line and its column in a pivoted table.
         is_large: True shows memory and time by part, and takes the published schedules from the
@@ -48,6 +59,8 @@ class Case:
     problem: Problem
     time_limit_s: float | None = None
     without: frozenset[Part] = frozenset()
+    compared_with: str | None = None
+    recompute: Choice = ()
     known: Known | None = None
     look: Callable[[Result], Look] | None = None
     cell: tuple[str, str] | None = None
@@ -66,7 +79,14 @@ class Suite:
 
 @dataclass(frozen=True)
 class Row:
-    """The result of a case; times of schedules in µs, those of the search in seconds."""
+    """The result of a case; times of schedules in µs, those of the search in seconds.
+
+    Attributes:
+        to_gap_s: the time at which the search first reached the final gap of the case that it is
+            compared with; None if it never did, or is not compared. A gap counts as reached at
+            `SAME_GAP` points more, but a gap of 0 only with the proof.
+        parts: the parts of the search that took a step.
+    """
 
     label: str
     seed: int
@@ -84,14 +104,44 @@ class Row:
     columns: Mapping[str, Cell]
     cell: tuple[str, str] | None
     failures: tuple[str, ...]
+    to_gap_s: float | None = None
+    parts: tuple[str, ...] = ()
 
 
-def measure(case: Case, time_limit_s: float, workers: int | None, seed: int = 0) -> Row:
-    """Solve, and judge the answer."""
-    answers_s: list[float] = []
-    options = SolveOptions(time_limit_s, workers=workers, seed=seed, without=case.without)
+class _TimedGap(NamedTuple):
+    """The gap of a search at a time since its start."""
+
+    at_s: float
+    gap: float
+
+
+def measure(
+    case: Case,
+    time_limit_s: float,
+    workers: int | None,
+    seed: int = 0,
+    compared_with: Row | None = None,
+) -> Row:
+    """Solve, and judge the answer.
+
+    Args:
+        compared_with: the row of the case with all parts, if it is not this one.
+    """
+    gaps: list[_TimedGap] = []
+    parts: set[Part] = set()
+    options = SolveOptions(
+        time_limit_s, workers=workers, seed=seed, without=case.without, on_part=parts.add
+    )
     with Probe() as probe:
-        result = solve(case.problem, options, lambda step: answers_s.append(step.elapsed_s))
+        result = solve_with(
+            case.problem,
+            case.recompute,
+            options,
+            lambda _: lambda step: gaps.append(_TimedGap(step.elapsed_s, step.gap)),
+        )
+    first_s = round(gaps[0].at_s, 3) if gaps else None
+    if result.gap is not None:
+        gaps.append(_TimedGap(result.wall_s, result.gap))
     baselines = _baselines_of(result) if case.is_large else list(published(case.problem))
     best = best_fitting(baselines)
     look = case.look(result) if case.look else Look()
@@ -108,13 +158,32 @@ def measure(case: Case, time_limit_s: float, workers: int | None, seed: int = 0)
         gap_percent=None if result.gap is None else round(100 * result.gap, 3),
         gain_percent=_gain_percent(best, result),
         wall_s=round(result.wall_s, 3),
-        first_s=round(answers_s[0], 3) if answers_s else None,
+        first_s=first_s,
         found_by=result.found_by,
         stopped_by=result.stopped_by.value,
         columns=columns | dict(look.columns),
         cell=case.cell,
         failures=(*_failures(case, result, best), *look.failures),
+        to_gap_s=_time_to_gap_s(gaps, _aim(case, result, compared_with)),
+        parts=tuple(sorted(parts)),
     )
+
+
+def _aim(case: Case, result: Result, compared_with: Row | None) -> float | None:
+    """Return the final gap of the case with all parts; None if there is none."""
+    if case.compared_with == case.label:
+        return result.gap
+    if compared_with is None or compared_with.value_us is None:
+        return None
+    return relative_gap(compared_with.value_us, compared_with.bound_us)
+
+
+def _time_to_gap_s(gaps: Iterable[_TimedGap], aim: float | None) -> float | None:
+    """Return when a gap was first reached; None if never, or without one to reach."""
+    if aim is None:
+        return None
+    largest = aim + SAME_GAP / 100 if aim > 0 else 0.0
+    return next((round(timed.at_s, 3) for timed in gaps if timed.gap <= largest), None)
 
 
 def _baselines_of(result: Result) -> list[Baseline]:

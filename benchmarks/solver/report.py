@@ -1,8 +1,8 @@
 """Rows as lines, as JSON and as the tables of the documentation."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -58,6 +58,7 @@ def resumed(path: Path, run: Run) -> list[Row]:
                 **row,
                 "cell": row["cell"] and tuple(row["cell"]),
                 "failures": tuple(row["failures"]),
+                "parts": tuple(row["parts"]),
             }
         )
         for row in document["rows"]
@@ -73,10 +74,12 @@ def markdown(path: Path) -> str:
 def table(document: Mapping[str, Any]) -> str:
     """A saved run's rows in Markdown, those of several seeds as one with medians.
 
-    Cases that name a line and a column make a table of values with their gaps.
+    Cases that name a line and a column make a table of values with their gaps, and times to the gap
+    if they have them.
     """
     rows: list[SavedRow] = document["rows"]
-    grouped = [list(group) for _, group in groupby(rows, key=lambda row: row["label"])]
+    labels = dict.fromkeys(row["label"] for row in rows)
+    grouped = [[row for row in rows if row["label"] == label] for label in labels]
     pivoted = bool(rows) and all(row["cell"] for row in rows)
     return _pivoted(grouped) if pivoted else _listed(grouped)
 
@@ -107,15 +110,26 @@ def _of_seeds(rows: Sequence[SavedRow]) -> list[str]:
 
 
 def _pivoted(grouped: Sequence[Sequence[SavedRow]]) -> str:
-    cells = {
-        tuple(rows[0]["cell"]): f"{_shown(_middle(row['value_us'] for row in rows))} "
-        f"({_shown(_middle(row['gap_percent'] for row in rows))})"
-        for rows in grouped
-    }
+    timed = any(row.get("to_gap_s") is not None for rows in grouped for row in rows)
+    cells = {tuple(rows[0]["cell"]): _pivoted_cell(rows, timed) for rows in grouped}
     names = list(dict.fromkeys(name for name, _ in cells))
     columns = list(dict.fromkeys(column for _, column in cells))
     lines = ([name, *(cells.get((name, column), "") for column in columns)] for name in names)
     return markdown_table(["", *columns], lines)
+
+
+def _pivoted_cell(rows: Sequence[SavedRow], timed: bool) -> str:
+    value, gap = (
+        _shown(_middle(row[name] for row in rows)) for name in ("value_us", "gap_percent")
+    )
+    time = f", {_median_s(row['to_gap_s'] for row in rows)}" if timed else ""
+    return f"{value} ({gap}){time}"
+
+
+def _median_s(times_s: Iterable[float | None]) -> str:
+    """The median of times, where None is later than all others."""
+    median_s = median(math.inf if time_s is None else time_s for time_s in times_s)
+    return _shown(None) if math.isinf(median_s) else f"{median_s:.1f} s"
 
 
 def _cells(rows: Sequence[SavedRow]) -> list[str]:

@@ -68,6 +68,7 @@ class SolveOptions:
         hint: a schedule to begin from.
         hint_found_by: the name under which the hint is reported.
         verbose: called with each line of CP-SAT's log.
+        on_part: called with each part that takes a step, each time, from any thread.
         without: parts that are left out, with the members of groups and the groups of all members.
     """
 
@@ -80,6 +81,7 @@ class SolveOptions:
     hint_found_by: str = "hint"
     solver: SolverName = SolverName.CPSAT
     verbose: Callable[[str], None] | None = None
+    on_part: Callable[[Part], None] | None = None
     without: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:
@@ -91,6 +93,11 @@ class SolveOptions:
     def num_workers(self) -> int:
         """Threads to use, by default one for each processor that this process may use."""
         return self.workers or num_processors()
+
+    def report_part(self, part: Part) -> None:
+        """Tell the listener, if there is one, that a part takes a step."""
+        if self.on_part is not None:
+            self.on_part(part)
 
     def going_on_from(self, found: Result) -> "SolveOptions":
         """Return these options with a result's schedule, if it has one, as the hint."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from synth.certificate import Proven
 from synth.solver.bounds import bounds, forward_spacing
 from synth.solver.bounds.bound import BoundSetting, LowerBound, ProofState, RankwiseBound
+from synth.solver.cpsat.run import TimedBounds
 from synth.solver.instance.instance import Instance
 from synth.solver.options import Part
 from synth.solver.tuning import BOUND_POLICY
@@ -42,7 +43,7 @@ class BoundPolicy:
         """Yield the best closed form, which takes no time."""
         closed = self._bound(Part.CLOSED_FORMS)
         if closed is not None:
-            yield from closed.prove(0.0)
+            yield from self._proof(closed, 0.0)
 
     def one_by_one(self, limit_s: float) -> Iterator[Proven]:
         """Yield bounds from each rank alone.
@@ -52,7 +53,8 @@ class BoundPolicy:
         """
         idle = self._bound(Part.IDLE_TIME) if self._instance.holds_several else None
         alone = self._bound(Part.RANK_SUBSETS) if idle is None else idle
-        if isinstance(alone, RankwiseBound):
+        if alone is not None and isinstance(alone, RankwiseBound):
+            self.setting.options.report_part(alone.part)
             yield from self._noted(alone.one_by_one(limit_s))
 
     def together(self, limit_s: float) -> Iterator[Proven]:
@@ -65,6 +67,10 @@ class BoundPolicy:
             return None
         return bounds()[part].of(self.setting)
 
+    def _proof(self, bound: LowerBound, limit_s: float) -> TimedBounds:
+        self.setting.options.report_part(bound.part)
+        return bound.prove(limit_s)
+
     def _noted(self, found: Iterator[Proven]) -> Iterator[Proven]:
         for proven in found:
             self._known.bound_us = max(self._known.bound_us, proven.bound_us)
@@ -73,12 +79,12 @@ class BoundPolicy:
     def _together(self, limit_s: float) -> Iterator[Proven]:
         for bound, share in self._first():
             if bound is not None:
-                limit_s -= yield from bound.prove(share * limit_s)
+                limit_s -= yield from self._proof(bound, share * limit_s)
             if self.setting.should_stop():
                 return
         rank_subsets = self._bound(Part.RANK_SUBSETS)
         if rank_subsets is not None:
-            yield from rank_subsets.prove(limit_s)
+            yield from self._proof(rank_subsets, limit_s)
 
     def _first(self) -> Iterator[_Turn]:
         """Yield the bounds that come before growing sets of ranks."""

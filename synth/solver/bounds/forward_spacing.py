@@ -201,11 +201,14 @@ class SpacingProver:
         """Prove the least time from the first forward to the last, or to the end of the rank."""
         began_s = time.monotonic()
         model, length = question
+        has_pairs = Part.PASSING_PAIRS not in self.options.without
+        if has_pairs:
+            self.options.report_part(Part.PASSING_PAIRS)
         asked = model(
             of_few(self.instance, length + 1),
             self.known.ranks,
             self.known,
-            passing_pairs=Part.PASSING_PAIRS not in self.options.without,
+            passing_pairs=has_pairs,
         )
         outcome = run(asked, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
         if model is SpacingToEndModel:

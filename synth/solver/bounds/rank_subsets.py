@@ -154,13 +154,16 @@ class RankSubsets:
     def _solve(self, ranks: tuple[int, ...], limit_s: float) -> ModelOutcome:
         began_s = time.monotonic()
         value_us, hint = self.reference()
+        has_pairs = Part.PASSING_PAIRS not in self.options.without and len(ranks) > 1
+        if has_pairs:
+            self.options.report_part(Part.PASSING_PAIRS)
         model = model_of(
             self.instance,
             self.objective,
             value_us,
             ranks,
             self.spacings,
-            passing_pairs=Part.PASSING_PAIRS not in self.options.without,
+            passing_pairs=has_pairs,
             closed_forms=Part.CLOSED_FORMS not in self.options.without,
         )
         model.at_least(min(self.proven_us, value_us))

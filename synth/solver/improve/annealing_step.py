@@ -28,6 +28,7 @@ class AnnealingStep:
         best, budget = self.state.best, self.state.budget
         if best is None:
             return
+        self.state.options.report_part(self.part)
         if self._annealing is None:
             self._annealing = Annealing(self.state.problem, self.state.options.seed)
         annealing = self._annealing

@@ -34,6 +34,7 @@ class ExactSearch:
 
     def run(self, share: float, *, is_brief: bool) -> None:
         """Solve one memory model after the other in a share of the remaining time."""
+        self.options.report_part(self.part)
         budget = self.state.budget
         allowance = budget.allow(share * budget.left_s())
         instances = self._instances()

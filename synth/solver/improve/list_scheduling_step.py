@@ -27,6 +27,7 @@ class ListSchedulingStep:
 
     def run(self, share: float, *, is_brief: bool) -> None:
         """Schedule with a number of ops that depends on the time limit, or a small one."""
+        self.state.options.report_part(self.part)
         if is_brief:
             self._run_quick()
         else:

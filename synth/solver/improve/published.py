@@ -27,6 +27,7 @@ class PublishedIncumbents:
 
     def run(self, share: float = 1.0, *, is_brief: bool = False) -> None:
         """Offer the published schedules of this placement, within a time of their own."""
+        self.state.options.report_part(self.part)
         problem = self.problem
         made = generate_for(
             problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes

@@ -122,6 +122,7 @@ class ShortInstance:
     def run(self, share: float, *, is_brief: bool) -> None:
         """Search the short instance if that is worth it, for a share of its own."""
         if self.is_worth:
+            self.options.report_part(self.part)
             self.state.short_instance_share = self._run()
 
     def _run(self) -> float:

@@ -23,6 +23,7 @@ class Simplification:
         state, should_stop = self.state, self.state.budget.time_is_up
         if state.best is None:
             return
+        state.options.report_part(self.part)
         state.refine(evaluate.fuse_backward(state.problem, state.best, should_stop))
         if not should_stop():
             state.refine(evaluate.relax_buffering(state.problem, state.best, should_stop))

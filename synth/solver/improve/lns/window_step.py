@@ -36,6 +36,7 @@ class WindowStep:
             share: the share of the remaining time.
             is_brief: end when neither windows nor moves have gained for a while.
         """
+        self.context.state.options.report_part(self.part)
         budget = self.context.state.budget
         effort_share = SEARCH.window_share if budget.is_deterministic else 1
         WindowTurns(self.context.state, self.context.workers).run(

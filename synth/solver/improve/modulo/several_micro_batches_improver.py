@@ -29,6 +29,7 @@ class SeveralMicroBatches:
         unrolling, best = Unrolling(self.state), self.state.best
         if best is None or not applies(unrolling.instance):
             return
+        self.options.report_part(self.part)
         most_us = best.value_us / self._passes
         seconds = self._share * self.options.time_limit_s
         allowance = self.state.budget.allow(seconds)

@@ -34,6 +34,7 @@ class Robustness:
         """Replace the incumbent, within the effort of `improve_robustness`."""
         state, should_stop = self.state, self.state.budget.time_is_up
         if state.best is not None and not should_stop():
+            state.options.report_part(self.part)
             state.refine(improve_robustness(state.problem, state.best, should_stop))
 
 
