@@ -7,7 +7,7 @@ Model, devices and links are those of `weight_passing_model`: a Llama-like model
 recomputation, on 10 GbE and on NVLink. Beside 1F1B, which passes activations, there are schedules
 with weight passing (WeiPipe-Interleave by a ring, ZeRO-3 by collectives) and schedules without a
 flush (PipeDream, with vertical sync too, and 2BW). All of them are replayed with one process per
-rank on simulated devices, whose ops and links take the times of the model. Sizes are divided, so
+rank on emulated devices, whose ops and links take the times of the model. Sizes are divided, so
 that processes of one machine can pass them on; transfers keep their times.
 
 The predicted time is the makespan, with a global norm before STEP where the pipeline is flushed.

@@ -17,7 +17,7 @@ from synth.families import generate
 from synth.links import Link, Links
 from synth.profile import Profile
 from synth.profiles import find
-from synth.report.explain.comparison import RunComparison, compare
+from synth.report.explain.run_against_plan import RunComparison, compare
 from synth.report.text.tables import table
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan

@@ -2,7 +2,7 @@ r"""Bounded look-ahead against the plan's order, under jitter, a slow rank and a
 
 Equal stages, ops of 20 ms (W 15). Prints the median time of an iteration in the plan's order, and
 with look-ahead as a share of it. The memory limit of all ranks is a multiple of the largest planned
-peak. With --emulate the iterations are run by real processes on simulated devices, else they are
+peak. With --emulate the iterations are run by real processes on emulated devices, else they are
 simulated event by event.
 
     python -m benchmarks.look_ahead
@@ -99,7 +99,7 @@ def _simulation(plan: Plan, disturbance: Disturbance, mode: Mode) -> LookAheadSi
 
 
 def emulated(steps: int) -> Run:
-    """Iterations of real processes on simulated devices; the first two warm up."""
+    """Iterations of real processes on emulated devices; the first two warm up."""
 
     def run(plan: Plan, disturbance: Disturbance, mode: Mode) -> tuple[float, float]:
         lowered, _ = plan.check()

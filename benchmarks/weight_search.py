@@ -21,8 +21,8 @@ from benchmarks.results_file import Run, markdown_table, parse_request, save
 from benchmarks.weight_passing_model import Model, costs_of, network
 from synth.op_kinds import OpKind
 from synth.schedule import ScheduleError, verify
-from synth.schedule.memory import kept_bytes
 from synth.schedule.placements import everywhere
+from synth.schedule.rank_memory import kept_bytes
 from synth.solver import Problem, SolveOptions
 from synth.solver.weight_passing.first_orders import published
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem

@@ -16,7 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 from synth.errors import SynthError
 from synth.processors import num_processors
 
-from .execution.transport.nccl.groups import load_kernels_eagerly
+from .execution.transport.nccl.communicators import load_kernels_eagerly
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ HEAVY = {"torch": {"runtime"}, "ortools": {"solver"}, "pulp": {"solver"}}
 APART = [
     ("synth.solver.bounds", "synth.solver.improve"),
     ("synth.solver.improve", "synth.solver.bounds"),
+    ("synth.solver.modulo", "synth.solver.bounds"),
+    ("synth.solver.modulo", "synth.solver.improve"),
     ("synth.solver.cpsat", "synth.solver.bounds"),
     ("synth.solver.cpsat", "synth.solver.improve"),
     ("synth.solver.evaluate", "synth.solver.bounds"),

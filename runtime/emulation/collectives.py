@@ -14,8 +14,8 @@ from torch import Tensor
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 
 from ..execution.weights.share_collectives import ShareCollective
-from .device_time import DeviceTime, after, now_ns
-from .stage import STAMP_BYTES
+from .emulated_clock import EmulatedClock, after, now_ns
+from .emulated_stage import STAMP_BYTES
 
 _INT64_BYTES = 8
 
@@ -33,7 +33,7 @@ class PacedCollective:
         collective: Collective,
         stamp: Tensor,
         work: ShareCollective,
-        device: DeviceTime,
+        device: EmulatedClock,
         previous: "PacedCollective | None",
     ) -> None:
         self._collective, self._device, self._previous = collective, device, previous
@@ -67,7 +67,7 @@ class PacedCollective:
 class PacedCollectives:
     """Starts the collectives of one rank."""
 
-    def __init__(self, device: DeviceTime) -> None:
+    def __init__(self, device: EmulatedClock) -> None:
         self._device = device
         self._last: dict[tuple[int, ...], PacedCollective] = {}
         self._latest = dist.AllreduceOptions()

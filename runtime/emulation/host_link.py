@@ -1,4 +1,4 @@
-"""The simulated link to a host's memory: a move takes the link's time, and nothing is copied.
+"""The emulated link to a host's memory: a move takes the link's time, and nothing is copied.
 
 Each direction serves one move after another. Activations may move back when they have moved out.
 Weights, which the host keeps, come whenever they are asked for, and sums of gradients stay there.
@@ -9,13 +9,13 @@ from synth.schedule.ops import ValueKind
 
 from ..execution.stage.boundary import Tensors
 from ..execution.transport.channels import Pending
-from .device_time import DeviceTime, after
+from .emulated_clock import EmulatedClock, after
 
 
 class EmulatedHostLink:
     """Implements `Transport` for transfers whose other end is the host."""
 
-    def __init__(self, device: DeviceTime) -> None:
+    def __init__(self, device: EmulatedClock) -> None:
         self._device = device
         self._out_until_ns = 0
         self._back_until_ns = 0
@@ -41,7 +41,7 @@ class EmulatedHostLink:
 class _Moving:
     """A move in flight, whose end is known."""
 
-    def __init__(self, device: DeviceTime, end_ns: int, tensors: Tensors) -> None:
+    def __init__(self, device: EmulatedClock, end_ns: int, tensors: Tensors) -> None:
         self._device = device
         self._end_ns = end_ns
         self._tensors = tensors

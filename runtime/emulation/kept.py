@@ -1,4 +1,4 @@
-"""Stages with weight passing on a simulated device: buffers of the real sizes.
+"""Stages with weight passing on an emulated device: buffers of the real sizes.
 
     homes      rank          weights          gradients
     one        home          allocated        counted
@@ -103,7 +103,7 @@ class EmulatedKept:
         """Do nothing: a step needs no preparation."""
 
     def synchronize(self) -> None:
-        """Do nothing: the simulated link to the host only takes its time."""
+        """Do nothing: the emulated link to the host only takes its time."""
 
     def start_all_gather(self, collective: Collective) -> StartedCollective:
         """Start gathering weights, into the buffers that stay or into those of a visit."""

@@ -29,9 +29,9 @@ from synth.schedule.ops import ValueKind
 from ..execution.stage.boundary import Tensors
 from ..execution.transport.channels import Channels, Pending
 from ..execution.transport.watched_channels import WatchedReceives
-from .device_time import DeviceTime, after, now_ns
+from .emulated_clock import EmulatedClock, after, now_ns
+from .emulated_stage import STAMP_BYTES
 from .pace import Pace
-from .stage import STAMP_BYTES
 
 _Link = tuple[int, int]
 
@@ -42,7 +42,7 @@ class EmulatedLinks:
     def __init__(
         self,
         channels: Channels,
-        device: DeviceTime,
+        device: EmulatedClock,
         pace: Pace,
         watched: WatchedReceives | None = None,
     ) -> None:
@@ -174,7 +174,7 @@ def _stamp(tensors: Tensors) -> npt.NDArray[np.int64]:
 class _Leaving:
     """A message in flight, seen by its sender."""
 
-    def __init__(self, pending: Pending, device: DeviceTime, end_ns: int) -> None:
+    def __init__(self, pending: Pending, device: EmulatedClock, end_ns: int) -> None:
         self._pending = pending
         self._device = device
         self._end_ns = end_ns

@@ -1,4 +1,4 @@
-"""The pace of simulated devices and links: how a run differs from the times of its plan."""
+"""The pace of emulated devices and links: how a run differs from the times of its plan."""
 
 import random
 

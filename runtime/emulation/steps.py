@@ -1,4 +1,4 @@
-"""The STEPs of simulated devices: they take their time, and wait as real ones do."""
+"""The STEPs of emulated devices: they take their time, and wait as real ones do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +12,8 @@ from synth.schedule.lowering.lower import Lowered
 from ..execution.core.stepper import Stepper
 from ..execution.transport.groups import Group
 from ..optimize import GradientNorm
-from .device_time import DeviceTime, now_ns
-from .stage import EmulatedStage
+from .emulated_clock import EmulatedClock, now_ns
+from .emulated_stage import EmulatedStage
 
 _CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ def make_steps(
     lowered: Lowered,
     group: Group,
     stages: Mapping[int, EmulatedStage],
-    device: DeviceTime,
+    device: EmulatedClock,
     *,
     late: bool,
 ) -> Stepper:
@@ -50,7 +50,9 @@ class _Steps:
 
     late = False
 
-    def __init__(self, stages: Mapping[int, EmulatedStage], group: Any, device: DeviceTime) -> None:
+    def __init__(
+        self, stages: Mapping[int, EmulatedStage], group: Any, device: EmulatedClock
+    ) -> None:
         self._stages, self._group, self._device = stages, group, device
         self._latest = dist.AllreduceOptions()
         self._latest.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)

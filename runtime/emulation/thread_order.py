@@ -1,4 +1,4 @@
-"""The order among the threads of a simulated device: each goes on from the moments of the others.
+"""The order among the threads of an emulated device: each goes on from the moments of the others.
 
 A link that sends while the rank computes is not late because the rank is. Its sends carry the
 moment at which their values were made, or at which they had arrived by the plan's links.
@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from ..execution.stage.boundary import Tensors
 from ..execution.transport.channels import Pending
 from ..execution.transport.thread_order import Source
-from .device_time import DeviceTime
+from .emulated_clock import EmulatedClock
 
 
 class EmulatedOrder:
     """Implements `ThreadOrder` for receives of `EmulatedLinks`, which any thread may wait for."""
 
-    def __init__(self, device: DeviceTime) -> None:
+    def __init__(self, device: EmulatedClock) -> None:
         self._device = device
 
     def made(self, tensors: Tensors) -> Source:

@@ -18,9 +18,9 @@ gradient from ordinary autograd within B. See `Rule` and `register` for adding o
 from . import convolution, embedding, experts, linear, matmul
 from .recorder import Recorder
 from .rule import Call, Rule, register
+from .split_backward import SplitTape, run_backward
 from .stage_input import GradientBox, enter
-from .tape import SplitTape, run_backward
-from .task import gradient_dtype
+from .weight_task import gradient_dtype
 
 __all__ = [
     "Call",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .function import Queue, in_function_transform
+from .apply_rule import Queue, in_function_transform
 from .interception import Interception, Opening, open_up
 from .regions import leaf_of
 from .rule import Call

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .function import apply_rule, can_apply, in_function_transform, record_by_autograd
+from .apply_rule import apply_rule, can_apply, in_function_transform, record_by_autograd
 from .interception import Interception, without_interception
 from .linear import LinearRule
 from .rule import Call
-from .tape import SplitTape
+from .split_backward import SplitTape
 
 _RULE = LinearRule()
 _LINEAR_FORWARD = nn.Linear.forward

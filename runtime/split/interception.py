@@ -16,7 +16,7 @@ from torch._C import (
 )
 from torch.overrides import TorchFunctionMode
 
-from .function import Queue, apply_rule, can_apply
+from .apply_rule import Queue, apply_rule, can_apply
 from .rule import Call, rule_for
 
 # Functions written in Python within which calls with a rule occur (in a backward: when layers are

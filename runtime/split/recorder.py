@@ -17,7 +17,7 @@ from .first_pass_observers import BackwardObserver, Findings, ForwardObserver, R
 from .forwards import Compiled, Forward, Intercepted, RecordedLinear, Recording, Tracked, replaced
 from .interception import Interception
 from .listeners import find_listened
-from .tape import OutputGradients, Outputs, SplitTape
+from .split_backward import OutputGradients, Outputs, SplitTape
 
 
 class Recorder:

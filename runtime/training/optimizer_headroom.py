@@ -10,7 +10,7 @@ from synth.op_kinds import OpKind
 from synth.optimizer import OptimizerSpec
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import lower
-from synth.schedule.memory import peak_bytes
+from synth.schedule.rank_memory import peak_bytes
 from synth.units import format_bytes
 
 from ..optimize import prediction_bytes, static_bytes, workspace_bytes

@@ -22,7 +22,7 @@ from synth.schedule.lowering.lower import Lowered
 from synth.terminal_text import as_message
 from synth.train_options import TrainOptions
 
-from ..emulation.rank import RankEmulation
+from ..emulation.emulated_rank import RankEmulation
 from ..execution.core.progress import RankProgress, counted_place
 from ..world import World, join_world, restarts
 from .hang_detector import HangDetector

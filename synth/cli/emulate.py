@@ -1,4 +1,4 @@
-"""`synth emulate`: a plan replayed by real processes, on simulated devices."""
+"""`synth emulate`: a plan replayed by real processes, on emulated devices."""
 
 import tempfile
 from pathlib import Path
@@ -62,11 +62,11 @@ def command(
     plan: Annotated[Path, typer.Argument(help="Plan file, also of a shipped profile.")],
     request: EmulateRequest,
 ) -> None:
-    """Replay PLAN on simulated devices: one process per rank on this machine, no model needed.
+    """Replay PLAN on emulated devices: one process per rank on this machine, no model needed.
 
     Order, overlap, memory and synchronization are those of the real executor.
     """
-    from synth.runtime.emulation.rank import check_replayable
+    from synth.runtime.emulation.emulated_rank import check_replayable
     from synth.schedule.files.scaled import scaled
     from synth.schedule.measured.trace_file import Source
 
@@ -132,7 +132,7 @@ def _report(
     trace: "Trace",
     request: EmulateRequest,
 ) -> None:
-    from synth.report.explain.comparison import (
+    from synth.report.explain.run_against_plan import (
         compare,
         comparison_text,
         middle_step,

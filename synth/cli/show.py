@@ -272,7 +272,7 @@ def _versions_json(timeline: "Timeline") -> dict[str, Any] | None:
 
 def _ranks_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> list[dict[str, Any]]:
     from synth.schedule.measured.execution_trace import planned_spans
-    from synth.schedule.memory import static_bytes
+    from synth.schedule.rank_memory import static_bytes
 
     spans = planned_spans(timeline)
     return [

@@ -24,9 +24,9 @@ from synth.families import breadth_first
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import Count, rounds
 from synth.op_kinds import ADDING, OpKind
+from synth.schedule.insert_visits import with_visits
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
-from synth.schedule.visits import with_visits
 from synth.schedule.weight_flow import Route, WeightFlow
 
 _AHEAD = Count("ahead", 1, least=0)

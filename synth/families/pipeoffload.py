@@ -25,9 +25,9 @@ from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, rounds
 from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import lower
-from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import simulate
 
 _FULL, _HALF = "full", "half"

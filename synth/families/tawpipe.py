@@ -31,10 +31,10 @@ from synth.errors import SynthError
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import Count
 from synth.op_kinds import OpKind
+from synth.schedule.insert_visits import with_visits
 from synth.schedule.lowering.weight_tree import staging_rank
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
-from synth.schedule.visits import with_visits
 from synth.schedule.weight_flow import Route, WeightFlow
 
 F, BW, REDUCE = OpKind.F, OpKind.BW, OpKind.REDUCE_GRAD

@@ -18,8 +18,8 @@ from synth.errors import SynthError
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, Count, rounds
 from synth.op_kinds import OpKind
+from synth.schedule.insert_visits import with_visits
 from synth.schedule.ops import Op
-from synth.schedule.visits import with_visits
 from synth.schedule.weight_flow import Sharded, WeightFlow
 
 F, BW, UNSHARD, REDUCE = OpKind.F, OpKind.BW, OpKind.UNSHARD, OpKind.REDUCE_GRAD

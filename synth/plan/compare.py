@@ -26,8 +26,8 @@ from synth.plan.weight_passing.choice import even_stages, weight_passing_candida
 from synth.plan.weight_passing.choose import solve_choosing_weights
 from synth.schedule.files.claim import Claim
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.memory import exceeds_caps, peak_bytes, static_bytes
 from synth.schedule.model import Placement
+from synth.schedule.rank_memory import exceeds_caps, peak_bytes, static_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify

@@ -9,7 +9,7 @@ from synth.plan.weight_passing.sharded_pipelines import one_pipeline
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.memory import exceeds_caps, peak_bytes
+from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify

@@ -24,8 +24,8 @@ from synth.report.chart.chart import Chart
 from synth.schedule.lowering.collectives import CollectiveKind
 from synth.schedule.lowering.programs import Transfer, end_name
 from synth.schedule.measured.execution_trace import Communication
-from synth.schedule.memory import SlotLevels, slot_levels
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import SlotLevels, slot_levels
 from synth.units import format_bytes
 
 Event = dict[str, Any]

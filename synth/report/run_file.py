@@ -6,7 +6,7 @@ from pydantic import field_serializer
 
 from synth.measurement_conditions import Conditions
 from synth.record import FileRecord
-from synth.report.explain.comparison import RunComparison
+from synth.report.explain.run_against_plan import RunComparison
 
 
 class RunFile(FileRecord):

@@ -35,8 +35,8 @@ from synth.costs import HOST
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
-from synth.schedule.memory import memory_usage, static_bytes
 from synth.schedule.ops import Value
+from synth.schedule.rank_memory import memory_usage, static_bytes
 
 _MOVABLE = (OpKind.F, OpKind.R, OpKind.B, OpKind.W, OpKind.BW)
 _BACKWARD = (OpKind.B, OpKind.W, OpKind.BW)

@@ -26,9 +26,9 @@ from itertools import groupby
 from synth.links import MOST_COPIES
 from synth.op_kinds import ADDING, READING, VISITS, OpKind
 from synth.schedule.error import ScheduleError
+from synth.schedule.insert_visits import with_visits
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
-from synth.schedule.visits import with_visits
 from synth.schedule.weight_flow import Sharded, WeightFlow
 
 

@@ -11,9 +11,9 @@ from synth.schedule.arrays import KIND_CODES, Flags, OpArrays
 from synth.schedule.error import ScheduleError
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.lowering.lower import Action, Lowered, lower_arrays
-from synth.schedule.memory import memory_usage, peak_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, Value
+from synth.schedule.rank_memory import memory_usage, peak_bytes
 from synth.schedule.simulate import DeadlockError, Timeline, simulate
 from synth.schedule.verify_versions import check_version_rule, check_versions
 from synth.schedule.verify_weights import check_visits, check_weight_flow

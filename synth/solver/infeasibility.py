@@ -9,9 +9,9 @@ one.
 
 from dataclasses import dataclass
 
-from synth.schedule.memory import peak_bytes
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
 from synth.solver.instance.instance import STEP, F, Instance
 from synth.solver.instance.memory_models import relaxed_memory

@@ -1,7 +1,7 @@
 """The search: explain infeasibility, begin with published schedules, improve until proven.
 
-The steps, their order and their shares of the time are the table in `policy.py`; this module runs
-them. Every schedule passes the verifier and is simulated exactly before it counts.
+The steps, their order and their shares of the time are the table in `search_steps.py`; this module
+runs them. Every schedule passes the verifier and is simulated exactly before it counts.
 """
 
 import threading
@@ -13,11 +13,11 @@ from synth.solver.improve.first_incumbents import offer_hint, offer_serial
 from synth.solver.improve.improver import SearchContext
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import Part, SolveOptions
-from synth.solver.policy import Step, last_steps, steps
 from synth.solver.problem import Problem
 from synth.solver.result import Result, StoppedBy
 from synth.solver.search_setting import SearchSetting
 from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.search_steps import Step, last_steps, steps
 
 
 def solve(

@@ -17,7 +17,7 @@ from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.ops import Op
 
-from ...split.task import accumulate
+from ...split.weight_task import accumulate
 
 
 @contextmanager

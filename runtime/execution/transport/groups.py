@@ -15,7 +15,7 @@ from synth.errors import SynthError
 
 from .gloo import private_groups
 from .gloo.private_groups import PrivateGroups
-from .nccl.groups import NcclGroups, load_kernels_eagerly
+from .nccl.communicators import NcclGroups, load_kernels_eagerly
 from .rank_group import RankGroup, named_failure, without_warnings_of_trees
 from .rendezvous import Rendezvous
 

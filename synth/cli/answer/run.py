@@ -12,7 +12,7 @@ from synth.throughput import Throughput, throughput
 
 if TYPE_CHECKING:
     from synth.cli.read.run_request import RunRequest
-    from synth.report.explain.comparison import RunComparison
+    from synth.report.explain.run_against_plan import RunComparison
     from synth.runtime.training.rank_result import RankResult
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.lowering.lower import Lowered
@@ -54,13 +54,13 @@ def stopped_after(steps: int) -> SynthError:
 def _show(
     plan: "Plan", lowered: "Lowered", results: "list[RankResult]", request: "RunRequest"
 ) -> None:
-    from synth.report.explain.comparison import (
+    from synth.report.explain.overlay import Overlay
+    from synth.report.explain.run_against_plan import (
         compare,
         comparison_text,
         middle_step,
         shared_timeline,
     )
-    from synth.report.explain.overlay import Overlay
     from synth.report.text.gantt import render
     from synth.schedule.measured.trace_file import Source
 

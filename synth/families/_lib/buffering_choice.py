@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from synth.families._lib.family import Setting
 from synth.schedule.lowering.lower import lower
-from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.model import Buffering, Schedule
+from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.simulate import DeadlockError, simulate
 
 

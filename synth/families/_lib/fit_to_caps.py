@@ -14,8 +14,8 @@ from synth.families._lib.activations import peak_activation_bytes
 from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Programs, Setting
 from synth.schedule.lowering.lower import lower
-from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Schedule
+from synth.schedule.rank_memory import peak_bytes
 
 
 class Attempt(NamedTuple):

@@ -26,8 +26,8 @@ from synth.plan.recompute.choice_search import counts_tried
 from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.stages import bounds, merged, without_recompute, written_out
 from synth.plan.tuning import JUDGED_SCHEDULES, LIST_JUDGING
-from synth.schedule.memory import exceeds_caps
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule
+from synth.schedule.rank_memory import exceeds_caps
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate, split_backward
 from synth.solver.improve.published import with_mean_times
 from synth.solver.infeasibility import may_fit

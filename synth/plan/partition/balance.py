@@ -9,8 +9,8 @@ from synth.plan.partition.several_stages_per_rank import rebalance
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.tuning import BALANCE
 from synth.profile import Profile
-from synth.schedule.memory import exceeds_caps
 from synth.schedule.model import Placement
+from synth.schedule.rank_memory import exceeds_caps
 
 
 def is_proven_best(placement: Placement, given: Sequence[int] | None) -> bool:

@@ -11,7 +11,7 @@ from synth.families import generate
 from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.plan.choose.candidates import Candidate, Trial
-from synth.schedule.memory import exceeds_caps
+from synth.schedule.rank_memory import exceeds_caps
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem

@@ -24,7 +24,7 @@ from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
-from synth.schedule.memory import exceeds_caps, peak_bytes
+from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Sharded

@@ -7,7 +7,7 @@ from synth.report.chart.timed import TimedSchedule
 from synth.report.explain.overlay import Overlay
 from synth.report.text.tables import places
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.memory import peak_bytes
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.throughput import throughput
 from synth.units import format_bytes, format_us

@@ -18,8 +18,8 @@ from synth.report.chart.timed import NOTHING, TimedSchedule
 from synth.report.html.packing import Numbers, pack
 from synth.report.text.drawing import LOOKS
 from synth.schedule.lowering.effects import VALUE_CODES
-from synth.schedule.memory import peak_bytes, slot_levels, static_bytes
 from synth.schedule.ops import ValueKind
+from synth.schedule.rank_memory import peak_bytes, slot_levels, static_bytes
 from synth.version import __version__
 
 # The beginning of each page; `synth.overwrite_guard` knows a page by it.

@@ -11,8 +11,8 @@ from synth.report.chart.chart import Chart
 from synth.report.chart.palette import COLOURS, MOVED_COLOURS, lightened
 from synth.report.chart.shades import most_stages, stage_places
 from synth.report.picture.scale import Scale
-from synth.schedule.memory import SlotLevels, peak_bytes, slot_levels
 from synth.schedule.ops import ValueKind
+from synth.schedule.rank_memory import SlotLevels, peak_bytes, slot_levels
 
 # Numbers in ops: their size, and the width of a digit in wide fonts, in pixels.
 NUMBER_SIZE = 11.0

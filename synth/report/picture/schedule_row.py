@@ -12,7 +12,7 @@ from synth.report.chart.palette import COLOURS, is_dark
 from synth.report.picture.drawn_chart import DIGIT_WIDTH, DrawnChart, last_us, nodes_of
 from synth.report.picture.picture import XY, Picture
 from synth.report.picture.scale import Scale
-from synth.schedule.memory import SlotLevels, peak_bytes, static_bytes
+from synth.schedule.rank_memory import SlotLevels, peak_bytes, static_bytes
 from synth.units import format_bytes, format_us
 
 _BAR, _LANE, _MEMORY, _GAP = 22.0, 5.0, 22.0, 3.0

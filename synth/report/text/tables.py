@@ -133,7 +133,7 @@ def rank_table(
         peaks_bytes: as simulated, rank by rank.
         recomputed_layers: layers recomputed within B; if empty, there is no column for them.
     """
-    from synth.schedule.memory import static_bytes
+    from synth.schedule.rank_memory import static_bytes
 
     factor, unit = size_unit(max(peaks_bytes))
     header = ["rank", "stage", "layers", "work\nms", "idle\nms", f"static\n{unit}"]

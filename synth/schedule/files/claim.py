@@ -11,8 +11,8 @@ from synth.field_types import PlainText
 from synth.objective import BoundScope, Objective
 from synth.record import Record
 from synth.schedule.error import ScheduleError
-from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Schedule
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify

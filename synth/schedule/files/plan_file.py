@@ -24,8 +24,8 @@ from synth.schedule.files.fingerprint import Fingerprint
 from synth.schedule.files.program_text import parse_programs, program_text, repeating_text
 from synth.schedule.files.weight_records import Versions, Weights
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.units import format_bytes, format_us, shown

@@ -26,7 +26,7 @@ _Count = Annotated[int, Field(ge=0, le=MOST_SUMMABLE)]
 
 
 class Source(StrEnum):
-    """The origin of the times; `emulated` is a run on simulated devices."""
+    """The origin of the times; `emulated` is a run on emulated devices."""
 
     SIMULATED = "simulated"
     MEASURED = "measured"

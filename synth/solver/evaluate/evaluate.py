@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
 from synth.solver.evaluate.scenarios import ScenarioFactors, ScenarioTimes

@@ -1,9 +1,9 @@
 """Exact memory of programs with boundary buffers, updated only around the ops that moved.
 
 At each position, that is, at each place of a program and after its last op, a rank posts receives,
-waits for sends, which frees the sent values, and runs an op, as in `synth.schedule.memory`. If ops
-change places between `start` and `end`, the usage changes only from `ahead` positions before
-`start` to `behind` positions after `end`.
+waits for sends, which frees the sent values, and runs an op, as in `synth.schedule.rank_memory`.
+If ops change places between `start` and `end`, the usage changes only from `ahead` positions
+before `start` to `behind` positions after `end`.
 """
 
 from collections.abc import Iterator

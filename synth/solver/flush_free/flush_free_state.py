@@ -5,9 +5,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from synth.schedule.memory import exceeds_caps
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import exceeds_caps
 from synth.schedule.steady_state import least_micro_batches, steady_us
 from synth.schedule.version_facts import largest_versions
 from synth.solver.budget import Budget

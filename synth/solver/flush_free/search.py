@@ -20,11 +20,11 @@ from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.flush_free_state import ROUNDING, FlushFreeState, ModelledOrder
 from synth.solver.flush_free.modulo_model import FlushFreeModel
 from synth.solver.flush_free.several_per_period import with_early_weights, with_versions
-from synth.solver.improve.modulo import several_micro_batches
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import BW, B, Instance
 from synth.solver.instance.memory_models import distinct, relaxed_memory, safe_memory
 from synth.solver.instance.timing import number
+from synth.solver.modulo import several_micro_batches
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Result
 from synth.solver.search_state import OnImprovement

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
-from synth.solver.improve.modulo.several_micro_batches_model import PeriodicSchedule
 from synth.solver.instance.instance import B, Instance, OpIndex, StageCopy, W
+from synth.solver.modulo.several_micro_batches_model import PeriodicSchedule
 
 
 def with_versions(flush_free: FlushFreeProblem, whole: Instance) -> Iterator[Instance]:

@@ -1,6 +1,7 @@
 """Heuristics that find schedules and improve them, found by being in this folder.
 
-An improver's module defines `IMPROVER`. Only the table of steps (`synth.solver.policy`) names them.
+An improver's module defines `IMPROVER`. Only the table of steps (`synth.solver.search_steps`)
+names them.
 """
 
 from functools import cache

@@ -7,9 +7,9 @@ from synth.schedule.model import SMALLEST_BUFFERING, Buffering
 from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.improve import list_scheduling
 from synth.solver.improve.improver import SearchContext
-from synth.solver.improve.modulo import several_micro_batches
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import distinct, safe_memory
+from synth.solver.modulo import several_micro_batches
 from synth.solver.options import Part
 from synth.solver.search_state import SearchState
 from synth.solver.tuning import LIST_SCHEDULING

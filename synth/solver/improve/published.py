@@ -8,8 +8,8 @@ from typing import ClassVar
 from synth.costs import Costs
 from synth.families import families, generate_for
 from synth.op_kinds import OpKind
-from synth.schedule.memory import exceeds_caps
 from synth.schedule.model import Schedule
+from synth.schedule.rank_memory import exceeds_caps
 from synth.solver.evaluate import evaluate
 from synth.solver.improve.improver import SearchContext
 from synth.solver.options import Part

@@ -17,10 +17,10 @@ from synth.schedule.model import Schedule
 from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.improve.extend import extend, extended_instance
 from synth.solver.improve.improver import SearchContext
-from synth.solver.improve.modulo import several_micro_batches
 from synth.solver.instance.instance import SPLIT, Instance
 from synth.solver.instance.memory_models import safe_memory
 from synth.solver.instance.timing import ScoredPrograms, keeps_caps, order_of
+from synth.solver.modulo import several_micro_batches
 from synth.solver.options import Part, SolverName
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent

@@ -26,8 +26,8 @@ from synth.solver.tuning.improve import (
 )
 from synth.solver.tuning.modulo import (
     FLUSH_FREE,
+    INTERVAL_SEARCH,
     MODULO,
-    PERIOD_SEARCH,
     SEVERAL_MICRO_BATCHES,
     STEADY_STATE,
 )
@@ -45,9 +45,9 @@ __all__ = [
     "FLUSH_FREE",
     "FORWARD_SPACING",
     "IDLE_TIME",
+    "INTERVAL_SEARCH",
     "LIST_SCHEDULING",
     "MODULO",
-    "PERIOD_SEARCH",
     "PUBLISHED",
     "RANK_SUBSETS",
     "RECHECK",

@@ -105,7 +105,7 @@ class FlushFreeTuning:
 
 
 STEADY_STATE = SteadyStateTuning()
-PERIOD_SEARCH = PeriodSearchTuning()
+INTERVAL_SEARCH = PeriodSearchTuning()
 SEVERAL_MICRO_BATCHES = SeveralMicroBatchesTuning()
 MODULO = ModuloTuning()
 FLUSH_FREE = FlushFreeTuning()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SearchTuning:
-    """Sizes and shares of the steps (`policy.py`)."""
+    """Sizes and shares of the steps (`search_steps.py`)."""
 
     # Largest problem. Even published schedules take minutes to generate and verify beyond.
     most_ops: int = 2_000_000

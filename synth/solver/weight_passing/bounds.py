@@ -17,7 +17,7 @@ from itertools import accumulate
 from synth.certificate import NOTHING_PROVEN, Proven
 from synth.objective import Spans
 from synth.op_kinds import OpKind
-from synth.schedule.memory import kept_bytes
+from synth.schedule.rank_memory import kept_bytes
 from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.rank_work import (

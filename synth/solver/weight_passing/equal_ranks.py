@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.schedule.memory import kept_bytes
 from synth.schedule.placements import everywhere
+from synth.schedule.rank_memory import kept_bytes
 from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.problem import WeightPassingProblem
 

@@ -18,8 +18,8 @@ from synth.errors import SynthError
 from synth.families.weipipe import home
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.memory import kept_bytes
 from synth.schedule.placements import everywhere
+from synth.schedule.rank_memory import kept_bytes
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.solver.problem import Problem
 

@@ -8,7 +8,7 @@ from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.solver.weight_passing.compute_order import ComputeOrder
 from synth.solver.weight_passing.problem import WeightPassingProblem
-from synth.solver.weight_passing.visit_placement import OpNeeds, Placing, with_visits
+from synth.solver.weight_passing.visit_placement import OpNeeds, Placing, with_chosen_visits
 
 _COUNTED = (OpKind.UNSHARD, OpKind.REDUCE_GRAD)
 
@@ -27,7 +27,7 @@ def make_schedule(
     """
     passing = table.passing
     headroom = None if headrooms is None else min(headrooms)
-    placed = {order: with_visits(table, order, placing, headroom) for order in set(orders)}
+    placed = {order: with_chosen_visits(table, order, placing, headroom) for order in set(orders)}
     programs = [
         tuple(of_rank(passing, rank, placed[orders[rank % len(orders)]]))
         for rank in range(passing.num_ranks)

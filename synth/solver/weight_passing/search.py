@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.model import Buffering, Schedule
+from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
 from synth.schedule.weight_flow import Sharded
 from synth.solver.budget import Allowance

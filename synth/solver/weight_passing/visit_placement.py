@@ -126,7 +126,7 @@ class _Visit:
         return Span(self.begin, max(self.last, sent), is_sent=sent >= self.last)
 
 
-def with_visits(
+def with_chosen_visits(
     table: OpNeeds, order: ComputeOrder, placing: Placing, headroom: int | None
 ) -> list[Op]:
     """Put UNSHARDs and REDUCE_GRADs into an order; their numbers count the visits of a stage.

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import pytest
 
 from synth.emulation_options import Disturbance
-from synth.runtime.emulation.device_time import DeviceTime, now_ns
+from synth.runtime.emulation.emulated_clock import EmulatedClock, now_ns
+from synth.runtime.emulation.emulated_stage import STAMP_BYTES, boundary_of
 from synth.runtime.emulation.links import EmulatedLinks
 from synth.runtime.emulation.pace import Pace
-from synth.runtime.emulation.stage import STAMP_BYTES, boundary_of
 from synth.runtime.execution.stage.boundary import Tensors
 from synth.runtime.execution.transport.channels import Pending
 from synth.runtime.execution.transport.watched_channels import WatchedChannels, WatchedReceives
@@ -45,7 +45,7 @@ class Channels:
         raise NotImplementedError
 
 
-def looking_ahead(come: Callable[[Tensors], None], device: DeviceTime) -> EmulatedLinks:
+def looking_ahead(come: Callable[[Tensors], None], device: EmulatedClock) -> EmulatedLinks:
     watched = WatchedReceives()
     return EmulatedLinks(
         WatchedChannels(Channels(come), watched), device, Pace(Disturbance(), 1), watched
@@ -63,7 +63,7 @@ def test_a_message_that_is_slower_than_the_plan_is_not_compensated() -> None:
         time.sleep(0.02)
         came_ns = now_ns()
 
-    device = DeviceTime()
+    device = EmulatedClock()
     links = looking_ahead(come_after_20_ms, device)
     links.receive(boundary_of(ACT.num_bytes).activations("cpu"), ACT)
     links.wait_any([ACT])
@@ -79,7 +79,7 @@ def test_a_late_device_catches_up_while_it_waits_for_a_message(comes_after_s: fl
         time.sleep(comes_after_s)
         buffers[0].numpy().view("int64")[:] = now_ns(), 0
 
-    device = DeviceTime()
+    device = EmulatedClock()
     device.late_ns = 5_000_000_000
     links = looking_ahead(come, device)
     links.receive(boundary_of(ACT.num_bytes).activations("cpu"), ACT)
@@ -94,7 +94,7 @@ def test_a_receive_that_fails_ends_the_wait_and_raises_where_it_is_read() -> Non
     def fail(buffers: Tensors) -> None:
         raise RuntimeError("Timed out waiting for rank 0")
 
-    links = looking_ahead(fail, DeviceTime())
+    links = looking_ahead(fail, EmulatedClock())
     arriving = links.receive(boundary_of(ACT.num_bytes).activations("cpu"), ACT)
     links.wait_any([ACT])
     assert links.has_arrived(ACT)

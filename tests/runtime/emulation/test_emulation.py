@@ -66,7 +66,7 @@ def emulate(
 ) -> list[Any]:
     """Run schedules one after another; return each rank's result and held values."""
     from synth.emulation_options import EmulationOptions
-    from synth.runtime.emulation.rank import RankEmulation
+    from synth.runtime.emulation.emulated_rank import RankEmulation
     from synth.runtime.world import World
 
     found = []
@@ -162,12 +162,12 @@ def test_a_link_serves_one_transfer_at_a_time(many: Any) -> None:
 
 
 def test_memory_that_the_system_refuses_is_explained() -> None:
-    from synth.runtime.emulation.device_time import DeviceTime
-    from synth.runtime.emulation.stage import EmulatedStage
+    from synth.runtime.emulation.emulated_clock import EmulatedClock
+    from synth.runtime.emulation.emulated_stage import EmulatedStage
     from synth.runtime.execution.core.stage_protocol import ForwardInput
 
     huge = costs_of(2).stages[0].replace(saved_bytes=2**49)
-    stage = EmulatedStage(huge, None, DeviceTime(), is_last=False)
+    stage = EmulatedStage(huge, None, EmulatedClock(), is_last=False)
     with pytest.raises(RunFailure, match=r"could not get \d+ bytes .* give --sizes 0.01"):
         stage.forward(0, ForwardInput(()))
 
@@ -186,7 +186,7 @@ def test_ranks_that_do_not_wait_at_step_replay_the_same_ops_in_the_same_memory(m
 def look_ahead(rank: int, size: int, schedule: Schedule, costs: Costs, cap_bytes: int) -> Any:
     """Emulate under jitter and a slow link; return the rank's result and its held values."""
     from synth.emulation_options import Disturbance, EmulationOptions
-    from synth.runtime.emulation.rank import RankEmulation
+    from synth.runtime.emulation.emulated_rank import RankEmulation
     from synth.runtime.world import World
 
     world = World(rank, size, torch.device("cpu"), "gloo", "here", 2)

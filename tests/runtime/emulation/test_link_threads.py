@@ -1,4 +1,4 @@
-"""Threads of a simulated device: links that send beside the rank's program, and collectives."""
+"""Threads of an emulated device: links that send beside the rank's program, and collectives."""
 
 import datetime
 import threading
@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroupGloo
 
 from synth.emulation_options import Disturbance
 from synth.runtime.emulation.collectives import PacedCollectives, reducible_bytes
-from synth.runtime.emulation.device_time import DeviceTime, now_ns
+from synth.runtime.emulation.emulated_clock import EmulatedClock, now_ns
 from synth.runtime.emulation.links import EmulatedLinks
 from synth.runtime.emulation.pace import Pace
 from synth.runtime.emulation.thread_order import EmulatedOrder
@@ -80,13 +80,13 @@ def run_beside(work: Callable[[], object]) -> Callable[[], None]:
     return join
 
 
-def links_on(come: Callable[[int], None], device: DeviceTime) -> tuple[Channels, EmulatedLinks]:
+def links_on(come: Callable[[int], None], device: EmulatedClock) -> tuple[Channels, EmulatedLinks]:
     channels = Channels(come)
     return channels, EmulatedLinks(channels, device, Pace(Disturbance(), 1))
 
 
 def test_a_relay_leaves_when_weights_have_arrived_however_late_the_rank_is() -> None:
-    device = DeviceTime()
+    device = EmulatedClock()
     channels, links = links_on(lambda number: None, device)
     order, buffers = EmulatedOrder(device), (torch.zeros(64, dtype=torch.uint8),)
     begun_ns = now_ns()
@@ -104,7 +104,7 @@ def test_a_relay_leaves_when_weights_have_arrived_however_late_the_rank_is() -> 
 
 
 def test_what_a_late_rank_has_made_leaves_at_the_moment_at_which_it_was_made() -> None:
-    device = DeviceTime()
+    device = EmulatedClock()
     channels, links = links_on(lambda number: None, device)
     device.late_ns = LATE_NS
     source = EmulatedOrder(device).made((torch.zeros(64, dtype=torch.uint8),))
@@ -123,7 +123,7 @@ def test_a_thread_that_wants_an_earlier_message_does_not_wait_for_a_later_one() 
             asked.set()
             assert relayed.wait(LONG_S)
 
-    device = DeviceTime()
+    device = EmulatedClock()
     _, links = links_on(come, device)
     first, second = (
         links.receive((torch.zeros(64, dtype=torch.uint8),), weights_of(number, 0, 1))
@@ -155,7 +155,7 @@ class Reducing:
 
 
 def test_collectives_among_the_same_ranks_run_one_after_another() -> None:
-    device, group = DeviceTime(), Reducing(after_ns=3000 * US)
+    device, group = EmulatedClock(), Reducing(after_ns=3000 * US)
     collectives = PacedCollectives(device)
     kinds = (CollectiveKind.GATHER, CollectiveKind.SCATTER)
     begun_ns = device.now_ns()
@@ -174,7 +174,7 @@ def test_collectives_among_the_same_ranks_run_one_after_another() -> None:
 
 
 def test_an_all_gather_moves_half_of_what_an_all_reduce_does() -> None:
-    group, collectives = Reducing(after_ns=0), PacedCollectives(DeviceTime())
+    group, collectives = Reducing(after_ns=0), PacedCollectives(EmulatedClock())
     for kind in CollectiveKind:
         buffer = torch.zeros(reducible_bytes(160), dtype=torch.uint8)
         collectives.start(Collective(0, (0, 1), 160, 0, kind), group, buffer)
@@ -191,7 +191,7 @@ def test_nothing_keeps_the_buffer_of_a_collective_that_has_ended(
     timeout = datetime.timedelta(seconds=LONG_S)
     group = ProcessGroupGloo(HashStore(), 0, 1, timeout)
     buffer = torch.zeros(reducible_bytes(4096), dtype=torch.uint8)
-    started = PacedCollectives(DeviceTime()).start(
+    started = PacedCollectives(EmulatedClock()).start(
         Collective(0, (0,), 4096, 1000, kind), group, buffer
     )
     begun_s = time.monotonic()

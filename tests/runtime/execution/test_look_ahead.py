@@ -16,8 +16,8 @@ from synth.links import Link, Links
 from synth.runtime.execution.core.out_of_order import OutOfOrder
 from synth.schedule.look_ahead import LookAhead
 from synth.schedule.lowering.lower import Instruction, Lowered, Transfer, lower
-from synth.schedule.memory import peak_bytes
 from synth.schedule.ops import Value
+from synth.schedule.rank_memory import peak_bytes
 from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import RankThreads, group_here
 from tests.runtime.replaying import build_batch, build_stages, plain_autograd

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import HashStore
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.runtime.execution.transport.nccl.groups import (
+from synth.runtime.execution.transport.nccl.communicators import (
     NcclGroups,
     limit_ctas,
     load_kernels_eagerly,

@@ -26,10 +26,10 @@ from synth.plan.planners.pipedream import pipedream_partition
 from synth.plan.reason import reason_of
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.memory import memory_usage, peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import round_robin
+from synth.schedule.rank_memory import memory_usage, peak_bytes
 from synth.schedule.simulate import simulate
 from synth.schedule.steady_state import least_steady_us, steady_us
 from synth.schedule.verify import lower_checked, verify

@@ -25,7 +25,7 @@ from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
-from synth.schedule.memory import peak_bytes
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
 from synth.solver import Incumbent, Problem, SolveOptions, solve
 from synth.solver.infeasibility import find_shortage, needed_bytes

@@ -7,7 +7,7 @@ from synth.plan.reason import full_ranks, most_in_flight, reason_of
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.memory import peak_bytes
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.units import format_us
 

@@ -31,10 +31,10 @@ from synth.plan.recompute.stages import (
     written_out,
 )
 from synth.profile import Profile, Provenance
-from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
 from synth.solver import Incumbent, Problem, SolveOptions, solve
 from synth.solver.infeasibility import needed_bytes

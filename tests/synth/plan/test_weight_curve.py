@@ -31,9 +31,9 @@ from synth.plan.memory_curve.workers import _solve as solve_task
 from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.plan.weight_passing.choice import WeightPassingCandidate
 from synth.profile import Profile
-from synth.schedule.memory import exceeds_caps, peak_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.placements import everywhere
+from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import SolveOptions

@@ -28,8 +28,8 @@ from synth.schedule import lower, peak_bytes
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.measured.execution_trace import planned_execution
-from synth.schedule.memory import memory_usage, slot_levels, static_bytes
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import memory_usage, slot_levels, static_bytes
 from tests.synth.naive import random_schedule
 from tests.synth.odd_problems import odd_costs
 

@@ -14,7 +14,7 @@ from synth.schedule import Timeline
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.measured.execution_trace import ExecutionTrace, planned_execution
-from synth.schedule.memory import peak_bytes
+from synth.schedule.rank_memory import peak_bytes
 from tests.synth.report.test_html import make_plan
 
 Event = dict[str, Any]

@@ -19,7 +19,7 @@ from synth.report.picture.labels import text_width
 from synth.report.picture.png import PIXELS, png_bytes
 from synth.report.picture.schedule import LEFT, RIGHT, WIDTH, schedule_picture
 from synth.report.picture.svg import svg_text
-from synth.schedule.memory import peak_bytes, static_bytes
+from synth.schedule.rank_memory import peak_bytes, static_bytes
 from tests.synth.report.test_html import lab, linear, make_plan
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -12,10 +12,10 @@ from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule.files.plan_file import schedule_fingerprint
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.memory import memory_usage, peak_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, ValueKind
 from synth.schedule.placements import dispatched, placement
+from synth.schedule.rank_memory import memory_usage, peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Route, WeightFlow

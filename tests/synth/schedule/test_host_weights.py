@@ -12,9 +12,9 @@ from synth.links import Links
 from synth.op_kinds import OpKind
 from synth.schedule.files.weight_records import Weights
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.memory import memory_usage, peak_bytes, static_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, ValueKind
+from synth.schedule.rank_memory import memory_usage, peak_bytes, static_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Route, WeightFlow

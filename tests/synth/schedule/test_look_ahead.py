@@ -14,10 +14,10 @@ from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule.look_ahead import LookAhead
 from synth.schedule.lowering.lower import Action, Lowered, Transfer, lower
-from synth.schedule.memory import memory_usage, peak_bytes
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import looped
+from synth.schedule.rank_memory import memory_usage, peak_bytes
 from synth.schedule.simulate import simulate
 
 LINKS = Links(default=Link(latency_us=40.0, bandwidth_bytes_per_s=1e9))

@@ -7,7 +7,7 @@ from synth.errors import SynthError
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, lower, peak_bytes, verify
-from synth.schedule.memory import memory_usage
+from synth.schedule.rank_memory import memory_usage
 
 NOW = Buffering(0, 0)
 

@@ -17,8 +17,8 @@ from synth.plan.weight_passing.sharded_pipelines import (
     sharing_optimizer,
 )
 from synth.profile import Profile
-from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Placement
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.verify import verify
 from synth.solver.problem import Problem

@@ -9,8 +9,8 @@ from synth.op_kinds import OpKind
 from synth.schedule.error import ScheduleError
 from synth.schedule.lowering.collectives import CollectiveKind
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.memory import memory_usage, peak_bytes
 from synth.schedule.model import Schedule
+from synth.schedule.rank_memory import memory_usage, peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify

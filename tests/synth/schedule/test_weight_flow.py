@@ -19,9 +19,9 @@ from synth.profiles import find
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered, lower
-from synth.schedule.memory import memory_usage, peak_bytes, static_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op, ValueKind
+from synth.schedule.rank_memory import memory_usage, peak_bytes, static_bytes
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from tests.synth.replayed_programs import check_start_times

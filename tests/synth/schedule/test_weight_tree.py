@@ -14,9 +14,9 @@ from synth.op_kinds import OpKind
 from synth.schedule.error import ScheduleError
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.lowering.weight_tree import staging_rank
-from synth.schedule.memory import memory_usage, peak_bytes, static_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import ValueKind
+from synth.schedule.rank_memory import memory_usage, peak_bytes, static_bytes
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Route, WeightFlow
 from tests.synth.replayed_programs import check_start_times

@@ -19,9 +19,9 @@ from synth.profiles import find
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered, lower
-from synth.schedule.memory import memory_usage, peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import memory_usage, peak_bytes
 from synth.schedule.verify import verify
 from synth.schedule.version_facts import version_facts
 from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions

@@ -20,9 +20,9 @@ from synth.solver.evaluate import evaluate
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule
 from synth.solver.improve import list_scheduling
 from synth.solver.improve.extend import _Extension, extend, extended_instance
-from synth.solver.improve.modulo.several_micro_batches_improver import SeveralMicroBatches
-from synth.solver.improve.modulo.unrolling import Unrolling
+from synth.solver.improve.modulo_step import SeveralMicroBatches
 from synth.solver.improve.short_instance import ShortInstance
+from synth.solver.improve.unrolling import Unrolling
 from synth.solver.infeasibility import needed_bytes, serial_schedule
 from synth.solver.instance.instance import BW, B, F, Instance, W
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory

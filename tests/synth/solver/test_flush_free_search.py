@@ -10,9 +10,9 @@ from synth.costs import Costs, StageCosts, uniform_costs
 from synth.errors import SynthError
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
 from synth.schedule.version_facts import version_facts

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from synth.op_kinds import OpKind
-from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering
 from synth.schedule.placements import placement
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
 from synth.solver.flush_free.bounds import closed_form_us

@@ -20,7 +20,7 @@ from synth.solver.bounds.forward_spacing import SpacingProver, far_apart, length
 from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings
 from synth.solver.bounds.rank_subsets import RankSubsets
 from synth.solver.cpsat.run import ModelOutcome
-from synth.solver.improve.modulo.several_micro_batches_improver import SeveralMicroBatches
+from synth.solver.improve.modulo_step import SeveralMicroBatches
 from synth.solver.infeasibility import find_shortage
 from synth.solver.instance.instance import B, F, OpIndex, W
 from synth.solver.instance.memory_models import relaxed_for_fusion

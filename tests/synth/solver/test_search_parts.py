@@ -15,9 +15,9 @@ from synth.solver.cpsat import model
 from synth.solver.improve import improvers
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import GROUPS, with_groups
-from synth.solver.policy import last_steps, steps
+from synth.solver.search_steps import last_steps, steps
 from tests.synth.effort import counted
-from tests.synth.solver.test_search_policy import LARGE
+from tests.synth.solver.test_search_steps import LARGE
 from tests.synth.solver.test_solve import table_costs
 
 ANNEALED = replace(LARGE, buffers_matter=True)

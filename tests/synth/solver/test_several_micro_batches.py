@@ -11,15 +11,16 @@ from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
 from synth.solver import Problem, SolveOptions, solve
 from synth.solver.evaluate.evaluate import BUFFERINGS
-from synth.solver.improve.modulo import several_micro_batches, several_micro_batches_improver
-from synth.solver.improve.modulo.period_search import PeriodSearch
-from synth.solver.improve.modulo.several_micro_batches_model import (
-    PeriodicSchedule,
-    SeveralMicroBatchesModel,
-)
+from synth.solver.improve import modulo_step
 from synth.solver.instance.instance import SPLIT, Instance, OpIndex
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
 from synth.solver.instance.timing import keeps_caps, number, timed
+from synth.solver.modulo import several_micro_batches
+from synth.solver.modulo.interval_search import IntervalSearch
+from synth.solver.modulo.several_micro_batches_model import (
+    PeriodicSchedule,
+    SeveralMicroBatchesModel,
+)
 from synth.solver.options import Part
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
@@ -68,7 +69,7 @@ def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
     instance = even(8, 18, 64)
     by_size = {
         size: min(
-            found.rate_us for found in PeriodSearch(
+            found.rate_us for found in IntervalSearch(
                 instance, size, 4.0, 0, lambda: False, is_challenger=False
             ).run(size * 148, size * 400)
         )
@@ -155,7 +156,7 @@ def test_thorough_tries_say_what_brief_ones_say() -> None:
         for copy in unequal.copies
     )
     for instance in (even(8, 18, 64), replace(unequal, copies=unequal_chunks)):
-        *_, best = PeriodSearch(instance, 2, 4.0, 0, lambda: False, is_challenger=False).run(
+        *_, best = IntervalSearch(instance, 2, 4.0, 0, lambda: False, is_challenger=False).run(
             2, 4_000
         )
         for period_us in range(best.period_us - 3, best.period_us + 3):
@@ -172,12 +173,12 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 ) -> None:
     asked: dict[int, int] = {}
 
-    def run(search_of_size: PeriodSearch, least_us: int, _: int) -> list[PeriodicSchedule]:
+    def run(search_of_size: IntervalSearch, least_us: int, _: int) -> list[PeriodicSchedule]:
         asked[search_of_size.size] = least_us
         search_of_size.refuted_us = search_of_size.size * (160 if search_of_size.size == 4 else 150)
         return []
 
-    monkeypatch.setattr(PeriodSearch, "run", run)
+    monkeypatch.setattr(IntervalSearch, "run", run)
     assert list(several_micro_batches.search(even(8, 9, 64), 100, LONG_US, 1000.0, 0)) == []
     work_us = 55 + 58 + 35
     assert asked == {2: 2 * 160, **{size: size * work_us for size in (3, 4, 6, 8)}}
@@ -186,11 +187,11 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 def test_models_too_large_for_the_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
-    def run(search_of_size: PeriodSearch, *_: int) -> list[PeriodicSchedule]:
+    def run(search_of_size: IntervalSearch, *_: int) -> list[PeriodicSchedule]:
         begun.append(search_of_size.size)
         return []
 
-    monkeypatch.setattr(PeriodSearch, "run", run)
+    monkeypatch.setattr(IntervalSearch, "run", run)
     instance = even(16, 36, 64)
     for seconds in (1000.0, 1.0):
         assert list(several_micro_batches.search(instance, 100, LONG_US, seconds, 0)) == []
@@ -218,7 +219,7 @@ def test_rounds_are_looked_for_between_the_bound_and_the_incumbent(
         asked.append((least_us, most_us))
         return []
 
-    monkeypatch.setattr(several_micro_batches_improver, "search", search)
+    monkeypatch.setattr(modulo_step, "search", search)
     problem = replace(table.problem(4, 16, 0.75), objective=objective)
     without = frozenset({Part.EXACT, Part.WINDOWS})
     solve(problem, SolveOptions(time_limit_s=2, workers=1, deterministic=True, without=without))

@@ -19,7 +19,7 @@ from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.infeasibility import find_shortage
 from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory, safe_memory
 from synth.solver.instance.timing import order_of, timed
-from synth.solver.steady_state_model import find
+from synth.solver.modulo.one_micro_batch_model import find
 from tests.synth.effort import counted
 from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs
 from tests.synth.solver.test_solve_exact import OBJECTIVES

@@ -15,9 +15,9 @@ from synth.families import generate
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import lower
-from synth.schedule.memory import kept_bytes, peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.placements import everywhere
+from synth.schedule.rank_memory import kept_bytes, peak_bytes
 from synth.schedule.simulate import DeadlockError, simulate
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Sharded

@@ -13,8 +13,8 @@ from synth.schedule.lowering.lower import Transfer
 from ...stage.boundary import Tensors
 from ..channels import DirectTransfer, Pending
 from ..groups import Group
+from .communicators import LINK
 from .connection_rounds import connection_rounds
-from .groups import LINK
 
 
 class NcclChannels:

@@ -1,19 +1,19 @@
-"""Search for the shortest period (initiation interval) with several micro-batches."""
+"""Search for the shortest initiation interval (period) of several micro-batches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from synth.solver.improve.modulo.several_micro_batches_model import (
+from synth.solver.instance.instance import Instance
+from synth.solver.modulo.several_micro_batches_model import (
     PeriodicSchedule,
     SeveralMicroBatchesModel,
     num_ops,
 )
-from synth.solver.instance.instance import Instance
-from synth.solver.tuning import PERIOD_SEARCH
+from synth.solver.tuning import INTERVAL_SEARCH
 
 
 @dataclass
-class PeriodSearch:
+class IntervalSearch:
     """The shortest period that can be found for a number of micro-batches.
 
     Attributes:
@@ -42,8 +42,8 @@ class PeriodSearch:
     def is_worth_a_try(self) -> bool:
         """True if the effort for the first period suffices to find a schedule of this size."""
         return (
-            PERIOD_SEARCH.s_per_pair * self._num_ops**2
-            <= PERIOD_SEARCH.share_before_found * self.seconds
+            INTERVAL_SEARCH.s_per_pair * self._num_ops**2
+            <= INTERVAL_SEARCH.share_before_found * self.seconds
         )
 
     def run(self, least_us: int, high_us: int) -> Iterator[PeriodicSchedule]:
@@ -57,11 +57,11 @@ class PeriodSearch:
         longer ones. Last come the periods just below the shortest found: one of them may be found
         although one or two longer ones stay undecided.
         """
-        low_us, step = least_us - 1, PERIOD_SEARCH.first_step  # the longest that was not found
-        rise_us = (PERIOD_SEARCH.most_rise - 1) * least_us
+        low_us, step = least_us - 1, INTERVAL_SEARCH.first_step  # the longest that was not found
+        rise_us = (INTERVAL_SEARCH.most_rise - 1) * least_us
         while self.spent_s < self.seconds and not self.should_stop():
             gap_us = high_us - low_us
-            is_narrow = gap_us <= max(1, PERIOD_SEARCH.precision * high_us)
+            is_narrow = gap_us <= max(1, INTERVAL_SEARCH.precision * high_us)
             is_done = is_narrow and (low_us >= least_us or gap_us <= 1)
             is_over = is_done or self.open_in_a_row >= self._most_open
             if is_over or self._is_soon_thorough:
@@ -72,19 +72,19 @@ class PeriodSearch:
                 if self.is_thorough or not is_of_use or not self._has_time:
                     break
                 self.is_thorough, self.open_in_a_row = True, 0
-                low_us, step, is_narrow = floor_us, PERIOD_SEARCH.first_thorough_step, False
+                low_us, step, is_narrow = floor_us, INTERVAL_SEARCH.first_thorough_step, False
             step_us = 0 if is_narrow else min(step * (high_us - low_us), rise_us)
             if self.open_in_a_row and not self.is_found:
-                step_us = min(step_us, PERIOD_SEARCH.rise_after_undecided * low_us)
+                step_us = min(step_us, INTERVAL_SEARCH.rise_after_undecided * low_us)
             period_us = low_us + max(1, round(step_us))
             found = self._try(period_us)
             if found is None:
                 low_us, step = period_us, self._next_step
-                rise_us *= PERIOD_SEARCH.most_rise
+                rise_us *= INTERVAL_SEARCH.most_rise
             else:
                 high_us, step = (
                     period_us,
-                    max(PERIOD_SEARCH.least_step, step - PERIOD_SEARCH.step_decrease),
+                    max(INTERVAL_SEARCH.least_step, step - INTERVAL_SEARCH.step_decrease),
                 )
                 yield found
         if self.is_thorough and self.is_found:
@@ -95,10 +95,10 @@ class PeriodSearch:
         period_us, self.open_in_a_row = high_us, 0
         while (
             self._has_time
-            and self.open_in_a_row < PERIOD_SEARCH.most_undecided_below
+            and self.open_in_a_row < INTERVAL_SEARCH.most_undecided_below
             and not self.should_stop()
         ):
-            period_us -= max(1, round(PERIOD_SEARCH.precision * period_us))
+            period_us -= max(1, round(INTERVAL_SEARCH.precision * period_us))
             if period_us <= max(least_us - 1, self.refuted_us):
                 return
             if period_us not in self.tried_us:
@@ -117,11 +117,11 @@ class PeriodSearch:
     def _next_step(self) -> float:
         """The step after a period that was not found."""
         if self.open_in_a_row:
-            return PERIOD_SEARCH.step_after_undecided
+            return INTERVAL_SEARCH.step_after_undecided
         return (
-            PERIOD_SEARCH.later_step
+            INTERVAL_SEARCH.later_step
             if self.is_found or self.is_challenger
-            else PERIOD_SEARCH.first_step
+            else INTERVAL_SEARCH.first_step
         )
 
     def _find(self, period_us: int) -> PeriodicSchedule | None:
@@ -130,15 +130,15 @@ class PeriodSearch:
             self.seconds - self.spent_s,
         )
         if self.is_thorough:
-            each_s = min(left_s, PERIOD_SEARCH.thorough_factor * self._thorough_s)
+            each_s = min(left_s, INTERVAL_SEARCH.thorough_factor * self._thorough_s)
         else:
             share = (
-                PERIOD_SEARCH.share_after_found
+                INTERVAL_SEARCH.share_after_found
                 if self.is_found
-                else PERIOD_SEARCH.share_before_found
+                else INTERVAL_SEARCH.share_before_found
             )
             each_s = min(
-                left_s, share * self.seconds, PERIOD_SEARCH.most_s_per_pair * self._num_ops**2
+                left_s, share * self.seconds, INTERVAL_SEARCH.most_s_per_pair * self._num_ops**2
             )
         # Another seed each time: of four, three find in seconds what the fourth does not.
         seed = self.seed + self.open_in_a_row
@@ -156,12 +156,12 @@ class PeriodSearch:
     def _most_open(self) -> int:
         is_half_spent = 2 * self.spent_s > self.seconds
         is_one = (self.is_challenger or is_half_spent) and not self.is_found
-        return 1 if is_one else PERIOD_SEARCH.most_undecided
+        return 1 if is_one else INTERVAL_SEARCH.most_undecided
 
     @property
     def _is_soon_thorough(self) -> bool:
         """True if brief tries cost nearly as much and periods both found and refuted are known."""
-        brief_s = PERIOD_SEARCH.most_s_per_pair * self._num_ops**2
+        brief_s = INTERVAL_SEARCH.most_s_per_pair * self._num_ops**2
         is_between = self.is_found and self.refuted_us > 0 and not self.is_thorough
         return is_between and 2 * brief_s > self._thorough_s and self._has_time
 
@@ -175,7 +175,7 @@ class PeriodSearch:
         """The expected effort of a thorough try."""
         ops = self._num_ops
         return min(
-            PERIOD_SEARCH.thorough_s_per_op * ops, PERIOD_SEARCH.thorough_s_per_pair * ops**2
+            INTERVAL_SEARCH.thorough_s_per_op * ops, INTERVAL_SEARCH.thorough_s_per_pair * ops**2
         )
 
     @property

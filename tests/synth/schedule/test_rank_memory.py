@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from synth.costs import HOST, uniform_costs
 from synth.schedule import Buffering, Op, Placement, Schedule, lower, peak_bytes
-from synth.schedule.memory import memory_usage
+from synth.schedule.rank_memory import memory_usage
 from synth.schedule.simulate import DeadlockError, simulate
 from tests.synth import plain
 from tests.synth.naive import Naive, random_schedule

@@ -11,7 +11,7 @@ from synth.op_kinds import OpKind
 
 from ..execution.core.stage_protocol import ForwardInput
 from ..execution.stage.boundary import Boundary, Leaf, Tensors
-from .device_time import DeviceTime
+from .emulated_clock import EmulatedClock
 
 # A message carries the moment at which it was sent, and how late its sender was.
 STAMP_BYTES = 16
@@ -37,7 +37,7 @@ class EmulatedStage:
         self,
         costs: StageCosts,
         input_bytes: int | None,
-        device: DeviceTime,
+        device: EmulatedClock,
         *,
         is_last: bool,
         has_versions: bool = False,

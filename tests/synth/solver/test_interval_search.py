@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from synth.solver.improve.modulo import period_search
-from synth.solver.improve.modulo.period_search import PeriodSearch
-from synth.solver.improve.modulo.several_micro_batches_model import (
+from synth.solver.modulo import interval_search
+from synth.solver.modulo.interval_search import IntervalSearch
+from synth.solver.modulo.several_micro_batches_model import (
     PeriodicSchedule,
     SeveralMicroBatchesModel,
 )
-from synth.solver.tuning import PERIOD_SEARCH
+from synth.solver.tuning import INTERVAL_SEARCH
 from tests.synth.even_stages import even
 
 # Time for brief tries only, and for thorough ones.
@@ -34,7 +34,7 @@ def narrowed(
     """
     tried: list[int] = []
 
-    class Pretended(PeriodSearch):
+    class Pretended(IntervalSearch):
         def _find(self, period_us: int) -> PeriodicSchedule | None:
             tried.append(period_us)
             is_open = period_us in (still_open_us if self.is_thorough else open_us)
@@ -117,8 +117,8 @@ def test_where_brief_tries_take_as_long_thorough_ones_follow_the_first_found(
 ) -> None:
     open_us = range(1100, 1200)
     briefly, _ = narrowed(1150, open_us, 2000, seconds=TIME_S)
-    longer_tries = replace(PERIOD_SEARCH, most_s_per_pair=PERIOD_SEARCH.thorough_s_per_pair)
-    monkeypatch.setattr(period_search, "PERIOD_SEARCH", longer_tries)
+    longer_tries = replace(INTERVAL_SEARCH, most_s_per_pair=INTERVAL_SEARCH.thorough_s_per_pair)
+    monkeypatch.setattr(interval_search, "INTERVAL_SEARCH", longer_tries)
     tried, found = narrowed(1150, open_us, 2000, seconds=TIME_S)
     assert found[-1] <= 1.002 * 1150
     assert sum(us in open_us for us in tried) < sum(us in open_us for us in briefly)
@@ -146,12 +146,12 @@ def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
         return None, 0.0, False
 
     monkeypatch.setattr(SeveralMicroBatchesModel, "solve", solve_none)
-    four = PeriodSearch(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_challenger=False)
+    four = IntervalSearch(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_challenger=False)
     assert list(four.run(600, 900)) == []
     ops = 4 * 8 * 3
     brief, thorough = (
-        (PERIOD_SEARCH.most_s_per_pair * ops**2, False),
-        (PERIOD_SEARCH.thorough_factor * PERIOD_SEARCH.thorough_s_per_pair * ops**2, True),
+        (INTERVAL_SEARCH.most_s_per_pair * ops**2, False),
+        (INTERVAL_SEARCH.thorough_factor * INTERVAL_SEARCH.thorough_s_per_pair * ops**2, True),
     )
     assert asked == [brief, brief, thorough, thorough]
 
@@ -171,7 +171,7 @@ def test_a_size_whose_first_try_takes_most_of_its_effort_is_given_up_after_it(
     monkeypatch.setattr(SeveralMicroBatchesModel, "solve", solve_none)
     for try_s_of_all, tries in ((0.55, 1), (0.45, 2)):
         asked.clear()
-        seconds = PERIOD_SEARCH.most_s_per_pair * (4 * 8 * 3) ** 2 / try_s_of_all
-        four = PeriodSearch(even(8, 9, 64), 4, seconds, 0, lambda: False, is_challenger=False)
+        seconds = INTERVAL_SEARCH.most_s_per_pair * (4 * 8 * 3) ** 2 / try_s_of_all
+        four = IntervalSearch(even(8, 9, 64), 4, seconds, 0, lambda: False, is_challenger=False)
         assert list(four.run(600, 900)) == []
         assert len(asked) == tries

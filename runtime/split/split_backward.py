@@ -1,4 +1,4 @@
-"""The tape of one stage and micro-batch between F, B and W."""
+"""The split backward of one stage and micro-batch, recorded on a tape between F, B and W."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,11 +12,11 @@ from torch.autograd.graph import GradientEdge, _engine_run_backward
 
 from synth.errors import SynthError
 
-from .function import without_autocast
+from .apply_rule import without_autocast
 from .interception import Interception
 from .listeners import deliver, has_hooks
 from .regions import leaf_of
-from .task import Accumulator, Gathering, WeightTask, accumulate
+from .weight_task import Accumulator, Gathering, WeightTask, accumulate
 
 P = ParamSpec("P")
 T = TypeVar("T")

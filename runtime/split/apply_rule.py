@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from .regions import is_region, leaf_of
 from .rule import Call, Rule
 from .saved_tensor import SavedTensor, saving_hooks
-from .task import WeightTask
+from .weight_task import WeightTask
 
 
 class Queue(Protocol):

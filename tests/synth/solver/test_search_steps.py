@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from synth.solver.bounds.prover import BoundStep
 from synth.solver.options import Part, with_groups
-from synth.solver.policy import Step, last_steps, steps
 from synth.solver.search_setting import SearchSetting
+from synth.solver.search_steps import Step, last_steps, steps
 from synth.solver.tuning import SEARCH
 
 LARGE = SearchSetting(

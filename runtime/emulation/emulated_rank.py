@@ -12,7 +12,7 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.schedule.look_ahead import LookAhead
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.memory import static_bytes
+from synth.schedule.rank_memory import static_bytes
 
 from ..batch import Batch
 from ..execution.core.clock import OpClock
@@ -31,13 +31,13 @@ from ..profiling.meter import measure
 from ..training.rank_result import RankResult
 from ..world import World
 from .collectives import PacedCollectives
-from .device_time import DeviceTime, now_ns
+from .emulated_clock import EmulatedClock, now_ns
+from .emulated_stage import EmulatedStage, boundary_of, moved_bytes
 from .gradient_sums import EmulatedReducer
 from .host_link import EmulatedHostLink
 from .kept import keep_emulated
 from .links import EmulatedLinks
 from .pace import Pace
-from .stage import EmulatedStage, boundary_of, moved_bytes
 from .steps import make_steps, step_durations
 from .thread_order import EmulatedOrder
 
@@ -45,7 +45,7 @@ _CPU = torch.device("cpu")
 
 
 class RankEmulation:
-    """One rank: the real executor on simulated stages and paced links."""
+    """One rank: the real executor on emulated stages and paced links."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class RankEmulation:
         self._options, self._world, self._progress = options, world, progress
         self._num_micro_batches = lowered.schedule.num_micro_batches
         self._static_bytes = static_bytes(lowered, world.rank)
-        self._device = device = DeviceTime()
+        self._device = device = EmulatedClock()
         pace = Pace(options.disturbance, world.rank)
         self._stages = _make_stages(lowered, world.rank, device, pace)
         costs = lowered.costs.stages
@@ -160,7 +160,7 @@ class RankEmulation:
 
 
 def check_replayable(lowered: Lowered, options: EmulationOptions) -> None:
-    """Refuse what the executor or simulated devices do not replay.
+    """Refuse what the executor or emulated devices do not replay.
 
     Raises:
         SynthError: says what, and the way out.
@@ -176,13 +176,13 @@ def check_replayable(lowered: Lowered, options: EmulationOptions) -> None:
     if ranks_share_host(lowered):
         raise SynthError(
             "ranks leave values for each other in the host's memory in this schedule, and a "
-            "simulated link to the host knows only what its own rank has left; run it, or emulate "
+            "emulated link to the host knows only what its own rank has left; run it, or emulate "
             "one whose stages stay with their homes, such as mobius"
         )
 
 
 def _make_stages(
-    lowered: Lowered, rank: int, device: DeviceTime, pace: Pace
+    lowered: Lowered, rank: int, device: EmulatedClock, pace: Pace
 ) -> dict[int, EmulatedStage]:
     costs, steps_us = lowered.costs.stages, step_durations(lowered, rank)
     return {

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from synth.solver.improve.modulo.period_search import PeriodSearch
-from synth.solver.improve.modulo.several_micro_batches_model import PeriodicSchedule, num_ops
 from synth.solver.instance.instance import Instance
+from synth.solver.modulo.interval_search import IntervalSearch
+from synth.solver.modulo.several_micro_batches_model import PeriodicSchedule, num_ops
 from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import SEVERAL_MICRO_BATCHES
 
@@ -47,7 +47,7 @@ def search(
     for place, size in enumerate(sizes):
         # The first sizes find most; effort that they do not use is left for the others.
         share = max(SEVERAL_MICRO_BATCHES.least_share, 1 / (len(sizes) - place))
-        search_of_size = PeriodSearch(
+        search_of_size = IntervalSearch(
             instance, size, share * seconds, seed + place, should_stop, is_challenger=is_found
         )
         if not search_of_size.is_worth_a_try:

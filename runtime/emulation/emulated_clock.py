@@ -1,4 +1,4 @@
-"""The time of a simulated device: the host's clock, corrected for late timers of the system.
+"""The time of an emulated device: the host's clock, corrected for late timers of the system.
 
 A sleeping process wakes up late: by 50 µs on an idle machine, by milliseconds on a busy one. A real
 device would not. Therefore each rank keeps track of its lateness: its next op ends as if it had
@@ -33,7 +33,7 @@ def after(moment_ns: int, duration_us: int) -> int:
     return moment_ns + duration_us * 1000
 
 
-class DeviceTime(threading.local):
+class EmulatedClock(threading.local):
     """The time of one rank's device, as a thread sees it; all moments are in nanoseconds."""
 
     def __init__(self) -> None:

@@ -1,1 +1,0 @@
-"""Modulo scheduling: repeating schedules of one micro-batch or several per period (Rau 1994)."""
