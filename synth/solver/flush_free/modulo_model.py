@@ -1,6 +1,6 @@
 """Modulo scheduling of one micro-batch per period, with versions of the weights, at a period T.
 
-The models with a flush, of one micro-batch and of several, are in `improve/modulo/`.
+The models with a flush, of one micro-batch and of several, are in `solver/modulo/`.
 
     rank 0 | F0 .. B0 .. W0 |          one micro-batch's ops, at t(op)
     rank 1 |    F0 B0 W0    |          the next one does the same T later, and so on
