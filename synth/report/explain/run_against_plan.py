@@ -132,13 +132,18 @@ def _predict(lowered: Lowered, shared: Timeline, processors: int, late: bool) ->
 
 
 def middle_step(step_us: Sequence[float]) -> int:
-    """Return the index of the median iteration (of an even number the longer one of the two)."""
-    return sorted(range(len(step_us)), key=step_us.__getitem__)[len(step_us) // 2] if step_us else 0
+    """Return the index of the iteration whose time is the measured median; 0 if there is none."""
+    by_time = sorted(range(len(step_us)), key=step_us.__getitem__)
+    return by_time[_nearest_rank(len(step_us), 0.5)] if step_us else 0
 
 
 def _quantile(step_us: Sequence[float], share: float) -> int:
     """Return the quantile, as the nearest of the measured times."""
-    return round(sorted(step_us)[round(share * (len(step_us) - 1))]) if step_us else 0
+    return round(sorted(step_us)[_nearest_rank(len(step_us), share)]) if step_us else 0
+
+
+def _nearest_rank(count: int, share: float) -> int:
+    return round(share * (count - 1))
 
 
 def shared_timeline(lowered: Lowered, processors: int, *, late: bool = False) -> Timeline:

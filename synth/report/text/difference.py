@@ -4,8 +4,8 @@ from synth.report.explain.difference import Difference
 from synth.report.text.tables import table
 
 _PIECES = (
-    ("ops slower than profiled", "ops_us", 1),
-    ("transfers slower than the link model", "transfers_us", 1),
+    ("ops, against the profile", "ops_us", 1),
+    ("transfers, against the link model", "transfers_us", 1),
     ("executor overhead (inputs ready)", "gaps_us", 1),
     ("global norm and clipping", "norm_us", 1),
     ("per-iteration jitter", "jitter_us", 1),
@@ -14,7 +14,7 @@ _PIECES = (
 )
 
 _OVERLAPPING = (
-    ("ops slower than profiled", "ops_us", 1),
+    ("ops, against the profile", "ops_us", 1),
     ("more waiting for other ranks than planned", "transfers_us", 1),
     ("executor overhead (inputs ready)", "gaps_us", 1),
     ("validating the step before, and making it final", "norm_us", 1),

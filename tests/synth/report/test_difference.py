@@ -215,6 +215,6 @@ def test_the_table_says_what_each_piece_is() -> None:
     lowered = plan()
     slow = dict.fromkeys(nodes_of(lowered, RANKS - 1, "BW"), 300)
     text = difference_text(explain(lowered, happening(lowered, slow, {})))
-    assert "ops slower than profiled" in text
+    assert "ops, against the profile" in text
     assert "+1.800" in text
     assert "BW, stage 3" in text
