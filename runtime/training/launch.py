@@ -23,6 +23,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 from synth.train_options import TrainOptions
 
+from ..execution.stage.block_names import remove_leftovers, shared_folder
 from .post_mortem import LastSeen, explain, last_attempt, places_of_all
 from .rank_result import RankResult
 from .stopping import passing_on_sigterm
@@ -67,6 +68,8 @@ def launch(
         except SignalException as error:
             places = places_of_all(last_attempt(folder), lowered, options.data_parallel)
             raise _interrupted(places, error.sigval) from None
+        finally:
+            remove_leftovers(shared_folder())
         return load_results(folder)
 
 

@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 import torch.distributed as dist
+
+from ..processes import PROC, machine_key, stat_fields
 
 # Seconds for which a rank may be stopped: a debugger's or the system's short stop ends no run.
 PATIENCE_S = 5.0
@@ -22,7 +23,6 @@ PATIENCE_S = 5.0
 # Interval between two looks at the other ranks: one reads a small file per rank.
 _POLL_S = 0.5
 
-_PROC = Path("/proc")
 _STOPPED = ("T", "t")
 
 # Variables that are the same for all ranks of one start by torchrun or its engine.
@@ -52,7 +52,7 @@ class ProcessWatchdog:
         self._patience = {rank: 0 for rank in pids}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="synth-watch", daemon=True)
-        if _PROC.is_dir() and len(pids) > 1:
+        if PROC.is_dir() and len(pids) > 1:
             self._thread.start()
 
     def close(self) -> None:
@@ -106,10 +106,8 @@ def end_without(launcher: int) -> None:
 
 def is_stopped(pid: int) -> bool:
     """True if a process is held by a stop signal or by a debugger; False if it is gone."""
-    try:
-        return (_PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] in _STOPPED
-    except OSError:
-        return False
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] in _STOPPED
 
 
 def sibling_pids() -> dict[int, int]:
@@ -117,10 +115,10 @@ def sibling_pids() -> dict[int, int]:
 
     Their environment names the rank, and the start of the ranks to which it belongs.
     """
-    if not _PROC.is_dir():
+    if not PROC.is_dir():
         return {}
     own, found = _environment(os.getpid()), {}
-    for pid in (int(path.name) for path in _PROC.iterdir() if path.name.isdecimal()):
+    for pid in (int(path.name) for path in PROC.iterdir() if path.name.isdecimal()):
         if _parent(pid) != os.getppid():
             continue
         environment = _environment(pid)
@@ -133,7 +131,7 @@ def sibling_pids() -> dict[int, int]:
 def _environment(pid: int) -> dict[str, str]:
     """The environment with which a process was started; empty if it is gone, or of another user."""
     try:
-        text = (_PROC / str(pid) / "environ").read_bytes().decode(errors="replace")
+        text = (PROC / str(pid) / "environ").read_bytes().decode(errors="replace")
     except OSError:
         return {}
     pairs = (entry.partition("=") for entry in text.split("\0"))
@@ -142,24 +140,13 @@ def _environment(pid: int) -> dict[str, str]:
 
 def _parent(pid: int) -> int | None:
     """The parent of a process; None: it is gone."""
-    try:
-        return int((_PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return None
+    fields = stat_fields(pid)
+    return None if fields is None else int(fields[1])
 
 
 def local_pids() -> dict[int, int]:
     """The process of each rank that can be seen from here; every rank calls this."""
-    gathered: list[tuple[object, int] | None] = [None] * dist.get_world_size()
-    here = _machine()
+    gathered: list[tuple[str, int] | None] = [None] * dist.get_world_size()
+    here = machine_key()
     dist.all_gather_object(gathered, (here, os.getpid()))
     return {rank: it[1] for rank, it in enumerate(gathered) if it is not None and it[0] == here}
-
-
-def _machine() -> object:
-    """A key that is equal for processes that share process ids."""
-    try:
-        boot = (_PROC / "sys/kernel/random/boot_id").read_text()
-        return boot, os.readlink(_PROC / "self/ns/pid")
-    except OSError:
-        return os.getpid()

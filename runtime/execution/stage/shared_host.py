@@ -7,19 +7,18 @@ A rank waits for a signal by reading it again and again, so that no message is n
 where a step begins and where it ends: whatever one of them left before, the others find then, and
 nobody uses it any more when it is overwritten. Names of blocks are removed once all ranks have
 mapped them (those of stages before the first step, those of values at the end of the step that
-maps them), so that the system frees the memory however the ranks end after that. Signals rely on
-stores that other processors see in their order, as on x86.
+maps them), so that the system frees the memory however the ranks end after that. A rank that fails
+removes the names that are left; `block_names` is about ranks that are all killed before that.
+Signals rely on stores that other processors see in their order, as on x86.
 """
 
 import ctypes
 import errno
 import mmap
 import os
-import secrets
-import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -31,10 +30,10 @@ from synth.errors import RunFailure, SynthError
 from synth.schedule.ops import Value
 
 from ..transport.rank_group import RankGroup
+from .block_names import new_prefix, remove_blocks, remove_leftovers, shared_folder
 from .boundary import Tensors
 from .host_memory import HostMemory
 
-_SHARED_FOLDER = Path("/dev/shm")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = (
@@ -42,13 +41,28 @@ _LIBC.mmap.argtypes = (
 )
 _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _SHORTEST_S, _LONGEST_S = 2e-5, 1e-3
+# Interval between two looks at the processes of other ranks while this one waits for them.
+_LOOK_S = 0.25
+
+FindEnded = Callable[[Collection[int] | None], str | None]
+"""Names one of some ranks (None: of all) whose process has ended; returns None if there is none."""
+
+
+def _none_ended(ranks: Collection[int] | None) -> str | None:
+    return None
 
 
 class SharedHost:
     """One rank's view of the memory that it shares with the other ranks of its pipeline."""
 
     def __init__(
-        self, prefix: str, rank: int, num_ranks: int, values: Sequence[Value], timeout_s: float
+        self,
+        prefix: str,
+        rank: int,
+        num_ranks: int,
+        values: Sequence[Value],
+        timeout_s: float,
+        find_ended: FindEnded = _none_ended,
     ) -> None:
         """Map the signals.
 
@@ -58,8 +72,10 @@ class SharedHost:
             num_ranks: that share the memory.
             values: all that ranks leave there in a step, in the same order on every rank.
             timeout_s: the longest that this rank waits for another one.
+            find_ended: asked again and again while this rank waits.
         """
         self._prefix, self._rank, self._timeout_s = prefix, rank, timeout_s
+        self._find_ended = find_ended
         self._named: list[Path] = []
         weakref.finalize(self, _remove, self._named)
         self._blocks: dict[Value, Tensor] = {}
@@ -76,15 +92,18 @@ class SharedHost:
         Raises:
             SynthError: they do not see the same memory.
         """
-        within = _SHARED_FOLDER if os.access(_SHARED_FOLDER, os.W_OK) else tempfile.gettempdir()
-        prefix = group.share(f"{within}/synth-host-{secrets.token_hex(8)}-", 0)
+        within = shared_folder()
+        remove_leftovers(within)
+        prefix = group.share(new_prefix(within), 0)
         if not _all_see(group, Path(f"{prefix}probe")):
             raise SynthError(
                 f"stages go to all ranks from the host's memory in this schedule, so that all "
                 f"ranks need the same {within}; run them on one machine, in one container, or take "
                 f"a schedule such as mobius"
             )
-        shared = cls(prefix, group.rank, group.size, values, timeout_s)
+        shared = cls(
+            prefix, group.rank, group.size, values, timeout_s, find_ended=group.rendezvous.ended
+        )
         group.on_abort(shared.fail)
         group.gather("mapped")  # a rank that fails from here on finds all others at its signals
         return shared
@@ -155,27 +174,45 @@ class SharedHost:
     def fail(self) -> None:
         """End the waits of all ranks, because this one has failed."""
         self._signals[0] = 1
-        _remove(self._named)
+        remove_blocks(self._prefix)
 
     def wait_until(self, place: int | slice, count: int) -> None:
         """Wait until signals have reached a number.
 
         Raises:
-            RunFailure: another rank failed, or the time is over.
+            RunFailure: another rank failed, or its process has ended, or the time is over.
         """
-        until, pause_s = time.monotonic() + self._timeout_s, _SHORTEST_S
+        began, pause_s = time.monotonic(), _SHORTEST_S
+        until, look_at = began + self._timeout_s, began + _LOOK_S
         while np.min(self._signals[place]) < count:
             if self._signals[0]:
                 raise RunFailure(
                     f"rank {self._rank} waited in the host's memory for a rank that failed"
                 )
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if now > look_at:
+                self._check_processes(place, count)
+                look_at = now + _LOOK_S
+            if now > until:
                 raise RunFailure(
                     f"rank {self._rank} waited {self._timeout_s:g} s in the host's memory for "
                     f"another rank"
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_S)
+
+    def _check_processes(self, place: int | slice, count: int) -> None:
+        """Refuse to wait for a rank whose process has ended.
+
+        A rank that ends after its last step has reached the signals of all ranks there, and any
+        value of a step comes from a rank that has not ended.
+        """
+        missing = None
+        if isinstance(place, slice):
+            missing = np.flatnonzero(self._signals[place] < count).tolist()
+        ended = self._find_ended(missing)
+        if ended is not None and np.min(self._signals[place]) < count:
+            raise RunFailure(f"rank {self._rank} waited in the host's memory, and {ended}")
 
     def _meet(self) -> None:
         self._met += 1

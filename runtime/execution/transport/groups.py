@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from synth.errors import SynthError
 
+from ...processes import ProcessIdentity, visible
 from .gloo import private_groups
 from .gloo.private_groups import PrivateGroups
 from .nccl.communicators import NcclGroups, load_kernels_eagerly
@@ -80,13 +81,13 @@ class Group(RankGroup):
         on_nccl = "nccl" in _backends(given).values()
         if on_nccl:
             load_kernels_eagerly()
-        name = [f"pipeline-{uuid.uuid4().hex}"]
         with named_failure(rank):
-            dist.broadcast_object_list(name, ranks[0], given)
+            name, neighbours = _introduced(given, rank, len(ranks))
         world: Any = dist.group.WORLD
-        store = PrefixStore(name[0], (given or world).get_group_store())
-        nccl = NcclGroups(store, ranks, rank, timeout_s) if on_nccl else None
-        return cls(given, ranks, rank, PrivateGroups(store, rank, timeout_s, noun), nccl, noun)
+        store = PrefixStore(name, (given or world).get_group_store())
+        nccl = NcclGroups(store, ranks, rank, timeout_s, neighbours=neighbours) if on_nccl else None
+        private = PrivateGroups(store, rank, timeout_s, noun, neighbours)
+        return cls(given, ranks, rank, private, nccl, noun)
 
     @property
     def rendezvous(self) -> Rendezvous:
@@ -153,6 +154,21 @@ class Group(RankGroup):
     def _whole(self) -> dist.ProcessGroupGloo | None:
         """The gloo group of all ranks; messages over NCCL would wait for the device."""
         return self.private.among(range(self.size))
+
+
+def _introduced(
+    given: dist.ProcessGroup | None, rank: int, size: int
+) -> tuple[str, dict[int, ProcessIdentity]]:
+    """Tell all ranks of this one's process.
+
+    Returns:
+        A name for the pipeline, the same on all ranks, and the processes of the other ranks that
+        can be seen from here.
+    """
+    told: list[tuple[str, ProcessIdentity]] = [("", ProcessIdentity.own())] * size
+    dist.all_gather_object(told, (f"pipeline-{uuid.uuid4().hex}", told[0][1]), given)
+    others = {r: process for r, (_, process) in enumerate(told) if r != rank}
+    return told[0][0], visible(others)
 
 
 def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:

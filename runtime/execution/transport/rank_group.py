@@ -11,7 +11,7 @@ import torch
 
 from synth.errors import RunFailure, SynthError
 
-from ..core.failure import describe_failure
+from ..core.failure import describe_failure, tells_of_a_closed_connection
 from .rendezvous import Rendezvous
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class RankGroup(ABC):
         try:
             yield
         except BaseException as error:
-            before = self.rendezvous.failure()
+            before = self.rendezvous.cause_of(error)
             try:
                 self.announce(error)
             finally:
@@ -109,7 +109,11 @@ class RankGroup(ABC):
 
     def announce(self, error: BaseException) -> None:
         """Announce why this rank is about to disconnect."""
-        self.rendezvous.fail(_words(error))
+        ended = self.rendezvous.ended() if tells_of_a_closed_connection(error) else None
+        if ended is None:
+            self.rendezvous.fail(_words(error))
+        else:
+            self.rendezvous.tell(ended)  # on behalf of the rank that cannot any more
 
     def withdraw(self) -> None:
         """Withdraw the announced failure, because this rank continues."""
@@ -119,7 +123,7 @@ class RankGroup(ABC):
         """Add this rank's name to an error, and the rank that failed before it, if any."""
         named = isinstance(error, RunFailure)
         said = str(error) if named else f"{self.noun} {self.rank} failed: {describe_failure(error)}"
-        cause = self.rendezvous.failure()
+        cause = self.rendezvous.cause_of(error)
         return RunFailure(said if cause is None or cause in said else f"{said}; {cause}")
 
     def agree(self, source: int, make: Callable[[], T]) -> T:
@@ -148,7 +152,7 @@ def named_failure(rank: int, rendezvous: Rendezvous | None = None) -> Iterator[N
     try:
         yield
     except RuntimeError as error:
-        cause = rendezvous.failure() if rendezvous is not None else None
+        cause = rendezvous.cause_of(error) if rendezvous is not None else None
         if cause is not None:
             raise RunFailure(f"rank {rank} cannot continue: {cause}") from error
         raise RunFailure(

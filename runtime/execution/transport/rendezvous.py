@@ -1,16 +1,20 @@
 """The rendezvous of the ranks of a pipeline, before they are connected.
 
 Gloo's groups, and torch.distributed's store below them, wait until all ranks have come or the time
-limit has passed. Ranks that meet here first also notice if one of them has failed.
+limit has passed. Ranks that meet here first also notice if one of them has failed, or if its
+process has ended on this machine, as after SIGKILL.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from torch._C._distributed_c10d import Store
 
 from synth.errors import RunFailure
+
+from ...processes import ProcessIdentity
+from ..core.failure import tells_of_a_closed_connection
 
 _FAILED = "failed"
 _SHORTEST_S, _LONGEST_S = 0.001, 0.05
@@ -19,8 +23,24 @@ _SHORTEST_S, _LONGEST_S = 0.001, 0.05
 class Rendezvous:
     """One rank's view of a store that all ranks of one pipeline, and only they, write to."""
 
-    def __init__(self, store: Store, rank: int, timeout_s: float, noun: str = "rank") -> None:
-        """Use a store, wait for `timeout_s` at most, and call a rank by `noun` in messages."""
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        timeout_s: float,
+        noun: str = "rank",
+        neighbours: Mapping[int, ProcessIdentity] | None = None,
+    ) -> None:
+        """Prepare to meet.
+
+        Args:
+            store: that of this pipeline alone.
+            rank: this rank.
+            timeout_s: the longest that ranks wait for each other.
+            noun: the word for a rank in messages.
+            neighbours: the processes of other ranks that can be seen from here; None: none.
+        """
+        self._neighbours = neighbours or {}
         self._store = store
         self._rank = rank
         self._timeout_s = timeout_s
@@ -38,7 +58,7 @@ class Rendezvous:
         self._store.set(keys[self._rank], message)
         until, pause_s = time.monotonic() + self._timeout_s, _SHORTEST_S
         while not self._store.check(list(keys.values())):
-            cause = self.failure()
+            cause = self.failure() or self.ended()
             # A rank that failed after this place had come here, so all may have come by now.
             if cause is not None and self._missing(keys):
                 raise RunFailure(f"{self._noun} {self._rank} cannot continue: {cause}")
@@ -59,10 +79,14 @@ class Rendezvous:
     def fail(self, cause: str) -> None:
         """Announce to all ranks that this one failed; the first announced cause stands."""
         report = cause if cause.startswith(self._failed) else f"{self._failed}: {cause}"
+        self._told = self.tell(report)
+
+    def tell(self, report: str) -> str:
+        """Announce a failure to all ranks, and return the words; the first announced ones stand."""
         report = report.encode(errors="replace").decode()  # a path may be no UTF-8
         with suppress(RuntimeError):  # the process that holds the store is gone
             self._store.compare_set(_FAILED, "", report)
-            self._told = report
+        return report
 
     def withdraw(self) -> None:
         """Withdraw this rank's announcement, because it did not end."""
@@ -82,3 +106,25 @@ class Rendezvous:
                 report = self._store.get(_FAILED).decode()
                 return None if not report or report.startswith(self._failed) else report
         return None
+
+    def ended(self, ranks: Collection[int] | None = None) -> str | None:
+        """Name a rank of this machine whose process has ended; None: there is none.
+
+        Args:
+            ranks: those to look at; None: all.
+        """
+        for rank, process in self._neighbours.items():
+            if (ranks is None or rank in ranks) and process.has_ended:
+                return f"{self._noun} {rank} is gone: its process {process.pid} has ended"
+        return None
+
+    def cause_of(self, error: BaseException) -> str | None:
+        """The failure of another rank that an error is a consequence of; None: it is none.
+
+        A rank that fails announces it before it disconnects. If a connection is closed without
+        that, its process has ended.
+        """
+        announced = self.failure()
+        if announced is not None or not tells_of_a_closed_connection(error):
+            return announced
+        return self.ended()

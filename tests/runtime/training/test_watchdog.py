@@ -22,7 +22,7 @@ TRACED = "import ctypes, os; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.ge
 def test_held_by_a_signal_or_by_a_debugger_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, stopped: bool
 ) -> None:
-    monkeypatch.setattr("synth.runtime.training.watchdog._PROC", tmp_path)
+    monkeypatch.setattr("synth.runtime.processes.PROC", tmp_path)
     (tmp_path / "12").mkdir()
     (tmp_path / "12" / "stat").write_text(f"12 (a T) b) {state} 1 12 12 0")
     assert is_stopped(12) is stopped

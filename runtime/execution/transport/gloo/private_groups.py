@@ -11,7 +11,7 @@ numbers of groups would wait for each other under different names.
 
 import os
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from torch.distributed import BroadcastOptions, ProcessGroupGloo
 
 from synth.errors import RunFailure
 
+from ....processes import ProcessIdentity
 from ..rendezvous import Rendezvous
 
 # Above the tags that channels use: nothing is ever sent under it.
@@ -41,7 +42,14 @@ class PrivateGroups:
     rendezvous: Rendezvous
     """The rendezvous of the ranks, before a group is made."""
 
-    def __init__(self, store: Store, rank: int, timeout_s: float, noun: str = "rank") -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        timeout_s: float,
+        noun: str = "rank",
+        neighbours: Mapping[int, ProcessIdentity] | None = None,
+    ) -> None:
         """Prepare to make groups.
 
         Args:
@@ -49,8 +57,9 @@ class PrivateGroups:
             rank: this rank of the pipeline; all ranks here are the pipeline's.
             timeout_s: the time limit of waits in a group.
             noun: the word for a rank in messages.
+            neighbours: the processes of other ranks that can be seen from here; None: none.
         """
-        self.rendezvous = Rendezvous(store, rank, timeout_s, noun)
+        self.rendezvous = Rendezvous(store, rank, timeout_s, noun, neighbours)
         self._store = store
         self._rank, self._noun = rank, noun
         self._timeout = timedelta(seconds=timeout_s)
@@ -79,7 +88,7 @@ class PrivateGroups:
         try:
             return ProcessGroupGloo(store, ranks.index(self._rank), len(ranks), self._timeout)
         except RuntimeError as error:  # a rank that was connected already has failed since
-            cause = self.rendezvous.failure() or str(error)
+            cause = self.rendezvous.cause_of(error) or str(error)
             raise RunFailure(f"{self._noun} {self._rank} cannot connect: {cause}") from error
 
     def on_abort(self, abort: Callable[[], None]) -> None:

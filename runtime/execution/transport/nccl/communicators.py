@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from synth.errors import RunFailure, SynthError
 
+from ....processes import ProcessIdentity
 from ..rendezvous import Rendezvous
 
 LINK = "link"
@@ -63,6 +64,7 @@ class NcclGroups:
         timeout_s: float,
         *,
         make: MakeGroup | None = None,
+        neighbours: Mapping[int, ProcessIdentity] | None = None,
     ) -> None:
         """Prepare to make groups.
 
@@ -72,12 +74,13 @@ class NcclGroups:
             rank: the index of this one among them.
             timeout_s: the time limit of waits in a group.
             make: makes a group; None: NCCL's.
+            neighbours: the processes of other ranks that can be seen from here; None: none.
         """
         self._store = store
         self._ranks = ranks
         self._rank = rank
         self._timeout = timedelta(seconds=timeout_s)
-        self._rendezvous = Rendezvous(store, rank, timeout_s)
+        self._rendezvous = Rendezvous(store, rank, timeout_s, neighbours=neighbours)
         self._leaving = Rendezvous(store, rank, min(timeout_s, _LONGEST_EXIT_S))
         self.device = torch.device("cuda")
         self._make = make or _make_nccl
