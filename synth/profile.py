@@ -3,7 +3,7 @@
 import datetime
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import ClassVar, Self
 
@@ -77,6 +77,7 @@ class Profile(Displayed, FileRecord):
 
     FORMAT: ClassVar[str] = "synth-profile"
     VERSION: ClassVar[int] = 3
+    SINCE: ClassVar[Mapping[str, int]] = {"workload.inputs": 2, "peak_flops_per_s": 3}
     MADE_BY: ClassVar[str] = "synth profile"
 
     name: PlainText

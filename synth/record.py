@@ -5,7 +5,7 @@ import os
 import reprlib
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -48,8 +48,9 @@ class FileRecord(Record):
     """A record that is the whole of a JSON file, with a format name and a schema version.
 
     Files are written in `VERSION`; those from `OLDEST` on are read. The keys of `OF_FILE` describe
-    the file and are not fields. Absent values are left out of the file, or null in it if
-    `WRITES_NULL`.
+    the file and are not fields. `SINCE` has the version that added a key, by its path
+    (`claim.certificate`); keys without an entry are in the first one. Absent values are left out of
+    the file, or null in it if `WRITES_NULL`.
     """
 
     FORMAT: ClassVar[str]
@@ -58,6 +59,7 @@ class FileRecord(Record):
     MADE_BY: ClassVar[str]
     MOST_BYTES: ClassVar[int] = MOST_BYTES
     OF_FILE: ClassVar[tuple[str, ...]] = ("format", "schema_version")
+    SINCE: ClassVar[Mapping[str, int]] = {}
     WRITES_NULL: ClassVar[bool] = False
 
     def to_json(self) -> str:
@@ -124,6 +126,7 @@ class FileRecord(Record):
             raise SynthError(
                 f"{name}: schema_version is {_brief(version)}, this synth reads {known}; {way_out}"
             )
+        cls._check_keys(data, version, name)
         body = {k: v for k, v in data.items() if k not in cls.OF_FILE}
         try:
             checked = cls.model_validate(body)
@@ -135,6 +138,23 @@ class FileRecord(Record):
         if half is not None:
             raise SynthError(f"{name} has {half} in it, half of a character; needed: plain text")
         return checked
+
+    @classmethod
+    def _check_keys(cls, data: Mapping[str, Any], version: int, name: str) -> None:
+        """Refuse keys that the file's version did not have yet."""
+        for path, since in cls.SINCE.items():
+            if since > version and _has_key(data, path):
+                raise SynthError(
+                    f"{name}: {path} came with schema_version {since}, and schema_version is "
+                    f"{version}; leave it out, or make the file again with `{cls.MADE_BY}`"
+                )
+
+
+def _has_key(data: Any, path: str) -> bool:
+    """True if there is a value at a path of keys, such as `claim.certificate`."""
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data is not None
 
 
 def describe(error: ValidationError, most: int = 5) -> str:

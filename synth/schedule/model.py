@@ -15,10 +15,15 @@ class Placement:
     """The rank of each stage copy: `ranks[replica][stage]`.
 
     `backward_ranks` are those of R, B, BW and W; None: the same, so that `ranks` are of all ops.
+    Equal ones become None.
     """
 
     ranks: tuple[tuple[int, ...], ...]
     backward_ranks: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.backward_ranks == self.ranks:
+            object.__setattr__(self, "backward_ranks", None)
 
     @classmethod
     def linear(cls, num_ranks: int) -> "Placement":

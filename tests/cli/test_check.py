@@ -56,6 +56,8 @@ def changed(plan_file: Path, folder: Path, change: Change, *, old: bool = False)
     if old:
         data["schema_version"] = 2
         del data["fingerprint"]
+        data.pop("flops", None)
+        data["claim"].pop("certificate", None)
     path = folder / "changed.json"
     path.write_text(json.dumps(data))
     return path

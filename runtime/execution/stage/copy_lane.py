@@ -28,17 +28,8 @@ class PendingCopy(Protocol):
 class Lane(Protocol):
     """One direction of a host link, which makes copies one after another in the background."""
 
-    def copy(
-        self,
-        sources: Tensors,
-        targets: Tensors,
-        after: PendingCopy | None,
-        then: Callable[[], None] | None = None,
-    ) -> PendingCopy:
-        """Queue a copy that begins when `after` has ended; both tuples must live until its end.
-
-        `then` is called after it.
-        """
+    def copy(self, sources: Tensors, targets: Tensors, after: PendingCopy | None) -> PendingCopy:
+        """Queue a copy that begins when `after` has ended; both tuples must live until its end."""
         ...
 
 
@@ -49,16 +40,10 @@ class StreamLane:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def copy(
-        self,
-        sources: Tensors,
-        targets: Tensors,
-        after: PendingCopy | None,
-        then: Callable[[], None] | None = None,
-    ) -> PendingCopy:
+    def copy(self, sources: Tensors, targets: Tensors, after: PendingCopy | None) -> PendingCopy:
         """Enqueue a copy after the work of the compute stream, which may use the device's tensors.
 
-        `wait` makes the compute stream wait for the copy. For `then` the host waits for it.
+        `wait` makes the compute stream wait for the copy.
         """
         stream = self._stream
         stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -67,11 +52,7 @@ class StreamLane:
                 after.wait()
             for source, target in zip(sources, targets, strict=True):
                 target.copy_(source, non_blocking=True)
-        done = _StreamCopy(self._device, stream.record_event())
-        if then is not None:
-            done.synchronize()
-            then()
-        return done
+        return _StreamCopy(self._device, stream.record_event())
 
 
 class _StreamCopy:
@@ -105,7 +86,7 @@ class ThreadLane:
         after: PendingCopy | None,
         then: Callable[[], None] | None = None,
     ) -> PendingCopy:
-        """Queue a copy."""
+        """Queue a copy; `then` is called after it."""
         order = _QueuedCopy(list(zip(sources, targets, strict=True)), after, then)
         self._orders.put(order)
         return order

@@ -15,7 +15,6 @@ them leaves there for another one's backward goes by the same two (`shared_host`
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -97,8 +96,9 @@ class HostLink:
         if kind == ValueKind.GRAD_ACC:
             return _Moving(self._stages[stage].store(tensors, transfer.value, self._out), tensors)
         if self._shared is not None:
-            rows, then = as_bytes(tensors), partial(self._shared.mark, transfer.value)
-            return _Moving(self._out.copy(rows, self._place(transfer, rows), None, then), tensors)
+            rows, value = as_bytes(tensors), transfer.value
+            left = self._shared.leave(self._out, rows, self._place(transfer, rows), value)
+            return _Moving(left, tensors)
         whose = transfer.value[1:]
         if whose in self._copies:  # left by an iteration that was undone
             self._pool.give(self._copies.pop(whose).buffer)

@@ -19,6 +19,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -32,6 +33,7 @@ from synth.schedule.ops import Value
 from ..transport.rank_group import RankGroup
 from .block_names import new_prefix, remove_blocks, remove_leftovers, shared_folder
 from .boundary import Tensors
+from .copy_lane import Lane, PendingCopy, ThreadLane
 from .host_memory import HostMemory
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -163,9 +165,13 @@ class SharedHost:
         """End a step, once all ranks have."""
         self._meet()
 
-    def mark(self, value: Value) -> None:
-        """Let other ranks know that a value is there."""
-        self._signals[self._places[value]] = self._step
+    def leave(self, lane: Lane, sources: Tensors, targets: Tensors, value: Value) -> PendingCopy:
+        """Start copying a value to its memory; its signal follows."""
+        assert isinstance(lane, ThreadLane), "ranks on CUDA do not share the host's memory"
+        return lane.copy(sources, targets, None, then=partial(self._mark, value, self._step))
+
+    def _mark(self, value: Value, step: int) -> None:
+        self._signals[self._places[value]] = step
 
     def ready(self, value: Value) -> "Signal":
         """The moment at which a value of this step is there."""

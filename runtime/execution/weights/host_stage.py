@@ -10,7 +10,6 @@ and of the places of sums, which its home takes in the order of the sums.
 """
 
 from collections.abc import Collection, Iterator
-from functools import partial
 
 import torch
 
@@ -66,10 +65,10 @@ class HostStage:
     def store(self, sums: Tensors, value: Value, lane: Lane) -> PendingCopy:
         """Start copying a rank's gradient sum to its place."""
         place = self._sums[value]
-        then = partial(self.shared.mark, value) if self.shared else None
-        done = lane.copy(as_bytes(sums), as_bytes(place), None, then)
-        if self.shared is None:
-            self._arriving.append((place, done))
+        if self.shared is not None:
+            return self.shared.leave(lane, as_bytes(sums), as_bytes(place), value)
+        done = lane.copy(as_bytes(sums), as_bytes(place), None)
+        self._arriving.append((place, done))
         return done
 
     def arrived(self) -> Iterator[Tensors]:

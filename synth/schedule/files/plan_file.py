@@ -1,7 +1,7 @@
 """The plan file: one portable JSON with the schedule, its costs, the workload and the claim."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -51,6 +51,16 @@ class Plan(Displayed, FileRecord):
     FORMAT: ClassVar[str] = "synth-schedule"
     VERSION: ClassVar[int] = 9
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
+    SINCE: ClassVar[Mapping[str, int]] = {
+        FINGERPRINT: 3,
+        "claim.certificate": 4,
+        "recomputed_layers": 5,
+        "weights": 6,
+        "versions": 6,
+        "workload.inputs": 6,
+        "flops": 7,
+        "backward_placement": 9,
+    }
     MADE_BY: ClassVar[str] = "synth solve"
 
     name: PlainText

@@ -91,13 +91,38 @@ def test_a_file_holds_what_is_rebuilt_and_what_moves(name: str) -> None:
 def test_a_file_from_before_there_was_anything_to_rebuild_is_read() -> None:
     data = json.loads(PLANS[0].to_json())
     data["schema_version"] = 1
-    del data["claim"]["bound_holds_for"]
+    del data["claim"]["bound_holds_for"], data["fingerprint"]
     for stage in data["costs"]["stages"]:
         assert not {"R", "O", "L", "K", "G"} & set(stage["duration_us"])
         del stage["light_rise_bytes"]
     plan = Plan.from_json(json.dumps(data))
     plan.check()
     assert plan.claim.bound_holds_for == BoundScope.PARTITION
+
+
+@pytest.mark.parametrize(
+    ("key", "since"), [("flops", 7), ("claim.certificate", 4), ("backward_placement", 9)]
+)
+def test_a_file_has_only_keys_of_its_version(key: str, since: int) -> None:
+    data = json.loads(PLANS[0].to_json())
+    *parts, name = key.split(".")
+    record = data[parts[0]] if parts else data
+    record[name] = {}
+    data["schema_version"] = since - 1
+    with pytest.raises(SynthError) as caught:
+        Plan.from_json(json.dumps(data))
+    assert str(caught.value) == (
+        f"the text: {key} came with schema_version {since}, and schema_version is {since - 1}; "
+        f"leave it out, or make the file again with `synth solve`"
+    )
+
+
+def test_backwards_on_the_ranks_of_the_forwards_have_no_ranks_of_their_own() -> None:
+    data = json.loads(PLANS[0].to_json())
+    data["backward_placement"] = data["placement"]
+    plan = Plan.from_json(json.dumps(data))
+    plan.check()
+    assert plan.schedule() == PLANS[0].schedule()
 
 
 def test_a_file_says_when_copies_are_reduced() -> None:
