@@ -18,13 +18,11 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.emulation import plan_on, replay
-from benchmarks.results_file import Run, check_request, markdown_table, save
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, save
 from benchmarks.weight_passing_model import Model, costs_of, network
-from synth.errors import SynthError
 from synth.families import generate
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.scaled import scaled
@@ -142,13 +140,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--times", type=float, default=1.0, help="factor for all times")
     parser.add_argument("--sizes", type=float, default=_SIZES, help="factor for all sizes")
-    parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
-    asked = parser.parse_args(arguments)
-    try:
-        check_request(1, asked.json)
-    except SynthError as error:
-        parser.error(str(error))
-    return asked
+    return parse_without_seeds(parser, arguments)
 
 
 if __name__ == "__main__":

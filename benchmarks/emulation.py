@@ -3,14 +3,18 @@
 Equal stages, ops of 20 ms (W 15), one real process per rank on this machine's processors, transfers
 of the given size. Prints for every schedule the measured iteration against the simulated one.
 
-    python -m benchmarks.emulation --ranks 8 16 --op-ms 20
+    python -m benchmarks.emulation --ranks 8 16 --json benchmarks/results/emulation.json
 """
 
 import argparse
 import os
+import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, save
 from synth.cli.answer.run import trace_of
 from synth.costs import Costs, uniform_costs
 from synth.families import generate
@@ -18,7 +22,6 @@ from synth.links import Link, Links
 from synth.profile import Profile
 from synth.profiles import find
 from synth.report.explain.run_against_plan import RunComparison, compare
-from synth.report.text.tables import table
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
@@ -26,38 +29,105 @@ from synth.schedule.files.weight_records import Versions, Weights
 from synth.schedule.measured.trace_file import Source
 from synth.schedule.model import Schedule
 
+FORMAT = "synth-emulation-benchmark-1"
 
-def main() -> None:
-    """Run the schedules asked for, one after another."""
-    parser = argparse.ArgumentParser(description=__doc__)
+
+class Row(NamedTuple):
+    """One schedule, replayed; times in µs, medians over the iterations that count.
+
+    The parts of the difference are those of `RunComparison`. `peaks_as_planned` tells that every
+    rank's measured peak is the plan's to the byte, and `load` is the number of processes that
+    wanted a processor when the run began.
+    """
+
+    ranks: int
+    schedule: str
+    simulated_us: float
+    measured_us: float
+    ops_us: float
+    transfers_us: float
+    gaps_us: float
+    norm_us: float
+    jitter_us: float
+    outside_us: float
+    slack_us: float
+    peaks_as_planned: bool
+    load: float
+
+
+def run(name: str, num_ranks: int, asked: argparse.Namespace) -> Row:
+    """Replay a schedule."""
+    load = os.getloadavg()[0]
+    found = replay(plan_of(name, num_ranks, asked), asked.steps)
+    parts = found.difference
+    assert parts is not None
+    return Row(
+        num_ranks, name, parts.predicted_us, parts.measured_us, parts.ops_us, parts.transfers_us,
+        parts.gaps_us, parts.norm_us, parts.jitter_us, parts.outside_us, -parts.room_us,
+        found.measured_peak_bytes == found.predicted_peak_bytes, round(load, 1),
+    )  # fmt: skip
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """A saved run in Markdown."""
+    heads = (
+        "ranks", "schedule", "simulated ms", "measured ms", "excess %", "ops ms", "transfers ms",
+        "gaps ms", "norm ms", "jitter ms", "outside ms", "slack ms", "peaks as planned",
+    )  # fmt: skip
+    return markdown_table(heads, (_line(Row(**row)) for row in document["rows"]))
+
+
+def _line(row: Row) -> list[str]:
+    parts_us = (
+        row.ops_us, row.transfers_us, row.gaps_us, row.norm_us, row.jitter_us, row.outside_us,
+        row.slack_us,
+    )  # fmt: skip
+    return [
+        str(row.ranks),
+        f"`{row.schedule}`",
+        *_ms((row.simulated_us, row.measured_us)),
+        f"{(row.measured_us / row.simulated_us - 1) * 100:.1f}",
+        *_ms(parts_us),
+        "yes" if row.peaks_as_planned else "no",
+    ]
+
+
+def _ms(times_us: Sequence[float]) -> list[str]:
+    return [f"{time_us / 1000:.1f}" for time_us in times_us]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and save a row for each schedule, one after another, then the table."""
+    asked = _parse(arguments)
+    about = (
+        f"Ops of {asked.op_ms:g} ms, boundary tensors of {asked.boundary_bytes} bytes, "
+        f"{asked.micro_batches or 'two per rank'} micro-batches, {asked.steps - 2} iterations."
+    )
+    request = Run("emulation", about, 1, 0, None)
+    rows: list[Row] = []
+    for num_ranks in asked.ranks:
+        for name in asked.families:
+            rows.append(run(name, num_ranks, asked))
+            print(*rows[-1], sep=" | ", flush=True)
+            if asked.json is not None:
+                save(asked.json, FORMAT, request, (row._asdict() for row in rows))
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[8, 16])
     parser.add_argument("--families", nargs="+", default=["1f1b", "zb-h1", "zb-v", "chimera"])
     parser.add_argument("--micro-batches", type=int, help="default: two per rank")
     parser.add_argument("--op-ms", type=float, default=20.0)
     parser.add_argument("--boundary-bytes", type=int, default=262_144)
-    parser.add_argument("--steps", type=int, default=8)
-    asked = parser.parse_args()
-    rows = []
-    for num_ranks in asked.ranks:
-        for name in asked.families:
-            found = replay(plan_of(name, num_ranks, asked), asked.steps)
-            rows.append((str(num_ranks), name, *_cells(found)))
-    print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
-    head = (
-        "ranks",
-        "schedule",
-        "simulated\nms",
-        "measured\nms",
-        "over\n%",
-        "ops\nms",
-        "transfers\nms",
-        "gaps\nms",
-        "norm\nms",
-        "jitter\nms",
-        "outside\nms",
-        "slack\nms",
+    parser.add_argument(
+        "--steps", type=int, default=8, help="iterations; the first two do not count"
     )
-    print(table(head, rows))
+    return parse_without_seeds(parser, arguments)
 
 
 def plan_of(name: str, num_ranks: int, asked: argparse.Namespace) -> Plan:
@@ -124,28 +194,5 @@ def replay(plan: Plan, steps: int) -> RunComparison:
     )
 
 
-def _cells(found: RunComparison) -> list[str]:
-    pieces = found.difference
-    assert pieces is not None
-    if found.measured_peak_bytes != found.predicted_peak_bytes:
-        print(f"peaks: {found.measured_peak_bytes}, predicted {found.predicted_peak_bytes}")
-    over = (pieces.measured_us / pieces.predicted_us - 1) * 100
-    times = (pieces.predicted_us, pieces.measured_us)
-    parts = (
-        pieces.ops_us,
-        pieces.transfers_us,
-        pieces.gaps_us,
-        pieces.norm_us,
-        pieces.jitter_us,
-        pieces.outside_us,
-        -pieces.room_us,
-    )
-    return [*_ms(times), f"{over:.1f}", *_ms(parts)]
-
-
-def _ms(times_us: tuple[float, ...]) -> list[str]:
-    return [f"{time_us / 1000:.1f}" for time_us in times_us]
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

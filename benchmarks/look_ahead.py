@@ -1,30 +1,32 @@
 r"""Bounded look-ahead against the plan's order, under jitter, a slow rank and a slow link.
 
 Equal stages, ops of 20 ms (W 15). Prints the median time of an iteration in the plan's order, and
-with look-ahead as a share of it. The memory limit of all ranks is a multiple of the largest planned
-peak. With --emulate the iterations are run by real processes on emulated devices, else they are
-simulated event by event.
+with look-ahead as a share of it, with the number of ops that ran early in parentheses. The memory
+limit of all ranks is a multiple of the largest planned peak. Iterations are simulated event by
+event; with --emulate they are also run by real processes on emulated devices.
 
-    python -m benchmarks.look_ahead
-    python -m benchmarks.look_ahead --emulate --ranks 4 --micro-batches 16 --families 1f1b zb-h1 \
-        --modes 1:1.25
+    python -m benchmarks.look_ahead --json benchmarks/results/look-ahead.json
+    python -m benchmarks.look_ahead --emulate --ranks 4 --micro-batches 16 --families 1f1b \
+        --modes 1:1.25 --op-ms 40 --json benchmarks/results/look-ahead-emulated.json
 """
 
 import argparse
-import os
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.emulation import plan_of
 from benchmarks.look_ahead_simulation import LookAheadSimulation
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, save
 from synth.emulation_options import Disturbance, EmulationOptions
-from synth.report.text.tables import table
 from synth.runtime.emulation.pace import Pace
-from synth.runtime.training.launch import launch
 from synth.schedule.files.plan_file import Plan
+
+FORMAT = "synth-look-ahead-benchmark-1"
 
 DISTURBANCES = {
     "none": Disturbance(),
@@ -49,7 +51,7 @@ class Mode(NamedTuple):
 
     def __str__(self) -> str:
         """The head of its column."""
-        return f"N = {self.look_ahead},\n{self.of_peak:g} × peak"
+        return f"N = {self.look_ahead}, {self.of_peak:g} × peak"
 
 
 STRICT = Mode(0, 1.0)
@@ -61,11 +63,26 @@ def mode_of(text: str) -> Mode:
     return Mode(int(look_ahead), float(of_peak))
 
 
-Run = Callable[[Plan, Disturbance, Mode], tuple[float, float]]
+class Row(NamedTuple):
+    """Iterations of a schedule under a disturbance; `early` is the number of ops that ran early.
+
+    `mode` is the head of its column, of which the plan's order has none. `way` is `simulated` or
+    `emulated`.
+    """
+
+    schedule: str
+    disturbance: str
+    way: str
+    mode: str | None
+    time_ms: float
+    early: float
+
+
+Timing = Callable[[Plan, Disturbance, Mode], tuple[float, float]]
 """Returns the time of an iteration in ms, and the number of its early ops."""
 
 
-def simulated(repeats: int) -> Run:
+def simulated(repeats: int) -> Timing:
     """Iterations with different random times, simulated."""
 
     def run(plan: Plan, disturbance: Disturbance, mode: Mode) -> tuple[float, float]:
@@ -98,8 +115,10 @@ def _simulation(plan: Plan, disturbance: Disturbance, mode: Mode) -> LookAheadSi
     )
 
 
-def emulated(steps: int) -> Run:
+def emulated(steps: int) -> Timing:
     """Iterations of real processes on emulated devices; the first two warm up."""
+    # Here, because whoever makes tables of saved results needs no torch.
+    from synth.runtime.training.launch import launch
 
     def run(plan: Plan, disturbance: Disturbance, mode: Mode) -> tuple[float, float]:
         lowered, _ = plan.check()
@@ -120,9 +139,58 @@ def emulated(steps: int) -> Run:
     return run
 
 
-def main() -> None:
-    """Run all disturbances in all modes."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def table(document: Mapping[str, Any]) -> str:
+    """A saved run in Markdown: a line for each schedule and disturbance."""
+    rows = [Row(**row) for row in document["rows"]]
+    ways = list(dict.fromkeys(row.way for row in rows))
+    modes = list(dict.fromkeys(row.mode for row in rows if row.mode is not None))
+    of_way = {way: f", {way}" if len(ways) > 1 else "" for way in ways}
+    heads = ["schedule", "disturbance", *(f"plan's order{of_way[way]}, ms" for way in ways)]
+    heads += [f"{mode}{of_way[way]}" for mode, way in product(modes, ways)]
+    found = {(row.schedule, row.disturbance, row.way, row.mode): row for row in rows}
+
+    def cells(schedule: str, disturbance: str) -> Iterator[str]:
+        yield from (schedule, disturbance)
+        strict_ms = {way: found[schedule, disturbance, way, None].time_ms for way in ways}
+        yield from (f"{strict_ms[way]:.0f}" for way in ways)
+        for mode, way in product(modes, ways):
+            row = found[schedule, disturbance, way, mode]
+            yield f"{row.time_ms / strict_ms[way]:.3f} ({row.early:.0f})"
+
+    lines = dict.fromkeys((row.schedule, row.disturbance) for row in rows)
+    return markdown_table(heads, (cells(*line) for line in lines))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and save the rows of all disturbances in all modes, then the table."""
+    asked = _parse(arguments)
+    ways = {"simulated": simulated(asked.repeats)}
+    if asked.emulate:
+        ways["emulated"] = emulated(asked.repeats + 2)
+    about = (
+        f"{asked.ranks} ranks, {asked.micro_batches} micro-batches, ops of {asked.op_ms:g} ms, "
+        f"{asked.repeats} iterations."
+    )
+    request = Run("look-ahead", about, 1, 0, None)
+    rows: list[Row] = []
+    for family in asked.families:
+        plan = plan_of(family, asked.ranks, asked)
+        for name, way in product(asked.disturbances, ways):
+            for mode in (None, *asked.modes):
+                time_ms, early = ways[way](plan, DISTURBANCES[name], mode or STRICT)
+                title = None if mode is None else str(mode)
+                rows.append(Row(family, name, way, title, time_ms, early))
+                print(*rows[-1], sep=" | ", flush=True)
+            if asked.json is not None:
+                save(asked.json, FORMAT, request, (row._asdict() for row in rows))
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--emulate", action="store_true")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--micro-batches", type=int, default=32)
@@ -137,23 +205,8 @@ def main() -> None:
         nargs="+",
         default=list(map(mode_of, ("1:1", "4:1", "1:1.25", "4:1.25"))),
     )
-    asked = parser.parse_args()
-    run = emulated(asked.repeats + 2) if asked.emulate else simulated(asked.repeats)
-    rows = []
-    for family in asked.families:
-        plan = plan_of(family, asked.ranks, asked)
-        for name in asked.disturbances:
-            disturbance = DISTURBANCES[name]
-            strict_ms, _ = run(plan, disturbance, STRICT)
-            cells = []
-            for mode in asked.modes:
-                taken_ms, early = run(plan, disturbance, mode)
-                cells.append(f"{taken_ms / strict_ms:.3f} ({early:.0f})")
-            rows.append((family, name, f"{strict_ms:.0f}", *cells))
-            print(*rows[-1], sep="  ", flush=True)
-    print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
-    print(table(("schedule", "disturbance", "plan's order\nms", *map(str, asked.modes)), rows))
+    return parse_without_seeds(parser, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -69,10 +69,15 @@ def check_request(num_seeds: int, path: Path | None) -> None:
 def parse_request(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
     """Parse a command line that also has `--seeds` and `--json`; exit with 2 if it is wrong."""
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="each with 0 to N-1")
+    return parse_without_seeds(parser, arguments)
+
+
+def parse_without_seeds(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
+    """Parse a command line that also has `--json`; exit with 2 if it is wrong."""
     parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
     asked = parser.parse_args(arguments)
     try:
-        check_request(asked.seeds, asked.json)
+        check_request(getattr(asked, "seeds", 1), asked.json)
     except SynthError as error:
         parser.error(str(error))
     return asked

@@ -19,7 +19,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import auto_placement, emulated_networks, tight_caps, weight_search
+from benchmarks import (
+    auto_placement,
+    emulated_networks,
+    emulation,
+    look_ahead,
+    tight_caps,
+    weight_search,
+)
+from benchmarks.executor import report as executor
+from benchmarks.executor import weights_table
 from benchmarks.results_file import load, origin
 from benchmarks.solver import report
 from synth.errors import SynthError
@@ -29,7 +38,17 @@ RESULTS = ROOT / "benchmarks" / "results"
 # The maker of a document's table, by the document's format.
 _TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     module.FORMAT: module.table
-    for module in (report, auto_placement, emulated_networks, tight_caps, weight_search)
+    for module in (
+        report,
+        auto_placement,
+        emulated_networks,
+        emulation,
+        executor,
+        look_ahead,
+        tight_caps,
+        weight_search,
+        weights_table,
+    )
 }
 _PLACE = re.compile(r"(<!-- results: (\S+)( unproven)? -->\n).*?(<!-- /results -->)", re.DOTALL)
 

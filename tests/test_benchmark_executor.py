@@ -1,13 +1,19 @@
 """The executor's benchmark: both runtimes are given the same, and its judgement can fail."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks import tables
+from benchmarks.executor import __main__ as benchmark
+from benchmarks.executor import weights, weights_table
 from benchmarks.executor.case import SIZES, Case
-from benchmarks.executor.measure import Sample
 from benchmarks.executor.processes import run_cases
-from benchmarks.executor.report import summarize
+from benchmarks.executor.report import summarize, table
+from benchmarks.executor.sample import Sample
 from synth.op_kinds import OpKind
 
 CASE = Case("1f1b", 1, 4, "linear", checkpoint=False, split=False, size=SIZES["tiny"])
@@ -48,3 +54,54 @@ def test_both_runtimes_give_the_same_losses_and_gradients() -> None:
     [row] = summarize(case, ranks)
     assert ranks[0]["pytorch"].difference < 1e-5
     assert 0 < row.peak_bytes[0] <= row.peak_bytes[1]
+
+
+def samples(wall_s: float, cpu_s: float, peak_bytes: int) -> Sample:
+    return Sample([wall_s], [cpu_s], peak_bytes)
+
+
+def test_a_saved_run_has_a_line_for_each_order_with_all_numbers_of_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(listed: list[tuple[Case, list[str]]], *_: Any, **__: Any) -> Iterator[Any]:
+        for case, _names in listed:
+            m = case.num_micro_batches
+            ours, theirs = samples(1.0, 0.5 + m / 10, 10), samples(2.0, 1.5 + m / 10, 10 * m)
+            yield [{"ours": ours, "pytorch": theirs, "plain": samples(0.5, 0.5, 5)}]
+
+    monkeypatch.setattr(benchmark, "run_cases", measured)
+    asked = ["--ranks", "1", "--micro-batches", "8", "4", "--stages", "mlp", "--no-native"]
+    asked += ["--schedules", "1f1b", "--checkpoint", "no", "--split", "no"]
+
+    assert benchmark.main([*asked, "--json", str(tmp_path / "executor.json")]) == 0
+
+    page = tables.filled("<!-- results: executor -->\n<!-- /results -->\n", tmp_path)
+    # Step 1 / 2; processor time (0.5 + m / 10) / (1.5 + m / 10), and without the plain 0.5.
+    ratios = "0.50 0.50 | 0.47 0.57 | 0.29 0.44 | 0.25 0.12"
+    # Of 8 F and 8 BW with 8 micro-batches; of 4 and 4 with the 4 that are shown.
+    assert f"| 1 | mlp | no | BW | 1f1b | runtime | {ratios} | 50000 / 175000 |" in page
+    assert "4 and 8 micro-batches of 2 × 4 × 16 float32" in page and ", torch " in page
+
+
+def test_a_ratio_to_no_processor_time_is_left_out() -> None:
+    same = samples(1.0, 1.0, 1)
+    [row] = summarize(CASE, [{"ours": same, "pytorch": same, "plain": samples(1.0, 2.0, 1)}])
+    assert row.own is None
+    assert "| 1.00 | 1.00 | – | 1.00 |" in table({"rows": [asdict(row)]})
+
+
+def test_a_saved_run_of_passing_weights_is_of_the_slowest_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = weights.Figures([0.1, 0.1, 0.1], [0.01, 0.01, 0.01], [2_000_000] * 3, 3_000_000)
+    slow = weights.Figures([0.2, 0.4, 0.3], [0.02, 0.02, 0.02], [1_000_000] * 3, 4_000_000)
+    found = [dict.fromkeys(weights.SYSTEMS, figures) for figures in (fast, slow)]
+    monkeypatch.setattr(weights, "run_on_ranks", lambda *_: found)
+    path = tmp_path / "weights.json"
+
+    assert weights.main(["--sizes", "long", "--ranks", "2", "--json", str(path)]) == 0
+
+    page = tables.filled("<!-- results: weights -->\n<!-- /results -->\n", tmp_path)
+    assert "| 4096 | 64 | 2 | ZeRO-3 | 300 | 30 | 2.0 | 4.0 |" in page
+    assert page.count("| 4096 | 64 | 2 |") == len(weights.SYSTEMS)
+    assert weights_table.FORMAT in path.read_text()

@@ -3,6 +3,7 @@
     python -m benchmarks.executor                       # all cases, tiny tensors: the overhead
     python -m benchmarks.executor --size medium         # kernels of milliseconds
     python -m benchmarks.executor --ranks 2 --micro-batches 8 --stages mlp --schedules 1f1b
+    python -m benchmarks.executor --no-native --json benchmarks/results/executor.json
 
 All cases are 120, each given `--seconds` (4) for its rounds and about as much to begin and to be
 compared; the last line says how long it took. A busy machine takes several times as long.
@@ -15,23 +16,29 @@ else its `_PipelineScheduleRuntime`, which replays our order.
 """
 
 import argparse
+import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import product
 
 import torch
 
 from benchmarks.executor.case import SIZES, Case
 from benchmarks.executor.processes import run_cases
-from benchmarks.executor.report import HEADINGS, cells, summarize
+from benchmarks.executor.report import FORMAT, HEADINGS, Row, cells, summarize
 from benchmarks.executor.theirs import has_native
+from benchmarks.results_file import Run, parse_without_seeds, save
 
 _SCHEDULES = ("1f1b", "zb-h1", "solved")
 _STAGES = ("linear", "mlp", "attention")
 
 
-def main() -> None:
-    """Run the cases asked for and print a line for each."""
-    options = _parse()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases asked for, and print and save a row for each."""
+    options = _parse(arguments)
+    request = Run("executor", _about(options), 1, 0, None)
+    rows: list[Row] = []
     start = time.monotonic()
     print(f"torch {torch.__version__}, gloo, size {SIZES[options.size]}, {options.rounds} rounds")
     widths = [9, 5, 5, 3, 9, 4, 7, 5, 5, 5, 5, 6, 6, 6, 6, 8, 8, 8, 8]
@@ -48,8 +55,21 @@ def main() -> None:
         )
         for case, ranks in zip(cases, found, strict=True):
             for row in summarize(case, ranks):
+                rows.append(row)
                 _print(cells(row), widths)
+            if options.json is not None:
+                save(options.json, FORMAT, request, map(asdict, rows))
     print(f"{(time.monotonic() - start) / 60:.0f} minutes")
+    return 0
+
+
+def _about(options: argparse.Namespace) -> str:
+    size = SIZES[options.size]
+    counts = " and ".join(map(str, sorted(options.micro_batches)))
+    return (
+        f"synth over PyTorch with {counts} micro-batches of {size.rows} × {size.length} × "
+        f"{size.width} float32, at most {options.rounds} rounds or {options.seconds:g} s each."
+    )
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
@@ -79,7 +99,7 @@ def _print(row: list[str] | tuple[str, ...], widths: list[int]) -> None:
     print("  ".join(cell.rjust(width) for cell, width in pairs), flush=True)
 
 
-def _parse() -> argparse.Namespace:
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     about = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog="benchmarks.executor", description=about)
     parser.add_argument("--size", choices=SIZES, default="tiny")
@@ -93,8 +113,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--all-gloo", action="store_true", help="no sockets for small messages")
     parser.add_argument("--rounds", type=int, default=15, help="at most, of each case")
     parser.add_argument("--seconds", type=float, default=4.0, help="for the rounds of a case")
-    return parser.parse_args()
+    return parse_without_seeds(parser, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,7 +3,6 @@
 import gc
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.executor.case import Case
 from benchmarks.executor.ours import Ours
 from benchmarks.executor.plain import Plain
+from benchmarks.executor.sample import Sample
 from benchmarks.executor.stages import WholeBatch, build_batch
 from benchmarks.executor.theirs import Theirs
 from synth.runtime.profiling.meter import measure
@@ -42,16 +42,6 @@ RUNTIMES: Mapping[str, Maker] = {
     "native": partial(Theirs, native=True),
     "plain": Plain,
 }
-
-
-@dataclass
-class Sample:
-    """The measurements of one rank and one runtime; one entry per round."""
-
-    wall_s: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
-    peak_bytes: int = 0
-    difference: float = 0.0
 
 
 def measure_case(

@@ -1,13 +1,18 @@
-"""Summarizes the samples of all ranks as lines of the table."""
+"""Summarizes the samples of all ranks as rows, their lines and their table."""
 
-import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.executor.case import Case
-from benchmarks.executor.measure import Sample
+from benchmarks.executor.sample import Sample
+from benchmarks.results_file import markdown_table
 
+FORMAT = "synth-executor-benchmark-1"
+# PyTorch's classes by the names of its runtimes in a measurement.
+_CLASSES = {"pytorch": "runtime", "native": "native"}
 # Sums of float32 in another order.
 _MOST_DIFFERENCE = 1e-4
 
@@ -17,19 +22,27 @@ class Row:
     """A case and our figures over PyTorch's; times are medians over the rounds.
 
     Attributes:
+        splits: B and W are ops of their own.
+        against: the class of PyTorch: `runtime`, which replays our order, or `native`.
         step: ratio of the slowest rank's step times.
         cpu: ratio of the processor times of all ranks.
-        own: ratio of the processor times of all ranks beyond that of plain autograd.
+        own: ratio of the processor times of all ranks beyond that of plain autograd; None if
+            theirs is not above it.
         peak: ratio of the largest rank's peaks above parameters and gradients.
         op_us: processor time per compute op, ours and theirs.
         own_us: that beyond plain autograd's.
     """
 
-    case: Case
-    rival: str
+    ranks: int
+    micro_batches: int
+    stages: str
+    recomputes: bool
+    splits: bool
+    order: str
+    against: str
     step: float
     cpu: float
-    own: float
+    own: float | None
     peak: float
     op_us: tuple[float, float]
     own_us: tuple[float, float]
@@ -58,11 +71,16 @@ def _row(case: Case, rival: str, ranks: Sequence[Mapping[str, Sample]]) -> Row:
     own_us = (op_us[0] - plain_us, op_us[1] - plain_us)
     peaks = {name: max(rank[name].peak_bytes for rank in ranks) for name in ("ours", rival)}
     return Row(
-        case,
-        rival,
+        case.num_ranks,
+        case.num_micro_batches,
+        case.stages,
+        case.checkpoint,
+        case.split,
+        case.schedule,
+        _CLASSES[rival],
         _median_ratio(wall["ours"], wall[rival]),
         _median_ratio(cpu["ours"], cpu[rival]),
-        own_us[0] / own_us[1] if own_us[1] > 0 else math.nan,
+        own_us[0] / own_us[1] if own_us[1] > 0 else None,
         peaks["ours"] / peaks[rival],
         op_us,
         own_us,
@@ -97,18 +115,50 @@ HEADINGS = (
 
 
 def cells(row: Row) -> list[str]:
-    """One line of the table."""
-    case = row.case
+    """One line of what is printed."""
     return [
-        case.schedule,
-        "yes" if case.split else "no",
-        str(case.num_ranks),
-        str(case.num_micro_batches),
-        case.stages,
-        "yes" if case.checkpoint else "no",
-        row.rival,
-        *(f"{ratio:.2f}" for ratio in (row.step, row.cpu, row.own, row.peak)),
+        row.order,
+        "yes" if row.splits else "no",
+        str(row.ranks),
+        str(row.micro_batches),
+        row.stages,
+        "yes" if row.recomputes else "no",
+        row.against,
+        *_ratios(row),
         *(f"{value:.0f}" for value in (*row.op_us, *row.own_us)),
         *(f"{value:.1f}" for value in row.step_ms),
         *(f"{value / 1024:.0f}" for value in row.peak_bytes),
     ]
+
+
+def _ratios(row: Row) -> list[str]:
+    ratios = (row.step, row.cpu, row.own, row.peak)
+    return ["–" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """A saved run in Markdown: a ratio for each number of micro-batches in a cell."""
+    rows = [Row(**row) for row in document["rows"]]
+    counts = sorted({row.micro_batches for row in rows})
+    shown = statistics.median_low(counts)
+    heads = (
+        "ranks", "stages", "recomputed", "backward", "order", "against", "step", "CPU", "own CPU",
+        "peak", f"own CPU per op, µs (m = {shown})",
+    )  # fmt: skip
+    lines: defaultdict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.micro_batches):
+        lines[_name(row)].append(row)
+    order = dict.fromkeys(map(_name, rows))
+    return markdown_table(heads, ((*name, *_figures(lines[name], shown)) for name in order))
+
+
+def _name(row: Row) -> tuple[str, ...]:
+    """The cells of a line that say what was compared."""
+    recomputes, backward = "yes" if row.recomputes else "no", "B, W" if row.splits else "BW"
+    return str(row.ranks), row.stages, recomputes, backward, row.order, row.against
+
+
+def _figures(rows: Sequence[Row], shown: int) -> list[str]:
+    own_us = next((row.own_us for row in rows if row.micro_batches == shown), None)
+    ratios = zip(*map(_ratios, rows), strict=True)
+    return [*map(" ".join, ratios), f"{own_us[0]:.0f} / {own_us[1]:.0f}" if own_us else ""]

@@ -1,24 +1,20 @@
 """Passing weights beside passing activations: 1F1B, WeiPipe, ZeRO-3 and FSDP2, in turns.
 
-    python -m benchmarks.executor.weights                       # on 2 and 4 ranks
+    python -m benchmarks.executor.weights --json benchmarks/results/executor-weights.json
     python -m benchmarks.executor.weights --sizes long --ranks 4
 
 All systems have the same stages and data, and the gradients are compared. `1f1b`, `weipipe` and
 `zero:1` are schedules of this runtime; `fsdp2` is torch's `fully_shard` around each stage, in a
 plain loop over a rank's micro-batches. Their steps alternate. There is no optimizer step.
 
-    step ms   of the slowest rank, median over the rounds
-    cpu ms    processor time of all ranks, likewise
-    sent MB   bytes on the loopback interface in a step, of all ranks (Linux; else 0)
-    peak MB   the largest rank's allocated bytes, parameters and gradients included
-
-Buffers that gloo allocates in its own threads do not count.
+The columns are those of `weights_table.Row`.
 """
 
 import argparse
 import gc
 import statistics
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,10 +28,12 @@ from benchmarks.executor.case import SIZES, Case
 from benchmarks.executor.measure import time_of
 from benchmarks.executor.processes import run_on_ranks
 from benchmarks.executor.stages import WholeBatch, build_batch, build_stage, loss_of
+from benchmarks.executor.weights_table import FORMAT, Row, table
+from benchmarks.results_file import Run, parse_without_seeds, save
 from synth.runtime.pipeline import Pipeline
 from synth.runtime.profiling.meter import measure
 
-_SYSTEMS = ("1f1b", "weipipe", "zero:1", "fsdp2")
+SYSTEMS = ("1f1b", "weipipe", "zero:1", "fsdp2")
 _WARM_UP_ROUNDS = 3
 _MOST_DIFFERENCE = 1e-4
 
@@ -223,24 +221,49 @@ def _cases(size: str, num_ranks: int, count: int) -> dict[str, Case]:
             split=False,
             size=SIZES[size],
         )
-        for name in _SYSTEMS
+        for name in SYSTEMS
     }
 
 
-def _row(name: str, ranks: list[dict[str, Figures]]) -> list[str]:
-    own = [rank[name] for rank in ranks]
+def _row(name: str, case: Case, ranks: Sequence[dict[str, Figures]]) -> Row:
+    own, size = [rank[name] for rank in ranks], case.size
     wall = [max(each) for each in zip(*(f.wall_s for f in own), strict=True)]
     cpu = [sum(each) for each in zip(*(f.cpu_s for f in own), strict=True)]
-    return [
-        f"{1e3 * statistics.median(wall):.1f}",
-        f"{1e3 * statistics.median(cpu):.1f}",
-        f"{statistics.median(own[0].sent_bytes) / 1e6:.2f}",
-        f"{max(f.peak_bytes for f in own) / 1e6:.2f}",
-    ]
+    return Row(
+        size.rows * size.length,
+        size.width,
+        case.num_ranks,
+        name,
+        1e3 * statistics.median(wall),
+        1e3 * statistics.median(cpu),
+        round(statistics.median(own[0].sent_bytes)),
+        max(f.peak_bytes for f in own),
+    )
 
 
-def main() -> None:
-    """Print a table for each size and number of ranks."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and save a row for each size, number of ranks and system, then the table."""
+    options = _parse(arguments)
+    about = (
+        f"{options.micro_batches} micro-batches of two MLP blocks per stage, float32, gloo, "
+        f"{options.rounds} rounds."
+    )
+    request = Run("executor.weights", about, 1, 0, None)
+    rows: list[Row] = []
+    for size in options.sizes:
+        for num_ranks in options.ranks:
+            cases = _cases(size, num_ranks, options.micro_batches)
+            ranks = run_on_ranks(compare, num_ranks, cases, options.rounds)
+            for name, case in cases.items():
+                rows.append(_row(name, case, ranks))
+                print(*rows[-1], sep=" | ", flush=True)
+            if options.json is not None:
+                save(options.json, FORMAT, request, (row._asdict() for row in rows))
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -248,17 +271,8 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["medium", "long"])
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    print(f"torch {torch.__version__}, gloo, {options.micro_batches} micro-batches")
-    for size in options.sizes:
-        for num_ranks in options.ranks:
-            cases = _cases(size, num_ranks, options.micro_batches)
-            ranks = run_on_ranks(compare, num_ranks, cases, options.rounds)
-            print(f"\n{num_ranks} ranks, {SIZES[size]}")
-            print(f"{'':10}{'step ms':>10}{'cpu ms':>10}{'sent MB':>10}{'peak MB':>10}")
-            for name in cases:
-                print(f"{name:10}" + "".join(f"{cell:>10}" for cell in _row(name, ranks)))
+    return parse_without_seeds(parser, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
