@@ -11,7 +11,8 @@ from dataclasses import replace
 from synth.certificate import Certificate, ProverName
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.path_dp import RankLayers, Sizes, runs_of
-from synth.solver.bounds.recheck import Recheck, recheck, refute_below
+from synth.solver.bounds.recheck import recheck
+from synth.solver.bounds.rechecker import Recheck, refute_below
 from synth.solver.options import SolveOptions
 
 

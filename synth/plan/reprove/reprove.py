@@ -42,7 +42,8 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Route
 from synth.solver.bounds.closed_form import work_bound_us
-from synth.solver.bounds.recheck import Recheck, recheck
+from synth.solver.bounds.recheck import recheck
+from synth.solver.bounds.rechecker import Recheck
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem

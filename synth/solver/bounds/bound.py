@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
-from synth.certificate import Proven
+from synth.certificate import Certificate, Proven, ProverName
 from synth.objective import Objective
 from synth.solver.bounds.forward_spacing_model import Spacings
 from synth.solver.bounds.idle_time_model import IdleTimes
+from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import TimedBounds
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.timing import TimedOrders
@@ -72,9 +73,11 @@ class LowerBound(Protocol):
 
     Attributes:
         part: the part of the search that it is, by which it is ordered and left out.
+        prover: its name in certificates.
     """
 
     part: ClassVar[Part]
+    prover: ClassVar[ProverName]
 
     @classmethod
     def of(cls, setting: BoundSetting) -> Self | None:
@@ -94,6 +97,17 @@ class LowerBound(Protocol):
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.
+        """
+        ...
+
+    @classmethod
+    def recheck(cls, certificate: Certificate, again: Rechecker) -> None:
+        """Prove the claimed bound again, with only the models that the certificate names.
+
+        The certificate is not trusted: it may name ranks and lemmas that do not exist.
+
+        Raises:
+            RecheckEnded: a step has no proof.
         """
         ...
 

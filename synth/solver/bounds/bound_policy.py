@@ -45,17 +45,24 @@ class BoundPolicy:
         if closed is not None:
             yield from self._proof(closed, 0.0)
 
-    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
-        """Yield bounds from each rank alone.
-
-        Args:
-            limit_s: for all of them; seconds of the clock, or deterministic ones.
-        """
+    def one_by_one(self) -> Iterator[Proven]:
+        """Yield bounds from each rank alone, in a share of the search's whole time."""
         idle = self._bound(Part.IDLE_TIME) if self._instance.holds_several else None
         alone = self._bound(Part.RANK_SUBSETS) if idle is None else idle
         if alone is not None and isinstance(alone, RankwiseBound):
             self.setting.options.report_part(alone.part)
-            yield from self._noted(alone.one_by_one(limit_s))
+            yield from self._noted(alone.one_by_one(self._limit_of_one_by_one_s))
+
+    @property
+    def _limit_of_one_by_one_s(self) -> float:
+        """Seconds of the clock, or deterministic ones; fewer where spacings prove most."""
+        spaces = self._has(Part.FORWARD_SPACING) and forward_spacing.is_worth(self._instance)
+        share = (
+            BOUND_POLICY.one_by_one_share_with_spacings
+            if spaces and not self._instance.holds_several
+            else BOUND_POLICY.one_by_one_share
+        )
+        return share * self.setting.options.time_limit_s
 
     def together(self, limit_s: float) -> Iterator[Proven]:
         """Yield bounds from several ranks."""
@@ -63,9 +70,10 @@ class BoundPolicy:
 
     def _bound(self, part: Part) -> LowerBound | None:
         """Begin to bound with one kind; None if it is left out or does not apply."""
-        if part in self.setting.options.without:
-            return None
-        return bounds()[part].of(self.setting)
+        return bounds()[part].of(self.setting) if self._has(part) else None
+
+    def _has(self, part: Part) -> bool:
+        return part not in self.setting.options.without
 
     def _proof(self, bound: LowerBound, limit_s: float) -> TimedBounds:
         self.setting.options.report_part(bound.part)

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from synth.certificate import Proven
+from synth.certificate import Certificate, Proven, ProverName
 from synth.objective import Objective, Spans
 from synth.solver.bounds.bound import BoundSetting
+from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import TimedBounds
 from synth.solver.instance.instance import B, F, Instance, W
 from synth.solver.options import Part, SolveOptions
@@ -130,6 +131,7 @@ class ClosedForms:
     """The best closed form of a problem; it takes no time."""
 
     part: ClassVar[Part] = Part.CLOSED_FORMS
+    prover: ClassVar[ProverName] = ProverName.CLOSED_FORMS
 
     bound_us: int
 
@@ -142,6 +144,11 @@ class ClosedForms:
         """Yield the bound, whatever the limit."""
         yield Proven.by_closed_forms(self.bound_us)
         return 0.0
+
+    @classmethod
+    def recheck(cls, certificate: Certificate, again: Rechecker) -> None:
+        """Compare the closed forms with the claim."""
+        again.require(again.objective.value_us(again.work) >= again.claimed_us)
 
 
 BOUND = ClosedForms

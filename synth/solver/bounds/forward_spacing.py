@@ -13,7 +13,7 @@ plus the way down and up of the last one; so the least time from an F to the end
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Self
 
@@ -21,6 +21,7 @@ from synth.certificate import Certificate, ForwardSpacing, Proven, ProverName
 from synth.objective import Objective
 from synth.solver.bounds.bound import BoundSetting
 from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings, SpacingToEndModel
+from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solver.instance.instance import B, F, Instance, OpIndex, W
 from synth.solver.instance.timing import TimedOrders
@@ -123,6 +124,7 @@ class SpacingProver:
     """
 
     part: ClassVar[Part] = Part.FORWARD_SPACING
+    prover: ClassVar[ProverName] = ProverName.SPACING
 
     instance: Instance
     options: SolveOptions
@@ -235,6 +237,37 @@ class SpacingProver:
             for copy in self.instance.held[rank]
         )
         return nearest_us, max(ends) + self.instance.step_us(rank) - at[self._last - length]
+
+    @classmethod
+    def recheck(cls, certificate: Certificate, again: Rechecker) -> None:
+        """Prove the spacings, and add them up."""
+        known = recheck_spacings(certificate.forward_spacings, again)
+        whole_us = known.whole_us(again.instance.copies[0].last)
+        again.require(again.objective.iterations * whole_us >= again.claimed_us)
+
+
+def recheck_spacings(lemmas: Iterable[ForwardSpacing], again: Rechecker) -> Spacings:
+    """Prove spacings of a certificate one after the other, each with the help of those before.
+
+    Raises:
+        RecheckEnded: one of them has no proof.
+    """
+    known = Spacings()
+    for lemma in lemmas:
+        again.require(applies(again.instance))
+        known.to_end_us[0] = closed_to_end_us(again.instance)
+        _recheck_spacing(lemma, known, again)
+        of_kind = known.to_end_us if lemma.is_to_end else known.apart_us
+        of_kind[lemma.num_forwards] = lemma.least_us
+    return known
+
+
+def _recheck_spacing(lemma: ForwardSpacing, known: Spacings, again: Rechecker) -> None:
+    ranks, first = again.ranks(lemma.ranks), again.instance.copies[0]
+    again.require(first.rank in ranks and lemma.num_forwards <= first.last)
+    few = of_few(again.instance, lemma.num_forwards + 1)
+    kind = SpacingToEndModel if lemma.is_to_end else SpacingModel
+    again.refute_below(kind(instance=few, scope=ranks, known=known), lemma.least_us)
 
 
 BOUND = SpacingProver

@@ -1,7 +1,6 @@
 """Bounds from the least idle time of each rank in its warm-up and its drain."""
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import ClassVar, NamedTuple, Self
@@ -10,6 +9,7 @@ from synth.certificate import Certificate, IdleTime, Proven, ProverName
 from synth.objective import Objective, Spans
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import work_bounds_of_search
+from synth.solver.bounds.idle_time_agenda import IdleAgenda, IdleGrowth
 from synth.solver.bounds.idle_time_model import (
     End,
     IdleTimeModel,
@@ -18,63 +18,11 @@ from synth.solver.bounds.idle_time_model import (
     Stretch,
     base_length_us,
 )
+from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solver.instance.instance import Instance
 from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import IDLE_TIME
-
-
-@dataclass(frozen=True)
-class _Growth:
-    """A model of one end of a rank; it grows by further ranks and by a longer stretch.
-
-    Attributes:
-        further: ranks that can still be added.
-    """
-
-    end: End
-    ranks: tuple[int, ...]
-    further: tuple[int, ...] = ()
-    stretched: float = 1
-
-
-class _Agenda:
-    """Queues of models to solve for either end; both ends get equal time."""
-
-    def __init__(self, growths: Iterable[_Growth]) -> None:
-        self._queues: defaultdict[End, deque[_Growth]] = defaultdict(deque)
-        self._spent_s: defaultdict[End, float] = defaultdict(float)
-        self._seen: set[_Growth] = set()  # larger ones are reached in several ways
-        for growth in growths:
-            self._add(growth)
-
-    def next(self) -> _Growth | None:
-        """Take the next model of the end that has had less time."""
-        ends = [end for end, queue in self._queues.items() if queue]
-        if not ends:
-            return None
-        return self._queues[min(ends, key=lambda end: self._spent_s[end])].popleft()
-
-    def note(self, end: End, spent_s: float, larger: Iterable[_Growth], is_next: bool) -> None:
-        """Note the time spent on a model, and queue larger ones: next, or after all others."""
-        self._spent_s[end] += spent_s
-        new = sum(self._add(growth) for growth in larger)
-        if is_next:
-            self._queues[end].rotate(new)
-
-    def _add(self, growth: _Growth) -> bool:
-        """Append a model to the queue of its end; return False if it was there before."""
-        is_new = growth not in self._seen
-        if is_new:
-            self._seen.add(growth)
-            self._queues[growth.end].append(growth)
-        return is_new
-
-    def resume(self, unsolved: Sequence[_Growth]) -> None:
-        """Begin anew with equal time, first with the models that were not solved."""
-        self._spent_s.clear()
-        for growth in reversed(unsolved):
-            self._queues[growth.end].appendleft(growth)
 
 
 class _Stretches(NamedTuple):
@@ -99,6 +47,7 @@ class IdleBounds:
     """
 
     part: ClassVar[Part] = Part.IDLE_TIME
+    prover: ClassVar[ProverName] = ProverName.IDLE_TIME
 
     instance: Instance
     objective: Objective
@@ -130,9 +79,9 @@ class IdleBounds:
     def __post_init__(self) -> None:
         # Idle times of pairs of ranks in the warm-up; the agenda, once all pairs are solved; and
         # models not solved since `prove` was called.
-        self._pairs: dict[_Growth, int] = {}
-        self._agenda: _Agenda | None = None
-        self._unsolved: list[_Growth] = []
+        self._pairs: dict[IdleGrowth, int] = {}
+        self._agenda: IdleAgenda | None = None
+        self._unsolved: list[IdleGrowth] = []
 
     @property
     def _is_period(self) -> bool:
@@ -174,7 +123,7 @@ class IdleBounds:
         lemmas = tuple(self._lemmas(rank))
         counts = [lemma.num_micro_batches for lemma in lemmas]
         certificate = Certificate(
-            prover=ProverName.IDLE_TIME,
+            prover=self.prover,
             ranks=(rank,),
             num_micro_batches=max(counts, default=None),
             idle_times=lemmas,
@@ -226,7 +175,7 @@ class IdleBounds:
         """
 
         def prove(rank: int, limit_s: float) -> tuple[Proven, float]:
-            spent_s = self._solve(_Growth(End(rank, True), (rank,)), limit_s).spent_s
+            spent_s = self._solve(IdleGrowth(End(rank, True), (rank,)), limit_s).spent_s
             return self._proven(), spent_s
 
         yield from rank_by_rank(
@@ -257,18 +206,18 @@ class IdleBounds:
         else:
             self._agenda.resume(unsolved)
 
-    def _next(self) -> _Growth | None:
+    def _next(self) -> IdleGrowth | None:
         """Return the next pair of ranks, or else the next model of the agenda."""
         if self._agenda is None:
             rank = self._most_promising() if not self._pairs else next(iter(self._pairs)).end.rank
-            pairs = (_Growth(End(rank, True), (rank, *other)) for other in self._partners(rank))
+            pairs = (IdleGrowth(End(rank, True), (rank, *other)) for other in self._partners(rank))
             pair = next((pair for pair in pairs if pair not in self._pairs), None)
             if pair is not None:
                 return pair
-            self._agenda = _Agenda(self._after(self._pairs))
+            self._agenda = IdleAgenda(self._after(self._pairs))
         return self._agenda.next()
 
-    def _try(self, growth: _Growth, limit_s: float) -> float:
+    def _try(self, growth: IdleGrowth, limit_s: float) -> float:
         """Solve a model, queue larger ones, and return the seconds spent."""
         length_us, before_us = self._length_us(growth), self._rank_us(growth.end.rank)
         outcome = self._solve(growth, limit_s)
@@ -284,14 +233,14 @@ class IdleBounds:
             self._agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
         return outcome.spent_s
 
-    def _after(self, pairs: Mapping[_Growth, int]) -> Iterator[_Growth]:
+    def _after(self, pairs: Mapping[IdleGrowth, int]) -> Iterator[IdleGrowth]:
         """Yield the first models of the agenda, once all pairs were solved for the warm-up."""
         best, *others = sorted(pairs, key=lambda growth: -pairs[growth])
         best = replace(best, further=tuple(rank for other in others for rank in other.ranks[1:]))
         yield replace(best, end=End(best.end.rank, False))
         yield from self._larger(best, self._length_us(best))
 
-    def _larger(self, growth: _Growth, length_us: int) -> Iterator[_Growth]:
+    def _larger(self, growth: IdleGrowth, length_us: int) -> Iterator[IdleGrowth]:
         """Yield the larger models to try after this one, whose stretch has the given length."""
         longer = replace(growth, stretched=IDLE_TIME.growth * growth.stretched)
         if self._length_us(longer) > IDLE_TIME.least_growth * length_us:
@@ -314,7 +263,7 @@ class IdleBounds:
         some = [others[(2 * i + 1) * len(others) // (2 * size)] for i in range(size)]
         return [(other,) for other in sorted(some, key=lambda other: -abs(other - rank))] or [()]
 
-    def _length_us(self, growth: _Growth) -> int:
+    def _length_us(self, growth: IdleGrowth) -> int:
         """Return the length of a stretch, cut so that the shortest one at the other end fits."""
         rank = growth.end.rank
         shortest_us = base_length_us(self.instance, rank)
@@ -324,7 +273,7 @@ class IdleBounds:
         other_us = min(shortest_us, self._work_us(rank) // 2)
         return min(length_us, self._rank_us(rank) - other_us)
 
-    def _solve(self, growth: _Growth, limit_s: float) -> ModelOutcome:
+    def _solve(self, growth: IdleGrowth, limit_s: float) -> ModelOutcome:
         end, length_us = growth.end, self._length_us(growth)
         stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
         longest_us = self.instance.longest_us(self.objective, self.reference().value_us)
@@ -334,6 +283,40 @@ class IdleBounds:
         proven = LeastIdle(outcome.bound_us, growth.ranks)
         known[length_us] = max(known.get(length_us, proven), proven)
         return outcome
+
+    @classmethod
+    def recheck(cls, certificate: Certificate, again: Rechecker) -> None:
+        """Prove the idle times of one rank, and add them to its work."""
+        is_period = again.objective.periods > 0
+        again.require(not is_period or again.instance.origins_us is not None)
+        ranks = again.ranks(certificate.ranks)
+        again.require(len(ranks) == 1)
+        known: IdleTimes = {}
+        for lemma in certificate.idle_times:
+            stretch = Stretch(ranks[0], lemma.length_us, lemma.is_opening, is_period)
+            _recheck_idle_time(lemma, stretch, again)
+            of_end = known.setdefault(End(ranks[0], lemma.is_opening), {})
+            of_end[lemma.length_us] = LeastIdle(lemma.least_us, lemma.ranks)
+        claimed = Reference(again.claimed_us, None)
+        bounds = cls(
+            again.instance,
+            again.objective,
+            again.options,
+            again.work,
+            lambda: claimed,
+            again.should_stop,
+            known,
+        )
+        again.require(bounds.bound_us >= again.claimed_us)
+
+
+def _recheck_idle_time(lemma: IdleTime, stretch: Stretch, again: Rechecker) -> None:
+    """Prove the idle time of a rank in all schedules below the claim."""
+    ranks = again.ranks(lemma.ranks)
+    again.require(stretch.rank in ranks and 0 < lemma.length_us < again.claimed_us)
+    longest_us = again.instance.longest_us(again.objective, again.claimed_us - 1)
+    model = IdleTimeModel(again.instance, stretch, ranks, longest_us)
+    again.refute(model, model.idle_us, lemma.least_us)
 
 
 BOUND = IdleBounds

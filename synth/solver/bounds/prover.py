@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from synth.certificate import Proven
 from synth.objective import Spans
-from synth.solver.bounds import forward_spacing
 from synth.solver.bounds.background import Background
 from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solver.bounds.bound_policy import BoundPolicy
@@ -80,7 +79,7 @@ class Prover:
         """Bound by one rank at a time, before the search continues."""
         self._begins_one_by_one = False
         policy = self._policy(self._state.options.num_workers, self._state.poll)
-        for proven in policy.one_by_one(self._limit_of_one_by_one_s):
+        for proven in policy.one_by_one():
             self._state.raise_bound(proven)
 
     def _begin(self) -> None:
@@ -95,23 +94,9 @@ class Prover:
     def _bounds(self, should_stop: Callable[[], bool]) -> Iterator[Proven]:
         policy = self._policy(self._num_workers_in_background, should_stop)
         if self._begins_one_by_one:
-            yield from policy.one_by_one(self._limit_of_one_by_one_s)
+            yield from policy.one_by_one()
         if not should_stop():
             yield from policy.together(self._state.budget.left_s())
-
-    @property
-    def _limit_of_one_by_one_s(self) -> float:
-        is_spaced = (
-            Part.FORWARD_SPACING not in self._state.options.without
-            and forward_spacing.is_worth(self._fusion_relaxed)
-            and not self._fusion_relaxed.holds_several
-        )
-        share = (
-            BOUND_POLICY.one_by_one_share_with_spacings
-            if is_spaced
-            else BOUND_POLICY.one_by_one_share
-        )
-        return share * self._state.options.time_limit_s
 
     def _run_in_turn(self) -> None:
         """Bound by growing sets of ranks, if that is not done in the background."""

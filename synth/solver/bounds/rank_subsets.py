@@ -11,8 +11,9 @@ from synth.certificate import Certificate, Proven, ProverName
 from synth.objective import Objective
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import work_bounds
-from synth.solver.bounds.forward_spacing import far_apart
+from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings
+from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run, search_from_below
 from synth.solver.instance.instance import SPLIT, F, Instance, OpIndex
@@ -39,6 +40,7 @@ class RankSubsets:
     """
 
     part: ClassVar[Part] = Part.RANK_SUBSETS
+    prover: ClassVar[ProverName] = ProverName.RANKS
 
     instance: Instance
     objective: Objective
@@ -180,12 +182,20 @@ class RankSubsets:
         lemmas = self.spacings.lemmas(first.last) if first.rank in ranks else ()
         counts = (c.num_micro_batches for c in self.instance.copies if c.rank in ranks)
         certificate = Certificate(
-            prover=ProverName.RANKS,
+            prover=self.prover,
             ranks=ranks,
             num_micro_batches=max(counts),
             forward_spacings=lemmas,
         )
         return Proven(outcome.bound_us, certificate)
+
+    @classmethod
+    def recheck(cls, certificate: Certificate, again: Rechecker) -> None:
+        """Prove the spacings, then that the model of the ranks has no value below the claim."""
+        ranks = again.ranks(certificate.ranks)
+        known = recheck_spacings(certificate.forward_spacings, again)
+        model = model_of(again.instance, again.objective, again.claimed_us - 1, ranks, known)
+        again.refute_below(model, again.claimed_us)
 
 
 def model_of(

@@ -29,7 +29,8 @@ from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.forward_spacing import SpacingProver
 from synth.solver.bounds.idle_time import IdleBounds
 from synth.solver.bounds.rank_subsets import RankSubsets
-from synth.solver.bounds.recheck import Recheck, recheck
+from synth.solver.bounds.recheck import recheck
+from synth.solver.bounds.rechecker import Recheck
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from tests.synth.effort import counted

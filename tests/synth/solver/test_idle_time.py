@@ -17,7 +17,8 @@ from synth.schedule.placements import placement
 from synth.solver import Part, Problem, SolveOptions, StoppedBy, solve
 from synth.solver.bounds.bound import Reference
 from synth.solver.bounds.closed_form import work_bounds
-from synth.solver.bounds.idle_time import IdleBounds, _Growth
+from synth.solver.bounds.idle_time import IdleBounds
+from synth.solver.bounds.idle_time_agenda import IdleGrowth
 from synth.solver.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
 from synth.solver.cpsat.run import ModelOutcome, run
 from synth.solver.instance.memory_models import relaxed_for_fusion
@@ -49,11 +50,11 @@ def best_bound(problem: Problem, value_us: int, seconds: float) -> int | None:
 def test_called_again_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """No solved model is solved again; unsolved ones come first, at either end."""
     bounds = idle_bounds(v_shaped.problem(8, 16, 0.5), 40_000)
-    asked: list[_Growth] = []
+    asked: list[IdleGrowth] = []
     solves = iter([True, False, *[True] * 5, *[False] * 3, *[True] * 100])
-    solved: list[_Growth] = []
+    solved: list[IdleGrowth] = []
 
-    def answer(_: IdleBounds, growth: _Growth, limit_s: float) -> ModelOutcome:
+    def answer(_: IdleBounds, growth: IdleGrowth, limit_s: float) -> ModelOutcome:
         asked.append(growth)
         optimal = next(solves)
         solved.extend([growth] * optimal)

@@ -42,6 +42,11 @@ def test_a_file_in_the_folder_has_at_most_one_part() -> None:
         assert len(defining) == len(found)
 
 
+def test_a_certificate_s_prover_is_one_bound() -> None:
+    """A bound is proven again by the class that proved it."""
+    assert len({bound.prover for bound in bounds().values()}) == len(bounds())
+
+
 def test_every_step_is_an_improver_or_a_step_of_the_prover() -> None:
     named = {step.action for step in (*steps(LARGE), *last_steps(LARGE), *steps(ANNEALED))}
     assert {part for part in named if isinstance(part, Part)} == improvers().keys() - {
