@@ -1,10 +1,11 @@
 """Ways to reduce gradients over two pipelines of two ranks, in turns in the same processes.
 
-    python -m benchmarks.data_parallel [--rounds 15]
+    python -m benchmarks.data_parallel --json benchmarks/results/data-parallel.json
 
-`data_parallel`   Pipeline(data_parallel=…): from each stage's last backward, small ones together
-`ddp`             stages wrapped in DistributedDataParallel
-`after the step`  one all-reduce per parameter once `step` has returned
+`data_parallel`            Pipeline(data_parallel=…): from each stage's last backward, small ones
+                           together
+`DistributedDataParallel`  stages wrapped in it
+`after the step`           one all-reduce per parameter once `step` has returned
 
 Losses and gradients are compared first. Times are of the slowest rank, medians of all rounds.
 """
@@ -16,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -27,52 +28,67 @@ from torch._C._distributed_c10d import FileStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.data_parallel_table import BASE, FORMAT, Row, table
+from benchmarks.results_file import Run, parse_without_seeds, save
 from synth.families import generate
 from synth.runtime.pipeline import Pipeline
 
 _PIPELINES, _RANKS, _MICRO_BATCHES = 2, 2, 8
-_KINDS = ("data_parallel", "ddp", "after the step")
-_SIZES = {"many small parameters": (24, 64), "few large parameters": (2, 768)}
+_WRAPPED, _AFTER = "DistributedDataParallel", "after the step"
+_KINDS = (BASE, _WRAPPED, _AFTER)
+# Layers of a stage, and their width: many small parameters, few large ones.
+_SIZES = ((24, 64), (2, 768))
 
 Step = Callable[[], None]
 
 
-def main() -> None:
-    """Print a table for each size of stage."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and save a row for each size of stage and way, then the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    asked = parse_without_seeds(parser, arguments)
+    about = (
+        f"a step of {_PIPELINES} pipelines of {_RANKS} ranks, ZB-H1, {_MICRO_BATCHES} "
+        f"micro-batches, gloo, {asked.rounds} rounds."
+    )
+    request = Run("data-parallel", about, 1, 0, None)
+    rows: list[Row] = []
+    for size in _SIZES:
+        for row in _rows(size, _measured(size, asked.rounds)):
+            rows.append(row)
+            print(*row, sep=" | ", flush=True)
+        if asked.json is not None:
+            save(asked.json, FORMAT, request, (row._asdict() for row in rows))
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    return 0
+
+
+def _measured(size: tuple[int, int], rounds: int) -> list[dict[str, list[float]]]:
+    """The seconds of each way in each round, of all ranks."""
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        for size in _SIZES:
-            processes = [
-                context.Process(
-                    target=_serve, args=(rank, f"{folder}/{size}", size, rounds, answers)
-                )
-                for rank in range(_PIPELINES * _RANKS)
-            ]
-            for process in processes:
-                process.start()
-            found = [answers.get(timeout=600) for _ in processes]
-            for process in processes:
-                process.join()
-            _print(size, found)
+        processes = [
+            context.Process(target=_serve, args=(rank, f"{folder}/store", size, rounds, answers))
+            for rank in range(_PIPELINES * _RANKS)
+        ]
+        for process in processes:
+            process.start()
+        found = [answers.get(timeout=600) for _ in processes]
+        for process in processes:
+            process.join()
+    return found
 
 
-def _print(size: str, found: list[dict[str, list[float]]]) -> None:
-    slowest = {
-        kind: [max(s) for s in zip(*(f[kind] for f in found), strict=True)] for kind in _KINDS
-    }
-    medians = {kind: statistics.median(seconds) for kind, seconds in slowest.items()}
-    print(f"{size:24}{'step, ms':>10}{'data_parallel / this':>22}")
-    for kind, seconds in medians.items():
-        print(f"  {kind:22}{1e3 * seconds:10.2f}{medians['data_parallel'] / seconds:22.2f}")
+def _rows(size: tuple[int, int], found: Sequence[Mapping[str, Sequence[float]]]) -> Iterator[Row]:
+    for kind in _KINDS:
+        slowest = [max(each) for each in zip(*(of_rank[kind] for of_rank in found), strict=True)]
+        yield Row(*size, kind, 1e3 * statistics.median(slowest))
 
 
-def _serve(rank: int, store: str, size: str, rounds: int, answers: Any) -> None:
+def _serve(rank: int, store: str, size: tuple[int, int], rounds: int, answers: Any) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     torch.set_num_threads(1)
     count = _PIPELINES * _RANKS
@@ -81,7 +97,7 @@ def _serve(rank: int, store: str, size: str, rounds: int, answers: Any) -> None:
         timeout=timedelta(seconds=300),
     )  # fmt: skip
     mesh = init_device_mesh("cpu", (_PIPELINES, _RANKS), mesh_dim_names=("dp", "pp"))
-    made = {kind: _make(kind, mesh, *_SIZES[size]) for kind in _KINDS}
+    made = {kind: _make(kind, mesh, *size) for kind in _KINDS}
     for step, _ in made.values():
         step()
     first, *others = [[p.grad for p in parameters] for _, parameters in made.values()]
@@ -111,14 +127,14 @@ def _make(kind: str, mesh: DeviceMesh, num_layers: int, width: int) -> tuple[Ste
     ]
     stage: nn.Module = nn.Sequential(*layers)
     group = mesh["dp"].get_group()
-    if kind == "ddp":
+    if kind == _WRAPPED:
         stage = DistributedDataParallel(stage, process_group=group)
     pipeline = Pipeline(
         generate("zb-h1", num_ranks=_RANKS, num_micro_batches=_MICRO_BATCHES),
         stage,
         group=mesh["pp"],
         loss=nn.functional.mse_loss,
-        data_parallel=mesh["dp"] if kind == "data_parallel" else None,
+        data_parallel=mesh["dp"] if kind == BASE else None,
     )
     generator = torch.Generator().manual_seed(mesh["dp"].get_local_rank())
     x = torch.randn(8 * _MICRO_BATCHES, width, generator=generator)
@@ -126,7 +142,7 @@ def _make(kind: str, mesh: DeviceMesh, num_layers: int, width: int) -> tuple[Ste
 
     def step() -> None:
         pipeline.step(pipeline.split(x, targets=torch.zeros_like(x)))
-        if kind == "after the step":
+        if kind == _AFTER:
             for parameter in parameters:
                 assert parameter.grad is not None
                 dist.all_reduce(parameter.grad.div_(_PIPELINES), group=group)
@@ -135,4 +151,4 @@ def _make(kind: str, mesh: DeviceMesh, num_layers: int, width: int) -> tuple[Ste
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,8 @@
 """Cost of splitting the backward, in time and held bytes, beside autograd and PyTorch's split.
 
-    python benchmarks/split_cost.py                          # sizes that suit a CPU
-    python benchmarks/split_cost.py --device cuda --dtype bfloat16 --width 4096 --time 4096
+    python -m benchmarks.split_cost --threads 1 --compile --dtype float32 bfloat16 \\
+        --json benchmarks/results/split-cost.json            # sizes that suit a CPU
+    python -m benchmarks.split_cost --device cuda --dtype bfloat16 --width 4096 --time 4096
 
 Each round runs all four variants once, so that drift of the machine's speed affects all alike; a
 ratio is the median over rounds. With one thread on a CPU, time is processor time, for machines that
@@ -13,8 +14,9 @@ output and the gradients passed on; `.grad`s were allocated before.
 import argparse
 import gc
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,6 +28,8 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.pipelining import _backward as pytorch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.results_file import Run, parse_without_seeds, save
+from benchmarks.split_cost_table import FORMAT, Row, table
 from synth.runtime.models.gpt import GptBlock, GptEmbedding
 from synth.runtime.models.head import Head
 from synth.runtime.models.llama import LlamaBlock
@@ -78,10 +82,10 @@ class Experts(nn.Module):
         return x + torch.cat(found).view(x.shape)
 
 
-def make_cases(options: argparse.Namespace) -> list[Case]:
+def make_cases(options: argparse.Namespace, dtype: str) -> list[Case]:
     """One case per kind of layer, at the sizes asked for."""
     width, heads, words = options.width, options.width // 64, options.vocabulary
-    place: dict[str, Any] = {"device": options.device, "dtype": getattr(torch, options.dtype)}
+    place: dict[str, Any] = {"device": options.device, "dtype": getattr(torch, dtype)}
     shape = (options.batch, options.time)
 
     def activations() -> tuple[Tensor, ...]:
@@ -283,43 +287,29 @@ def after_input_pass(kind: type[Ours] | type[Autograd], case: Case) -> object:
     return run
 
 
-def ratio(times: dict[str, list[float]], way: str, base: str) -> str:
+def ratio(times: dict[str, list[float]], way: str, base: str) -> float:
     """The median over rounds of one way's time over another's."""
-    if way not in times:
-        return "-"
     rounds = zip(times[way], times[base], strict=True)
-    return f"{statistics.median(a / b for a, b in rounds):.3f}"
+    return statistics.median(a / b for a, b in rounds)
 
 
-HEADINGS = [
-    "layer", "F+BW ms", "F+B+W / F+BW", "F+BW / autograd", "F+B+W / autograd",
-    "PyTorch's split / autograd", "MiB after F", "autograd after F", "after B", "after B / after F",
-    "after PyTorch's input pass",
-]  # fmt: skip
-
-
-def measure(case: Case, options: argparse.Namespace) -> list[str]:
-    """One row of the table."""
+def measure(case: Case, dtype: str, options: argparse.Namespace) -> Row:
+    """Time all ways, and count the bytes that they hold."""
     times = time_ways(case, options)
-    after_f = kept_bytes(lambda: Ours(case), options.device)
-    after_b = kept_bytes(lambda: after_input_pass(Ours, case), options.device)
-    plain = kept_bytes(lambda: _without_output(Autograd(case)), options.device)
-    pytorchs = "-"
-    if splits_in_pytorch(case):
-        pytorchs = mib(kept_bytes(lambda: after_input_pass(Autograd, case), options.device))
-    return [
+    splits = "pytorch" in times
+    return Row(
         case.name,
-        f"{statistics.median(times['fused']) * 1e3:.1f}",
+        dtype,
+        statistics.median(times["fused"]) * 1e3,
         ratio(times, "split", "fused"),
         ratio(times, "fused", "autograd"),
         ratio(times, "split", "autograd"),
-        ratio(times, "pytorch", "autograd"),
-        mib(after_f),
-        mib(plain),
-        mib(after_b),
-        f"{after_b / after_f:.3f}",
-        pytorchs,
-    ]
+        ratio(times, "pytorch", "autograd") if splits else None,
+        kept_bytes(lambda: Ours(case), options.device),
+        kept_bytes(lambda: _without_output(Autograd(case)), options.device),
+        kept_bytes(lambda: after_input_pass(Ours, case), options.device),
+        kept_bytes(lambda: after_input_pass(Autograd, case), options.device) if splits else None,
+    )
 
 
 def _without_output(run: Autograd) -> object:
@@ -327,25 +317,12 @@ def _without_output(run: Autograd) -> object:
     return run.x, get_gradient_edge(run.y)
 
 
-def mib(count: int) -> str:
-    """Bytes in MiB."""
-    return f"{count / 2**20:.2f}"
-
-
-def show(rows: list[list[str]]) -> None:
-    """An aligned table: the first column to the left, numbers to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        print("  ".join(cells))
-
-
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    dtypes = ("float32", "bfloat16")
+    parser.add_argument("--dtype", nargs="+", default=dtypes[:1], choices=dtypes)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--time", type=int, default=256, help="tokens per sequence")
     parser.add_argument("--width", type=int, default=768, help="a multiple of 64")
@@ -354,22 +331,29 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=3, help="rounds before those that count")
     parser.add_argument("--compile", action="store_true", help="a compiled layer too")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="on a CPU")
-    return parser.parse_args()
+    return parse_without_seeds(parser, arguments)
 
 
-def main() -> None:
-    """Measure every kind of layer and print the table."""
-    options = parse()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure every kind of layer, print and save a row for each, then print the table."""
+    options = parse(arguments)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    rows = [HEADINGS, *(measure(case, options) for case in make_cases(options))]
-    print(
-        f"torch {torch.__version__}, {options.device}, {options.dtype}, batch {options.batch}, "
-        f"{options.time} tokens, width {options.width}, vocabulary {options.vocabulary}, "
-        f"{options.rounds} rounds, {torch.get_num_threads()} threads"
+    about = (
+        f"{options.device}, batch {options.batch}, {options.time} tokens, width {options.width}, "
+        f"vocabulary {options.vocabulary}, {options.rounds} rounds, {options.threads} threads."
     )
-    show(rows)
+    request = Run("split-cost", about, 1, 0, None)
+    rows: list[Row] = []
+    for dtype in options.dtype:
+        for case in make_cases(options, dtype):
+            rows.append(measure(case, dtype, options))
+            print(*rows[-1], sep=" | ", flush=True)
+            if options.json is not None:
+                save(options.json, FORMAT, request, (row._asdict() for row in rows))
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

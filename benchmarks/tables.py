@@ -21,10 +21,14 @@ from typing import Any
 
 from benchmarks import (
     auto_placement,
+    data_parallel_table,
     emulated_networks,
     emulation,
     look_ahead,
+    split_cost_table,
     tight_caps,
+    time_limits,
+    v_limits,
     weight_search,
 )
 from benchmarks.executor import report as executor
@@ -41,11 +45,15 @@ _TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     for module in (
         report,
         auto_placement,
+        data_parallel_table,
         emulated_networks,
         emulation,
         executor,
         look_ahead,
+        split_cost_table,
         tight_caps,
+        time_limits,
+        v_limits,
         weight_search,
         weights_table,
     )

@@ -1,28 +1,29 @@
 """Durations of commands against their time limit, for models with many layers and many ops.
 
-    python benchmarks/time_limits.py [--limit 2] [--only TEXT]
+    python -m benchmarks.time_limits --json benchmarks/results/time-limits.json
+    python -m benchmarks.time_limits --limit 5 --only compare
 
 Each command runs in a process of its own, from its start to its end, so importing counts. The
 profile is the shipped one with its middle layer repeated. `beyond` is what a command takes beyond
 its limit; `compare` has one limit for the published schedules and one for its search. `peak` is the
-memory of the process.
+memory of the process. The options that fix placement, partition and recomputation are not shown.
 """
 
 import argparse
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, save
 from synth.layer_profile import Layer
-from synth.processors import num_processors
 from synth.profile import Profile
 from synth.profiles import find
-from synth.report.text.tables import table
+
+FORMAT = "synth-time-limits-benchmark-1"
 
 _SHIPPED = "zb-1.5b-p8-m24"
 _LARGE = ("-r", "64", "-m", "512")
@@ -37,6 +38,23 @@ class Case(NamedTuple):
     command: str
     arguments: tuple[str, ...]
     num_limits: int = 1
+
+    @property
+    def words(self) -> str:
+        """The command without the profile, and without the options that are not shown."""
+        whole = " ".join((self.command, *self.arguments))
+        return whole.replace(f" {' '.join(_PLAIN)}", "")
+
+
+class Row(NamedTuple):
+    """The measurements of a command; `limit_s` is all the time that its limits allow."""
+
+    layers: int
+    command: str
+    limit_s: float
+    wall_s: float
+    peak_bytes: int
+    exit_code: int
 
 
 def cases() -> Iterator[Case]:
@@ -87,33 +105,56 @@ def measure(command: Sequence[str]) -> Measured:
     return Measured(exit_code, wall_s, peak_bytes)
 
 
-def main() -> None:
-    """Measure all, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def table(document: Mapping[str, Any]) -> str:
+    """A saved run in Markdown."""
+    heads = ("layers", "command", "wall s", "beyond the limit s", "peak MB", "exit code")
+    return markdown_table(heads, (_line(Row(**row)) for row in document["rows"]))
+
+
+def _line(row: Row) -> list[str]:
+    return [
+        f"{row.layers:,}",
+        f"`{row.command}`",
+        f"{row.wall_s:.1f}",
+        f"{row.wall_s - row.limit_s:+.1f}",
+        f"{row.peak_bytes / 1e6:,.0f}",
+        str(row.exit_code),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and save a row for each command, then the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--limit", type=float, default=2.0, help="the time limit, in seconds")
     parser.add_argument("--only", default="", help="commands that hold this text")
-    asked = parser.parse_args()
-    rows, profile = [], Profile.load(find(_SHIPPED))
-    with tempfile.TemporaryDirectory() as name:
+    asked = parse_without_seeds(parser, arguments)
+    request = Run("time-limits", f"whole commands, {asked.limit:g} s.", 1, None, asked.limit)
+    rows: list[Row] = []
+    profile = Profile.load(find(_SHIPPED))
+    with tempfile.TemporaryDirectory() as folder:
         for case in cases():
-            words = " ".join((case.command, *case.arguments))
-            if asked.only not in words:
+            if asked.only not in case.words:
                 continue
-            path = Path(name) / f"{case.num_layers}.json"
-            if not path.exists():
-                enlarged(profile, case.num_layers).save(path)
-            limit = ("--time-limit", f"{asked.limit}s", "--gap", "0%")
-            command = (sys.executable, "-m", "synth", case.command, str(path), *case.arguments)
-            found = measure((*command, *limit))
-            limit_s = case.num_limits * asked.limit
-            figures = (f"{found.wall_s:.1f}", f"{found.wall_s - limit_s:+.1f}")
-            peak = f"{found.peak_bytes / 1e6:,.0f}"
-            rows.append([f"{case.num_layers:,}", words, *figures, peak, str(found.code)])
-            print(" ".join(rows[-1]), file=sys.stderr, flush=True)
-    header = ["layers", "command", "wall\ns", "beyond\ns", "peak\nMB", "exit\ncode"]
-    print(f"{platform.machine()}, {num_processors()} processors, limit {asked.limit:g} s\n")
-    print(table(header, rows))
+            rows.append(_run(case, profile, Path(folder), asked.limit))
+            print(*rows[-1], sep=" | ", flush=True)
+            if asked.json is not None:
+                save(asked.json, FORMAT, request, (row._asdict() for row in rows))
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    return 0
+
+
+def _run(case: Case, profile: Profile, folder: Path, limit_s: float) -> Row:
+    path = folder / f"{case.num_layers}.json"
+    if not path.exists():
+        enlarged(profile, case.num_layers).save(path)
+    limit = ("--time-limit", f"{limit_s}s", "--gap", "0%")
+    command = (sys.executable, "-m", "synth", case.command, str(path), *case.arguments, *limit)
+    found = measure(command)
+    whole_s = case.num_limits * limit_s
+    return Row(case.num_layers, case.words, whole_s, found.wall_s, found.peak_bytes, found.code)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,12 +1,15 @@
 """V-shaped schedules against ZB-V's released greedy, in its own memory, and printed rates.
 
-    python -m benchmarks.v_limits [--only 1.5b]
+    python -m benchmarks.v_limits --json benchmarks/results/v-limits.json
+    python -m benchmarks.v_limits --printed --json benchmarks/results/v-printed.json
 
 The caps are the released greedy's exact peaks at 1, 1.25, 1.5 and 2 times 1F1B's activations, 2D of
 a stage. Stages are equal, each with half of the times and bytes that the zero-bubble paper prints
 for a stage of a rank, or whole layers as `synth solve` cuts them, which makes them uneven. Periods
-are exact simulations in µs; seconds are of making zb-v-limit's schedule. The exit code is 1 if
-zb-v-limit is longer than the released greedy, or than with a smaller cap, or above a printed rate.
+are exact simulations in µs; seconds are of making zb-v-limit's schedule. `--printed` takes the
+table for 16 ranks of arXiv 2405.15362 instead, in 1F1B's memory, with bubble rates. The exit code
+is 1 if zb-v-limit is longer than the released greedy, or than with a smaller cap, or above a
+printed rate.
 """
 
 import argparse
@@ -14,11 +17,13 @@ import csv
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from benchmarks.results_file import Run, SavedRow, markdown_table, parse_without_seeds, save
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
@@ -33,6 +38,8 @@ from synth.profiles import find, names
 from synth.schedule import Schedule, peak_bytes, verify
 from synth.schedule.model import Buffering
 from synth.schedule.placements import placement
+
+FORMAT = "synth-v-limits-benchmark-1"
 
 SHARES = (1, 1.25, 1.5, 2)
 OTHERS = ("v-half", "zb-v", "zb-v-greedy", "zb-v-limit")
@@ -142,48 +149,103 @@ def _halves(profile: Profile, num_ranks: int) -> Costs:
     return costs.replace(stages=tuple(s.replace(static_bytes=static) for s in costs.stages))
 
 
-def main(given: list[str] | None = None) -> int:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.v_limits", description=__doc__)
+class PeriodRow(NamedTuple):
+    """The periods of a case within the memory limit, by family; None: it has no schedule."""
+
+    case: str
+    share: float
+    cap_bytes: int
+    period_us: dict[str, int | None]
+    limit_s: float
+
+
+class RateRow(NamedTuple):
+    """The printed bubble rate of a case, and those of the families."""
+
+    case: str
+    printed: float
+    rate: dict[str, float]
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Print and save a row for each case, then the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--printed", action="store_true", help="the paper's table")
     parser.add_argument("--only", default="", help="rows that have this in their name")
-    only = parser.parse_args(given).only
-    print(f"| problem | cap, GB | {' | '.join(OTHERS)} | shorter % | s |")
-    print("|---" * (len(OTHERS) + 4) + "|")
-    failed = False
-    shorter_us: int | None = None
+    asked = parse_without_seeds(parser, given)
+    about = "Bubble rates in 1F1B's memory." if asked.printed else "Periods in µs."
+    rows: list[PeriodRow | RateRow] = []
+    for row in _rates(asked.only) if asked.printed else _periods(asked.only):
+        rows.append(row)
+        print(*row, sep=" | ", flush=True)
+        if asked.json is not None:
+            saved = (one._asdict() for one in rows)
+            save(asked.json, FORMAT, Run("v-limits", about, 1, 0, None), saved)
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    rates = [row for row in rows if isinstance(row, RateRow)]
+    above = any(round(row.rate["zb-v-limit"], 4) > row.printed for row in rates)
+    return int(above or _are_worse([row for row in rows if isinstance(row, PeriodRow)]))
+
+
+def _periods(only: str) -> Iterator[PeriodRow]:
     for case, share in product(cases(), SHARES):
         if only in case.name:
-            shorter_us = None if share == SHARES[0] else shorter_us
-            found_us = _print_row(case, share)
-            greedy_us, limit_us = found_us["zb-v-greedy"], found_us["zb-v-limit"]
-            limits = [us for us in (greedy_us, shorter_us) if us is not None]
-            failed |= limit_us is None or any(limit_us > us for us in limits)
-            shorter_us = limit_us
-    print("\n| problem | printed | zb-v | zb-v-greedy | zb-v-limit |\n|---|---|---|---|---|")
+            cap = case.released_peak_bytes(share)
+            found: dict[str, int | None] = {}
+            took_s = 0.0
+            for name in OTHERS:
+                began_s = time.process_time()
+                found[name] = case.period_us(name, cap)
+                took_s = time.process_time() - began_s
+            yield PeriodRow(case.name, share, cap, found, took_s)
+
+
+def _rates(only: str) -> Iterator[RateRow]:
     for row in printed():
         if only in row.case.name:
-            rates = [row.rate_of(name) for name in OTHERS[1:]]
-            print(f"| {row.case.name} | {row.rate:.4f} | {' | '.join(f'{r:.4f}' for r in rates)} |")
-            failed |= round(rates[-1], 4) > row.rate
-    return int(failed)
+            rates = {name: row.rate_of(name) for name in OTHERS[1:]}
+            yield RateRow(row.case.name, row.rate, rates)
 
 
-def _print_row(case: Case, share: float) -> dict[str, int | None]:
-    cap = case.released_peak_bytes(share)
-    found: dict[str, int | None] = {}
-    took_s = 0.0
-    for name in OTHERS:
-        began = time.process_time()
-        found[name] = case.period_us(name, cap)
-        took_s = time.process_time() - began
-    greedy_us, limit_us = found["zb-v-greedy"], found["zb-v-limit"]
-    gain = f"{100 * (1 - limit_us / greedy_us):.2f}" if limit_us and greedy_us else "–"
-    cells = " | ".join(str(us or "none") for us in found.values())
-    print(
-        f"| {case.name} {share:g}x | {cap / 1e9:.2f} | {cells} | {gain} | {took_s:.1f} |",
-        flush=True,
+def _are_worse(rows: Sequence[PeriodRow]) -> bool:
+    """True if zb-v-limit is longer than the released greedy, or than with a smaller cap."""
+
+    def is_longer(us: int | None, than_us: int | None) -> bool:
+        return us is None or (than_us is not None and us > than_us)
+
+    limit, greedy = "zb-v-limit", "zb-v-greedy"
+    alone = any(is_longer(row.period_us[limit], row.period_us[greedy]) for row in rows)
+    return alone or any(
+        is_longer(more.period_us[limit], less.period_us[limit])
+        for less, more in pairwise(rows)
+        if less.case == more.case
     )
-    return found
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """A saved run in Markdown."""
+    rows: list[SavedRow] = document["rows"]
+    if all("rate" in row for row in rows):
+        return markdown_table(
+            ("problem", "printed", *OTHERS[1:]), (_rate_line(RateRow(**row)) for row in rows)
+        )
+    heads = ("problem", "limit, GB", *OTHERS, "shorter %", "s")
+    return markdown_table(heads, (_period_line(PeriodRow(**row)) for row in rows))
+
+
+def _rate_line(row: RateRow) -> Iterator[str]:
+    yield from (row.case, f"{row.printed:.4f}")
+    yield from (f"{row.rate[name]:.4f}" for name in OTHERS[1:])
+
+
+def _period_line(row: PeriodRow) -> Iterator[str]:
+    yield from (f"{row.case} {row.share:g}x", f"{row.cap_bytes / 1e9:.2f}")
+    yield from (str(row.period_us[name] or "none") for name in OTHERS)
+    greedy_us, limit_us = row.period_us["zb-v-greedy"], row.period_us["zb-v-limit"]
+    yield f"{100 * (1 - limit_us / greedy_us):.2f}" if limit_us and greedy_us else "–"
+    yield f"{row.limit_s:.1f}"
 
 
 if __name__ == "__main__":
