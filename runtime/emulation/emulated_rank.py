@@ -20,7 +20,9 @@ from ..execution.core.compiled_program import CompiledProgram
 from ..execution.core.executor import Executor
 from ..execution.core.out_of_order import OutOfOrder
 from ..execution.core.progress import RankProgress
+from ..execution.core.rank_context import RankContext
 from ..execution.core.tracer import Tracer
+from ..execution.gradients.reductions import Reductions
 from ..execution.transport.groups import Group
 from ..execution.transport.open_channels import open_channels
 from ..execution.transport.traced_channels import TracedChannels
@@ -85,18 +87,22 @@ class RankEmulation:
         paced = EmulatedLinks(channels, device, pace, watched)
         collectives = PacedCollectives(device)
         kept = keep_emulated(lowered, group, collectives)
-        program = CompiledProgram(
-            lowered,
-            world.rank,
-            self._stages,
-            TracedChannels(WithHost(paced, EmulatedHostLink(device)), self._clock),
+        context = RankContext(
+            lowered=lowered,
+            rank=world.rank,
+            stages=self._stages,
+            channels=TracedChannels(WithHost(paced, EmulatedHostLink(device)), self._clock),
             device=_CPU,
             clock=self._clock,
+        )
+        reducer = None
+        if kept is None:
+            reducer = EmulatedReducer(lowered, group, self._clock, collectives)
+        program = CompiledProgram(
+            context,
             kept=kept,
             order=EmulatedOrder(device),
-            reducer=EmulatedReducer(lowered, group, self._clock, collectives)
-            if kept is None
-            else None,
+            reductions=Reductions(reducer),
             progress=progress,
         )
         self._executor = Executor(

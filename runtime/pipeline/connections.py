@@ -15,9 +15,11 @@ from ..execution.core.clock import OpClock
 from ..execution.core.compiled_program import CompiledProgram
 from ..execution.core.executor import Executor
 from ..execution.core.out_of_order import OutOfOrder
+from ..execution.core.rank_context import RankContext
 from ..execution.gradients.copies_and_ties import GradientReducer
 from ..execution.gradients.data_parallel import DataParallel
 from ..execution.gradients.layout import GradientLayout
+from ..execution.gradients.reductions import Reductions
 from ..execution.stage.offload_sizes import SizeFinder
 from ..execution.stage.shapes import ShapeFinder
 from ..execution.stage.warm_up import WarmUp
@@ -99,17 +101,19 @@ def connect(
         watched,
         {n: each.host for n, each in (kept or {}).items() if each.host is not None},
     )
-    program = CompiledProgram(
-        parts.lowered,
-        parts.rank,
-        parts.stages,
-        TracedChannels(channels, clock),
+    context = RankContext(
+        lowered=parts.lowered,
+        rank=parts.rank,
+        stages=parts.stages,
+        channels=TracedChannels(channels, clock),
         device=parts.device,
         clock=clock,
+    )
+    peers = _join_peers(parts, groups, layout, reducer, kept)
+    program = CompiledProgram(
+        context,
         kept=kept,
-        reducer=reducer,
-        data_parallel=_join_peers(parts, groups, layout, reducer, kept),
-        on_gradients=options.on_gradients,
+        reductions=Reductions(reducer, peers, options.on_gradients),
         progress=options.progress,
     )
     executor = Executor(

@@ -28,7 +28,9 @@ from ..execution.core.clock import OpClock
 from ..execution.core.compiled_program import CompiledProgram
 from ..execution.core.executor import Executor
 from ..execution.core.forward_only import forward_only
+from ..execution.core.rank_context import RankContext
 from ..execution.core.stepper import Stepper
+from ..execution.gradients.reductions import Reductions
 from ..execution.stage.loss_terms import LossTerms, Weights
 from ..execution.stage.stage import Stage
 from ..execution.transport.rank_group import RankGroup
@@ -349,15 +351,18 @@ class Pipeline:
 
     def _forward_only(self) -> Executor:
         if self._evaluator is None:
-            program = CompiledProgram(
-                forward_only(self.lowered),
-                self._group.rank,
-                self.stages,
-                self._connections.channels,
+            context = RankContext(
+                lowered=forward_only(self.lowered),
+                rank=self._group.rank,
+                stages=self.stages,
+                channels=self._connections.channels,
                 device=self.device,
                 clock=OpClock(self.device, recording=False),
+            )
+            program = CompiledProgram(
+                context,
                 kept=self._connections.kept,
-                reducer=self._connections.reducer,
+                reductions=Reductions(self._connections.reducer),
             )
             self._evaluator = Executor(program, on_failure=self._groups.announce)
         return self._evaluator

@@ -4,45 +4,31 @@ Slots of values, stages and handlers are looked up when the program is compiled,
 step. The table holds exactly the values that the plan's memory counts.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 
-import torch
 from torch import Tensor
 
-from synth.errors import RunFailure, SynthError
-from synth.op_kinds import VISITS, OpKind
-from synth.schedule.lowering.lower import Action, Instruction, Lowered
-from synth.schedule.ops import Op, Value, ValueKind
+from synth.errors import RunFailure
+from synth.op_kinds import OpKind
+from synth.schedule.lowering.lower import Action, Instruction
+from synth.schedule.ops import Value
 from synth.schedule.validation_point import HalfOpenTransfers
 
 from ...batch import Batch
-from ..gradients.copies_and_ties import Reducer
-from ..gradients.data_parallel import DataParallel
+from ..gradients.reductions import Reductions
 from ..stage.loss_terms import LossTerms
-from ..stage.offload_ops import OffloadOps
-from ..stage.stage_ops import StageOps
-from ..transport.channels import Channels
-from ..transport.thread_order import DeviceOrder, ThreadOrder
+from ..transport.thread_order import ThreadOrder
 from ..weights.kept_protocol import KeptProtocol
 from ..weights.versions import VersionedWeights
-from ..weights.weight_passing import WeightPassing
-from .clock import OpClock
 from .failure import describe_failure
+from .instruction_compiler import InstructionCompiler
 from .progress import RankProgress
-from .stage_protocol import StageProtocol
-from .step_table import SavedSizes, Shapes, Slots, StepTable
-from .transfers import RankTransfers
+from .rank_context import RankContext
+from .rank_handlers import RankHandlers
+from .step_table import SavedSizes, Shapes
 from .updates import Updates
 
-# The values that cross between ranks, or to the host and back, besides weights and sums.
-_TRANSFERRED = (
-    ValueKind.ACT,
-    ValueKind.GRAD,
-    ValueKind.REPLAY_INPUT,
-    ValueKind.MOVED_OUT,
-    ValueKind.MOVED_BACK,
-)
+_NO_REDUCTIONS = Reductions()
 
 
 class CompiledProgram:
@@ -52,105 +38,57 @@ class CompiledProgram:
         lowered: the lowered schedule.
         rank: the rank whose program this is.
         channels: the channels of the rank's transfers.
-        updates: reduces gradients, and carries out STEPs.
-        versions: the weights of the rank by version; None: every op reads the newest ones.
         holds_last: True if the rank has the last stage.
     """
 
     def __init__(
         self,
-        lowered: Lowered,
-        rank: int,
-        stages: Mapping[int, StageProtocol],
-        channels: Channels,
+        context: RankContext,
         *,
-        device: torch.device,
-        clock: OpClock,
         kept: Mapping[int, KeptProtocol] | None = None,
         order: ThreadOrder | None = None,
-        reducer: Reducer | None = None,
-        data_parallel: DataParallel | None = None,
-        on_gradients: Callable[[int], None] | None = None,
+        reductions: Reductions = _NO_REDUCTIONS,
         progress: RankProgress | None = None,
     ) -> None:
         """Compile the program of a rank.
 
         Args:
-            lowered: a verified schedule, lowered.
-            rank: the rank whose program is compiled.
-            stages: the stages that the placement gives this rank, by number; two copies of a
-                stage on one rank are one.
-            channels: opened for the lowered schedule's transfers.
-            device: the device of all tensors.
-            clock: records the times of ops.
+            context: the rank, with the table of its steps.
             kept: what this rank keeps of its stages, by number, with weight passing.
             order: among the threads that send weights; None: that of the device.
-            reducer: adds up the gradients that several ranks hold; None: no stage has copies.
-            data_parallel: averages gradients over pipelines side by side; None: there is one.
-            on_gradients: called with a stage's number after its last backward of a step that
-                updates.
+            reductions: of the rank's gradients.
             progress: updated before each instruction, for a post-mortem.
 
         Raises:
             SynthError: the schedule passes weights, and `kept` is missing; or backwards are to
                 read newer weights than their forwards kept.
         """
-        if lowered.visits is not None and kept is None:
-            raise SynthError(
-                "this schedule passes weights, and nothing says what this rank keeps of its "
-                "stages; give it, or run a schedule whose weights stay"
-            )
-        self.lowered, self.rank, self.channels = lowered, rank, channels
-        self.holds_last = any(stage.is_last for stage in stages.values())
-        self._program = lowered.programs[rank]
-        self._stages = stages
-        self._clock = clock
-        self._reducer = reducer
-        self._progress = progress
-        self._table, self._slots = StepTable(), Slots()
-        ops = lowered.ops[rank]
-        self._moves = OffloadOps(ops, stages, self._slots, self._table)
-        rebuilt = {op[1:] for each in lowered.ops for op in each if op.kind == OpKind.R}
-        self._ops = StageOps(ops, stages, self._moves, self._slots, self._table, device, rebuilt)
-        self._weight_passing: WeightPassing | None = None
-        if lowered.visits is not None and kept is not None:
-            self._weight_passing = WeightPassing(
-                lowered,
-                rank,
-                stages,
-                kept,
-                channels,
-                self._slots,
-                self._table,
-                device=device,
-                clock=clock,
-                order=order or DeviceOrder(device),
-            )
-        self.versions: VersionedWeights | None = None
-        if lowered.versions is not None:
-            self.versions = VersionedWeights(lowered, rank, stages, self._slots, self._table)
-        self._transfers = RankTransfers(
-            channels, self._moves, self._weight_passing, self._slots, self._table, device
-        )
-        self.updates = Updates(
-            ops,
-            stages,
-            self._table,
-            weight_passing=self._weight_passing,
-            reducer=reducer,
-            data_parallel=data_parallel,
-            on_gradients=on_gradients,
-            at_every_step=self.versions is not None,
-        )
-        self._actions = [self._compile(i) for i in self._program]
-        self._frees = [self._freed(i) for i in self._program]
+        self.lowered, self.rank, self.channels = context.lowered, context.rank, context.channels
+        self.holds_last = context.holds_last
+        self._program, self._stages = context.program, context.stages
+        self._clock, self._progress = context.clock, progress
+        self._table, self._slots = context.table, context.slots
+        self._handlers = RankHandlers.of(context, kept, order, reductions)
+        compiler = InstructionCompiler(context, self._handlers, reductions.reducer)
+        self._actions = [compiler.compile(i) for i in self._program]
+        self._frees = [compiler.freed_slots(i) for i in self._program]
         self._all = range(len(self._program))
         # Sums of gradients are passed to their home in the program of each step, updating or not.
         self._without_update = [
             i
             for i in self._all
-            if self._weight_passing is not None or not _is_of_update(self._program[i])
+            if self._handlers.weight_passing is not None or not _is_of_update(self._program[i])
         ]
+
+    @property
+    def updates(self) -> Updates:
+        """Reduces gradients, and carries out STEPs."""
+        return self._handlers.updates
+
+    @property
+    def versions(self) -> VersionedWeights | None:
+        """The weights of the rank by version; None: every op reads the newest ones."""
+        return self._handlers.versions
 
     @property
     def num_held(self) -> int:
@@ -160,7 +98,7 @@ class CompiledProgram:
     @property
     def loss(self) -> Tensor:
         """The loss of the step, on a rank with the last stage; the next step overwrites it."""
-        return self._ops.loss
+        return self._handlers.ops.loss
 
     def places(self, update: bool) -> Sequence[int]:
         """Return the places of the instructions of a step, which may leave out the update."""
@@ -172,10 +110,10 @@ class CompiledProgram:
         """Begin an iteration without values; the arguments are those of `Executor.step`."""
         self._table.begin(batch, shapes, saved_sizes, terms, len(self._slots.numbers))
         terms.begin(holds_last=self.holds_last)
-        self._ops.loss.zero_()
+        self._handlers.ops.loss.zero_()
         self._clock.begin()
-        if self._weight_passing is not None:
-            self._weight_passing.begin()
+        if self._handlers.weight_passing is not None:
+            self._handlers.weight_passing.begin()
 
     def run(self, places: Iterable[int]) -> None:
         """Run the instructions at some places of the program, in this order.
@@ -217,8 +155,8 @@ class CompiledProgram:
 
     def end(self) -> None:
         """End an iteration whose instructions have all run."""
-        if self._weight_passing is not None:
-            self._weight_passing.end()
+        if self._handlers.weight_passing is not None:
+            self._handlers.weight_passing.end()
 
     def undo(self, half_open: HalfOpenTransfers) -> None:
         """Undo the ops that ran before the validation point, as all other ranks do.
@@ -228,7 +166,7 @@ class CompiledProgram:
         self._table.values.clear()
         for stage in self._stages.values():
             stage.forget()
-        self._transfers.complete(half_open)
+        self._handlers.transfers.complete(half_open)
 
     def clear(self) -> None:
         """Drop the values of a step that is over."""
@@ -237,8 +175,8 @@ class CompiledProgram:
     def forget(self) -> None:
         """Drop everything of a step that failed."""
         self._table.clear()
-        if self._weight_passing is not None:
-            self._weight_passing.forget()
+        if self._handlers.weight_passing is not None:
+            self._handlers.weight_passing.forget()
         if self.versions is not None:
             self.versions.forget()
         for stage in self._stages.values():
@@ -254,79 +192,11 @@ class CompiledProgram:
         for stage in self._stages.values():
             stage.end()
 
-    def _compile(self, instruction: Instruction) -> Callable[[], None]:
-        """Return a function that runs an instruction."""
-        if instruction.action == Action.COMPUTE:
-            return self._compile_op(instruction.compute)
-        if instruction.action in (Action.COLLECT, Action.COLLECTED):
-            return self._compile_collective(instruction)
-        return self._transfers.compile(instruction)
-
-    def _compile_collective(self, instruction: Instruction) -> Callable[[], None]:
-        collective, starts = instruction.collected, instruction.action == Action.COLLECT
-        if self._weight_passing is not None:
-            collectives = self._weight_passing.collectives
-            run = collectives.start if starts else collectives.end_reduction
-            return partial(run, collective)
-        if self._reducer is None:
-            raise SynthError("this schedule has copies of stages; it needs a GradientReducer")
-        return partial(self._reducer.start, collective)
-
-    def _compile_op(self, op: Op) -> Callable[[], None]:
-        arrivals = [
-            self._slots.number(value)
-            for value in self.lowered.effects.reads(op)
-            if value.kind in _TRANSFERRED
-        ]
-        handlers: dict[OpKind, Callable[[Op], Callable[[], None]]] = {
-            OpKind.F: self._ops.forward,
-            OpKind.R: self._ops.rebuild,
-            OpKind.B: self._ops.backward,
-            OpKind.BW: self._ops.backward,
-            OpKind.W: self._ops.weights,
-            OpKind.STEP: self.updates.compile_step,
-            OpKind.OFFLOAD: self._moves.offload,
-            OpKind.RELOAD: self._moves.expect,
-            OpKind.HOST_FOR: self._moves.expect,
-            OpKind.RETURN: self._moves.give,
-        }
-        # Ops of visits compute nothing: they begin and end transfers, collectives and frees.
-        work = _nothing if op.kind in VISITS else handlers[op.kind](op)
-        if self._weight_passing is not None:
-            arrivals += self._weight_passing.arrivals(op)
-            work = self._weight_passing.running(op, work)
-        if self.versions is not None:
-            work = self.versions.running(op, work)
-        run = partial(self._compute, op, arrivals, work)
-        return self.updates.after(op, run)
-
-    def _freed(self, instruction: Instruction) -> list[int]:
-        numbers = self._slots.numbers
-        return [numbers[value] for value in instruction.frees if value in numbers]
-
-    def _compute(self, op: Op, arrivals: list[int], work: Callable[[], None]) -> None:
-        """Wait for the inputs that are under way, then run the op."""
-        step = self._table
-        for slot in arrivals:
-            if step.arriving[slot] is not None:
-                step.take_in(slot)
-        if op.kind == OpKind.STEP:
-            self.updates.prepare(op)
-        if self._clock.recording:
-            with self._clock.measure(op):
-                work()
-        else:
-            work()
-
     def _describe(self, instruction: Instruction, error: Exception) -> str:
         numbers, arriving = self._slots.numbers, self._table.arriving
         waits = ", ".join(str(value) for value, slot in numbers.items() if arriving[slot])
         waiting = f" (receives open: {waits})" if waits else ""
         return f"rank {self.rank} failed in {instruction}{waiting}: {describe_failure(error)}"
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _is_of_update(instruction: Instruction) -> bool:

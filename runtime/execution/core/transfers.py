@@ -6,8 +6,6 @@ A receive's buffers are allocated here, when the receive is posted.
 from collections.abc import Callable
 from functools import partial
 
-import torch
-
 from synth.schedule.lowering.lower import Action, Instruction, Transfer
 from synth.schedule.ops import ValueKind
 from synth.schedule.validation_point import HalfOpenTransfers
@@ -15,9 +13,8 @@ from synth.schedule.validation_point import HalfOpenTransfers
 from ..stage.boundary import Tensors
 from ..stage.offload_ops import OffloadOps
 from ..stage.replay_input import packed_buffer
-from ..transport.channels import Channels
 from ..weights.weight_passing import WeightPassing
-from .step_table import Slots, StepTable
+from .rank_context import RankContext
 
 
 class RankTransfers:
@@ -25,26 +22,21 @@ class RankTransfers:
 
     def __init__(
         self,
-        channels: Channels,
+        context: RankContext,
         moves: OffloadOps,
         weight_passing: WeightPassing | None,
-        slots: Slots,
-        table: StepTable,
-        device: torch.device,
     ) -> None:
         """Prepare a rank.
 
         Args:
-            channels: opened for the schedule's transfers.
+            context: the rank.
             moves: knows the shapes of saved activations that move.
             weight_passing: sends and receives weights and accumulated gradients; None: weights
                 stay.
-            slots: the slots of the table's values.
-            table: shared by all steps.
-            device: the device of all tensors.
         """
-        self._channels, self._moves, self._weight_passing = channels, moves, weight_passing
-        self._slots, self._table, self._device = slots, table, device
+        self._channels, self._device = context.channels, context.device
+        self._slots, self._table = context.slots, context.table
+        self._moves, self._weight_passing = moves, weight_passing
 
     def compile(self, instruction: Instruction) -> Callable[[], None]:
         """Return a function that runs a RECV, SEND or SENT."""

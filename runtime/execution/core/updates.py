@@ -1,16 +1,14 @@
 """The updates of a rank's step: complete gradients are reduced, and STEPs update the parameters."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
-from ..gradients.copies_and_ties import Reducer
-from ..gradients.data_parallel import DataParallel
+from ..gradients.reductions import Reductions
 from ..weights.weight_passing import WeightPassing
-from .stage_protocol import StageProtocol
-from .step_table import StepTable
+from .rank_context import RankContext
 from .stepper import Stepper
 
 
@@ -24,39 +22,33 @@ class Updates:
 
     def __init__(
         self,
-        ops: Sequence[Op],
-        stages: Mapping[int, StageProtocol],
-        table: StepTable,
-        *,
+        context: RankContext,
         weight_passing: WeightPassing | None,
-        reducer: Reducer | None,
-        data_parallel: DataParallel | None,
-        on_gradients: Callable[[int], None] | None,
-        at_every_step: bool,
+        reductions: Reductions,
     ) -> None:
         """Find the ops that complete gradients, and the STEPs that update.
 
+        If weights have versions, each STEP updates its stage, and waits at most for the same update
+        on other ranks. Otherwise a stage is updated once, after all gradients of the rank are
+        reduced.
+
         Args:
-            ops: the ops of the rank, in order.
-            stages: its stages, by number.
-            table: shared by all steps.
+            context: the rank.
             weight_passing: delivers the accumulated gradients, which are complete at the last
                 STEP; None: weights stay.
-            reducer: see `Executor`, as for the next two.
-            data_parallel: averages gradients.
-            on_gradients: called with a stage's number.
-            at_every_step: True if each STEP updates its stage, and waits at most for the same
-                update on other ranks; False: a stage is updated once, after all gradients of the
-                rank are reduced.
+            reductions: of complete gradients.
         """
         self.stepper: Stepper | None = None
         self.wanted = False
-        self._stages, self._table, self._weight_passing = stages, table, weight_passing
-        self._reducer, self._data_parallel = reducer, data_parallel
-        self._on_gradients, self._at_every_step = on_gradients, at_every_step
+        self._stages, self._table = context.stages, context.table
+        self._weight_passing = weight_passing
+        self._reducer, self._data_parallel = reductions.reducer, reductions.data_parallel
+        self._on_gradients = reductions.on_gradients
+        self._at_every_step = context.lowered.versions is not None
+        ops = context.ops
         self._last_backwards = _last_backwards(ops) if weight_passing is None else set()
         self._updates_at = _updating_steps(ops, at_last=weight_passing is not None)
-        if at_every_step:
+        if self._at_every_step:
             self._updates_at = {op: (op.stage,) for op in ops if op.kind == OpKind.STEP}
 
     def after(self, op: Op, run: Callable[[], None]) -> Callable[[], None]:

@@ -40,6 +40,17 @@ def set_gradients(parameters: Sequence[Tensor], gradients: Iterable[Tensor | Non
         parameter.grad = gradient
 
 
+def move_gradients(parameters: Sequence[Tensor], places: Sequence[Tensor]) -> None:
+    """Let the gradients of parameters be these parts of buffers, with the values they have now."""
+    for parameter, place in zip(parameters, places, strict=True):
+        found = parameter.grad
+        if found is None:
+            place.zero_()
+        elif found.data_ptr() != place.data_ptr():
+            place.copy_(found)
+        parameter.grad = place
+
+
 class EarlyGradients:
     """Keeps the gradients of B's apart, in the stages of a rank that have a B ahead of an update.
 

@@ -7,7 +7,7 @@ B, BW    gradient of the output in the table -> gradient of the input there
 W        does not use the table
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,9 @@ from synth.op_kinds import OpKind
 from synth.schedule.arrays import Cell
 from synth.schedule.ops import Op, ValueKind
 
-from ..core.stage_protocol import ForwardInput, StageProtocol
-from ..core.step_table import Slots, StepTable
+from ..core.rank_context import RankContext
+from ..core.stage_protocol import ForwardInput
+from ..core.step_table import StepTable
 from .boundary import Boundary, Tensors
 from .loss_terms import LossTerms
 from .offload_ops import OffloadOps, Work
@@ -33,34 +34,26 @@ class StageOps:
 
     def __init__(
         self,
-        ops: Iterable[Op],
-        stages: Mapping[int, StageProtocol],
+        context: RankContext,
         moves: OffloadOps,
-        slots: Slots,
-        table: StepTable,
-        device: torch.device,
         rebuilt: Collection[Cell],
     ) -> None:
         """Prepare a rank.
 
         Args:
-            ops: the ops of the rank's program.
-            stages: its stages, by number.
+            context: the rank.
             moves: the moves of its stages' saved activations.
-            slots: the slots of the table's values.
-            table: shared by all steps.
-            device: the device of all tensors.
             rebuilt: stages and micro-batches with an R, on whichever rank.
         """
-        listed = list(ops)
-        self._fused = {op[1:] for op in listed if op.kind == OpKind.BW}
+        ops = context.ops
+        self._fused = {op[1:] for op in ops if op.kind == OpKind.BW}
         self._rebuilt = frozenset(rebuilt)
         # Those of which this rank runs F and R.
-        self._replayed = {op[1:] for op in listed if op.kind == OpKind.R}
-        self._replayed &= {op[1:] for op in listed if op.kind == OpKind.F}
-        self._stages, self._moves = stages, moves
-        self._slots, self._table = slots, table
-        self.loss = torch.zeros((), device=device)
+        self._replayed = {op[1:] for op in ops if op.kind == OpKind.R}
+        self._replayed &= {op[1:] for op in ops if op.kind == OpKind.F}
+        self._stages, self._moves = context.stages, moves
+        self._slots, self._table = context.slots, context.table
+        self.loss = torch.zeros((), device=context.device)
         """The weighted sum of the losses so far."""
         self._seeds: dict[int, Tensors] = {}
         self._usual: tuple[Hashable, Tensors] | None = None

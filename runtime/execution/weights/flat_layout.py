@@ -72,6 +72,10 @@ class FlatLayout:
             for place in self.places
         ]
 
+    def flat_views(self, buffers: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The tensors, each as a one-dimensional view of its buffer."""
+        return tuple(view.view(-1) for view in self.views(buffers))
+
 
 class ParameterLayout(NamedTuple):
     """The layouts of a stage's parameters and of the gradients of those that are trained.

@@ -15,7 +15,7 @@ that the shares together are updated as the whole would be. A stage in the host'
 share of everything, and its parameters are updated one by one.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -27,11 +27,11 @@ from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
 from ...split import gradient_dtype
 from ..gradients.all_reduce import broadcast_from_first
-from ..gradients.early_gradients import set_gradients
+from ..gradients.early_gradients import move_gradients, set_gradients
 from ..stage.boundary import Tensors
 from ..stage.host_memory import host_memory
 from ..stage.shared_host import SharedHost
-from .flat_layout import FlatLayout, FlatPlace, share
+from .flat_layout import FlatPlace, share
 from .host_stage import HostStage
 from .kept_protocol import StartedCollective
 from .share_collectives import start_all_gather, start_reduce_scatter
@@ -200,7 +200,7 @@ class KeptStage:
     def _keep_in_host(self, host: HostStage) -> None:
         self.weights.copy_to(host.weights)
         self.weights.release()
-        parts = _flat_views(self.weights.layout.weights, host.weights)
+        parts = self.weights.layout.weights.flat_views(host.weights)
         dtypes = [gradient_dtype(p) if p.requires_grad else None for p in self.weights.parameters]
         self._share = self.updated = Share(parts, dtypes)
         # No copy of a device's reads or writes them, so they need no pinned memory.
@@ -208,7 +208,7 @@ class KeptStage:
         gradients = layout.within(host_memory(torch.device("cpu")))
         for gradient in gradients:
             gradient.zero_()
-        set_gradients(self._share.trained, _flat_views(layout, gradients))
+        set_gradients(self._share.trained, layout.flat_views(gradients))
 
     def _keep_share(self) -> None:
         whole = self.weights.gather()
@@ -237,8 +237,8 @@ class KeptStage:
         """
         if self._totals is None or self._share is None:
             return
-        _reattach(self.weights.trained, self._total_views)
-        _reattach(self._share.trained, self.share_of(self._totals))
+        move_gradients(self.weights.trained, self._total_views)
+        move_gradients(self._share.trained, self.share_of(self._totals))
 
     @torch.no_grad()
     def add(self, sums: Tensors) -> None:
@@ -254,7 +254,7 @@ class KeptStage:
         elif self.host is None:
             into, parts = self._share.trained, self.share_of(sums)
         else:
-            into, parts = self._share.trained, _flat_views(layout, sums)
+            into, parts = self._share.trained, layout.flat_views(sums)
         for parameter, part in zip(into, parts, strict=True):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(part)
@@ -286,19 +286,3 @@ class KeptStage:
                 if index != self.index:
                     part: Tensor = share([total], index, self._num_shares)[0]
                     part.zero_()
-
-
-def _flat_views(layout: FlatLayout, buffers: Tensors) -> Tensors:
-    """The tensors of a layout, each as a flat view of its buffer."""
-    return tuple(view.view(-1) for view in layout.views(buffers))
-
-
-def _reattach(parameters: Sequence[nn.Parameter], parts: Sequence[Tensor]) -> None:
-    """Let the gradients of parameters be these parts of buffers, with the values they have now."""
-    for parameter, part in zip(parameters, parts, strict=True):
-        found = parameter.grad
-        if found is None:
-            part.zero_()
-        elif found.data_ptr() != part.data_ptr():
-            part.copy_(found)
-        parameter.grad = part

@@ -10,7 +10,7 @@ the version that the plan says. So both read the right version, and the paramete
 are kept unchanged to satisfy the check.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from torch import Tensor
@@ -18,12 +18,10 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
-from synth.schedule.lowering.lower import Lowered
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.weight_versions import BackwardReads, ForwardReads
 
-from ..core.stage_protocol import StageProtocol
-from ..core.step_table import Slots, StepTable
+from ..core.rank_context import RankContext
 from ..core.stepper import ForwardPredictor, WeightRead
 from ..gradients.early_gradients import EarlyGradients
 
@@ -35,25 +33,18 @@ class VersionedWeights:
 
     def __init__(
         self,
-        lowered: Lowered,
-        rank: int,
-        stages: Mapping[int, StageProtocol],
-        slots: Slots,
-        table: StepTable,
+        context: RankContext,
     ) -> None:
         """Find the ops of a rank that read older versions, and the STEPs that stash one.
 
         Args:
-            lowered: a verified schedule whose weights have versions.
-            rank: the rank.
-            stages: its stages, by number.
-            slots: the slots of the table's values.
-            table: shared by all steps.
+            context: the rank, of a schedule whose weights have versions.
 
         Raises:
             SynthError: backwards read the newest version and forwards an older one, which autograd
                 cannot do.
         """
+        lowered, rank, stages = context.lowered, context.rank, context.stages
         accesses = lowered.versions
         assert accesses is not None
         rule = accesses.rule
@@ -62,7 +53,7 @@ class VersionedWeights:
                 f"forwards read an older version of the weights ({rule.forward}) and backwards the "
                 f"newest one, which autograd cannot do; let both read the same, or both the newest"
             )
-        self._slots, self._table, self._stages = slots, table, stages
+        self._slots, self._table, self._stages = context.slots, context.table, stages
         self._first_copies = lowered.schedule.placement.first_copies
         self._predictor: ForwardPredictor | None = None
         self._parameters = {number: tuple(stage.parameters()) for number, stage in stages.items()}

@@ -17,24 +17,22 @@ Sums are values of the plan's, so the first backward of a sum allocates it, and 
 where the program says.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from synth.costs import HOST
 from synth.op_kinds import TIMELESS, VISITS, OpKind
-from synth.schedule.lowering.lower import Action, Lowered, Transfer
+from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.weight_flow import Route, Sharded
 
-from ..core.clock import OpClock
-from ..core.stage_protocol import StageProtocol
-from ..core.step_table import Slots, StepTable
+from ..core.rank_context import RankContext
 from ..stage.boundary import Tensors
-from ..transport.channels import Channels, Pending
+from ..transport.channels import Pending
 from ..transport.ordered_sends import OrderedSend, OrderedSends, receive_shared
-from ..transport.thread_order import ThreadOrder
+from ..transport.thread_order import DeviceOrder, ThreadOrder
 from .kept_protocol import KeptProtocol
 from .stage_collectives import StageCollectives, gathered
 from .tree_sums import passing_up, sums_below
@@ -50,60 +48,52 @@ class WeightPassing:
 
     def __init__(
         self,
-        lowered: Lowered,
-        rank: int,
-        stages: Mapping[int, StageProtocol],
+        context: RankContext,
         kept: Mapping[int, KeptProtocol],
-        channels: Channels,
-        slots: Slots,
-        table: StepTable,
-        *,
-        device: torch.device,
-        clock: OpClock,
-        order: ThreadOrder,
+        order: ThreadOrder | None = None,
     ) -> None:
         """Prepare a rank.
 
         Args:
-            lowered: a verified schedule with a `WeightFlow`, lowered.
-            rank: the rank whose program is run.
-            stages: its stages, by number.
-            kept: what it keeps of them.
-            channels: opened for the schedule's transfers.
-            slots: the slots of the table's values.
-            table: shared by all steps.
-            device: the device of all tensors.
-            clock: records when collectives start, and the waits for them.
-            order: among the threads of links and the rank's own.
+            context: the rank, of a schedule with a `WeightFlow`.
+            kept: what it keeps of its stages, by number.
+            order: among the threads of links and the rank's own; None: that of the device.
         """
+        lowered, rank, channels = context.lowered, context.rank, context.channels
+        self._device, self._order = context.device, order or DeviceOrder(context.device)
         assert lowered.schedule.weights is not None
         self._lowered, self._flow = lowered, lowered.schedule.weights
-        self._stages = stages
-        self._kept, self._channels, self._device, self._order = kept, channels, device, order
-        self._slots, self._table = slots, table
+        self._stages = context.stages
+        self._kept, self._channels = kept, channels
+        self._slots, self._table = context.slots, context.table
         self.collectives = StageCollectives(
-            lowered.ops[rank], self._flow, kept, slots, table, clock=clock
+            context.ops, self._flow, kept, self._slots, self._table, clock=context.clock
         )
         self._gathered_in_place = self._first_readers(rank)
+        # The forwards alone, of an evaluation, leave no sums for STEP.
+        self._reduces = any(op.kind == OpKind.REDUCE_GRAD for each in lowered.ops for op in each)
+        self._shared = next((each.shared_host for each in kept.values()), None)
         self._from_home: list[Transfer] = []
         self._relayed: dict[Value, list[Transfer]] = {}
         self._to_host: dict[int, list[int]] = {}
         """By stage the numbers of the sends of sums to the host."""
-        # The forwards alone, of an evaluation, leave no sums for STEP.
-        self._reduces = any(op.kind == OpKind.REDUCE_GRAD for each in lowered.ops for op in each)
-        self._shared = next((each.shared_host for each in kept.values()), None)
-        for instruction in lowered.programs[rank]:
-            if instruction.action == Action.SEND:
-                transfer, held = instruction.moved, instruction.held
-                if held is None:
-                    self._from_home.append(transfer)
-                elif transfer.target == HOST and transfer.value.kind in _SUMS:
-                    sums = self._to_host.setdefault(transfer.value.stage, [])
-                    sums.append(slots.send_number(transfer))
-                elif held != transfer.value:
-                    self._relayed.setdefault(held, []).append(transfer)
-        self._sends = OrderedSends(channels, _on_weight_links(lowered, rank), order)
+        self._sort_sends(context.program)
+        self._sends = OrderedSends(channels, _on_weight_links(lowered, rank), self._order)
         self._aside: dict[Op, dict[int, Tensor]] = {}
+
+    def _sort_sends(self, program: Iterable[Instruction]) -> None:
+        """Find the sends of a program that are made at home, relayed, or to the host."""
+        for instruction in program:
+            if instruction.action != Action.SEND:
+                continue
+            transfer, held = instruction.moved, instruction.held
+            if held is None:
+                self._from_home.append(transfer)
+            elif transfer.target == HOST and transfer.value.kind in _SUMS:
+                sums = self._to_host.setdefault(transfer.value.stage, [])
+                sums.append(self._slots.send_number(transfer))
+            elif held != transfer.value:
+                self._relayed.setdefault(held, []).append(transfer)
 
     def _first_readers(self, rank: int) -> dict[Op, Value]:
         """The first op of each visit whose weights are gathered into buffers that stay."""
