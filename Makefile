@@ -31,8 +31,9 @@ demo: install
 test: install
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m "not slow"
 
+# Fails also if a test takes long that is not marked so.
 test-all: install
-	$(BIN)/python -m pytest $(IN_PARALLEL)
+	$(BIN)/python -m pytest $(IN_PARALLEL) -p tests.cpu_times --longest-unmarked
 
 # Measures how long tests take, and lists those that `make test` had better be spared.
 durations: install

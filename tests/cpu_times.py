@@ -1,16 +1,19 @@
-"""A pytest plugin that writes the processor time of each test, that of its processes included.
+"""A pytest plugin that measures the processor time of each test, that of its processes included.
 
     python -m pytest -p tests.cpu_times --cpu-times tests/durations.json
+    python -m pytest -p tests.cpu_times --longest-unmarked
 
-Processor time and not the clock's, so that other work on the machine changes little. Of tests that
-were not run the file keeps what it has. `tests/conftest.py` reads it.
+The first writes the times, which `tests/conftest.py` reads. Of tests that were not run the file
+keeps what it has. The second fails if a test takes long that is not marked slow.
+
+Processor time and not the clock's, so that other work on the machine changes little.
 """
 
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,56 +22,131 @@ from tests.conftest import LONGEST_ALONE_S, is_slow, load_durations
 # Shorter ones are not listed.
 LISTED_S = 0.5
 
+# A test that is not marked slow may take a second. Another machine, or one with other work, may
+# need more for it.
+LONGEST_UNMARKED_S = 3 * LONGEST_ALONE_S
+
 _PROPERTY = "cpu_s"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cpu-times", type=Path, required=True, help="the file to write")
+    parser.addoption("--cpu-times", type=Path, help="the file to write")
+    parser.addoption(
+        "--longest-unmarked",
+        type=float,
+        nargs="?",
+        const=LONGEST_UNMARKED_S,
+        metavar="SECONDS",
+        help="fail if a test that is not marked slow takes more processor time "
+        f"(without a figure: {LONGEST_UNMARKED_S:g} s)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(_Times(config.getoption("--cpu-times")))
+    times = _Times()
+    config.pluginmanager.register(times)
+    path, longest_s = config.getoption("--cpu-times"), config.getoption("--longest-unmarked")
+    if path is not None:
+        config.pluginmanager.register(_List(times, path))
+    if longest_s is not None:
+        config.pluginmanager.register(_Limit(times, longest_s))
+
+
+class _Time(NamedTuple):
+    """Processor time of a test in seconds: with its fixtures, and of its function alone."""
+
+    cpu_s: float
+    function_cpu_s: float
+    is_slow: bool
 
 
 class _Times:
     """Measures in each worker, and collects where the reports of all workers come in."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._found: dict[str, float] = {}
-        self._slow: set[str] = set()
-        self._before_s = 0.0
+    def __init__(self) -> None:
+        self.found: dict[str, _Time] = {}
+        self._before_s = self._function_s = 0.0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._before_s = used_s()
+        self._before_s, self._function_s = used_s(), 0.0
         return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        before_s = used_s()
+        try:
+            return (yield)
+        finally:
+            self._function_s = used_s() - before_s
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
         if call.when == "teardown":
-            found = round(used_s() - self._before_s, 1)
-            item.user_properties.append((_PROPERTY, (found, is_slow(item))))
+            cpu_s = round(used_s() - self._before_s, 1)
+            found = (cpu_s, round(self._function_s, 1), is_slow(item))
+            item.user_properties.append((_PROPERTY, found))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if report.when == "teardown" and name == _PROPERTY:
                 found: Any = value
-                self._found[report.nodeid], slow = found
-                self._slow |= {report.nodeid} if slow else set()
+                self.found[report.nodeid] = _Time(*found)
+
+
+class _List:
+    """Writes the list at the end, and names what `make test` had better be spared."""
+
+    def __init__(self, times: _Times, path: Path) -> None:
+        self._times, self._path = times, path
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Write the list, and name what `make test` had better be spared."""
+        found = self._times.found
         before = load_durations(self._path)
-        listed = {name: cpu_s for name, cpu_s in before.items() if _exists(name)} | self._found
+        listed = {name: cpu_s for name, cpu_s in before.items() if _exists(name)}
+        listed |= {name: time.cpu_s for name, time in found.items()}
         kept = {name: cpu_s for name, cpu_s in sorted(listed.items()) if cpu_s >= LISTED_S}
         told = {"cores": os.cpu_count(), "cpu_s": kept}
         self._path.write_text(json.dumps(told, indent=1) + "\n")
-        terminalreporter.write_line(f"{sum(self._found.values()):.0f} s of processor time in all")
-        for name, cpu_s in sorted(self._found.items(), key=lambda each: -each[1]):
-            if cpu_s > LONGEST_ALONE_S and name not in self._slow:
-                terminalreporter.write_line(f"{cpu_s:6.1f} s and not marked slow: {name}")
+        every_s = sum(time.cpu_s for time in found.values())
+        terminalreporter.write_line(f"{every_s:.0f} s of processor time in all")
+        for name, time in sorted(found.items(), key=lambda each: -each[1].cpu_s):
+            if time.cpu_s > LONGEST_ALONE_S and not time.is_slow:
+                terminalreporter.write_line(f"{time.cpu_s:6.1f} s and not marked slow: {name}")
+
+
+class _Limit:
+    """Fails the run at its end if a test that is not marked slow took longer than a limit.
+
+    Fixtures do not count, since those of a session fall to the test that happens to be the first.
+    """
+
+    def __init__(self, times: _Times, longest_s: float) -> None:
+        self._times, self._longest_s = times, longest_s
+
+    def _too_long(self) -> dict[str, float]:
+        return {
+            name: time.function_cpu_s
+            for name, time in sorted(self._times.found.items())
+            if time.function_cpu_s > self._longest_s and not time.is_slow
+        }
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Set the exit code of the process in which all reports come in."""
+        is_worker = hasattr(session.config, "workerinput")
+        if self._too_long() and not is_worker and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for name, cpu_s in self._too_long().items():
+            terminalreporter.write_line(f"{cpu_s:6.1f} s and not marked slow: {name}", red=True)
+        if self._too_long():
+            terminalreporter.write_line(
+                f"failed: a test that is not marked slow may take {self._longest_s:g} s of "
+                "processor time; `make durations` marks those that take long"
+            )
 
 
 def _exists(name: str) -> bool:
