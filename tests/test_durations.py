@@ -60,8 +60,10 @@ def test_a_run_fails_if_a_test_takes_long_that_is_not_marked_slow(
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
     (tmp_path / "test_busy.py").write_text(BUSY.replace("{}", str(seconds)))
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", workers, "-p", "tests.cpu_times"]
-        + ["--longest-unmarked", "0.4"],
+        [
+            *(sys.executable, "-m", "pytest", "-n", workers),
+            *("-p", "tests.cpu_times", "--longest-unmarked", "0.4"),
+        ],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,

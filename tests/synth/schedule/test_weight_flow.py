@@ -1,6 +1,7 @@
 """Weight passing: WeiPipe's turns and times, ZeRO's bytes, and schedules that are refused."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.lowering.lower import Lowered, lower
+from synth.schedule.lowering.lower import Action, Lowered, lower
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op, ValueKind
 from synth.schedule.rank_memory import memory_usage, peak_bytes, static_bytes
@@ -134,24 +135,62 @@ def _sent(lowered: Lowered, kind: ValueKind) -> int:
     return sum(one.num_bytes for one in lowered.transfers if one.value.kind == kind)
 
 
-@pytest.mark.parametrize("name", WEIPIPES)
-@pytest.mark.parametrize("num_ranks", [2, 4, 6])
+def shared_visits(order: str, num_ranks: int, rounds: int) -> int:
+    """The visits that an order saves, as two ops of one turn read the weights of one stage.
+
+    Only WZB1 has such turns. In its second block of P turns the B of P−1−i of a rank's first
+    micro-batch is in turn 2i beside F2i of the second, so they meet if 3i = P−1. In the fourth
+    block B of P/2−1−i of the second is beside F2i of the next pair's first: 3i = P/2−1. That
+    stage is at home on one of the P ranks.
+    """
+    if order != "wzb1":
+        return 0
+    of_pair = rounds // 2 if num_ranks % 3 == 1 else 0
+    of_next = (rounds - 1) // 2 if num_ranks // 2 % 3 == 1 else 0
+    return (of_pair + of_next) * (num_ranks - 1)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("num_ranks", [2, 4, 6, 8])
 def test_weipipe_sends_weights_to_all_but_their_homes_and_sums_from_micro_batch_to_micro_batch(
-    name: str, num_ranks: int
+    order: str, num_ranks: int
 ) -> None:
     rounds, p = 3, num_ranks
     m = rounds * p
-    lowered = lower(made(name, p, rounds), costs(p))
-    visited = len([v for v in lowered.visits.visits if v.value >= 0]) if lowered.visits else 0
+    lowered = lower(made(f"weipipe:{order}", p, rounds), costs(p))
+    assert lowered.visits is not None
+    visited = sum(visit.value >= 0 for visit in lowered.visits.visits)
+    assert visited == 2 * m * (p - 1) - shared_visits(order, p, rounds)
     assert _sent(lowered, ValueKind.WEIGHTS) == visited * PARAMETERS
-    if name != "weipipe:naive":
-        # Two ops of one turn and stage share a visit; else each F and each backward has its own.
-        assert visited <= 2 * m * (p - 1)
-    else:
-        assert visited == 2 * m * (p - 1)
     # The last sum is on the last rank, which is at home of stage 1 alone.
     assert _sent(lowered, ValueKind.GRAD_SUM) == (p * (m - 1) + p - 1) * GRADIENT
     assert not _sent(lowered, ValueKind.ACT) and not _sent(lowered, ValueKind.GRAD)
+
+
+@pytest.mark.parametrize(
+    ("order", "most"), [("interleaved", 3), ("naive", 2), ("wzb1", 2), ("wzb2", 1)]
+)
+@pytest.mark.parametrize("num_ranks", [4, 8])
+def test_a_link_of_the_ring_carries_at_most_two_weights_and_a_sum_for_a_turn(
+    order: str, most: int, num_ranks: int
+) -> None:
+    """F and BW of a turn read weights each, and BW the sum; WZB1 has B's or W's, if not F."""
+    lowered = lower(made(f"weipipe:{order}", num_ranks, 3), costs(num_ranks))
+    carried: Counter[tuple[int, int, int]] = Counter()
+    for rank in range(num_ranks):
+        by_turn = enumerate(turns(order, num_ranks, 3, rank))
+        turn_of = {op: turn for turn, ops in by_turn for op in ops}
+        source = {}
+        for one in lowered.programs[rank]:
+            if one.action == Action.RECV:
+                source[one.moved.value] = one.moved.source
+            elif one.op in turn_of:
+                for value in lowered.effects.reads(one.op):
+                    if value in source:
+                        carried[source.pop(value), rank, turn_of[one.op]] += 1
+        # Only the last sum of the stage at home is read by its STEP.
+        assert [value.kind for value in source] in ([], [ValueKind.GRAD_SUM])
+    assert max(carried.values()) == most
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
