@@ -120,6 +120,43 @@ def test_in_lock_step_the_turns_take_the_closed_forms(
         assert lock_step(order, num_ranks, rounds, took) == expected
 
 
+def unequal_wzb1(p: int, pairs: int, f: int, b: int, w: int) -> int:
+    """Lock-step if W ≤ F ≤ B: of the ranks' last P turns, one with two B's is the longest.
+
+    A pair of micro-batches has P turns with F alone or beside the pair before, P with F and P
+    without, B's in even turns and W's in odd ones. Some rank has two B's in 2P − 2 turns.
+    """
+    first, last = p * f, max(2 * w, b) + (p - 1) * b + w
+    return first + (p + (pairs - 1) * (p + 2)) * (f + b) + pairs * (2 * p - 2) * 2 * b + last
+
+
+def unequal_wzb2(p: int, rounds: int, f: int, b: int, w: int) -> int:
+    """Lock-step: for one turn in P all ranks have the same kind, else two kinds that follow."""
+    within, between = max(f, b) + max(b, w), max(w, f)
+    changing = rounds * within + (rounds - 1) * between + f + w
+    return rounds * (f + b + w) + (p - 1) * changing
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("rounds", [2, 4, 6])
+def test_in_lock_step_unequal_ops_take_the_time_of_the_longest(num_ranks: int, rounds: int) -> None:
+    took = {F: 10, B: 12, W: 8}
+    for order, expected in (
+        ("wzb1", unequal_wzb1(num_ranks, rounds // 2, 10, 12, 8)),
+        ("wzb2", unequal_wzb2(num_ranks, rounds, 10, 12, 8)),
+    ):
+        assert lock_step(order, num_ranks, rounds, took) == expected
+
+
+def test_unequal_ops_leave_bubbles_in_lock_step() -> None:
+    """With F, B, W = 1, 1.2, 0.8 on 8 ranks and 32 micro-batches; equal ones leave 13 and 7 %."""
+    work = 4 * 8 * 30
+    rates = [1 - work / lock_step(o, 8, 4, {F: 10, B: 12, W: 8}) for o in ("wzb1", "wzb2")]
+    assert [round(rate, 3) for rate in rates] == [0.236, 0.149]
+    rates = [1 - work / lock_step(o, 8, 4, {F: 10, B: 10, W: 10}) for o in ("wzb1", "wzb2")]
+    assert [round(rate, 2) for rate in rates] == [0.13, 0.07]
+
+
 @pytest.mark.parametrize("num_ranks", [2, 4, 8])
 def test_with_data_flow_no_order_takes_longer_than_in_lock_step(num_ranks: int) -> None:
     took = {F: 100, B: 100, W: 100, BW: 200}
@@ -277,6 +314,48 @@ def test_weipipe_holds_the_activations_of_all_stages_on_each_rank(
         "wzb1": {1.5 * p + max(0.0, 2 * (left - 1))},
         "wzb2": {max(p, left * p)},
     }
+
+
+def buffers_held(schedule: Schedule, *, parameter_bytes: int, gradient_bytes: int) -> int:
+    """The most that a rank holds beside its home if nothing else has bytes."""
+    num_stages = schedule.placement.num_stages
+    table = uniform_costs(
+        num_stages,
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        parameter_bytes=parameter_bytes,
+        gradient_bytes=gradient_bytes,
+        static_bytes=parameter_bytes + gradient_bytes,
+    )
+    lowered = lower(schedule, table)
+    return max(most - static_bytes(lowered, rank) for rank, most in enumerate(peak_bytes(lowered)))
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "ahead", "unbuffered", "usual"),
+    # On 4 ranks one of two stages that come ahead is often at home, and needs no buffer.
+    [
+        (4, 0, (3, 2), (4, 5)),
+        (8, 0, (3, 2), (5, 5)),
+        (4, 1, (4, 2), (5, 5)),
+        (8, 1, (5, 2), (7, 5)),
+    ],
+)
+def test_weipipe_has_weights_for_both_directions_one_to_hand_on_and_two_sums(
+    num_ranks: int, ahead: int, unbuffered: tuple[int, int], usual: tuple[int, int]
+) -> None:
+    """Beside its home, in units of a stage's weights and of its sum of gradients.
+
+    The authors' program has two buffers each for weights of forwards, weights of backwards and
+    sums (github.com/Gvilenius/weipipe, `weipipe.py`): 4 and 2 with one turn ahead. Here it is
+    3 + 2 ahead and 2, and more if receives are posted earlier and sends are waited for later.
+    """
+    schedule = generate(f"weipipe:ahead={ahead}", num_ranks, 4 * num_ranks)
+    for buffering, (weights, sums) in ((Buffering(0, 0), unbuffered), (Buffering(1, 2), usual)):
+        each = replace(schedule, buffering=buffering)
+        assert buffers_held(each, parameter_bytes=1, gradient_bytes=0) == weights
+        assert buffers_held(each, parameter_bytes=0, gradient_bytes=1) == sums
 
 
 def test_fsdp_holds_the_weights_of_one_stage_and_of_the_next() -> None:
