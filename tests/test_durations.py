@@ -45,6 +45,13 @@ def test_marked():
 def test_that_is_the_first_to_use_a_fixture(shared):
     pass
 
+started = []
+
+def test_that_is_the_first_to_import():
+    if not started:
+        compute(0.6)
+        started.append(True)
+
 def test_that_waits():
     time.sleep(0.6)
 
@@ -70,7 +77,7 @@ def test_a_run_fails_if_a_test_takes_long_that_is_not_marked_slow(
         text=True,
     )
     told = [line for line in ended.stdout.splitlines() if "not marked slow: " in line]
-    assert "4 passed" in ended.stdout, ended.stdout + ended.stderr
+    assert "5 passed" in ended.stdout, ended.stdout + ended.stderr
     if seconds:
         assert ended.returncode == 1
         assert [line.rpartition(" ")[2] for line in told] == ["test_busy.py::test_that_computes"]

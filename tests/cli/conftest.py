@@ -98,6 +98,13 @@ def make_run_plan(
     workload: Workload, sizes: tuple[int, int], folder: Path, schedule: str = "zb-h1"
 ) -> Path:
     """A schedule of four micro-batches on two ranks, for a model that can be run."""
+    path = folder / "plan.json"
+    Plan.of(make_run_profile(workload), sizes, generate(schedule, 2, 4)).save(path)
+    return path
+
+
+def make_run_profile(workload: Workload) -> Profile:
+    """A profile of a model that can be run."""
     import torch
 
     from synth.runtime.profiling.profile_model import profile_model
@@ -105,10 +112,7 @@ def make_run_plan(
     links = Links(default=Link(latency_us=50.0))
     profile = profile_model(workload, torch.device("cpu"), warmup=1, iterations=3, links=links)
     # However busy this machine is: no warning of it beside what a test looks for.
-    quiet = profile.replace(provenance=profile.provenance.replace(conditions=None))
-    path = folder / "plan.json"
-    Plan.of(quiet, sizes, generate(schedule, 2, 4)).save(path)
-    return path
+    return profile.replace(provenance=profile.provenance.replace(conditions=None))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """`synth solve --data-parallel`: the plan of all pipelines, its memory, and what is refused."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from synth.errors import SynthError
 from synth.plan.reason import reason_of
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.weight_flow import Sharded
-from tests.cli.conftest import NAME, Synth
+from synth.workload import Workload
+from tests.cli.conftest import NAME, TINY, Synth, make_run_profile
 
 SOLVE = (
     *("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--link", "10us,25GB/s"),
@@ -45,6 +48,25 @@ def test_the_plan_is_for_all_pipelines_within_a_limit_that_one_alone_exceeds(
     within = synth(*SOLVE, *common, "--mem-limit", f"{limit}B", "--data-parallel", "4", "-o", path)
     assert within.code == 0, within.stderr
     assert max(Plan.load(path).claim.peak_bytes) <= limit
+
+
+def test_pipelines_that_share_their_state_learn_what_one_learns_from_all_micro_batches(
+    synth: Synth, text: Path, tmp_path: Path
+) -> None:
+    workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
+    profile = tmp_path / "profile.json"
+    make_run_profile(workload).save(profile)
+    losses = []
+    for size in (("--micro-batches", "3", "--data-parallel", "2"), ("--micro-batches", "6")):
+        plan, output = tmp_path / "plan.json", tmp_path / "run.json"
+        solved = synth("solve", profile, "--ranks", "2", *size, "--time-limit", "5s", "-o", plan)
+        assert solved.code == 0, solved.stderr
+        given = (plan, "--data", text, "--steps", "5", "--device", "cpu", "-o", output)
+        command = [sys.executable, "-m", "synth", "run", *map(str, given)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert ended.returncode == 0, ended.stderr
+        losses.append(json.loads(output.read_text())["losses"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.parametrize(
