@@ -125,7 +125,11 @@ def _with_transfers(rows: Sequence[Sequence[_Action]], ranks: Sequence[int]) -> 
                 received = _Action(target, f"RECV_{flow}", action.microbatch)
                 made[ranks[target]].append(received)
                 known[ranks[target]].add(received)
-        assert progress, "a verified schedule has no cycle"
+        if not progress:
+            raise SynthError(
+                "ops and transfers of the schedule wait for each other in a cycle, so they have no "
+                "order in the form compute_comms; synth check names the cycle"
+            )
     return made
 
 

@@ -29,7 +29,7 @@ _STYLES = STYLES | {
 
 
 def pareto_picture(pareto: Pareto) -> Picture:
-    """Draw every schedule as a dot with its name, the front as a staircase."""
+    """Draw every schedule as a dot with its name, the Pareto front as a staircase."""
     picture = Picture(WIDTH, HEIGHT, _STYLES, pareto.title)
     frame = Frame.of(pareto.ends_bytes, pareto.ends_us)
     frame.draw(picture, pareto.title, "highest peak of a rank", pareto.objective)
@@ -37,7 +37,7 @@ def pareto_picture(pareto: Pareto) -> Picture:
     picture.line(stairs, "front")
     limits = _draw_limits(picture, pareto, frame)
     _draw_marks(picture, pareto, frame, [*limits, *boxes_of(stairs)])
-    entries = [("front", "line", "the front"), ("best", "dot", "on it")]
+    entries = [("front", "line", "Pareto front"), ("best", "dot", "on it")]
     entries += [("other", "dot", "published"), ("solved", "dot", "solved")]
     draw_legend(picture, entries + ([("limit", "line", "memory limit")] if limits else []))
     return picture
