@@ -80,6 +80,8 @@ def solve(
             `"auto"`: search; None: auto.
         weights: `"stay"`: each rank keeps its stages; `"ring"` or `"gather"`: every rank runs whole
             micro-batches and weights are passed (WeiPipe, ZeRO); `"auto"`: the best of these.
+            With `data_parallel`, `"gather"` and `"auto"` search which state the pipelines shard,
+            and where stages are gathered and freed.
         data_parallel: the number of data-parallel pipelines, each with `ranks` and `micro_batches`,
             that share the optimizer state of each stage (ZeRO-1). The plan is for all their ranks.
         versions: never flush the pipeline, and minimize the time of a micro-batch while it is full:

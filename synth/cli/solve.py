@@ -145,7 +145,7 @@ def command(
             versions=versions,
         )
     )
-    if asked.weight_passing and (asked.target is None or dry_run):
+    if asked.weight_choices and (asked.target is None or dry_run):
         solve_weights(asked, format, is_dry=dry_run)
     elif asked.candidates is not None and asked.target is None and not dry_run:
         solve_candidates(asked.request, asked.candidates, format)

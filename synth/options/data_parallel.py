@@ -36,8 +36,8 @@ def check_data_parallel(given: "SolveArguments") -> None:
         )
     refused = {
         f"--weights {given.weights}": (
-            given.weights != "stay",
-            "with it each rank is data-parallel already, so leave it out",
+            given.weights == "ring",
+            "with it each rank is data-parallel already; give gather or auto",
         ),
         "--target": (given.target is not None, "give a --mem-limit of a size"),
     }

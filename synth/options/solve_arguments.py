@@ -25,7 +25,13 @@ from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
 from synth.options.target import STEADY, is_steady, read_target
 from synth.options.versions import check_goes_with_versions
-from synth.options.weights import AUTO, STAY, read_weight_passing, with_weights
+from synth.options.weights import (
+    AUTO,
+    STAY,
+    read_sharded_pipelines,
+    read_weight_passing,
+    with_weights,
+)
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
@@ -35,7 +41,8 @@ from synth.units import parse_fraction, parse_seconds
 if TYPE_CHECKING:
     from synth.plan.choose.candidates import Chosen
     from synth.plan.weight_passing.candidates import WeightCandidates
-    from synth.plan.weight_passing.choice import WeightPassingCandidate
+    from synth.plan.weight_passing.choice import WeightCandidate, WeightPassingCandidate
+    from synth.plan.weight_passing.sharded_candidates import ShardedCandidate
     from synth.schedule.files.plan_file import Plan
     from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
     from synth.solver.options import SolveOptions
@@ -80,7 +87,8 @@ class SolveArguments:
 
 class AskedSolve(NamedTuple):
     """A request, the candidates if there is a choice, the time to meet if there is one, the
-    candidates with weight passing, and the problem without a flush if it is one.
+    candidates with weight passing, the problem without a flush if it is one, and the candidates
+    whose state is sharded over data-parallel pipelines.
     """
 
     request: Request
@@ -88,6 +96,12 @@ class AskedSolve(NamedTuple):
     target: TimeTarget | None
     weight_passing: "tuple[WeightPassingCandidate, ...]" = ()
     flush_free: "FlushFreeProblem | None" = None
+    sharded: "tuple[ShardedCandidate, ...]" = ()
+
+    @property
+    def weight_choices(self) -> "tuple[WeightCandidate, ...]":
+        """The candidates whose weights do not stay; none if `--weights` says so."""
+        return self.sharded or self.weight_passing
 
     @property
     def weight_candidates(self) -> "WeightCandidates | None":
@@ -115,7 +129,7 @@ class AskedSolve(NamedTuple):
         from synth.plan.choose.race_run import solve_best_of
 
         request = self.request
-        if self.weight_passing:
+        if self.weight_choices:
             return self.choose_weights(listener, stop).result
         if self.flush_free is not None:
             return self.solve_flush_free(listener, stop)
@@ -149,7 +163,7 @@ class AskedSolve(NamedTuple):
 
         request = self.request
         return solve_choosing_weights(
-            self.weight_passing,
+            self.weight_choices,
             self.candidates.them if self.candidates is not None else (),
             request.as_run,
             request.partitioning,
@@ -192,9 +206,17 @@ def read_solve(given: SolveArguments) -> AskedSolve:
         and chooses_layers(chosen, len(profile.layers), parse_seconds(given.time_limit)),
         num_pipelines=given.data_parallel,
     )
-    weight_passing = read_weight_passing(given.weights, as_given.placement, given.ranks, asked)
-    if weight_passing and given.weights != AUTO:
-        candidates, problem = None, weight_passing[0].passing.problem
+    is_sharded = given.data_parallel > 1 and given.weights != STAY
+    sharded: tuple[ShardedCandidate, ...] = ()
+    weight_passing: tuple[WeightPassingCandidate, ...] = ()
+    if is_sharded:
+        sharded = read_sharded_pipelines(as_given.placement, given.ranks, asked, profile)
+    else:
+        weight_passing = read_weight_passing(given.weights, as_given.placement, given.ranks, asked)
+    if sharded:
+        candidates, problem = None, sharded[0].problem
+    elif weight_passing and given.weights != AUTO:
+        candidates, problem = None, weight_passing[0].problem
     else:
         candidates, problem = _problem(given, chosen, asked, deadline)
     if problem.partition is None:
@@ -211,11 +233,13 @@ def read_solve(given: SolveArguments) -> AskedSolve:
         recompute=read_recompute(chosen.recompute, problem.costs.num_stages),
         deadline=deadline,
         costs_from=asked.profile_of_one,
-        num_pipelines=given.data_parallel,
+        num_pipelines=1 if is_sharded else given.data_parallel,
     )
     if is_steady(given.target):
         _check_keeps_saved(request)
-    return AskedSolve(request, candidates, target, weight_passing, _flush_free(given, problem))
+    return AskedSolve(
+        request, candidates, target, weight_passing, _flush_free(given, problem), sharded
+    )
 
 
 def _flush_free(given: SolveArguments, problem: "Problem") -> "FlushFreeProblem | None":

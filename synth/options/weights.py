@@ -10,12 +10,14 @@ from synth.options.conflicts import refuse_beside
 from synth.options.keywords import word
 from synth.options.partition import EVEN, is_searched, read_sizes
 from synth.options.target import is_steady
+from synth.profile import Profile
 from synth.units import shown
 
 if TYPE_CHECKING:
     from synth.options.problem_arguments import ProblemArguments
     from synth.options.solve_arguments import SolveArguments
     from synth.plan.weight_passing.choice import WeightPassingCandidate
+    from synth.plan.weight_passing.sharded_candidates import ShardedCandidate
     from synth.schedule.model import Placement
     from synth.solver.problem import Problem
 
@@ -31,6 +33,9 @@ def with_weights(given: "SolveArguments") -> "SolveArguments":
     """
     if given.weights == STAY:
         return given
+    _check_word(given.weights)
+    if given.data_parallel > 1:
+        return _with_sharded_pipelines(given)
     others = {
         f"--target {given.target}": (
             is_steady(given.target),
@@ -56,6 +61,29 @@ def with_weights(given: "SolveArguments") -> "SolveArguments":
     )
 
 
+def _with_sharded_pipelines(given: "SolveArguments") -> "SolveArguments":
+    """Fill in the partition, no recomputed stages, and all placements unless one is given.
+
+    Raises:
+        SynthError: an option is given that does not go with them.
+    """
+    recompute, partition = given.recompute or "none", given.partition or EVEN
+    refused = {
+        "--hint": (given.hint is not None, "the search begins from the published schedules"),
+        "--solver milp": (given.solver == "milp", "leave it out"),
+        f"--partition {partition}": (is_searched(partition), "give even or the layers of stages"),
+        f"--recompute {recompute}": (
+            not word(recompute).startswith(("none", "layers:")),
+            "give none, or layers such as layers:0-3, which are recomputed within B",
+        ),
+    }
+    both = f"--weights {given.weights} --data-parallel {given.data_parallel}"
+    refuse_beside(both, refused, "which search the places of all-gathers")
+    return replace(
+        given, placement=given.placement or AUTO, partition=partition, recompute=recompute
+    )
+
+
 def check_goes_with_weights(
     weights: str,
     placement: str | None,
@@ -73,8 +101,7 @@ def check_goes_with_weights(
     Raises:
         SynthError: the word is unknown, or such an option is given.
     """
-    if weights not in CHOICES:
-        raise SynthError(f"--weights {shown(weights)} is not understood; give {', '.join(CHOICES)}")
+    _check_word(weights)
     refused = dict(others)
     another = "leave it out, or give replicated:N with ring or gather"
     of_stages = "give even, or with ring or gather the layers of each stage"
@@ -93,6 +120,40 @@ def check_goes_with_weights(
             "give none, or layers such as layers:0-3, which are recomputed within B",
         )
     refuse_beside(f"--weights {weights}", refused, why)
+
+
+def _check_word(weights: str) -> None:
+    if weights not in CHOICES:
+        raise SynthError(f"--weights {shown(weights)} is not understood; give {', '.join(CHOICES)}")
+
+
+def read_sharded_pipelines(
+    placement: str | None, ranks: int, asked: "ProblemArguments", profile: Profile
+) -> "tuple[ShardedCandidate, ...]":
+    """Return the placements of data-parallel pipelines whose state may be sharded.
+
+    Args:
+        placement: `--placement` as given; without one or with auto the usual ones are tried.
+        ranks: the ranks of one pipeline.
+        asked: makes the problem of one pipeline.
+        profile: the profile of the layers, none of which recomputes yet.
+
+    Raises:
+        SynthError: no placement is possible.
+    """
+    from synth.plan.weight_passing.sharded_candidates import sharded_candidates
+    from synth.plan.weight_passing.sharded_pipelines import problem_of_all
+
+    def problem_on(where: "Placement") -> "Problem":
+        return problem_of_all(asked.on(where), profile, asked.num_pipelines)
+
+    layout = None if placement is None or word(placement) == AUTO else placement
+    found, refusals = sharded_candidates(layout, ranks, problem_on)
+    if not found:
+        raise SynthError(next(iter(refusals.values())))
+    for name, why in refusals.items():
+        talk(f"not {name}: {why}")
+    return found
 
 
 def read_weight_passing(

@@ -56,18 +56,18 @@ def kept_bytes(costs: Costs, placement: Placement, flow: WeightFlow | None, rank
         0
         if flow.weights == Route.HOST
         else sum(
-            -(-_kept_at_home(stages[stage], flow.sharded) // len(homes))
+            -(-sharded_bytes(stages[stage], flow.sharded) // len(homes))
             for stage, homes in enumerate(flow.homes)
             if rank in homes
         )
     )
     everywhere = sum(
-        stages[stage].static_bytes - _kept_at_home(stages[stage], flow.sharded) for stage, _ in held
+        stages[stage].static_bytes - sharded_bytes(stages[stage], flow.sharded) for stage, _ in held
     )
     return at_home + everywhere
 
 
-def _kept_at_home(stage: StageCosts, sharded: Sharded) -> int:
+def sharded_bytes(stage: StageCosts, sharded: Sharded) -> int:
     """The bytes of a stage that only its homes keep, a share each."""
     if sharded == Sharded.WEIGHTS:
         return stage.static_bytes

@@ -47,11 +47,36 @@ def sharded_pipelines(
         ScheduleError: there are too few or too many pipelines; the schedule has copies of stages,
             weight passing, or versions of weights.
     """
+    programs = [tuple(_with_visits(program, sharded)) for program in schedule.programs]
+    return side_by_side(schedule, programs, num_pipelines, sharded)
+
+
+def side_by_side(
+    schedule: Schedule,
+    programs: Sequence[Sequence[Op]],
+    num_pipelines: int,
+    sharded: Sharded | None,
+) -> Schedule:
+    """Run data-parallel copies of a pipeline whose programs list their visits and reductions.
+
+    Args:
+        schedule: the schedule of one pipeline, whose weights stay.
+        programs: by rank its ops, with UNSHARDs, RESHARDs and REDUCE_GRADs in them.
+        num_pipelines: the number of copies, as for `sharded_pipelines`.
+        sharded: the state of which a rank keeps only its share; None: ranks keep all, and
+            gradients are added up by all-reduces.
+
+    Raises:
+        ScheduleError: as `sharded_pipelines` raises it.
+    """
     _check(schedule, num_pipelines)
     one = schedule.placement.ranks[0]
     num_ranks, count = schedule.num_ranks, schedule.num_micro_batches
     pipelines = range(num_pipelines)
-    programs = [tuple(_with_visits(program, sharded)) for program in schedule.programs]
+    flow = None
+    if sharded is not None:
+        homes = tuple(tuple(d * num_ranks + rank for d in pipelines) for rank in one)
+        flow = WeightFlow(homes, sharded)
     return replace(
         schedule,
         placement=Placement(tuple(tuple(d * num_ranks + rank for rank in one) for d in pipelines)),
@@ -61,10 +86,8 @@ def sharded_pipelines(
             for d in pipelines
             for program in programs
         ),
-        name=f"{schedule.name}, {num_pipelines} pipelines, {sharded} sharded",
-        weights=WeightFlow(
-            tuple(tuple(d * num_ranks + rank for d in pipelines) for rank in one), sharded
-        ),
+        name=f"{schedule.name}, {num_pipelines} pipelines, {sharded or 'nothing'} sharded",
+        weights=flow,
     )
 
 
@@ -104,7 +127,7 @@ def _with_visits(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
     Weights that are freed are gathered again one run of ops of a stage ahead, so that transfers
     overlap compute.
     """
-    reduced = list(_with_reductions(program, sharded))
+    reduced = list(with_reductions(program, sharded))
     if sharded == Sharded.WEIGHTS:
         yield from with_visits(reduced, ahead=1)
         return
@@ -113,8 +136,11 @@ def _with_visits(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
     yield from reduced
 
 
-def _with_reductions(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
-    """Put a REDUCE_GRAD after each op that completes a sum of gradients to be reduced."""
+def with_reductions(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
+    """Put a REDUCE_GRAD after each op that completes a sum of gradients to be reduced.
+
+    The table at the top of this module says where that is.
+    """
     adds = [(place, op.stage) for place, op in enumerate(program) if op.kind in ADDING]
     if sharded == Sharded.OPTIMIZER:
         ends = set({stage: place for place, stage in adds}.values())

@@ -63,7 +63,8 @@ WeightsOption = Annotated[
     typer.Option(
         help="Place of the weights. stay: each rank keeps its stages; ring: every rank runs whole "
         "micro-batches, and weights go from rank to rank (WeiPipe); gather: weights are sharded "
-        "and gathered (ZeRO, FSDP); auto: the best of these and of data parallelism."
+        "and gathered (ZeRO, FSDP); auto: the best of these and of data parallelism. With "
+        "--data-parallel, gather and auto also search which state its pipelines shard."
     ),
 ]
 PipelinesOption = Annotated[
@@ -73,7 +74,8 @@ PipelinesOption = Annotated[
         min=1,
         max=MOST_COPIES,
         help="Data-parallel pipelines, each with --ranks and --micro-batches, that share the "
-        "optimizer state of each stage (ZeRO-1). The plan is for all their ranks.",
+        "optimizer state of each stage (ZeRO-1), or with --weights gather what the search chooses. "
+        "The plan is for all their ranks.",
     ),
 ]
 VersionsOption = Annotated[

@@ -25,7 +25,7 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
     """Search all candidates, save every improvement, and answer.
 
     Args:
-        asked: a request that has candidates with weight passing.
+        asked: a request that has candidates whose weights do not stay.
         format: the format of the answer.
         is_dry: answer with the least memory of the candidates instead.
 
@@ -37,7 +37,7 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
         return
     request, pipelines = asked.request, asked.candidates.them if asked.candidates else ()
     announce_sizes(request)
-    names = [one.name for one in asked.weight_passing]
+    names = [one.name for one in asked.weight_choices]
     talk(f"weights to try: {'; '.join([*names, *(['as they stay'] if pipelines else [])])}")
     so_far, deadline = BestSoFar(), request.deadline
 
@@ -54,14 +54,12 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
 
 
 def _preview(asked: AskedSolve, format: Format) -> None:
-    """Answer with the least memory of each candidate with weight passing."""
-    from synth.solver.weight_passing.bounds import least_cap_bytes
-
+    """Answer with the least memory of each candidate."""
     rows, found, caps = [], [], asked.request.limit.caps_bytes
-    for name, passing in asked.weight_passing:
-        need = least_cap_bytes(passing)
+    for one in asked.weight_choices:
+        name, need = one.name, one.needed_bytes
         fits = caps is None or min(caps) >= need
-        rows.append([name, format_bytes(need), "yes" if fits else "no", sizes(passing.problem)])
+        rows.append([name, format_bytes(need), "yes" if fits else "no", sizes(one.problem)])
         found.append({"name": name, "needed_bytes": need, "feasible": fits})
     if format == Format.JSON:
         answer_json({"candidates": found})
@@ -77,7 +75,7 @@ def _cut_short(found: "Result | None", asked: AskedSolve) -> "Chosen | None":
 
     if found is None:
         return None
-    candidates = [Candidate(one.name, one.passing.problem) for one in asked.weight_passing]
+    candidates = [Candidate(one.name, one.problem) for one in asked.weight_choices]
     result = replace(found, lower_bound_us=0, certificate=None, bound_scope=BoundScope.CANDIDATES)
     same = [one.name for one in candidates if one.problem is found.problem]
     name = (same or ["weights that stay"])[0]

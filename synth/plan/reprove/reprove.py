@@ -32,7 +32,11 @@ from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove_versions import prove_versions
 from synth.plan.tuning import REPROVE
-from synth.plan.weight_passing.sharded_pipelines import one_pipeline, sharing_optimizer
+from synth.plan.weight_passing.sharded_pipelines import (
+    is_sharding_chosen,
+    one_pipeline,
+    sharing_optimizer,
+)
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.schedule.files.claim import NOT_SEARCHED
@@ -102,7 +106,7 @@ class _Reproving:
         if self.plan.claim.stopped_by == NOT_SEARCHED:
             work_us = self.objective.iterations * max(self.timeline.work_us)
             return self._verdict(work_us, "schedules with the same ops")
-        if self.schedule.weights is not None:
+        if self.schedule.weights is not None or one_pipeline(self.plan) is not None:
             return self._of_weight_passing()
         versions, steady = self.schedule.versions, self.plan.claim.steady
         if versions is not None and steady is not None:
@@ -130,7 +134,9 @@ class _Reproving:
         """
         one = one_pipeline(self.plan)
         if one is not None:
-            shared = self.profile and sharing_optimizer(self.profile, len(self.plan.placement))
+            shared = None
+            if self.profile is not None and not is_sharding_chosen(self.plan):
+                shared = sharing_optimizer(self.profile, len(self.plan.placement))
             found = _Reproving(one, self.timeline, self.options, shared, self.stop).run()
             return replace(found, holds_for=f"each pipeline, in {found.holds_for}")
         flow = self.schedule.weights

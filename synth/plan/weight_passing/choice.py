@@ -1,17 +1,23 @@
 """The choices of `--weights`, and the candidates that follow from each."""
 
+import threading
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from synth.errors import SynthError
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
+from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
+from synth.solver.result import Result
+from synth.solver.search_state import OnImprovement, SearchState
 from synth.solver.tuning import WEIGHT_PASSING
+from synth.solver.weight_passing.bounds import least_cap_bytes
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.search import WeightPassingSearch
 
 
 class WeightChoice(StrEnum):
@@ -44,11 +50,69 @@ def even_stages(profile: Profile, num_stages: int) -> tuple[int, ...]:
     return balance(profile, Placement.linear(num_stages), None, num_stages)
 
 
+class WeightSearch(Protocol):
+    """A search over the places of weights, which may run in several parts."""
+
+    @property
+    def state(self) -> SearchState:
+        """Incumbent and bound."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if more time would find nothing better."""
+
+    def run(self, seconds: float | None = None) -> Result:
+        """Search for some seconds, by default until the time limit; return the best so far."""
+
+
+class WeightCandidate(Protocol):
+    """A named problem, with the search that decides where its weights are."""
+
+    @property
+    def name(self) -> str:
+        """The name of the candidate."""
+
+    @property
+    def problem(self) -> Problem:
+        """The problem."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """A memory limit below which no schedule fits."""
+
+    def begin(
+        self,
+        options: SolveOptions,
+        on_improvement: OnImprovement | None,
+        stop: threading.Event,
+    ) -> WeightSearch:
+        """Make the search."""
+
+
 class WeightPassingCandidate(NamedTuple):
     """A named problem with weight passing."""
 
     name: str
     passing: WeightPassingProblem
+
+    @property
+    def problem(self) -> Problem:
+        """The problem, on copies of all stages on each rank."""
+        return self.passing.problem
+
+    @property
+    def needed_bytes(self) -> int:
+        """A memory limit below which no schedule fits."""
+        return least_cap_bytes(self.passing)
+
+    def begin(
+        self,
+        options: SolveOptions,
+        on_improvement: OnImprovement | None,
+        stop: threading.Event,
+    ) -> WeightPassingSearch:
+        """Make the search over orders and visits."""
+        return WeightPassingSearch(self.passing, options, on_improvement, stop)
 
 
 def weight_passing_candidates(

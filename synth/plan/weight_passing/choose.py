@@ -13,7 +13,7 @@ from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial, why_ended
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.choice import bound_us
-from synth.plan.weight_passing.choice import WeightPassingCandidate
+from synth.plan.weight_passing.choice import WeightCandidate
 from synth.plan.weight_passing.data_parallel import data_parallel_trial
 from synth.profile import Profile
 from synth.solver.options import SolveOptions
@@ -21,13 +21,12 @@ from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Incumbent, rank_key, relative_gap
 from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import WEIGHT_PASSING
-from synth.solver.weight_passing.search import WeightPassingSearch
 
 Listener = Callable[[Problem], OnImprovement | None]
 
 
 def solve_choosing_weights(
-    weight_passing: Sequence[WeightPassingCandidate],
+    weight_passing: Sequence[WeightCandidate],
     staying: Sequence[Candidate],
     profile: Profile,
     partitioning: Partitioning,
@@ -55,7 +54,7 @@ def solve_choosing_weights(
 class _Choosing:
     def __init__(
         self,
-        weight_passing: Sequence[WeightPassingCandidate],
+        weight_passing: Sequence[WeightCandidate],
         options: SolveOptions,
         listener: Listener,
         stop: threading.Event,
@@ -63,11 +62,10 @@ class _Choosing:
         self.options, self._given_listener, self.stop = options, listener, stop
         self._announced_us: int | None = None
         self.searches = [
-            WeightPassingSearch(one.passing, options, self._listener(one.passing.problem), stop)
-            for one in weight_passing
+            one.begin(options, self._listener(one.problem), stop) for one in weight_passing
         ]
         self.trials = [
-            Trial(Candidate(one.name, one.passing.problem), search.state.bound_us)
+            Trial(Candidate(one.name, one.problem), search.state.bound_us)
             for one, search in zip(weight_passing, self.searches, strict=True)
         ]
         self.left_s = options.time_limit_s

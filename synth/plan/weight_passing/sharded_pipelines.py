@@ -20,6 +20,7 @@ from synth.errors import ExitCode, SynthError
 from synth.layer_profile import LayerProfile
 from synth.op_kinds import VISITS, OpKind
 from synth.partition_costs import partition_costs
+from synth.plan.weight_passing.least_share import with_least_share
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.schedule.files.plan_file import Plan
@@ -162,16 +163,24 @@ def _check_shares(peaks: tuple[int, ...], problem: Problem) -> None:
     )
 
 
+def is_sharding_chosen(plan: Plan) -> bool:
+    """True if a search over data-parallel pipelines chose the state that is sharded."""
+    return {"weights", "data_parallel"} <= plan.arguments.keys()
+
+
 def one_pipeline(plan: Plan) -> Plan | None:
     """Return what a search saw of a plan: the first pipeline, with its share of optimizer state.
 
-    The claim stays that of all pipelines. None: the plan has no data-parallel pipelines that share
+    The claim stays that of all pipelines. A search that chose the sharded state proved its bound
+    for the least share (`least_share`). None: the plan has no data-parallel pipelines that share
     optimizer state.
     """
     schedule, num_pipelines = plan.schedule(), len(plan.placement)
     num_ranks, count = plan.num_ranks // num_pipelines, plan.num_micro_batches // num_pipelines
     first, flow = schedule.placement.ranks[0], schedule.weights
-    if flow is None or num_ranks == 1 or flow.sharded != Sharded.OPTIMIZER:
+    is_chosen = is_sharding_chosen(plan)
+    shares_optimizer = flow is not None and flow.sharded == Sharded.OPTIMIZER and num_ranks > 1
+    if num_pipelines == 1 or not (is_chosen or shares_optimizer):
         return None
     ranks = tuple(tuple(d * num_ranks + r for r in first) for d in range(num_pipelines))
     if plan.placement != ranks:
@@ -180,14 +189,18 @@ def one_pipeline(plan: Plan) -> Plan | None:
         tuple(op for op in program if op.kind not in VISITS)
         for program in schedule.programs[:num_ranks]
     )
-    stages = tuple(_shared_stage(stage, num_pipelines) for stage in plan.costs.stages)
+    if is_chosen:
+        costs = with_least_share(plan.costs, num_pipelines)
+    else:
+        stages = tuple(_shared_stage(stage, num_pipelines) for stage in plan.costs.stages)
+        costs = plan.costs.replace(stages=stages)
     return plan.replace(
         placement=(first,),
         programs=tuple(map(program_text, own)),
         num_micro_batches=count,
         weights=None,
         caps_bytes=None if plan.caps_bytes is None else plan.caps_bytes[:num_ranks],
-        costs=plan.costs.replace(stages=stages),
+        costs=costs,
     )
 
 

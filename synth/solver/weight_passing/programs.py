@@ -7,8 +7,9 @@ from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.solver.weight_passing.compute_order import ComputeOrder
+from synth.solver.weight_passing.placing import Placing
 from synth.solver.weight_passing.problem import WeightPassingProblem
-from synth.solver.weight_passing.visit_placement import OpNeeds, Placing, with_chosen_visits
+from synth.solver.weight_passing.visit_placement import OpNeeds, with_chosen_visits
 
 _COUNTED = (OpKind.UNSHARD, OpKind.REDUCE_GRAD)
 

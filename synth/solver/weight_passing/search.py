@@ -33,13 +33,14 @@ from synth.solver.weight_passing.equal_ranks import on_two_ranks
 from synth.solver.weight_passing.first_orders import first_orders, published
 from synth.solver.weight_passing.gather_proof import is_small, prove_gathers
 from synth.solver.weight_passing.least_memory import least_memory
+from synth.solver.weight_passing.placing import Placing
 from synth.solver.weight_passing.problem import (
     WeightMovement,
     WeightPassingProblem,
     passes_from_rank_to_rank,
 )
 from synth.solver.weight_passing.programs import make_schedule
-from synth.solver.weight_passing.visit_placement import OpNeeds, Placing
+from synth.solver.weight_passing.visit_placement import OpNeeds
 from synth.units import format_bytes_both
 
 _BUFFERINGS = tuple(Buffering(*pair) for pair in WEIGHT_PASSING.bufferings)

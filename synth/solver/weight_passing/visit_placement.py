@@ -9,43 +9,17 @@ afterwards: the sum that ends at its home, and collectives.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from synth.costs import StageCosts
 from synth.op_kinds import ADDING, READING, OpKind
 from synth.schedule.lowering.effects import Effects
-from synth.schedule.model import Buffering
 from synth.schedule.ops import Op, Value
 from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.compute_order import ComputeOrder
 from synth.solver.weight_passing.free_bytes import FreeBytes, Span
+from synth.solver.weight_passing.gradient_sums import rounds_of, take_sums
+from synth.solver.weight_passing.placing import Placing
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
-
-DEFAULT_BUFFERING = Buffering()
-
-
-@dataclass(frozen=True)
-class Placing:
-    """The choices by which visits are placed.
-
-    Attributes:
-        ahead: the number of ops before its first reader at which a visit may begin.
-        most_open: the most stages whose weights are on a rank at once; None: as many as fit.
-        scatter_every: the number of W's of a stage after which its gradient is reduced. Whole
-            gradients (ZeRO-1) are reduced once, whatever it says.
-        gathers_first: True if all-gathers come before reduce-scatters among collectives at one
-            place.
-        buffering: the buffering of the schedule.
-        sharded: the state that homes alone keep.
-        reserve_bytes: room that visits leave.
-    """
-
-    ahead: int = 1
-    most_open: int | None = None
-    scatter_every: int = 1
-    gathers_first: bool = False
-    buffering: Buffering = DEFAULT_BUFFERING
-    sharded: Sharded = Sharded.WEIGHTS
-    reserve_bytes: int = 0
 
 
 class OpNeeds:
@@ -88,28 +62,15 @@ class OpNeeds:
 
     def _take_gradients(self, order: ComputeOrder, placing: Placing, free: FreeBytes) -> None:
         """Count the sums that come and go, or those that are accumulated until they are reduced."""
-        ahead, behind = placing.buffering.receive_ahead, placing.buffering.send_behind
-        is_ring = self.passing.movement == WeightMovement.RING
-        if not is_ring and placing.sharded == Sharded.OPTIMIZER:
+        if self.passing.movement != WeightMovement.RING:
+            take_sums(order, self.passing.stages, placing, free)
             return
-        opened: dict[int, int] = {}
-        added: defaultdict[int, int] = defaultdict(int)
+        ahead, behind = placing.buffering.receive_ahead, placing.buffering.send_behind
         for place, op in enumerate(order):
-            if op.kind not in ADDING:
-                continue
-            num_bytes = self.passing.stages[op.stage].gradient_bytes
-            begin = max(0, place - ahead) if is_ring else opened.setdefault(op.stage, place)
-            added[op.stage] += 1
-            if is_ring or self.is_reduced(added[op.stage], placing):
-                opened.pop(op.stage, None)
-                free.take(Span(begin, place), num_bytes)
+            if op.kind in ADDING:
+                num_bytes = self.passing.stages[op.stage].gradient_bytes
+                free.take(Span(max(0, place - ahead), place), num_bytes)
                 free.take(Span(place + 1, place + behind, is_sent=True), num_bytes)
-
-    def is_reduced(self, count: int, placing: Placing) -> bool:
-        """True if a REDUCE_GRAD follows the `count`-th W of a stage."""
-        if placing.sharded == Sharded.OPTIMIZER:
-            return count == self.passing.rounds
-        return count % placing.scatter_every == 0 or count == self.passing.rounds
 
 
 class _Visit:
@@ -140,21 +101,41 @@ def with_chosen_visits(
     free = None
     if headroom is not None and placing.sharded == Sharded.WEIGHTS:
         free = table.free_bytes(order, placing, headroom)
-    visits = _visits(table.passing, order, free, placing)
-    if table.passing.movement == WeightMovement.RING:
-        _begin_in_turn(table.passing, order, visits, free, placing)
-    else:
-        _begin_early(table.passing, visits, free, placing.ahead)
-    return _listed(table, order, visits, placing)
+    if table.passing.movement == WeightMovement.GATHER:
+        return with_gathers(order, table.passing.stages, placing, free)
+    visits = _visits(order, table.passing.stages, placing, free, placing.buffering.send_behind)
+    _begin_in_turn(table.passing, order, visits, free, placing)
+    return _with_unshards(order, visits)
+
+
+def with_gathers(
+    order: Sequence[Op],
+    stages: Sequence[StageCosts],
+    placing: Placing,
+    free: FreeBytes | None,
+) -> list[Op]:
+    """Put UNSHARDs and REDUCE_GRADs of collectives into an order; numbers count those of a stage.
+
+    Args:
+        order: the ops of a rank.
+        stages: the costs of all stages.
+        placing: the choices.
+        free: the bytes left for weights at each op; None: no limit.
+    """
+    visits = _visits(order, stages, placing, free)
+    _begin_early(stages, visits, free, placing.ahead)
+    return _with_collectives(order, visits, placing)
 
 
 def _visits(
-    passing: WeightPassingProblem, order: ComputeOrder, free: FreeBytes | None, placing: Placing
+    order: Sequence[Op],
+    stages: Sequence[StageCosts],
+    placing: Placing,
+    free: FreeBytes | None,
+    behind: int = 0,
 ) -> list[_Visit]:
     """Cut the ops that read each stage's weights into visits."""
-    sizes = [stage.parameter_bytes for stage in passing.stages]
-    is_ring = passing.movement == WeightMovement.RING
-    behind = placing.buffering.send_behind if is_ring else 0
+    sizes = [stage.parameter_bytes for stage in stages]
     never = len(order)
     next_use, seen = [never] * len(order), dict.fromkeys(range(len(sizes)), never)
     for place in reversed(range(len(order))):
@@ -201,10 +182,10 @@ def _is_too_much(
 
 
 def _begin_early(
-    passing: WeightPassingProblem, visits: list[_Visit], free: FreeBytes | None, ahead: int
+    stages: Sequence[StageCosts], visits: list[_Visit], free: FreeBytes | None, ahead: int
 ) -> None:
     """Begin visits up to `ahead` ops before their first reader, earlier ones first."""
-    sizes = [stage.parameter_bytes for stage in passing.stages]
+    sizes = [stage.parameter_bytes for stage in stages]
     ended: dict[int, int] = {}
     for visit in visits:
         if free is not None:
@@ -263,16 +244,24 @@ def _begin_in_turn(
         begun = visit.begin
 
 
-def _listed(
-    table: OpNeeds, order: ComputeOrder, visits: list[_Visit], placing: Placing
-) -> list[Op]:
-    """The ops with their UNSHARDs before them, and where gradients are reduced REDUCE_GRADs."""
+def _unshards(visits: list[_Visit]) -> defaultdict[int, list[Op]]:
+    """The UNSHARDs of visits, by the place of the op that they come before."""
     begun: defaultdict[int, list[Op]] = defaultdict(list)
     counts: defaultdict[int, int] = defaultdict(int)
     for visit in visits:
         begun[visit.begin].append(Op(OpKind.UNSHARD, visit.stage, counts[visit.stage]))
         counts[visit.stage] += 1
-    is_ring = table.passing.movement == WeightMovement.RING
+    return begun
+
+
+def _with_unshards(order: Sequence[Op], visits: list[_Visit]) -> list[Op]:
+    begun = _unshards(visits)
+    return [each for place, op in enumerate(order) for each in (*begun[place], op)]
+
+
+def _with_collectives(order: Sequence[Op], visits: list[_Visit], placing: Placing) -> list[Op]:
+    """The ops with their UNSHARDs before them, and REDUCE_GRADs where gradients are reduced."""
+    begun, rounds = _unshards(visits), rounds_of(order)
     added: defaultdict[int, int] = defaultdict(int)
     reduced: defaultdict[int, int] = defaultdict(int)
     found: list[Op] = []
@@ -281,9 +270,9 @@ def _listed(
         found += begun[place] + reducing if placing.gathers_first else reducing + begun[place]
         found.append(op)
         reducing = []
-        if op.kind in ADDING and not is_ring:
+        if op.kind in ADDING:
             added[op.stage] += 1
-            if table.is_reduced(added[op.stage], placing):
+            if placing.is_reduced(added[op.stage], rounds[op.stage]):
                 reducing = [Op(OpKind.REDUCE_GRAD, op.stage, reduced[op.stage])]
                 reduced[op.stage] += 1
     return found + reducing

@@ -1,6 +1,7 @@
 """Data-parallel pipelines with sharded state: gradients, training, memory, checkpoints."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,11 +9,14 @@ import pytest
 import torch
 
 from synth.families import generate
+from synth.op_kinds import VISITS
+from synth.plan.weight_passing.sharded_search import solve_sharded_pipelines
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.model import Schedule
+from synth.schedule.model import Placement, Schedule
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.weight_flow import Sharded
+from synth.solver.options import SolveOptions
 from synth.train_options import TrainOptions
 from tests.runtime.execution.test_weight_passing import _is_right
 from tests.runtime.rank_threads import RankThreads, group_here
@@ -26,6 +30,7 @@ from tests.runtime.training.test_train_weight_passing import (
     tensors_of,
     train,
 )
+from tests.synth.plan.test_sharded_search import problem_of
 
 __all__ = ["options", "profile"]
 
@@ -67,6 +72,21 @@ def test_gradients_and_their_norm_are_those_of_one_process(name: str) -> None:
     for answers in RankThreads().run(replayed, 4, schedules):
         assert [wrong for wrong, _ in answers] == [[], [], []]
         assert [norm for _, norm in answers] == pytest.approx([squares**0.5] * 3, rel=1e-6)
+
+
+def test_gradients_of_a_searched_schedule_are_those_of_one_process() -> None:
+    options = SolveOptions(time_limit_s=0.1, deterministic=True, workers=1)
+    # Only sharded parameters fit. The published places of them are others.
+    schedule = solve_sharded_pipelines(problem_of(700, 2), options).schedule
+    assert schedule is not None and schedule.weights is not None
+    assert schedule.weights.sharded == Sharded.WEIGHTS
+    first = [[op for op in program if op.kind not in VISITS] for program in schedule.programs[:2]]
+    one = replace(schedule, programs=tuple(map(tuple, first)), weights=None)
+    one = replace(one, placement=Placement(schedule.placement.ranks[:1]), num_micro_batches=2)
+    assert schedule.programs != sharded_pipelines(one, 2, Sharded.WEIGHTS).programs
+    squares = sum(float(g.double().square().sum()) for s in plain_autograd(4, 4) for g in s)
+    for answers in RankThreads().run(replayed, 4, [schedule]):
+        assert answers == [([], pytest.approx(squares**0.5, rel=1e-6))]
 
 
 @pytest.mark.parametrize(("name", "num_ranks"), [("pipeoffload:2,full", 2), ("bpipe", 4)])

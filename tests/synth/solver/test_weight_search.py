@@ -28,6 +28,7 @@ from synth.solver.weight_passing.bounds import prove_weight_passing
 from synth.solver.weight_passing.compute_order import changed
 from synth.solver.weight_passing.equal_ranks import on_two_ranks
 from synth.solver.weight_passing.first_orders import first_orders, published
+from synth.solver.weight_passing.placing import Placing
 from synth.solver.weight_passing.problem import (
     WeightMovement,
     WeightPassingProblem,
@@ -35,7 +36,7 @@ from synth.solver.weight_passing.problem import (
 )
 from synth.solver.weight_passing.programs import make_schedule
 from synth.solver.weight_passing.search import solve_weight_passing
-from synth.solver.weight_passing.visit_placement import OpNeeds, Placing
+from synth.solver.weight_passing.visit_placement import OpNeeds
 from tests.synth.every_weight_schedule import (
     BUFFERINGS,
     gather_programs,

@@ -1,0 +1,282 @@
+"""The search over data-parallel pipelines with sharded state: what is sharded, and the places.
+
+In each order of one pipeline (`pipeline_orders`) collectives are placed, first as memory allows
+(`first_gathers`) and then by local search (`gather_moves`). All pipelines run one order: then no
+collective waits for another pipeline. Every candidate is lowered and simulated with the collectives
+of all pipelines.
+"""
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from synth.plan.tuning import SHARDED_PIPELINES
+from synth.plan.weight_passing.first_gathers import OrderOfOne, placings
+from synth.plan.weight_passing.gather_moves import Program, moved, unnumbered
+from synth.plan.weight_passing.least_share import LEVELS
+from synth.plan.weight_passing.pipeline_orders import PipelineOrders
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.rank_memory import exceeds_caps
+from synth.schedule.verify_weights import check_parameters_known
+from synth.schedule.weight_flow import Sharded
+from synth.solver.budget import Allowance
+from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
+from synth.solver.infeasibility import needed_bytes
+from synth.solver.options import Part, SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Baseline, Result, StoppedBy
+from synth.solver.search_state import OnImprovement, SearchState
+from synth.units import format_bytes_both
+
+Programs = tuple[Program, ...]
+
+
+def solve_sharded_pipelines(
+    problem: Problem,
+    options: SolveOptions | None = None,
+    on_improvement: OnImprovement | None = None,
+    stop: threading.Event | None = None,
+    *,
+    order: Schedule | None = None,
+) -> Result:
+    """Find the best schedule of data-parallel pipelines within the caps, and a lower bound.
+
+    The search chooses the state that is sharded and the places of collectives. The bound is that of
+    one pipeline with the least share of state (`least_share`).
+
+    Args:
+        problem: all pipelines; copy d of the stages is on ranks d·R to d·R + R − 1.
+        options: limits and seed.
+        on_improvement: called in this thread for every better verified schedule or bound.
+        stop: set it, from any thread, to get the best so far.
+        order: the schedule of one pipeline, if only what is sharded and places are searched; None:
+            the search chooses the order, too. The bound holds for all orders.
+
+    Raises:
+        ScheduleError: the costs do not give the bytes of parameters.
+    """
+    return ShardedPipelinesSearch(
+        problem, options or SolveOptions(), on_improvement, stop, order
+    ).run()
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """The programs of one pipeline with collectives in them, and the time of all pipelines."""
+
+    order: OrderOfOne
+    sharded: Sharded
+    programs: Programs
+    value_us: int
+
+
+class ShardedPipelinesSearch:
+    """One search, which may run in several parts.
+
+    Attributes:
+        state: incumbent and bound, for the problem of all pipelines.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        on_improvement: OnImprovement | None = None,
+        stop: threading.Event | None = None,
+        order: Schedule | None = None,
+    ) -> None:
+        check_parameters_known(problem.costs)
+        self.problem = problem
+        # No time is kept for robustness, which this search has not.
+        whole = replace(options, without=options.without | {Part.ROBUSTNESS})
+        self.state = SearchState(problem, whole, on_improvement, stop)
+        self._orders = PipelineOrders(problem, order)
+        self.state.raise_bound(self._orders.work_bound)
+        self._rng = random.Random(options.seed)
+        self._pool: list[_Placed] = []
+        self._begun: set[tuple[Programs, Buffering]] = set()
+        self._num_evaluations = 0
+
+    @property
+    def is_over(self) -> bool:
+        """True if more time would find nothing better."""
+        return self._orders.is_infeasible or self.state.poll()
+
+    def run(self, seconds: float | None = None) -> Result:
+        """Search for some seconds, by default until the time limit, and return the best so far."""
+        budget = self.state.budget
+        allowance = budget.allow(budget.left_s() if seconds is None else seconds)
+        for _ in self._published():
+            self._count(allowance)
+            if self._is_late(allowance):
+                break
+        self._orders.search(self.state, allowance)
+        if self._orders.is_infeasible:
+            why = None if self._orders.may_fit else self._why_none()
+            return self.state.result(StoppedBy.INFEASIBLE, why)
+        evaluations = self._evaluations()
+        while not self._is_late(allowance) and next(evaluations, None) is not None:
+            self._count(allowance)
+        reason = self.state.reason()
+        is_open = reason == StoppedBy.EXHAUSTED
+        return self.state.result(StoppedBy.TIME_LIMIT if is_open else reason)
+
+    def _count(self, allowance: Allowance) -> None:
+        self._num_evaluations += 1
+        allowance.spend(SHARDED_PIPELINES.evaluation_s_per_op * self.problem.num_ops)
+
+    def _is_late(self, allowance: Allowance) -> bool:
+        """True if the search should end; first places are evaluated even without time."""
+        state = self.state
+        if state.best is None and self._num_evaluations < SHARDED_PIPELINES.least_evaluations:
+            return state.budget.stop.is_set()
+        return state.poll() or allowance.left_s() <= 0
+
+    def _why_none(self) -> str:
+        problem = self.problem
+        need = max(needed_bytes(self._orders.problem))
+        return (
+            f"no schedule of {problem.num_replicas} data-parallel pipelines fits, whichever state "
+            f"they share: a rank's share of all state, the running stage and one micro-batch alone "
+            f"need {format_bytes_both(need)} (--mem-limit {need}B); allow that much or more, or "
+            f"take more ranks, more pipelines or a smaller micro-batch"
+        )
+
+    def _published(self) -> Iterator[bool]:
+        """Offer published schedules with each kind of sharding; the best of each is a baseline."""
+        if self.state.baselines:
+            return
+        for name, schedule in self._orders.published():
+            order = OrderOfOne(schedule, self.problem)
+            found = [self._alone(order.published_places(level), name) for level in LEVELS]
+            known = [one for one in found if one is not None]
+            for one in known:
+                self._offer(one)
+                yield True
+            if known:
+                self._add_baseline(name, known)
+
+    def _add_baseline(self, name: str, known: list[EvaluatedSchedule]) -> None:
+        """Add the fastest one that fits, or else the one with the smallest peak."""
+        fitting = [one for one in known if self._fits(one)]
+        if fitting:
+            best = min(fitting, key=lambda one: one.value_us)
+        else:
+            best = min(known, key=lambda one: max(one.peak_bytes))
+        line, flow = best.timeline, best.schedule.weights
+        sharded = "nothing" if flow is None else str(flow.sharded)
+        times_us = line.makespan_us, line.period_us, max(line.work_us)
+        self.state.baselines.append(
+            Baseline(
+                f"{name}, {sharded} sharded",
+                *times_us,
+                best.peak_bytes,
+                self._fits(best),
+                True,
+                line.mean_work_us,
+            )
+        )
+
+    def _evaluations(self) -> Iterator[bool]:
+        """Yield True after each evaluation: first places in all orders, then local search."""
+        for name, schedule in self._orders.all():
+            key = schedule.programs, schedule.buffering
+            if key in self._begun:
+                continue
+            self._begun.add(key)
+            order = OrderOfOne(schedule, self.problem)
+            for level in LEVELS:
+                yield self._take(order, level, order.published_places(level), name)
+            for level in Sharded:
+                for placing in placings(order, level):
+                    reserves = [0] * schedule.num_ranks
+                    for _ in range(SHARDED_PIPELINES.corrections):
+                        placed = order.with_places(placing, reserves)
+                        over = self._take_or_excess(order, level, placed, name)
+                        yield True
+                        if over is None:
+                            break
+                        pairs = zip(over, reserves, strict=True)
+                        reserves = [max(0, more) + had for more, had in pairs]
+        while self._pool:
+            yield from self._climb(self._begin())
+
+    def _begin(self) -> _Placed:
+        """Choose places to begin from, the best most often."""
+        return self._pool[int(len(self._pool) * self._rng.random() ** 2)]
+
+    def _climb(self, current: _Placed) -> Iterator[bool]:
+        """Move collectives one at a time, and keep what is no slower."""
+        for _ in range(SHARDED_PIPELINES.moves_per_run):
+            programs = self._neighbour(current)
+            if programs is None:
+                yield False
+                return
+            schedule = current.order.with_programs(programs, current.sharded)
+            found = self._alone(schedule, "places of collectives")
+            yield True
+            if found is None or not self._fits(found) or found.value_us > current.value_us:
+                continue
+            self._offer(found)
+            current = replace(current, programs=programs, value_us=found.value_us)
+            self._remember(current)
+
+    def _neighbour(self, current: _Placed) -> Programs | None:
+        for _ in range(SHARDED_PIPELINES.draws_per_move):
+            rank = self._rng.randrange(len(current.programs))
+            program = moved(current.programs[rank], current.sharded, self._rng)
+            if program is not None:
+                before, after = current.programs[:rank], current.programs[rank + 1 :]
+                return (*before, program, *after)
+        return None
+
+    def _take(
+        self, order: OrderOfOne, level: Sharded | None, schedule: Schedule, name: str
+    ) -> bool:
+        self._take_or_excess(order, level, schedule, name)
+        return True
+
+    def _take_or_excess(
+        self, order: OrderOfOne, level: Sharded | None, schedule: Schedule, name: str
+    ) -> list[int] | None:
+        """Evaluate places; offer and remember them if they fit.
+
+        Returns:
+            By rank of a pipeline the bytes above its limit; None if the places fit or cannot run.
+        """
+        found = self._alone(schedule, name)
+        if found is None:
+            return None
+        num_ranks = order.schedule.num_ranks
+        if not self._fits(found):
+            caps = self.problem.caps_bytes or found.peak_bytes
+            over = [peak - cap for peak, cap in zip(found.peak_bytes, caps, strict=True)]
+            return [max(over[rank::num_ranks]) for rank in range(num_ranks)]
+        self._offer(found)
+        if level is not None:
+            programs = tuple(unnumbered(each) for each in schedule.programs[:num_ranks])
+            self._remember(_Placed(order, level, programs, found.value_us))
+        return None
+
+    def _remember(self, placed: _Placed) -> None:
+        """Keep the best places, one for each order and kind of sharding."""
+        same = [
+            one for one in self._pool if one.order is placed.order and one.sharded == placed.sharded
+        ]
+        if same and same[0].value_us < placed.value_us:
+            return
+        self._pool = [one for one in self._pool if one not in same]
+        self._pool.append(placed)
+        self._pool.sort(key=lambda one: one.value_us)
+        del self._pool[SHARDED_PIPELINES.pool_size :]
+
+    def _alone(self, schedule: Schedule, name: str) -> EvaluatedSchedule | None:
+        return evaluate(replace(self.problem, caps_bytes=None), schedule, name)
+
+    def _fits(self, found: EvaluatedSchedule) -> bool:
+        return not exceeds_caps(found.peak_bytes, self.problem.caps_bytes)
+
+    def _offer(self, found: EvaluatedSchedule) -> None:
+        if self._fits(found):
+            self.state.offer(found)
