@@ -88,7 +88,7 @@ def origin(document: Mapping[str, Any]) -> str:
     seeds = document["num_seeds"]
     workers, library = _effort(document)
     return (
-        f"`{document['suite']}`: {document['about']} Measured at commit {document['commit']}"
+        f"`{document['suite']}`: {document['about']}\nMeasured at commit {document['commit']}"
         f"{workers} on {document['cores']} cores "
         f"({document['processor']}), Python {document['python']}, {library}"
         + (f", {seeds} seeds: medians" if seeds > 1 else "")

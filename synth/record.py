@@ -49,7 +49,8 @@ class FileRecord(Record):
 
     Files are written in `VERSION`; those from `OLDEST` on are read. The keys of `OF_FILE` describe
     the file and are not fields. `SINCE` has the version that added a key, by its path
-    (`claim.certificate`); keys without an entry are in the first one. Absent values are left out of
+    (`claim.certificate`); a file of an earlier version must not have it. Keys without an entry, and
+    those inside lists, are not checked. Absent values are left out of
     the file, or null in it if `WRITES_NULL`.
     """
 

@@ -181,7 +181,7 @@ def check_replayable(lowered: Lowered, options: EmulationOptions) -> None:
         check_activations_stay(lowered)
     if ranks_share_host(lowered):
         raise SynthError(
-            "ranks leave values for each other in the host's memory in this schedule, and a "
+            "ranks leave values for each other in the host's memory in this schedule, and an "
             "emulated link to the host knows only what its own rank has left; run it, or emulate "
             "one whose stages stay with their homes, such as mobius"
         )

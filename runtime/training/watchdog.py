@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import torch.distributed as dist
 
-from ..processes import PROC, machine_key, stat_fields
+from ..processes import PROC, namespace_key, stat_fields
 
 # Seconds for which a rank may be stopped: a debugger's or the system's short stop ends no run.
 PATIENCE_S = 5.0
@@ -147,6 +147,6 @@ def _parent(pid: int) -> int | None:
 def local_pids() -> dict[int, int]:
     """The process of each rank that can be seen from here; every rank calls this."""
     gathered: list[tuple[str, int] | None] = [None] * dist.get_world_size()
-    here = machine_key()
+    here = namespace_key()
     dist.all_gather_object(gathered, (here, os.getpid()))
     return {rank: it[1] for rank, it in enumerate(gathered) if it is not None and it[0] == here}

@@ -16,6 +16,7 @@ from tests.docs.pages import PAGES, ROOT, Block, blocks, spans
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LONGEST_S = 600
+LONGEST_LINE = 200
 SEARCH_S = 5
 
 
@@ -41,6 +42,14 @@ def test_every_option_that_a_page_names_exists(page: Path) -> None:
     commands = [command for block in blocks(page) for command in block.commands]
     for words in of_synth([*commands, *spans(page)]):
         assert not unknown_options(words), words
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_sentences_of_a_page_are_short(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)", "]", text)  # targets of links are not read
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "<!--"))]
+    assert not [line for line in lines if len(line) > LONGEST_LINE]
 
 
 def test_the_readme_shows_the_commands_of_make_demo() -> None:

@@ -2,9 +2,12 @@
 
 import re
 
-# How gloo (gloo/transport/tcp), the kernel and this package say that the other end is gone.
+# How gloo (gloo/transport/tcp), NCCL, torch's TCPStore, the kernel and this package say that the
+# other end is gone.
 _CLOSED = re.compile(
-    r"closed by peer|reset by peer|broken pipe|pair closure|is gone", re.IGNORECASE
+    r"closed by (remote )?peer|reset by peer|broken pipe|pair closure|got 0 bytes|"
+    r"connection was likely closed|is gone",
+    re.IGNORECASE,
 )
 
 

@@ -1,6 +1,6 @@
 """Names of the blocks of memory that ranks share, and removal of those that a killed run left.
 
-    synth-host-MACHINE-PID-START-TOKEN-block
+    synth-host-NAMESPACE-PID-START-TOKEN-block
 
 A pipeline's blocks begin with the process of its first rank. If all ranks are killed before they
 have removed the names, the system keeps the memory. The next pipeline on the machine, or the
@@ -30,7 +30,7 @@ def shared_folder() -> Path:
 def new_prefix(folder: Path) -> str:
     """The beginning of the paths of a new pipeline's blocks, whose first rank is this process."""
     own = ProcessIdentity.own()
-    owner = f"{_tag(own.machine)}-{own.pid}-{own.started}"
+    owner = f"{_tag(own.namespace)}-{own.pid}-{own.started}"
     return f"{folder}/{_STEM}-{owner}-{secrets.token_hex(8)}-"
 
 
@@ -42,18 +42,29 @@ def remove_blocks(prefix: str) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the blocks of pipelines of this machine whose first rank's process has ended.
+    """Remove this user's blocks of pipelines on this machine whose first rank's process has ended.
 
     Other users' blocks, and those of processes that cannot be seen from here, stay.
     """
-    machine = ProcessIdentity.own().machine
-    begin = f"{_STEM}-{_tag(machine)}-"
+    namespace = ProcessIdentity.own().namespace
+    begin = f"{_STEM}-{_tag(namespace)}-"
     for path in folder.glob(f"{begin}*"):
-        pid, started, *_ = path.name.removeprefix(begin).split("-", 2)
-        if pid.isdecimal() and ProcessIdentity(machine, int(pid), started).has_ended:
-            with suppress(OSError):
+        with suppress(OSError):
+            if _is_leftover(path, namespace, path.name.removeprefix(begin)):
                 path.unlink()
 
 
-def _tag(machine: str) -> str:
-    return hashlib.sha256(machine.encode()).hexdigest()[:12]
+def _is_leftover(path: Path, namespace: str, owner: str) -> bool:
+    """True if a block is of this user and of a process that has ended."""
+    pid, _, rest = owner.partition("-")
+    started = rest.partition("-")[0]
+    return (
+        path.stat().st_uid == os.geteuid()
+        and pid.isdecimal()
+        and started.isdecimal()
+        and ProcessIdentity(namespace, int(pid), started).has_ended
+    )
+
+
+def _tag(namespace: str) -> str:
+    return hashlib.sha256(namespace.encode()).hexdigest()[:12]

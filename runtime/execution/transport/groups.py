@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from synth.errors import SynthError
 
-from ...processes import ProcessIdentity, visible
+from ...processes import ProcessIdentity, seen_from_here
 from .gloo import private_groups
 from .gloo.private_groups import PrivateGroups
 from .nccl.communicators import NcclGroups, load_kernels_eagerly
@@ -168,7 +168,7 @@ def _introduced(
     told: list[tuple[str, ProcessIdentity]] = [("", ProcessIdentity.own())] * size
     dist.all_gather_object(told, (f"pipeline-{uuid.uuid4().hex}", told[0][1]), given)
     others = {r: process for r, (_, process) in enumerate(told) if r != rank}
-    return told[0][0], visible(others)
+    return told[0][0], seen_from_here(others)
 
 
 def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:

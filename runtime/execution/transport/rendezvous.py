@@ -1,4 +1,4 @@
-"""The rendezvous of the ranks of a pipeline, before they are connected.
+"""The rendezvous of the ranks of a pipeline, and their announcements of failures to each other.
 
 Gloo's groups, and torch.distributed's store below them, wait until all ranks have come or the time
 limit has passed. Ranks that meet here first also notice if one of them has failed, or if its
@@ -18,6 +18,8 @@ from ..core.failure import tells_of_a_closed_connection
 
 _FAILED = "failed"
 _SHORTEST_S, _LONGEST_S = 0.001, 0.05
+# The time between two looks at the processes of ranks that have not come.
+_LOOK_S = 0.25
 
 
 class Rendezvous:
@@ -56,9 +58,12 @@ class Rendezvous:
         """
         keys = {rank: f"{where}-{rank}" for rank in ranks}
         self._store.set(keys[self._rank], message)
-        until, pause_s = time.monotonic() + self._timeout_s, _SHORTEST_S
+        began_s, pause_s = time.monotonic(), _SHORTEST_S
+        until, next_look = began_s + self._timeout_s, began_s + _LOOK_S
         while not self._store.check(list(keys.values())):
-            cause = self.failure() or self.ended()
+            cause = self.failure()
+            if cause is None and time.monotonic() > next_look:
+                cause, next_look = self.ended(keys), time.monotonic() + _LOOK_S
             # A rank that failed after this place had come here, so all may have come by now.
             if cause is not None and self._missing(keys):
                 raise RunFailure(f"{self._noun} {self._rank} cannot continue: {cause}")
@@ -82,7 +87,7 @@ class Rendezvous:
         self._told = self.tell(report)
 
     def tell(self, report: str) -> str:
-        """Announce a failure to all ranks, and return the words; the first announced ones stand."""
+        """Announce a failure to all ranks unless there is one; return the words as encoded."""
         report = report.encode(errors="replace").decode()  # a path may be no UTF-8
         with suppress(RuntimeError):  # the process that holds the store is gone
             self._store.compare_set(_FAILED, "", report)
