@@ -167,8 +167,10 @@ def _introduced(
     """
     told: list[tuple[str, ProcessIdentity]] = [("", ProcessIdentity.own())] * size
     dist.all_gather_object(told, (f"pipeline-{uuid.uuid4().hex}", told[0][1]), given)
-    others = {r: process for r, (_, process) in enumerate(told) if r != rank}
-    return told[0][0], seen_from_here(others)
+    seen = seen_from_here({r: process for r, (_, process) in enumerate(told) if r != rank})
+    # No rank goes on, and may end, before all have looked for it.
+    dist.all_gather_object([None] * size, None, given)
+    return told[0][0], seen
 
 
 def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:
