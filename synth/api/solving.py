@@ -83,7 +83,8 @@ def solve(
             With `data_parallel`, `"gather"` and `"auto"` search which state the pipelines shard,
             and where stages are gathered and freed.
         data_parallel: the number of data-parallel pipelines, each with `ranks` and `micro_batches`,
-            that share the optimizer state of each stage (ZeRO-1). The plan is for all their ranks.
+            that share the optimizer state of each stage (ZeRO-1), or with `weights` the state that
+            the search chooses. The plan is for all their ranks.
         versions: never flush the pipeline, and minimize the time of a micro-batch while it is full:
             `"2bw"`, `"2bw:every=8"`, `"stash"`, `"vertical"`, `"none"` or `"none:every=8"`
             (docs/flush-free.md); `plan.claim.steady` has that time and its bounds. None: flush.

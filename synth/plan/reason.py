@@ -9,8 +9,9 @@ from synth.plan.weight_passing.sharded_pipelines import one_pipeline
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.model import Schedule
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
-from synth.schedule.sharded_pipelines import sharded_pipelines
+from synth.schedule.sharded_pipelines import sharded_pipelines, side_by_side
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 from synth.units import format_bytes, format_us
@@ -136,10 +137,18 @@ def _simulated(plan: Plan, one: Plan, name: str) -> tuple[Lowered, Timeline] | N
     try:
         schedule = generate(name, one.num_ranks, one.num_micro_batches, costs=one.costs)
         if one is not plan:
-            schedule = sharded_pipelines(schedule, len(plan.placement))
+            schedule = _side_by_side(schedule, plan)
         return verify(schedule, plan.costs)
     except (SynthError, ScheduleError):
         return None
+
+
+def _side_by_side(schedule: Schedule, plan: Plan) -> Schedule:
+    """Run a schedule in all pipelines of a plan, with the same state sharded."""
+    count = len(plan.placement)
+    if plan.weights is None:
+        return side_by_side(schedule, schedule.programs, count, None)
+    return sharded_pipelines(schedule, count, plan.weights.sharded)
 
 
 def _title(name: str) -> str:

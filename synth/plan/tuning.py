@@ -341,6 +341,7 @@ class ShardedPipelinesTuning:
     shifted_share: float = 0.6
     dropped_share: float = 0.2
     # Effort of an evaluation in a deterministic search, in seconds per op of all ranks.
+    evaluation_s: float = 1.5e-3
     evaluation_s_per_op: float = 1e-5
     # Evaluations without a schedule after which a search without time ends.
     least_evaluations: int = 60

@@ -5,6 +5,7 @@ data parallelism is judged beside them, and then pipelines are searched. The tim
 to the candidates that can still win by their bounds and are near the best.
 """
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -68,6 +69,7 @@ class _Choosing:
             Trial(Candidate(one.name, one.problem), search.state.bound_us)
             for one, search in zip(weight_passing, self.searches, strict=True)
         ]
+        self._candidates = weight_passing
         self.left_s = options.time_limit_s
 
     def _listener(self, problem: Problem) -> OnImprovement | None:
@@ -164,7 +166,11 @@ class _Choosing:
         possible = [trial for trial in trials if not trial.is_impossible]
         best = trials[0].found
         if best is None or not possible:
-            found = next(trial.found for trial in trials if trial.found is not None)
+            tried = [trial for trial in trials if trial.found is not None]
+            if not possible:  # the message of the candidate that needs least
+                needed = {one.name: one.needed_bytes for one in self._candidates}
+                tried.sort(key=lambda trial: needed.get(trial.candidate.name, math.inf))
+            found = next(trial.found for trial in tried if trial.found is not None)
             if len(possible) > 1:
                 us = min(trial.lower_bound_us for trial in possible)
                 found = replace(found, lower_bound_us=us, certificate=None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
 
 from synth.costs import Costs
@@ -11,7 +12,7 @@ from synth.schedule.model import Schedule
 from synth.schedule.rank_memory import kept_bytes, slot_levels, static_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines, side_by_side
 from synth.schedule.verify import lower_checked
-from synth.schedule.weight_flow import Sharded
+from synth.schedule.weight_flow import Sharded, WeightFlow
 from synth.solver.problem import Problem
 from synth.solver.weight_passing.free_bytes import FreeBytes
 from synth.solver.weight_passing.gradient_sums import rounds_of, take_sums
@@ -30,6 +31,10 @@ class OrderOfOne:
     def __init__(self, schedule: Schedule, problem: Problem) -> None:
         self.schedule, self.problem = schedule, problem
         self._levels = _levels_without_state(schedule, problem.costs)
+
+    @cached_property
+    def _weight_flow(self) -> WeightFlow | None:
+        return self.published_places(Sharded.WEIGHTS).weights
 
     def published_places(self, sharded: Sharded | None) -> Schedule:
         """Return the pipelines with the places of `sharded_pipelines`."""
@@ -61,8 +66,7 @@ class OrderOfOne:
         problem = self.problem
         if problem.caps_bytes is None or placing.sharded != Sharded.WEIGHTS:
             return None
-        flow = self.published_places(placing.sharded).weights
-        kept = kept_bytes(problem.costs, problem.placement, flow, rank)
+        kept = kept_bytes(problem.costs, problem.placement, self._weight_flow, rank)
         left = problem.caps_bytes[rank] - kept - reserve_bytes
         running, waiting = self._levels[rank]
         free = FreeBytes([left - level for level in running], [left - level for level in waiting])

@@ -63,8 +63,17 @@ class PipelineOrders:
         is_proven = found is not None and found.stopped_by == StoppedBy.INFEASIBLE
         return is_proven or not self.may_fit
 
+    @property
+    def are_over(self) -> bool:
+        """True if more time would find no other order."""
+        return all(search.is_over for search in self._searches)
+
     def search(self, state: SearchState, allowance: Allowance) -> None:
-        """Search orders for a share of the time, and raise the bound of all pipelines."""
+        """Search orders for a share of the time, and raise the bound of all pipelines.
+
+        Raises:
+            RuntimeError: the bound is above a schedule, or excludes it: a bug.
+        """
         left = [search for search in self._searches if self.may_fit and not search.is_over]
         seconds = SHARDED_PIPELINES.orders_share * max(allowance.left_s(), 0.0)
         for search in left:
@@ -74,9 +83,8 @@ class PipelineOrders:
             found = search.run(options, state.budget.stop)
             if state.budget.is_deterministic:
                 allowance.spend(options.time_limit_s)
-            is_possible = found.stopped_by != StoppedBy.INFEASIBLE
-            if search.problem is self.problem and is_possible and found.certificate is not None:
-                state.raise_bound(Proven(found.lower_bound_us, found.certificate))
+            if search.problem is self.problem:
+                _raise_bound(state, found)
 
     def published(self) -> Iterator[tuple[str, Schedule]]:
         """Return the published orders of the placement with their names, or the given order."""
@@ -96,6 +104,19 @@ class PipelineOrders:
             yield "serial", serial_schedule(self.problem)
 
 
+def _raise_bound(state: SearchState, found: Result) -> None:
+    """Take the bound of one pipeline with the least share as that of all pipelines."""
+    is_infeasible = found.stopped_by == StoppedBy.INFEASIBLE
+    best = state.best
+    if best is not None and (is_infeasible or found.lower_bound_us > best.value_us):
+        raise RuntimeError(
+            f"the bound of one pipeline, {found.lower_bound_us} µs, excludes a schedule of "
+            f"{best.value_us} µs of all pipelines: a bug in the least share of state"
+        )
+    if found.certificate is not None and not is_infeasible:
+        state.raise_bound(Proven(found.lower_bound_us, found.certificate))
+
+
 class _OrderSearch:
     """The solver's search for orders of one pipeline, on costs with a share of the state."""
 
@@ -108,9 +129,15 @@ class _OrderSearch:
         """Search on, from the best order so far."""
         if self.result is not None:
             options = options.going_on_from(self.result)
-        self.result = solve(self.problem, options, self.found.append, stop)
-        del self.found[: -SHARDED_PIPELINES.orders_kept]
+        self.result = solve(self.problem, options, self._note, stop)
         return self.result
+
+    def _note(self, found: Incumbent) -> None:
+        """Keep the last orders, each once: it is announced again with a better bound."""
+        if self.found and self.found[-1].schedule.programs == found.schedule.programs:
+            self.found.pop()
+        self.found.append(found)
+        del self.found[: -SHARDED_PIPELINES.orders_kept]
 
     @property
     def is_over(self) -> bool:

@@ -27,6 +27,7 @@ from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result, StoppedBy
 from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.weight_passing.placing import Placing
 from synth.units import format_bytes_both
 
 Programs = tuple[Program, ...]
@@ -96,15 +97,20 @@ class ShardedPipelinesSearch:
         self._rng = random.Random(options.seed)
         self._pool: list[_Placed] = []
         self._begun: set[tuple[Programs, Buffering]] = set()
+        # What came of places that were evaluated: by rank the bytes above the limit, or None.
+        self._tried: dict[tuple[Sharded | None, Programs, Buffering], list[int] | None] = {}
         self._num_evaluations = 0
+        self._is_exhausted = False
 
     @property
     def is_over(self) -> bool:
         """True if more time would find nothing better."""
-        return self._orders.is_infeasible or self.state.poll()
+        return self._orders.is_infeasible or self._is_exhausted or self.state.poll()
 
     def run(self, seconds: float | None = None) -> Result:
         """Search for some seconds, by default until the time limit, and return the best so far."""
+        if not self._orders.may_fit:
+            return self.state.result(StoppedBy.INFEASIBLE, self._why_none())
         budget = self.state.budget
         allowance = budget.allow(budget.left_s() if seconds is None else seconds)
         for _ in self._published():
@@ -113,18 +119,21 @@ class ShardedPipelinesSearch:
                 break
         self._orders.search(self.state, allowance)
         if self._orders.is_infeasible:
-            why = None if self._orders.may_fit else self._why_none()
-            return self.state.result(StoppedBy.INFEASIBLE, why)
+            return self.state.result(StoppedBy.INFEASIBLE)
         evaluations = self._evaluations()
-        while not self._is_late(allowance) and next(evaluations, None) is not None:
+        while not self._is_late(allowance):
+            if next(evaluations, None) is None:  # there is no order left, and none fitted
+                self._is_exhausted = self._orders.are_over
+                break
             self._count(allowance)
         reason = self.state.reason()
-        is_open = reason == StoppedBy.EXHAUSTED
+        is_open = reason == StoppedBy.EXHAUSTED and not self._is_exhausted
         return self.state.result(StoppedBy.TIME_LIMIT if is_open else reason)
 
     def _count(self, allowance: Allowance) -> None:
         self._num_evaluations += 1
-        allowance.spend(SHARDED_PIPELINES.evaluation_s_per_op * self.problem.num_ops)
+        tuning = SHARDED_PIPELINES
+        allowance.spend(tuning.evaluation_s + tuning.evaluation_s_per_op * self.problem.num_ops)
 
     def _is_late(self, allowance: Allowance) -> bool:
         """True if the search should end; first places are evaluated even without time."""
@@ -138,9 +147,9 @@ class ShardedPipelinesSearch:
         need = max(needed_bytes(self._orders.problem))
         return (
             f"no schedule of {problem.num_replicas} data-parallel pipelines fits, whichever state "
-            f"they share: a rank's share of all state, the running stage and one micro-batch alone "
-            f"need {format_bytes_both(need)} (--mem-limit {need}B); allow that much or more, or "
-            f"take more ranks, more pipelines or a smaller micro-batch"
+            f"they share: on the tried placement that needs least, a rank's share of all state, "
+            f"the running stage and one micro-batch alone need {format_bytes_both(need)} "
+            f"(--mem-limit {need}B); raise the limit, or take more ranks or pipelines"
         )
 
     def _published(self) -> Iterator[bool]:
@@ -184,23 +193,29 @@ class ShardedPipelinesSearch:
             key = schedule.programs, schedule.buffering
             if key in self._begun:
                 continue
-            self._begun.add(key)
             order = OrderOfOne(schedule, self.problem)
             for level in LEVELS:
-                yield self._take(order, level, order.published_places(level), name)
+                yield from self._take_once(order, level, order.published_places(level), name)
             for level in Sharded:
                 for placing in placings(order, level):
-                    reserves = [0] * schedule.num_ranks
-                    for _ in range(SHARDED_PIPELINES.corrections):
-                        placed = order.with_places(placing, reserves)
-                        over = self._take_or_excess(order, level, placed, name)
-                        yield True
-                        if over is None:
-                            break
-                        pairs = zip(over, reserves, strict=True)
-                        reserves = [max(0, more) + had for more, had in pairs]
+                    yield from self._take_corrected(order, placing, name)
+            self._begun.add(key)  # only now: the time may end before, and the next part goes on
         while self._pool:
             yield from self._climb(self._begin())
+
+    def _take_corrected(self, order: OrderOfOne, placing: Placing, name: str) -> Iterator[bool]:
+        """Evaluate first places; leave more memory free where they exceed the limit."""
+        reserves, before = [0] * order.schedule.num_ranks, None
+        for _ in range(SHARDED_PIPELINES.corrections):
+            placed = order.with_places(placing, reserves)
+            if placed.programs == before:
+                return
+            before = placed.programs
+            yield from self._take_once(order, placing.sharded, placed, name)
+            over = self._tried[placing.sharded, placed.programs, placed.buffering]
+            if over is None:
+                return
+            reserves = [max(0, more) + had for more, had in zip(over, reserves, strict=True)]
 
     def _begin(self) -> _Placed:
         """Choose places to begin from, the best most often."""
@@ -231,11 +246,14 @@ class ShardedPipelinesSearch:
                 return (*before, program, *after)
         return None
 
-    def _take(
+    def _take_once(
         self, order: OrderOfOne, level: Sharded | None, schedule: Schedule, name: str
-    ) -> bool:
-        self._take_or_excess(order, level, schedule, name)
-        return True
+    ) -> Iterator[bool]:
+        """Evaluate places that have not been evaluated before."""
+        key = level, schedule.programs, schedule.buffering
+        if key not in self._tried:
+            self._tried[key] = self._take_or_excess(order, level, schedule, name)
+            yield True
 
     def _take_or_excess(
         self, order: OrderOfOne, level: Sharded | None, schedule: Schedule, name: str
