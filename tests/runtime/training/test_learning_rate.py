@@ -31,7 +31,8 @@ def test_each_schedule_is_torchs_own(decay: Decay) -> None:
     optimizer.param_groups[0]["lr"] = PEAK
     warmup = LinearLR(optimizer, 1 / WARMUP, 1.0, WARMUP - 1)
     both = SequentialLR(optimizer, [warmup, after[decay]], [WARMUP])
-    rate = LearningRate(peak=PEAK, decay=decay, warmup_steps=WARMUP, least=LEAST)
+    least = 0.0 if decay == "constant" else LEAST
+    rate = LearningRate(peak=PEAK, decay=decay, warmup_steps=WARMUP, least=least)
     assert [rate.at(step, TOTAL) for step in range(TOTAL)] == pytest.approx(
         rates_of(both, optimizer)
     )
