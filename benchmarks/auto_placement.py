@@ -14,11 +14,12 @@ import argparse
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from dataclasses import replace
+from itertools import groupby, product
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, markdown_table, parse_request, save
+from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
 from synth.families import generate, is_pipeline, variants_for
 from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.links import Link, Links
@@ -201,15 +202,10 @@ def main(given: Sequence[str] | None = None) -> int:
         f"schedule that fits, cut evenly (alone: none fits)."
     )
     run = Run("auto-placement", about, asked.seeds, asked.workers, asked.limit)
-    rows: list[Row] = []
-    for profile in range(asked.first, asked.first + asked.profiles):
-        for seed in range(asked.seeds):
-            options = SolveOptions(asked.limit, gap=0.005, workers=asked.workers, seed=seed)
-            rows.append(judge(profile, options))
-            print(_line(rows[-1]), flush=True)
-            if asked.json is not None:
-                save(asked.json, FORMAT, run, (row._asdict() for row in rows))
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    options = SolveOptions(asked.limit, gap=0.005, workers=asked.workers)
+    cases = product(range(asked.first, asked.first + asked.profiles), range(asked.seeds))
+    rows = (judge(profile, replace(options, seed=seed)) for profile, seed in cases)
+    report_rows(rows, asked.json, FORMAT, run, table, lambda row: [_line(row)])
     return 0
 
 

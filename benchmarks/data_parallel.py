@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.data_parallel_table import BASE, FORMAT, Row, table
-from benchmarks.results_file import Run, parse_without_seeds, save
+from benchmarks.results_file import Run, parse_without_seeds, report_rows
 from synth.families import generate
 from synth.runtime.pipeline import Pipeline
 
@@ -54,14 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"micro-batches, gloo, {asked.rounds} rounds."
     )
     request = Run("data-parallel", about, 1, 0, None)
-    rows: list[Row] = []
-    for size in _SIZES:
-        for row in _rows(size, _measured(size, asked.rounds)):
-            rows.append(row)
-            print(*row, sep=" | ", flush=True)
-        if asked.json is not None:
-            save(asked.json, FORMAT, request, (row._asdict() for row in rows))
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    rows = (row for size in _SIZES for row in _rows(size, _measured(size, asked.rounds)))
+    report_rows(rows, asked.json, FORMAT, request, table)
     return 0
 
 

@@ -21,7 +21,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from benchmarks.emulation import plan_on, replay
-from benchmarks.results_file import Run, markdown_table, parse_without_seeds, save
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
 from benchmarks.weight_passing_model import Model, costs_of, network
 from synth.families import generate
 from synth.schedule.files.plan_file import Plan
@@ -117,13 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"rank; times × {asked.times:g}, sizes × {asked.sizes:g}, {asked.steps - 2} iterations."
     )
     request = Run("emulated-networks", about, 1, 0, None)
-    rows: list[Row] = []
-    for case in product(asked.ranks, asked.networks, asked.systems):
-        rows.append(run(case, asked))
-        print(*rows[-1], f"{100 * rows[-1].excess:.1f} %", sep=" | ", flush=True)
-        if asked.json is not None:
-            save(asked.json, FORMAT, request, (row._asdict() for row in rows))
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    cases = product(asked.ranks, asked.networks, asked.systems)
+    rows = (run(case, asked) for case in cases)
+    report_rows(
+        rows, asked.json, FORMAT, request, table, lambda row: [*row, f"{100 * row.excess:.1f} %"]
+    )
     return 0
 
 

@@ -11,10 +11,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, markdown_table, parse_without_seeds, save
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
 from synth.cli.answer.run import trace_of
 from synth.costs import Costs, uniform_costs
 from synth.families import generate
@@ -104,14 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{asked.micro_batches or 'two per rank'} micro-batches, {asked.steps - 2} iterations."
     )
     request = Run("emulation", about, 1, 0, None)
-    rows: list[Row] = []
-    for num_ranks in asked.ranks:
-        for name in asked.families:
-            rows.append(run(name, num_ranks, asked))
-            print(*rows[-1], sep=" | ", flush=True)
-            if asked.json is not None:
-                save(asked.json, FORMAT, request, (row._asdict() for row in rows))
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    cases = product(asked.ranks, asked.families)
+    rows = (run(name, num_ranks, asked) for num_ranks, name in cases)
+    report_rows(rows, asked.json, FORMAT, request, table)
     return 0
 
 

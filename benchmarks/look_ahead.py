@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.emulation import plan_of
 from benchmarks.look_ahead_simulation import LookAheadSimulation
-from benchmarks.results_file import Run, markdown_table, parse_without_seeds, save
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
 from synth.emulation_options import Disturbance, EmulationOptions
 from synth.runtime.emulation.pace import Pace
 from synth.schedule.files.plan_file import Plan
@@ -172,19 +172,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{asked.repeats} iterations."
     )
     request = Run("look-ahead", about, 1, 0, None)
-    rows: list[Row] = []
+    report_rows(_rows(asked, ways), asked.json, FORMAT, request, table)
+    return 0
+
+
+def _rows(asked: argparse.Namespace, ways: Mapping[str, Timing]) -> Iterator[Row]:
     for family in asked.families:
         plan = plan_of(family, asked.ranks, asked)
-        for name, way in product(asked.disturbances, ways):
-            for mode in (None, *asked.modes):
-                time_ms, early = ways[way](plan, DISTURBANCES[name], mode or STRICT)
-                title = None if mode is None else str(mode)
-                rows.append(Row(family, name, way, title, time_ms, early))
-                print(*rows[-1], sep=" | ", flush=True)
-            if asked.json is not None:
-                save(asked.json, FORMAT, request, (row._asdict() for row in rows))
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
-    return 0
+        for name, way, mode in product(asked.disturbances, ways, (None, *asked.modes)):
+            time_ms, early = ways[way](plan, DISTURBANCES[name], mode or STRICT)
+            title = None if mode is None else str(mode)
+            yield Row(family, name, way, title, time_ms, early)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

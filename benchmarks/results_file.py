@@ -2,10 +2,10 @@
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from benchmarks.provenance import provenance
 from synth.errors import SynthError
@@ -35,6 +35,45 @@ def save(path: Path, file_format: str, run: Run, rows: Iterable[Mapping[str, Any
     draft = path.with_name(f"{path.name}.draft")
     draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     draft.replace(path)
+
+
+class _Row(Protocol):
+    """A named tuple."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+_AnyRow = TypeVar("_AnyRow", bound=_Row)
+
+
+def report_rows(
+    measured: Iterable[_AnyRow],
+    path: Path | None,
+    file_format: str,
+    run: Run,
+    table: Callable[[Mapping[str, Any]], str],
+    line: Callable[[_AnyRow], Iterable[object]] = iter,
+) -> list[_AnyRow]:
+    """Print and save each row as soon as it is measured, then print the table of all.
+
+    Args:
+        measured: measures the rows.
+        path: where to save them; None: nowhere.
+        file_format: the format of that file.
+        run: the run that they belong to.
+        table: makes the table of a saved run.
+        line: what is printed of a row; by default all of it.
+    """
+    rows: list[_AnyRow] = []
+    for row in measured:
+        rows.append(row)
+        print(*line(row), sep=" | ", flush=True)
+        if path is not None:
+            save(path, file_format, run, (one._asdict() for one in rows))
+    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    return rows
 
 
 def load(path: Path, formats: Container[str]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.pipelining import _backward as pytorch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.results_file import Run, parse_without_seeds, save
+from benchmarks.results_file import Run, parse_without_seeds, report_rows
 from benchmarks.split_cost_table import FORMAT, Row, table
 from synth.runtime.models.gpt import GptBlock, GptEmbedding
 from synth.runtime.models.head import Head
@@ -344,14 +344,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"vocabulary {options.vocabulary}, {options.rounds} rounds, {options.threads} threads."
     )
     request = Run("split-cost", about, 1, 0, None)
-    rows: list[Row] = []
-    for dtype in options.dtype:
-        for case in make_cases(options, dtype):
-            rows.append(measure(case, dtype, options))
-            print(*rows[-1], sep=" | ", flush=True)
-            if options.json is not None:
-                save(options.json, FORMAT, request, (row._asdict() for row in rows))
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    rows = (
+        measure(case, dtype, options)
+        for dtype in options.dtype
+        for case in make_cases(options, dtype)
+    )
+    report_rows(rows, options.json, FORMAT, request, table)
     return 0
 
 

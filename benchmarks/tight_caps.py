@@ -23,7 +23,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, markdown_table, parse_request, save
+from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
 from synth.costs import Costs, StageCosts
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
@@ -327,14 +327,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"tensors, {given.seconds:g} {effort} each; the annealer has as much processor time."
     )
     asked = Run("tight-caps", about, given.seeds, 1, given.seconds)
-    rows: list[Row] = []
-    for make, number, seed in product(kinds, range(given.count), range(given.seeds)):
-        rows.append(run(make(number), given.seconds, seed, is_counted=given.counted))
-        shown = rows[-1]._asdict() | {"gap": f"{100 * rows[-1].gap:.2f}"}
-        print(*shown.values(), sep=" | ", flush=True)
-        if given.json is not None:
-            save(given.json, FORMAT, asked, (row._asdict() for row in rows))
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    rows = (
+        run(make(number), given.seconds, seed, is_counted=given.counted)
+        for make, number, seed in product(kinds, range(given.count), range(given.seeds))
+    )
+    report_rows(
+        rows, given.json, FORMAT, asked, table, lambda row: row._replace(gap=round(row.gap, 4))
+    )
     return 0
 
 

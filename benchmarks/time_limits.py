@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, markdown_table, parse_without_seeds, save
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
 from synth.layer_profile import Layer
 from synth.profile import Profile
 from synth.profiles import find
@@ -131,17 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="commands that hold this text")
     asked = parse_without_seeds(parser, arguments)
     request = Run("time-limits", f"whole commands, {asked.limit:g} s.", 1, None, asked.limit)
-    rows: list[Row] = []
-    profile = Profile.load(find(_SHIPPED))
+    profile, wanted = Profile.load(find(_SHIPPED)), (c for c in cases() if asked.only in c.words)
     with tempfile.TemporaryDirectory() as folder:
-        for case in cases():
-            if asked.only not in case.words:
-                continue
-            rows.append(_run(case, profile, Path(folder), asked.limit))
-            print(*rows[-1], sep=" | ", flush=True)
-            if asked.json is not None:
-                save(asked.json, FORMAT, request, (row._asdict() for row in rows))
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+        rows = (_run(case, profile, Path(folder), asked.limit) for case in wanted)
+        report_rows(rows, asked.json, FORMAT, request, table)
     return 0
 
 

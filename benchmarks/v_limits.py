@@ -23,7 +23,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, SavedRow, markdown_table, parse_without_seeds, save
+from benchmarks.results_file import Run, SavedRow, markdown_table, parse_without_seeds, report_rows
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
@@ -176,14 +176,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="rows that have this in their name")
     asked = parse_without_seeds(parser, given)
     about = "Bubble rates in 1F1B's memory." if asked.printed else "Periods in µs."
-    rows: list[PeriodRow | RateRow] = []
-    for row in _rates(asked.only) if asked.printed else _periods(asked.only):
-        rows.append(row)
-        print(*row, sep=" | ", flush=True)
-        if asked.json is not None:
-            saved = (one._asdict() for one in rows)
-            save(asked.json, FORMAT, Run("v-limits", about, 1, 0, None), saved)
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    measured = _rates(asked.only) if asked.printed else _periods(asked.only)
+    request = Run("v-limits", about, 1, 0, None)
+    rows = report_rows(measured, asked.json, FORMAT, request, table)
     rates = [row for row in rows if isinstance(row, RateRow)]
     above = any(round(row.rate["zb-v-limit"], 4) > row.printed for row in rates)
     return int(above or _are_worse([row for row in rows if isinstance(row, PeriodRow)]))

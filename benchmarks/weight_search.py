@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, markdown_table, parse_request, save
+from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
 from benchmarks.weight_passing_model import Model, costs_of, network
 from synth.op_kinds import OpKind
 from synth.schedule import ScheduleError, verify
@@ -159,14 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"buffers, {given.seconds:g} s each."
     )
     asked = Run("weight-search", about, given.seeds, 1, given.seconds)
-    rows: list[Row] = []
-    cases = product(movements, _SETTINGS, range(1, 5))
-    for case, seed in product(cases, range(given.seeds)):
-        rows.append(run(case, given.seconds, seed))
-        print(*rows[-1], f"{100 * rows[-1].gap:.2f}", sep=" | ", flush=True)
-        if given.json is not None:
-            save(given.json, FORMAT, asked, (row._asdict() for row in rows))
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    cases = product(product(movements, _SETTINGS, range(1, 5)), range(given.seeds))
+    rows = (run(case, given.seconds, seed) for case, seed in cases)
+    report_rows(rows, given.json, FORMAT, asked, table, lambda row: [*row, f"{100 * row.gap:.2f}"])
     return 0
 
 

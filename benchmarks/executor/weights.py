@@ -14,9 +14,10 @@ import argparse
 import gc
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,7 +30,7 @@ from benchmarks.executor.measure import time_of
 from benchmarks.executor.processes import run_on_ranks
 from benchmarks.executor.stages import WholeBatch, build_batch, build_stage, loss_of
 from benchmarks.executor.weights_table import FORMAT, Row, table
-from benchmarks.results_file import Run, parse_without_seeds, save
+from benchmarks.results_file import Run, parse_without_seeds, report_rows
 from synth.runtime.pipeline import Pipeline
 from synth.runtime.profiling.meter import measure
 
@@ -249,18 +250,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{options.rounds} rounds."
     )
     request = Run("executor.weights", about, 1, 0, None)
-    rows: list[Row] = []
-    for size in options.sizes:
-        for num_ranks in options.ranks:
-            cases = _cases(size, num_ranks, options.micro_batches)
-            ranks = run_on_ranks(compare, num_ranks, cases, options.rounds)
-            for name, case in cases.items():
-                rows.append(_row(name, case, ranks))
-                print(*rows[-1], sep=" | ", flush=True)
-            if options.json is not None:
-                save(options.json, FORMAT, request, (row._asdict() for row in rows))
-    print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
+    report_rows(_rows(options), options.json, FORMAT, request, table)
     return 0
+
+
+def _rows(options: argparse.Namespace) -> Iterator[Row]:
+    for size, num_ranks in product(options.sizes, options.ranks):
+        cases = _cases(size, num_ranks, options.micro_batches)
+        ranks = run_on_ranks(compare, num_ranks, cases, options.rounds)
+        yield from (_row(name, case, ranks) for name, case in cases.items())
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

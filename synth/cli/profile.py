@@ -11,16 +11,10 @@ import typer
 
 from synth.cli.answer.output import answer, talk, warn_of
 from synth.cli.progress.line import current_line
-from synth.cli.read.optimizer import (
-    Float32GradientsOption,
-    MasterWeightsOption,
-    OptimizerOption,
-    PostValidationOption,
-    read_optimizer,
-)
 from synth.cli.read.options import ForceOption, PeakFlopsOption
 from synth.errors import SynthError
 from synth.model_flops import format_flops, parse_flops_per_s
+from synth.optimizer import OptimizerSpec, OptimizerSwitches
 from synth.overwrite_guard import PROFILE, check_replaceable
 from synth.record import check_outputs
 from synth.units import format_bytes, format_us
@@ -69,10 +63,9 @@ def command(
         typer.Option(min=1, help="Tokens per sequence.", show_default="1024, or of --inputs"),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Parameter type: float32 or bfloat16.")] = "float32",
-    optimizer: OptimizerOption = "adamw",
-    master_weights: MasterWeightsOption = False,
-    float32_gradients: Float32GradientsOption = False,
-    post_validation: PostValidationOption = False,
+    optimizer: Annotated[str, typer.Option(help="adamw, sgd, or sgd:MOMENTUM.")] = "adamw",
+    *,
+    switches: OptimizerSwitches,
     autocast: Annotated[
         str | None, typer.Option(help="Compute type under torch.autocast: bfloat16.")
     ] = None,
@@ -126,12 +119,7 @@ def command(
         dtype=dtype,
         autocast=autocast,
         recomputed_layers=tuple(recompute) if recompute else None,
-        optimizer=read_optimizer(
-            optimizer,
-            master_weights=master_weights,
-            float32_gradients=float32_gradients,
-            post_validation=post_validation,
-        ),
+        optimizer=switches.added_to(OptimizerSpec.parse(optimizer)),
         threads=threads,
     )
     for name in filter(None, (dtype, autocast)):

@@ -340,11 +340,13 @@ class ShardedPipelinesTuning:
     farthest: int = 8
     shifted_share: float = 0.6
     dropped_share: float = 0.2
-    # Effort of an evaluation in a deterministic search, in seconds per op of all ranks.
+    # Effort of an evaluation: in all, and for each op of all ranks.
     evaluation_s: float = 1.5e-3
     evaluation_s_per_op: float = 1e-5
-    # Evaluations without a schedule after which a search without time ends.
+    # A search that has no schedule yet goes on without time for this many evaluations, or for this
+    # effort if they take more.
     least_evaluations: int = 60
+    most_beyond_s: float = 2.0
 
 
 LIST_JUDGING = ListJudgingTuning()

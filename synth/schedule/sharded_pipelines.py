@@ -127,7 +127,7 @@ def _with_visits(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
     Weights that are freed are gathered again one run of ops of a stage ahead, so that transfers
     overlap compute.
     """
-    reduced = list(with_reductions(program, sharded))
+    reduced = list(_with_reductions(program, sharded))
     if sharded == Sharded.WEIGHTS:
         yield from with_visits(reduced, ahead=1)
         return
@@ -136,7 +136,7 @@ def _with_visits(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
     yield from reduced
 
 
-def with_reductions(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
+def _with_reductions(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
     """Put a REDUCE_GRAD after each op that completes a sum of gradients to be reduced.
 
     The table at the top of this module says where that is.

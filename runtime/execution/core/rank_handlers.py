@@ -24,7 +24,7 @@ class RankHandlers:
     """The handlers of one rank.
 
     Attributes:
-        moves: offloads saved activations.
+        moves: offloads saved activations to the host, and for other ranks.
         ops: runs the forwards and backwards of stages.
         weight_passing: moves weights and their gradients; None: weights stay.
         versions: gives ops their versions of the weights; None: every op reads the newest ones.

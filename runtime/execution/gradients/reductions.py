@@ -9,7 +9,7 @@ from .data_parallel import DataParallel
 
 @dataclass(frozen=True)
 class Reductions:
-    """Everything that is done with complete gradients ahead of STEP.
+    """The reductions of gradients, and a listener to complete ones.
 
     Attributes:
         reducer: adds up the gradients that several ranks hold; None: no stage has copies.

@@ -38,7 +38,7 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
     request, pipelines = asked.request, asked.candidates.them if asked.candidates else ()
     announce_sizes(request)
     names = [one.name for one in asked.weight_choices]
-    talk(f"weights to try: {'; '.join([*names, *(['as they stay'] if pipelines else [])])}")
+    talk(f"to try: {'; '.join([*names, *(['as they stay'] if pipelines else [])])}")
     so_far, deadline = BestSoFar(), request.deadline
 
     def listener(problem: "Problem") -> "Callable[[Incumbent], None]":

@@ -16,7 +16,7 @@ from synth.schedule.weight_flow import Sharded
 from synth.solver.problem import Problem
 
 # None: ranks keep all state, and gradients are added up by all-reduces.
-LEVELS: tuple[Sharded | None, ...] = (None, *Sharded)
+SHARDINGS: tuple[Sharded | None, ...] = (None, *Sharded)
 
 
 def with_least_share(costs: Costs, num_pipelines: int) -> Costs:
@@ -60,7 +60,7 @@ def one_of(problem: Problem, costs: Costs) -> Problem:
 def _least_share(stage: StageCosts, num_pipelines: int) -> StageCosts:
     kept = _kept_bytes(stage, num_pipelines, Sharded.WEIGHTS)
     more = {
-        kind: min(_held_bytes(stage, num_pipelines, level, kind) for level in LEVELS) - kept
+        kind: min(_held_bytes(stage, num_pipelines, sharded, kind) for sharded in SHARDINGS) - kept
         for kind in (*READING, *ADDING)
     }
     rise_bytes = {kind: rise + more.get(kind, 0) for kind, rise in stage.rise_bytes.items()}

@@ -8,8 +8,10 @@ from synth.errors import SynthError
 from synth.plan.tuning import SHARDED_PIPELINES
 from synth.plan.weight_passing.least_share import one_of, with_least_share
 from synth.plan.weight_passing.sharded_search import ShardedPipelinesSearch
+from synth.schedule.error import ScheduleError
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
+from synth.schedule.verify_weights import check_parameters_known
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
@@ -53,7 +55,8 @@ def sharded_candidates(
     for name in SHARDED_PIPELINES.placements if layout is None else (layout,):
         try:
             problem = problem_on(placement(name, num_ranks))
-        except SynthError as error:
+            check_parameters_known(problem.costs)
+        except (SynthError, ScheduleError) as error:
             refusals[name] = str(error)
             continue
         if all(problem.placement != other.problem.placement for other in found):

@@ -1,21 +1,22 @@
 """The search over data-parallel pipelines with sharded state: what is sharded, and the places.
 
 In each order of one pipeline (`pipeline_orders`) collectives are placed, first as memory allows
-(`first_gathers`) and then by local search (`gather_moves`). All pipelines run one order: then no
-collective waits for another pipeline. Every candidate is lowered and simulated with the collectives
-of all pipelines.
+(`first_gathers`) and then by local search (`gather_moves`). All pipelines run one order, so with
+equal links no collective waits for another pipeline. Every candidate is lowered and simulated with
+the collectives of all pipelines.
 """
 
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from synth.plan.tuning import SHARDED_PIPELINES
 from synth.plan.weight_passing.first_gathers import OrderOfOne, placings
 from synth.plan.weight_passing.gather_moves import Program, moved, unnumbered
-from synth.plan.weight_passing.least_share import LEVELS
+from synth.plan.weight_passing.least_share import SHARDINGS
 from synth.plan.weight_passing.pipeline_orders import PipelineOrders
+from synth.plan.weight_passing.place_pool import Placed, PlacePool
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.rank_memory import exceeds_caps
 from synth.schedule.verify_weights import check_parameters_known
@@ -62,16 +63,6 @@ def solve_sharded_pipelines(
     ).run()
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """The programs of one pipeline with collectives in them, and the time of all pipelines."""
-
-    order: OrderOfOne
-    sharded: Sharded
-    programs: Programs
-    value_us: int
-
-
 class ShardedPipelinesSearch:
     """One search, which may run in several parts.
 
@@ -95,10 +86,12 @@ class ShardedPipelinesSearch:
         self._orders = PipelineOrders(problem, order)
         self.state.raise_bound(self._orders.work_bound)
         self._rng = random.Random(options.seed)
-        self._pool: list[_Placed] = []
+        self._pool = PlacePool(self._rng)
         self._begun: set[tuple[Programs, Buffering]] = set()
-        # What came of places that were evaluated: by rank the bytes above the limit, or None.
+        # By places that were evaluated, the bytes of each rank above the limit, or None.
         self._tried: dict[tuple[Sharded | None, Programs, Buffering], list[int] | None] = {}
+        tuning = SHARDED_PIPELINES
+        self._evaluation_s = tuning.evaluation_s + tuning.evaluation_s_per_op * problem.num_ops
         self._num_evaluations = 0
         self._is_exhausted = False
 
@@ -132,13 +125,17 @@ class ShardedPipelinesSearch:
 
     def _count(self, allowance: Allowance) -> None:
         self._num_evaluations += 1
-        tuning = SHARDED_PIPELINES
-        allowance.spend(tuning.evaluation_s + tuning.evaluation_s_per_op * self.problem.num_ops)
+        allowance.spend(self._evaluation_s)
 
     def _is_late(self, allowance: Allowance) -> bool:
         """True if the search should end; first places are evaluated even without time."""
-        state = self.state
-        if state.best is None and self._num_evaluations < SHARDED_PIPELINES.least_evaluations:
+        state, tuning = self.state, SHARDED_PIPELINES
+        is_beginning = self._num_evaluations < tuning.least_evaluations
+        if (
+            state.best is None
+            and is_beginning
+            and self._num_evaluations * self._evaluation_s < tuning.most_beyond_s
+        ):
             return state.budget.stop.is_set()
         return state.poll() or allowance.left_s() <= 0
 
@@ -158,7 +155,9 @@ class ShardedPipelinesSearch:
             return
         for name, schedule in self._orders.published():
             order = OrderOfOne(schedule, self.problem)
-            found = [self._alone(order.published_places(level), name) for level in LEVELS]
+            found = [
+                self._evaluated(order.published_places(sharded), name) for sharded in SHARDINGS
+            ]
             known = [one for one in found if one is not None]
             for one in known:
                 self._offer(one)
@@ -194,14 +193,14 @@ class ShardedPipelinesSearch:
             if key in self._begun:
                 continue
             order = OrderOfOne(schedule, self.problem)
-            for level in LEVELS:
-                yield from self._take_once(order, level, order.published_places(level), name)
-            for level in Sharded:
-                for placing in placings(order, level):
+            for sharded in SHARDINGS:
+                yield from self._take_once(order, sharded, order.published_places(sharded), name)
+            for sharded in Sharded:
+                for placing in placings(order, sharded):
                     yield from self._take_corrected(order, placing, name)
             self._begun.add(key)  # only now: the time may end before, and the next part goes on
         while self._pool:
-            yield from self._climb(self._begin())
+            yield from self._climb(self._pool.draw())
 
     def _take_corrected(self, order: OrderOfOne, placing: Placing, name: str) -> Iterator[bool]:
         """Evaluate first places; leave more memory free where they exceed the limit."""
@@ -217,11 +216,7 @@ class ShardedPipelinesSearch:
                 return
             reserves = [max(0, more) + had for more, had in zip(over, reserves, strict=True)]
 
-    def _begin(self) -> _Placed:
-        """Choose places to begin from, the best most often."""
-        return self._pool[int(len(self._pool) * self._rng.random() ** 2)]
-
-    def _climb(self, current: _Placed) -> Iterator[bool]:
+    def _climb(self, current: Placed) -> Iterator[bool]:
         """Move collectives one at a time, and keep what is no slower."""
         for _ in range(SHARDED_PIPELINES.moves_per_run):
             programs = self._neighbour(current)
@@ -229,15 +224,15 @@ class ShardedPipelinesSearch:
                 yield False
                 return
             schedule = current.order.with_programs(programs, current.sharded)
-            found = self._alone(schedule, "places of collectives")
+            found = self._evaluated(schedule, "places of collectives")
             yield True
             if found is None or not self._fits(found) or found.value_us > current.value_us:
                 continue
             self._offer(found)
             current = replace(current, programs=programs, value_us=found.value_us)
-            self._remember(current)
+            self._pool.remember(current)
 
-    def _neighbour(self, current: _Placed) -> Programs | None:
+    def _neighbour(self, current: Placed) -> Programs | None:
         for _ in range(SHARDED_PIPELINES.draws_per_move):
             rank = self._rng.randrange(len(current.programs))
             program = moved(current.programs[rank], current.sharded, self._rng)
@@ -247,23 +242,23 @@ class ShardedPipelinesSearch:
         return None
 
     def _take_once(
-        self, order: OrderOfOne, level: Sharded | None, schedule: Schedule, name: str
+        self, order: OrderOfOne, sharded: Sharded | None, schedule: Schedule, name: str
     ) -> Iterator[bool]:
         """Evaluate places that have not been evaluated before."""
-        key = level, schedule.programs, schedule.buffering
+        key = sharded, schedule.programs, schedule.buffering
         if key not in self._tried:
-            self._tried[key] = self._take_or_excess(order, level, schedule, name)
+            self._tried[key] = self._take_or_excess(order, sharded, schedule, name)
             yield True
 
     def _take_or_excess(
-        self, order: OrderOfOne, level: Sharded | None, schedule: Schedule, name: str
+        self, order: OrderOfOne, sharded: Sharded | None, schedule: Schedule, name: str
     ) -> list[int] | None:
         """Evaluate places; offer and remember them if they fit.
 
         Returns:
             By rank of a pipeline the bytes above its limit; None if the places fit or cannot run.
         """
-        found = self._alone(schedule, name)
+        found = self._evaluated(schedule, name)
         if found is None:
             return None
         num_ranks = order.schedule.num_ranks
@@ -272,24 +267,12 @@ class ShardedPipelinesSearch:
             over = [peak - cap for peak, cap in zip(found.peak_bytes, caps, strict=True)]
             return [max(over[rank::num_ranks]) for rank in range(num_ranks)]
         self._offer(found)
-        if level is not None:
+        if sharded is not None:
             programs = tuple(unnumbered(each) for each in schedule.programs[:num_ranks])
-            self._remember(_Placed(order, level, programs, found.value_us))
+            self._pool.remember(Placed(order, sharded, programs, found.value_us))
         return None
 
-    def _remember(self, placed: _Placed) -> None:
-        """Keep the best places, one for each order and kind of sharding."""
-        same = [
-            one for one in self._pool if one.order is placed.order and one.sharded == placed.sharded
-        ]
-        if same and same[0].value_us < placed.value_us:
-            return
-        self._pool = [one for one in self._pool if one not in same]
-        self._pool.append(placed)
-        self._pool.sort(key=lambda one: one.value_us)
-        del self._pool[SHARDED_PIPELINES.pool_size :]
-
-    def _alone(self, schedule: Schedule, name: str) -> EvaluatedSchedule | None:
+    def _evaluated(self, schedule: Schedule, name: str) -> EvaluatedSchedule | None:
         return evaluate(replace(self.problem, caps_bytes=None), schedule, name)
 
     def _fits(self, found: EvaluatedSchedule) -> bool:

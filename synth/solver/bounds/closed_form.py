@@ -147,7 +147,7 @@ class ClosedForms:
 
     @classmethod
     def recheck(cls, certificate: Certificate, again: Rechecker) -> None:
-        """Compare the closed forms with the claim."""
+        """Refute a claim above the closed forms, which are compared before any recheck."""
         again.require(again.objective.value_us(again.work) >= again.claimed_us)
 
 

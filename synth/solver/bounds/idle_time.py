@@ -299,13 +299,13 @@ class IdleBounds:
             of_end[lemma.length_us] = LeastIdle(lemma.least_us, lemma.ranks)
         claimed = Reference(again.claimed_us, None)
         bounds = cls(
-            again.instance,
-            again.objective,
-            again.options,
-            again.work,
-            lambda: claimed,
-            again.should_stop,
-            known,
+            instance=again.instance,
+            objective=again.objective,
+            options=again.options,
+            work=again.work,
+            reference=lambda: claimed,
+            should_stop=again.should_stop,
+            least_us=known,
         )
         again.require(bounds.bound_us >= again.claimed_us)
 

@@ -53,8 +53,11 @@ def recheck(
 
 def _provers() -> Mapping[ProverName, _Prove]:
     """The provers of a given partition: the bounds, and the two models of all ranks."""
+    of_all_ranks = {ProverName.EXACT: _by_exact_model, ProverName.MILP: _by_milp}
     by_bounds = {bound.prover: bound.recheck for bound in bounds().values()}
-    return {**by_bounds, ProverName.EXACT: _by_exact_model, ProverName.MILP: _by_milp}
+    if twice := by_bounds.keys() & of_all_ranks.keys():
+        raise RuntimeError(f"{', '.join(twice)}: a bound has the name of a model of all ranks")
+    return by_bounds | of_all_ranks
 
 
 def _by_exact_model(certificate: Certificate, again: Rechecker) -> None:
@@ -69,6 +72,7 @@ def _by_exact_model(certificate: Certificate, again: Rechecker) -> None:
 
 
 def _by_milp(certificate: Certificate, again: Rechecker) -> None:
+    """Prove the same with the mixed-integer program."""
     instance = again.instance
     again.require_size(instance, range(instance.num_ranks), RECHECK.most_milp_ops)
     again.require_time()

@@ -1,4 +1,4 @@
-"""What data-parallel pipelines shard, and where they gather: against all places on a 2 × 2 mesh."""
+"""The search over sharded state and its all-gathers, against all places on a 2 × 2 mesh."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -124,8 +124,8 @@ def least_us(cap: int) -> int | None:
 
 def test_places_are_the_best_of_all_places_and_the_bound_holds() -> None:
     cap = max(min(peak for peak, _ in programs_with_peaks(rank)) for rank in range(2))
-    for level in (Sharded.OPTIMIZER, Sharded.GRADIENTS):
-        known = sharded_pipelines(ORDER, PIPELINES, level)
+    for sharded in (Sharded.OPTIMIZER, Sharded.GRADIENTS):
+        known = sharded_pipelines(ORDER, PIPELINES, sharded)
         assert max(peak_bytes(verify(known, costs())[0])) > cap
     options = SolveOptions(time_limit_s=0.05, deterministic=True, workers=1)
     found = solve_sharded_pipelines(problem_of(cap), options, order=ORDER)
@@ -159,6 +159,6 @@ def test_a_limit_below_the_least_share_is_infeasible() -> None:
 def test_without_a_limit_it_is_no_slower_than_any_published_sharding() -> None:
     options = SolveOptions(time_limit_s=0.05, deterministic=True, workers=1)
     found = solve_sharded_pipelines(problem_of(None), options, order=ORDER)
-    known = [sharded_pipelines(ORDER, PIPELINES, level) for level in Sharded]
+    known = [sharded_pipelines(ORDER, PIPELINES, sharded) for sharded in Sharded]
     known.append(side_by_side(ORDER, ORDER.programs, PIPELINES, None))
     assert (found.value_us or 0) <= min(verify(one, costs())[1].makespan_us for one in known)
