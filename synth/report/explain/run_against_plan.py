@@ -91,7 +91,7 @@ def compare(
         paid="period" if late else "makespan",
         predicted_us=predicted_us,
         predicted_shared_us=predicted_shared_us,
-        measured_us=round(statistics.median(step_us)) if step_us else 0,
+        measured_us=round(step_us[middle]) if step_us else 0,
         measured_p10_us=_quantile(step_us, 0.1),
         measured_p90_us=_quantile(step_us, 0.9),
         predicted_peak_bytes=tuple(
