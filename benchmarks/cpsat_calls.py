@@ -1,6 +1,6 @@
 """Cost of CP-SAT in a process of its own: small calls per second, and time for large models.
 
-    python benchmarks/cpsat_calls.py [--calls 20]
+    python -m benchmarks.cpsat_calls --calls 20 --json benchmarks/results/cpsat-calls.json
 
 The same windows (16 ranks, 64 micro-batches, 0.75 of 1F1B's memory, from list scheduling) are
 solved by CP-SAT in this process and by a worker process, with the same parameters; both find the
@@ -12,17 +12,25 @@ count; the least of some repetitions. Linux only.
 """
 
 import argparse
-import platform
 import random
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
 
 from ortools.sat.python import cp_model
 
+from benchmarks.results_file import (
+    Run,
+    Table,
+    all_tables,
+    markdown_table,
+    parse_without_seeds,
+    report_rows,
+)
 from benchmarks.solver.suites import table as problems
-from synth.processors import num_processors
-from synth.report.text.tables import table
 from synth.solver.cpsat import worker_pool
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.parameters import mind_orders, quiet
@@ -34,11 +42,32 @@ from synth.solver.instance.event_graph import Graph
 from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solver.instance.tails import tails_of
 
+FORMAT = "synth-cpsat-calls-benchmark-1"
+
 _SIZES = (24, 48, 96, 192)
 _WHOLE = ((8, 32), (16, 64), (32, 128))
 _REPETITIONS = 3
 _DRAFT_OPS = 5_000
 _LIMIT_S = 0.02
+
+
+class WindowRow(NamedTuple):
+    """The mean times of a window of this many ops, built, and solved here and by a worker."""
+
+    ops: int
+    build_ms: float
+    here_ms: float
+    worker_ms: float
+
+
+class ModelRow(NamedTuple):
+    """An exact model of this many ops: built, written as text, and read."""
+
+    ops: int
+    text_bytes: int
+    build_ms: float
+    write_ms: float
+    read_ms: float
 
 
 class Windows:
@@ -106,7 +135,7 @@ def least_s(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def small_calls(calls: int) -> Iterator[list[str]]:
+def small_calls(calls: int) -> Iterator[WindowRow]:
     """A row for each size of windows."""
     windows = Windows()
     in_a_worker(windows.models(_SIZES[0], 1))
@@ -116,19 +145,11 @@ def small_calls(calls: int) -> Iterator[list[str]]:
             raise SystemExit(f"windows of {num_ops} ops: a worker finds other values")
         build_s = least_s(partial(windows.models, num_ops, calls))
         here_s = least_s(partial(in_this_process, models))
-        there_s = least_s(partial(in_a_worker, models))
-        yield [
-            str(num_ops),
-            f"{1e3 * build_s / calls:.2f}",
-            f"{1e3 * here_s / calls:.2f}",
-            f"{1e3 * there_s / calls:.2f}",
-            f"{calls / (build_s + here_s):.1f}",
-            f"{calls / (build_s + there_s):.1f}",
-            f"{(build_s + there_s) / (build_s + here_s):.3f}",
-        ]
+        worker_s = least_s(partial(in_a_worker, models))
+        yield WindowRow(num_ops, *(1e3 * each / calls for each in (build_s, here_s, worker_s)))
 
 
-def whole_models() -> Iterator[list[str]]:
+def whole_models() -> Iterator[ModelRow]:
     """A row for each size of exact models."""
     for num_ranks, num_micro_batches in _WHOLE:
         problem = problems.problem(num_ranks, num_micro_batches, 0.75)
@@ -138,25 +159,60 @@ def whole_models() -> Iterator[list[str]]:
         build_s, text = time.process_time() - began_s, str(model)
         copy = cp_model.CpModelProto()
         write_s, read_s = least_s(model.__str__), least_s(partial(copy.parse_text_format, text))
-        times = (build_s, write_s, read_s)
-        milliseconds = (f"{1e3 * seconds:.0f}" for seconds in times)
-        yield [str(instance.num_ops), f"{len(text) / 1e6:.1f}", *milliseconds]
+        times_ms = (1e3 * each for each in (build_s, write_s, read_s))
+        yield ModelRow(instance.num_ops, len(text), *times_ms)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--calls", type=int, default=20, help="windows of each size")
-    calls = parser.parse_args().calls
-    print(
-        f"{platform.machine()}, {num_processors()} processors, Python {platform.python_version()}"
+def _windows_table(document: Mapping[str, Any]) -> str:
+    """Windows per second, the time to build their models included."""
+    rows = [WindowRow(**row) for row in document["rows"] if "worker_ms" in row]
+    heads = (
+        "ops", "build ms", "in one process, ms", "by a worker, ms", "in one process, per second",
+        "by a worker, per second", "factor",
+    )  # fmt: skip
+    return markdown_table(heads, map(_window_line, rows))
+
+
+def _window_line(row: WindowRow) -> list[str]:
+    here_ms, worker_ms = row.build_ms + row.here_ms, row.build_ms + row.worker_ms
+    return [
+        str(row.ops),
+        *(f"{each:.2f}" for each in (row.build_ms, row.here_ms, row.worker_ms)),
+        *(f"{1e3 / each:.0f}" for each in (here_ms, worker_ms)),
+        f"{worker_ms / here_ms:.2f}",
+    ]
+
+
+def _models_table(document: Mapping[str, Any]) -> str:
+    rows = [ModelRow(**row) for row in document["rows"] if "text_bytes" in row]
+    heads = ("ops", "text MB", "build ms", "write ms", "read ms")
+    return markdown_table(heads, map(_model_line, rows))
+
+
+def _model_line(row: ModelRow) -> list[str]:
+    times_ms = (row.build_ms, row.write_ms, row.read_ms)
+    return [str(row.ops), f"{row.text_bytes / 1e6:.1f}", *(f"{each:.0f}" for each in times_ms)]
+
+
+TABLES: dict[str, Table] = {"windows": _windows_table, "models": _models_table}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and save a row for each size of windows and of models, then the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    head = ["ops", "build\nms", "here\nms", "worker\nms", "calls/s\nhere", "calls/s\nworker"]
-    print(table([*head, "ratio"], list(small_calls(calls))))
-    print()
-    head = ["ops", "text\nMB", "build\nms", "write\nms", "read\nms"]
-    print(table(head, list(whole_models())))
+    parser.add_argument("--calls", type=int, default=20, help="windows of each size")
+    asked = parse_without_seeds(parser, arguments)
+    about = (
+        f"windows of 16 ranks with 64 micro-batches, {asked.calls} of each size; processor time "
+        "of both processes."
+    )
+    request = Run("cpsat-calls", about, 1, 1, None)
+    measured: Iterator[WindowRow | ModelRow] = chain(small_calls(asked.calls), whole_models())
+    report_rows(measured, asked.json, FORMAT, request, all_tables(TABLES))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,7 @@
-"""Loss by tokens with and without a flush: the same model, data, rates and batches.
+r"""Loss by tokens with and without a flush: the same model, data, rates and batches.
 
-    python -m benchmarks.late_gradients [--micro-batches 960] [--svg docs/flush_free.svg]
+    python -m benchmarks.late_gradients --json benchmarks/results/late-gradients.json \
+        --svg docs/flush_free.svg
 
 A byte-level GPT (6 blocks of width 64, two layers per rank) learns Python's standard library on 4
 ranks (threads of one process) with AdamW. Schedules without a flush run as one long plan. Each has
@@ -9,15 +10,18 @@ micro-batch or four. Times are not measured, so other work on the machine change
 """
 
 import argparse
+import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.late_gradients_table import FORMAT, Row, line, table
 from benchmarks.line_plot import LinePlot
+from benchmarks.results_file import Run, parse_without_seeds, report_rows
 from synth.families import generate
 from synth.optimizer import OptimizerSpec
 from synth.record import write_atomically
@@ -45,12 +49,20 @@ MODEL = ModelSpec(
 CPU = torch.device("cpu")
 
 
-class Run(NamedTuple):
-    """A schedule to train with: its family, the micro-batches of a plan, and a correction."""
+class Training(NamedTuple):
+    """A schedule to train with: a name, its family, a plan's micro-batches, and a correction."""
 
+    name: str
     family: str
     micro_batches: int
     corrected: bool = False
+
+
+class Trained(NamedTuple):
+    """A rank's part of a training: losses of micro-batches, on the last rank, and its delay."""
+
+    losses: list[float]
+    delay: int
 
 
 class Data:
@@ -69,19 +81,24 @@ class Data:
         return taken[:, :-1], taken[:, 1:]
 
 
-def train(run: Run, total: int, rate: float) -> list[float]:
-    """The loss of each micro-batch, in order."""
-    schedule, data = generate(run.family, NUM_RANKS, run.micro_batches), Data()
+def train(training: Training, total: int, rate: float) -> Row:
+    """Train, and return the losses of the micro-batches as a row."""
+    schedule, data = generate(training.family, NUM_RANKS, training.micro_batches), Data()
     # Built here, because the threads of ranks would draw from one random state at once.
     layers = build_model(MODEL, seed=0).layers
     each = len(layers) // NUM_RANKS
     stages = [[layers[each * rank + i] for i in range(each)] for rank in range(NUM_RANKS)]
 
-    def on_rank(group: InProcessGroup) -> list[float]:
-        annealing = total // 4 if run.corrected else 0
+    def on_rank(group: InProcessGroup) -> Trained:
+        annealing = total // 4 if training.corrected else 0
         return _train_rank(group, schedule, stages[group.rank], data, total, rate, annealing)
 
-    return run_ranks(NUM_RANKS, on_rank, timeout_s=3600.0)[-1]
+    ranks = run_ranks(NUM_RANKS, on_rank, timeout_s=3600.0)
+    losses = ranks[-1].losses
+    last = losses[-len(losses) // 8 :]
+    delays = tuple(rank.delay for rank in ranks)
+    loss = sum(last) / len(last)
+    return Row(training.name, min(schedule.update_sizes), delays, loss, tuple(smoothed(losses)))
 
 
 def _train_rank(
@@ -92,7 +109,7 @@ def _train_rank(
     total: int,
     rate: float,
     annealing: int,
-) -> list[float]:
+) -> Trained:
     pipeline = Pipeline(schedule, {group.rank: layers}, group=group)
     pipeline.stepper = _steps(pipeline, group.rank, rate, annealing)
     found: list[float] = []
@@ -101,7 +118,7 @@ def _train_rank(
         losses: list[Tensor | None] = []
         pipeline.step(Batch(*map(list, zip(*pairs, strict=True))), losses=losses)
         found += [float(loss) for loss in losses if loss is not None]
-    return found
+    return Trained(found, pipeline.delays[group.rank])
 
 
 def _steps(pipeline: Pipeline, rank: int, rate: float, annealing: int) -> StageSteps:
@@ -131,47 +148,50 @@ def smoothed(losses: Sequence[float], points: int = 48) -> list[tuple[float, flo
 COLOURS = ("#222222", "#1f6fb4", "#d1662b", "#7f3fa5", "#888888", "#2f8f4e")
 
 
-def picture(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+def picture(rows: Sequence[Row]) -> str:
     """Loss against tokens, as SVG."""
-    points = [point for curve in curves.values() for point in curve]
+    points = [point for row in rows for point in row.curve]
     across = Scale(0.0, max(x for x, _ in points), 60, 460)
     up = Scale(min(y for _, y in points), max(y for _, y in points), 270, 20)
     plot = LinePlot((760, 330), across, up, COLOURS, "loss against tokens")
     names = "tokens", "loss (nats per byte)"
     plot.draw_axes(names, lambda x: f"{x / 1000:,.0f}k", lambda y: f"{y:.1f}")
-    for name, curve in curves.items():
-        plot.add(name, curve)
+    for row in rows:
+        plot.add(f"{row.schedule}, delay {' '.join(map(str, row.delays))}", row.curve)
     return svg_text(plot.picture)
 
 
-def runs(total: int) -> dict[str, Run]:
-    """The schedules by the name in the picture."""
-    return {
-        "1f1b, update every 1": Run("1f1b", 1),
-        "pipedream (delay 3 2 1 0)": Run("pipedream", total),
-        "delayed-update (6 4 2 0)": Run("delayed-update", total),
-        "delayed-update, rate by delay": Run("delayed-update", total, corrected=True),
-        "1f1b, update every 4": Run("1f1b", 4),
-        "2bw, update every 4 (delay 1)": Run("2bw:every=4", total),
-    }
+def trainings(total: int) -> Iterator[Training]:
+    """The schedules, and the counterpart with a flush before those that update as often."""
+    yield Training("1f1b, update every 1", "1f1b", 1)
+    yield Training("pipedream", "pipedream", total)
+    yield Training("delayed-update", "delayed-update", total)
+    yield Training("delayed-update, rate by delay", "delayed-update", total, corrected=True)
+    yield Training("1f1b, update every 4", "1f1b", 4)
+    yield Training("2bw, update every 4", "2bw:every=4", total)
 
 
-def main() -> None:
-    """Train with all schedules, print the losses and draw them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train with all schedules, print and save a row for each, then the table; draw the losses."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--micro-batches", type=int, default=960)
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of AdamW")
     parser.add_argument("--svg", type=Path, help="draw the losses into this file")
-    asked = parser.parse_args()
-    curves = {}
-    for name, run in runs(asked.micro_batches).items():
-        losses = train(run, asked.micro_batches, asked.rate)
-        curves[name] = smoothed(losses)
-        last = losses[-len(losses) // 8 :]
-        print(f"{name:32} {sum(last) / len(last):.3f} over the last eighth", flush=True)
+    asked = parse_without_seeds(parser, arguments)
+    about = (
+        f"byte-level GPT on {NUM_RANKS} ranks, {asked.micro_batches} micro-batches of "
+        f"{BATCH * LENGTH} tokens, AdamW at {asked.rate:g}."
+    )
+    request = Run("late-gradients", about, 1, 0, None)
+    total = asked.micro_batches
+    trained = (train(training, total, asked.rate) for training in trainings(total))
+    rows = report_rows(trained, asked.json, FORMAT, request, table, line)
     if asked.svg:
-        write_atomically(asked.svg, picture(curves))
+        write_atomically(asked.svg, picture(rows))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

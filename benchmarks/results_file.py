@@ -13,6 +13,9 @@ from synth.errors import SynthError
 # A row as its file holds it: lists for tuples.
 SavedRow = dict[str, Any]
 
+# Makes a table in Markdown of a saved run, of which it reads the rows.
+Table = Callable[[Mapping[str, Any]], str]
+
 
 @dataclass(frozen=True)
 class Run:
@@ -53,7 +56,7 @@ def report_rows(
     path: Path | None,
     file_format: str,
     run: Run,
-    table: Callable[[Mapping[str, Any]], str],
+    table: Table,
     line: Callable[[_AnyRow], Iterable[object]] = iter,
 ) -> list[_AnyRow]:
     """Print and save each row as soon as it is measured, then print the table of all.
@@ -74,6 +77,15 @@ def report_rows(
             save(path, file_format, run, (one._asdict() for one in rows))
     print(f"\n{table({'rows': [row._asdict() for row in rows]})}")
     return rows
+
+
+def all_tables(tables: Mapping[str, Table]) -> Table:
+    """Makes several tables of a saved run, each under its name."""
+
+    def made(document: Mapping[str, Any]) -> str:
+        return "\n\n".join(f"{name}:\n\n{one(document)}" for name, one in tables.items())
+
+    return made
 
 
 def load(path: Path, formats: Container[str]) -> dict[str, Any]:

@@ -4,19 +4,23 @@ Counts rounds and updates until the objective is within a tolerance of the optim
 that of coordinate descent one by one, certified by its duality gap. Counts do not depend on time,
 and on the number of ranks only by rounding.
 
-    python -m benchmarks.strads --ranks 4
+    python -m benchmarks.strads --ranks 2 --seeds 3 --json benchmarks/results/strads.json
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import isinf
 from statistics import median
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from benchmarks.results_file import Run, all_tables, parse_request, report_rows
+from benchmarks.strads_table import FORMAT, TABLES, Row
 from synth.errors import TrainingDiverged
-from synth.report.text.tables import table
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
 from synth.runtime.strads import Engine, Lasso, PrioritySampler, RoundRobinSampler
 
@@ -156,85 +160,68 @@ def _count(
     return rounds, updates
 
 
-def main() -> None:
-    """Print the three tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--most-rounds", type=int, default=3000)
-    asked = parser.parse_args()
-    print(_parallelism(asked))
-    print(_orders(asked))
-    print(_staleness(asked))
+class Problems(NamedTuple):
+    """Problems of equal sizes, by seed."""
+
+    correlation: float
+    penalty_share: float
+    cases: Sequence[Case]
 
 
-def _medians(
-    cases: Sequence[Case],
-    way: UpdateScheduling,
-    tolerances: Sequence[float],
-    asked: argparse.Namespace,
-) -> tuple[list[str], list[str]]:
-    """The medians of rounds and updates over the cases, by tolerance."""
-    found = [
-        count(case, way, tolerances, asked.ranks, seed, asked.most_rounds)
-        for seed, case in enumerate(cases)
-    ]
-    if any(each.diverged for each in found):
-        times = sum(each.diverged for each in found)
-        return ([f"diverges ({times} of {len(found)})"] * len(tolerances),) * 2
-    by_tolerance = range(len(tolerances))
-    return (
-        [_shown(median(each.rounds[i] for each in found)) for i in by_tolerance],
-        [_shown(median(each.updates[i] for each in found)) for i in by_tolerance],
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and save the rows of all problems and ways, then the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--most-rounds", type=int, default=3000)
+    asked = parse_request(parser, arguments)
+    about = (
+        f"Lasso with 400 rows, {asked.ranks} ranks as threads of one process, at most "
+        f"{asked.most_rounds} rounds (–: not reached)."
+    )
+    request = Run("strads", about, asked.seeds, 0, None)
+    report_rows(_measured(asked), asked.json, FORMAT, request, all_tables(TABLES))
+    return 0
 
 
-def _shown(number: float) -> str:
-    return "–" if number == float("inf") else f"{number:.0f}"
-
-
-def _correlated(asked: argparse.Namespace) -> list[Case]:
-    return [case_of(seed, 32, 4, 0.8, 32, 400) for seed in range(asked.seeds)]
-
-
-def _parallelism(asked: argparse.Namespace) -> str:
-    cases = _correlated(asked)
-    limit = median(case.parallel_limit for case in cases)
+def _measured(asked: argparse.Namespace) -> Iterator[Row]:
+    correlated = [case_of(seed, 32, 4, 0.8, 32, 400) for seed in range(asked.seeds)]
+    limit = median(case.parallel_limit for case in correlated)
     print(f"32 groups of 4 features, correlation 0.8: features / spectral radius = {limit:.1f}")
-    rows = []
-    for block_size in (4, 8, 16, 32):
-        off = _medians(
-            cases, UpdateScheduling(block_size=block_size, threshold=None), [1e-4], asked
-        )
-        on = _medians(cases, UpdateScheduling(block_size=block_size, threshold=0.3), [1e-4], asked)
-        rows.append((str(block_size), off[0][0], on[0][0], off[1][0], on[1][0]))
-    head = ("block", "rounds,\noff", "rounds,\non", "updates,\noff", "updates,\non")
-    return table(head, rows)
-
-
-def _orders(asked: argparse.Namespace) -> str:
-    tolerances = [1e-1, 1e-2, 1e-4, 1e-6]
-    rows = []
+    for way in _ways():
+        yield from _of_way(Problems(0.8, 0.05, correlated), way, [1e-4], asked)
     for share in (0.05, 0.2, 0.4):
         cases = [case_of(seed, 1000, 1, 0.0, 20, 400, share) for seed in range(asked.seeds)]
         for sampler in SAMPLERS:
-            _, updates = _medians(cases, UpdateScheduling(sampler), tolerances, asked)
-            rows.append((f"{share:g}", sampler, *updates))
-    return table(("penalty", "order", *(f"{each:g}" for each in tolerances)), rows)
+            way, tolerances = UpdateScheduling(sampler), [1e-1, 1e-2, 1e-4, 1e-6]
+            yield from _of_way(Problems(0.0, share, cases), way, tolerances, asked)
 
 
-def _staleness(asked: argparse.Namespace) -> str:
-    cases = _correlated(asked)
-    rows = []
-    for depth in (0, 1, 2, 4):
-        off = _medians(
-            cases, UpdateScheduling(block_size=4, threshold=None, depth=depth), [1e-4], asked
-        )
-        on = _medians(cases, UpdateScheduling(block_size=4, depth=depth), [1e-4], asked)
-        rows.append((str(depth), off[0][0], on[0][0], off[1][0], on[1][0]))
-    head = ("depth", "rounds,\noff", "rounds,\non", "updates,\noff", "updates,\non")
-    return table(head, rows)
+def _ways() -> list[UpdateScheduling]:
+    """Block sizes with the newest parameters, and depths with small blocks; each once."""
+    settings = [*product((4, 8, 16, 32), (0,)), *product((4,), (1, 2, 4))]
+    return [
+        UpdateScheduling(block_size=block_size, threshold=threshold, depth=depth)
+        for (block_size, depth), threshold in product(settings, (None, 0.3))
+    ]
+
+
+def _of_way(
+    problems: Problems,
+    way: UpdateScheduling,
+    tolerances: Sequence[float],
+    asked: argparse.Namespace,
+) -> Iterator[Row]:
+    for seed, case in enumerate(problems.cases):
+        found = count(case, way, tolerances, asked.ranks, seed, asked.most_rounds)
+        for tolerance, *figures in zip(tolerances, found.rounds, found.updates, strict=True):
+            rounds, updates = (None if isinf(one) else int(one) for one in figures)
+            yield Row(
+                problems.correlation, seed, problems.penalty_share, *way, tolerance, rounds,
+                updates, found.diverged,
+            )  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

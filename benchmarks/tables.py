@@ -8,74 +8,82 @@ A table stands between two comments, of which the first names a file of `benchma
     <!-- results: solver-table unproven -->
     <!-- /results -->
 
-The word behind the name leaves rows out: `unproven` those of the solver whose gap is 0 with every
-seed.
+The word behind the name chooses one of several tables of the same file: `unproven` has the rows of
+the solver whose gap is not 0 with every seed.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from benchmarks import (
     auto_placement,
+    cpsat_calls,
     data_parallel_table,
     emulated_networks,
     emulation,
+    late_gradients_table,
     look_ahead,
     split_cost_table,
+    strads_table,
     tight_caps,
     time_limits,
     v_limits,
+    weight_passing,
+    weight_passing_papers,
     weight_search,
 )
 from benchmarks.executor import report as executor
 from benchmarks.executor import weights_table
-from benchmarks.results_file import load, origin
+from benchmarks.results_file import Table, load, origin
 from benchmarks.solver import report
 from synth.errors import SynthError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-# The maker of a document's table, by the document's format.
-_TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    module.FORMAT: module.table
+# The makers of a document's tables, by its format and by the word behind its name.
+_TABLES: dict[str, Mapping[str, Table]] = {
+    module.FORMAT: {"": module.table}
     for module in (
-        report,
         auto_placement,
         data_parallel_table,
         emulated_networks,
         emulation,
         executor,
+        late_gradients_table,
         look_ahead,
         split_cost_table,
         tight_caps,
         time_limits,
         v_limits,
+        weight_passing,
         weight_search,
         weights_table,
     )
+} | {
+    module.FORMAT: module.TABLES
+    for module in (cpsat_calls, report, strads_table, weight_passing_papers)
 }
-_PLACE = re.compile(r"(<!-- results: (\S+)( unproven)? -->\n).*?(<!-- /results -->)", re.DOTALL)
+_PLACE = re.compile(r"(<!-- results: (\S+)(?: (\S+))? -->\n).*?(<!-- /results -->)", re.DOTALL)
 
 
 def filled(text: str, results: Path = RESULTS) -> str:
     """A page with all its tables made anew.
 
     Raises:
-        SynthError: it names a file that does not exist or cannot be read.
+        SynthError: it names a file that does not exist or cannot be read, or a table that the file
+            does not have.
     """
 
     def made(place: re.Match[str]) -> str:
         document = load(results / f"{place[2]}.json", _TABLES)
-        if place[3]:
-            rows = document["rows"]
-            unproven = {row["label"] for row in rows if row["gap_percent"] != 0}
-            document["rows"] = [row for row in rows if row["label"] in unproven]
-        table = _TABLES[document["format"]](document)
-        return f"{place[1]}{origin(document)}\n\n{table}\n{place[4]}"
+        makers, word = _TABLES[document["format"]], place[3] or ""
+        if word not in makers:
+            known = ", ".join(f"{place[2]} {each}".strip() for each in makers)
+            raise SynthError(f"{place[2]} has no table {word!r}; give one of: {known}")
+        return f"{place[1]}{origin(document)}\n\n{makers[word](document)}\n{place[4]}"
 
     return _PLACE.sub(made, text)
 

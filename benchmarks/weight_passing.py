@@ -1,14 +1,16 @@
-"""Activations passed, weights passed or weights gathered: tokens per second by micro-batch size.
+r"""Activations passed, weights passed or weights gathered: tokens per second by micro-batch size.
 
-    python -m benchmarks.weight_passing [--hidden 4096] [--layers 32] [--ranks 16] [--svg FILE]
-    python -m benchmarks.weight_passing --paper
+    python -m benchmarks.weight_passing --svg docs/weight_passing.svg \
+        --json benchmarks/results/weight-passing.json
+    python -m benchmarks.weight_passing --paper --json benchmarks/results/weight-passing-papers.json
 
 The model is that of `weight_passing_model`, with full recomputation as in the WeiPipe paper (PPoPP
 2025).
 
-The first table grows the tokens of a micro-batch T. Two closed forms tell what limits weight
-passing: it moves fewer bytes than activation passing if T > 18 ℓ H for ℓ layers per stage, and its
-transfers hide behind compute if T ≥ R b / (2 · bandwidth), for R flop/s and b bytes per element.
+Without `--paper` the tokens of a micro-batch T grow, and the table has the fastest system that
+fits. Two closed forms tell what limits weight passing: it moves fewer bytes than activation passing
+if T > 18 ℓ H for ℓ layers per stage, and its transfers hide behind compute if T ≥ R b /
+(2 · bandwidth), for R flop/s and b bytes per element.
 
 `--paper` shows the paper's tables beside the simulation, as ratios to 1F1B in the same table, and
 its memory. After them comes the table of the TawPipe paper (arXiv 2511.09741; three nodes), with
@@ -16,71 +18,113 @@ the bytes that leave a node.
 """
 
 import argparse
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from benchmarks import weight_passing_papers as papers
+from benchmarks.results_file import (
+    Run,
+    all_tables,
+    markdown_table,
+    parse_without_seeds,
+    report_rows,
+)
 from benchmarks.weight_passing_model import (
     BYTES,
     FLOPS_PER_S,
     MEMORY_BYTES,
     NETWORKS,
     Model,
-    Outcome,
     network,
     simulate,
 )
-from benchmarks.weight_passing_papers import tawpipe_table, weipipe_tables
 from synth.record import write_atomically
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text
-from synth.report.text.tables import table
+
+FORMAT = "synth-weight-passing-benchmark-1"
 
 # The systems compared: two pass activations, two pass weights, one gathers weights.
 _SYSTEMS = ("1f1b", "zb-h1", "weipipe", "weipipe:wzb2", "zero:1")
 
 
-def sweep(
-    hidden: int, num_layers: int, num_ranks: int, rounds: int
-) -> Iterator[tuple[str, int, dict[str, Outcome]]]:
-    """Yield network, tokens of a micro-batch, and the outcome of each system."""
-    for name in NETWORKS:
-        for power in range(10, 19):
-            tokens = 2**power
-            model = Model(hidden, num_layers, min(tokens, 4096), tokens)
-            links = network(name)
-            yield (
-                name,
-                tokens,
-                {system: simulate(system, model, num_ranks, rounds, links) for system in _SYSTEMS},
-            )
+class Row(NamedTuple):
+    """A system on a network; tokens of a micro-batch, and speed per device."""
+
+    network: str
+    tokens: int
+    system: str
+    tokens_per_s: float
+    peak_bytes: int
+    sent_bytes: int
 
 
-def picture(
-    rows: Sequence[tuple[str, int, Mapping[str, Outcome]]], limits: Mapping[str, float]
-) -> str:
+def sweep(hidden: int, num_layers: int, num_ranks: int, rounds: int) -> Iterator[Row]:
+    """Simulate each system on each network with micro-batches of 1k to 256k tokens."""
+    for name, power, system in product(NETWORKS, range(10, 19), _SYSTEMS):
+        model = Model(hidden, num_layers, min(2**power, 4096), 2**power)
+        found = simulate(system, model, num_ranks, rounds, network(name))
+        figures = found.tokens_per_s, found.peak_bytes, found.sent_bytes
+        yield Row(name, model.tokens, system, *figures)
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """A saved sweep in Markdown: the fastest system that fits, by tokens and network."""
+    rows = [Row(**row) for row in document["rows"]]
+    networks = list(dict.fromkeys(row.network for row in rows))
+    lines = []
+    for tokens in dict.fromkeys(row.tokens for row in rows):
+        own = [row for row in rows if row.tokens == tokens and row.peak_bytes <= MEMORY_BYTES]
+        fastest = (_fastest([row for row in own if row.network == name]) for name in networks)
+        lines.append([f"{tokens // 1024}k", *fastest])
+    return markdown_table(["tokens per micro-batch", *networks], lines)
+
+
+def _fastest(rows: Sequence[Row]) -> str:
+    best = max(rows, key=lambda row: row.tokens_per_s, default=None)
+    return f"`{best.system}`, {best.tokens_per_s:,.0f}" if best else "none fits"
+
+
+def _line(row: Row) -> Iterator[str]:
+    """What is printed of a row."""
+    yield from (row.network, f"{row.tokens // 1024}k", row.system)
+    yield f"{row.tokens_per_s:,.0f} tokens/s"
+    yield f"peak {row.peak_bytes / 1e9:.0f} GB"
+    yield f"sent {row.sent_bytes / 1e9:,.0f} GB"
+
+
+def picture(rows: Sequence[Row], limits: Mapping[str, float]) -> str:
     """Tokens per second against the tokens of a micro-batch, a panel for each network, as SVG."""
     svg = Picture(980, 330, _STYLES, "tokens per second against tokens of a micro-batch")
-    highest = max(one.tokens_per_s for *_, found in rows for one in found.values())
+    highest = max(row.tokens_per_s for row in rows)
     for panel, name in enumerate(NETWORKS):
-        own = [(tokens, found) for of, tokens, found in rows if of == name]
+        own = [row for row in rows if row.network == name]
+        least, most = own[0].tokens, own[-1].tokens
         left = 60 + 310 * panel
-        across = Scale.fitting(own[0][0], own[-1][0], left, left + 270)
+        across = Scale.fitting(least, most, left, left + 270)
         up = Scale(0, 1.05 * highest, 250, 40)
-        for x in (own[0][0], 4096, 16384, 65536, own[-1][0]):
+        for x in (least, 4096, 16384, 65536, most):
             svg.line([(across.at(x), up.start), (across.at(x), up.end)], "grid")
             svg.text((across.at(x), up.start + 18), f"{x // 1024}k", "tick", "middle")
         for y in up.ticks(5):
             svg.line([(across.start, up.at(y)), (across.end, up.at(y))], "grid")
             if not panel:
                 svg.text((across.start - 8, up.at(y) + 4), f"{y:,.0f}", "tick", "end")
-        if own[0][0] <= limits[name] <= own[-1][0]:
+        if least <= limits[name] <= most:
             at = across.at(limits[name])
             svg.line([(at, up.start), (at, up.end)], "limit")
         svg.text((left + 135, 28), name, "name", "middle")
         for place, system in enumerate(_SYSTEMS):
-            line = [(across.at(t), up.at(found[system].tokens_per_s)) for t, found in own]
-            svg.line(line, f"curve{place}")
+            curve = [
+                (across.at(row.tokens), up.at(row.tokens_per_s))
+                for row in own
+                if row.system == system
+            ]
+            svg.line(curve, f"curve{place}")
     svg.text(
         (500, 292), "tokens of a micro-batch; dashed: from here on weights hide", "name", "middle"
     )
@@ -103,48 +147,49 @@ _STYLES = {
 }
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and save a row for each system, then the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--ranks", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=4, help="micro-batches per rank")
-    parser.add_argument("--paper", action="store_true", help="the paper's tables, simulated")
+    parser.add_argument("--paper", action="store_true", help="the papers' tables, simulated")
     parser.add_argument("--svg", type=Path, help="write the picture here")
-    asked = parser.parse_args()
+    asked = parse_without_seeds(parser, arguments)
     if asked.paper:
-        weipipe_tables(asked.rounds)
-        tawpipe_table(asked.rounds)
-        return
+        _report_papers(asked)
+    else:
+        _report_sweep(asked)
+    return 0
+
+
+def _report_papers(asked: argparse.Namespace) -> None:
+    about = f"printed / simulated, {asked.rounds} micro-batches per device; OOM: more than 80 GB."
+    request = Run("weight-passing --paper", about, 1, 0, None)
+    measured = papers.rows(asked.rounds)
+    report_rows(measured, asked.json, papers.FORMAT, request, all_tables(papers.TABLES))
+
+
+def _report_sweep(asked: argparse.Namespace) -> None:
     per_stage = asked.layers // asked.ranks
     limits = {name: FLOPS_PER_S * BYTES / (2 * each) for name, each in NETWORKS.items()}
-    print(
-        f"H = {asked.hidden}, {per_stage} layers per stage, {asked.ranks} devices, "
-        f"{asked.rounds} micro-batches each; fewer bytes than 1F1B from "
-        f"{18 * per_stage * asked.hidden / 1024:.0f}k tokens on"
+    crossing = 18 * per_stage * asked.hidden / 1024
+    print(f"{per_stage} layers per stage; fewer bytes than 1F1B from {crossing:.0f}k tokens on")
+    for name, limit in limits.items():
+        print(f"{name}: weights hide from {limit / 1024:,.1f}k tokens on")
+    about = (
+        f"H = {asked.hidden}, {asked.layers} layers, {asked.ranks} devices of 80 GB, "
+        f"{asked.rounds} micro-batches per device; tokens per second per device."
     )
-    rows = list(sweep(asked.hidden, asked.layers, asked.ranks, asked.rounds))
-    for name in NETWORKS:
-        cells = []
-        for of, tokens, found in rows:
-            if of == name:
-                fitting = [one for one in found if found[one].peak_bytes <= MEMORY_BYTES]
-                best = max(fitting, key=lambda system: found[system].tokens_per_s, default="none")
-                speeds = [f"{one.tokens_per_s:,.0f}" for one in found.values()]
-                peaks = [f"{one.peak_bytes / 1e9:.0f}" for one in found.values()]
-                sent = [f"{one.sent_bytes / 1e9:,.0f}" for one in found.values()]
-                cells.append([f"{tokens // 1024}k", *speeds, best, "/".join(peaks), "/".join(sent)])
-        print(f"\n{name}: weights hide from {limits[name] / 1024:,.1f}k tokens on\n")
-        print(
-            table(
-                ["T", *(f"{one}\ntok/s" for one in _SYSTEMS), "fastest", "peak GB", "sent GB"],
-                cells,
-            )
-        )
+    request = Run("weight-passing", about, 1, 0, None)
+    measured = sweep(asked.hidden, asked.layers, asked.ranks, asked.rounds)
+    rows = report_rows(measured, asked.json, FORMAT, request, table, _line)
     if asked.svg:
         write_atomically(asked.svg, picture(rows, limits))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

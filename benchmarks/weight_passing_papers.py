@@ -4,9 +4,12 @@ Where the two differ, the difference is not in the schedule: nothing but the tim
 transfers is simulated.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
 
+from benchmarks.results_file import Table, markdown_table
 from benchmarks.weight_passing_model import (
     LATENCY_US,
     MEMORY_BYTES,
@@ -16,7 +19,8 @@ from benchmarks.weight_passing_model import (
     simulate,
 )
 from synth.links import Link, Links, NodeLink
-from synth.report.text.tables import table
+
+FORMAT = "synth-weight-passing-papers-benchmark-1"
 
 # The systems of the WeiPipe paper (PPoPP 2025), in the order of its tables.
 _SYSTEMS = {
@@ -27,6 +31,23 @@ _SYSTEMS = {
     "WeiPipe": "weipipe",
 }
 _ZERO_BUBBLE = ("ZB1", "ZB2")
+
+
+class Row(NamedTuple):
+    """A system in a line of a paper's table: printed, and simulated.
+
+    Printed figures are None where the system ran out of memory; not all tables have peaks.
+    """
+
+    table: str
+    hidden: int
+    sequence: int
+    system: str
+    printed_tokens_per_s: float | None
+    printed_peak_gb: float | None
+    tokens_per_s: float
+    peak_bytes: int
+    between_nodes_bytes: int
 
 
 class Printed(NamedTuple):
@@ -106,73 +127,14 @@ _TABLE_4 = (
 )
 
 
-def weipipe_tables(rounds: int) -> None:
-    """Print tables 2 to 4 of the WeiPipe paper beside the simulation."""
-    within = Link(latency_us=LATENCY_US, bandwidth_bytes_per_s=NETWORKS["NVLink"])
-    between = NodeLink(
-        ranks_per_node=8, latency_us=LATENCY_US, bandwidth_bytes_per_s=NETWORKS["10 GbE"]
-    )
-    fast, slow = Links(default=within), Links(default=within, nodes=(between,))
-    for title, rows, num_ranks, links in (
-        ("table 2: 16 devices, NVLink", _TABLE_2, 16, fast),
-        ("table 3: 16 devices, 10 GbE between two nodes", _TABLE_3, 16, slow),
-        ("table 4: 8 devices, NVLink", _TABLE_4, 8, fast),
-    ):
-        made = [simulated(row, num_ranks, rounds, links) for row in rows]
-        print(f"\n{title}; tokens per second as a multiple of 1F1B's, printed / simulated\n")
-        print(speeds(rows, made))
-        if rows[0].peak_gb:
-            print(f"\n{title}; peak GB, printed / simulated\n")
-            print(_peaks(rows, made))
-
-
-def simulated(row: Printed, num_ranks: int, rounds: int, links: Links) -> list[Outcome]:
-    """The outcome of each system; all train on as many tokens in an iteration."""
-    whole = Model(row.hidden, 2 * num_ranks, row.sequence, row.sequence * row.sequences)
-    part = whole._replace(tokens=row.zero_bubble_tokens, recomputes=False)
-    more = rounds * whole.tokens // part.tokens
-    return [
-        simulate(system, part, num_ranks, more, links)
-        if name in _ZERO_BUBBLE
-        else simulate(system, whole, num_ranks, rounds, links)
-        for name, system in _SYSTEMS.items()
-    ]
-
-
-def speeds(rows: Sequence[Printed], made: Sequence[Sequence[Outcome]]) -> str:
-    """A table of tokens per second as multiples of 1F1B's, printed and simulated."""
-    cells = []
-    for row, (first, *others) in zip(rows, made, strict=True):
-        base, *printed = row.tokens_per_s
-        assert base is not None
-        pairs = [
-            (speed and speed / base, _fitting(one, one.tokens_per_s / first.tokens_per_s))
-            for speed, one in zip(printed, others, strict=True)
-        ]
-        cells.append([str(row.hidden), str(row.sequence), *(_pair(*pair, 2) for pair in pairs)])
-    return table(["H", "S", *list(_SYSTEMS)[1:]], cells)
-
-
-def _peaks(rows: Sequence[Printed], made: Sequence[Sequence[Outcome]]) -> str:
-    cells = []
-    for row, outcomes in zip(rows, made, strict=True):
-        pairs = zip(row.peak_gb, (one.peak_bytes / 1e9 for one in outcomes), strict=True)
-        cells.append([str(row.hidden), str(row.sequence), *(_pair(*pair, 1) for pair in pairs)])
-    return table(["H", "S", *_SYSTEMS], cells)
-
-
-def _fitting(outcome: Outcome, figure: float) -> float | None:
-    return figure if outcome.peak_bytes <= MEMORY_BYTES else None
-
-
-def _pair(printed: float | None, simulated: float | None, digits: int) -> str:
-    """A printed and a simulated figure; None: out of memory."""
-    figures = (printed, simulated)
-    return " / ".join("OOM" if one is None else f"{one:.{digits}f}" for one in figures)
-
-
-# Tokens per second and device on 24 devices in three nodes, 48 layers: H, S, 1F1B, FSDP, WeiPipe,
-# TawPipe. The sizes of micro-batches are not printed.
+# Tokens per second and device on 24 devices in three nodes, 48 layers: H, S, and each system. The
+# sizes of micro-batches are not printed.
+_TAWPIPE_SYSTEMS = {
+    "1F1B": "1f1b",
+    "FSDP": "zero:1",
+    "WeiPipe": "weipipe",
+    "TawPipe": "tawpipe:nodes=3",
+}
 _TAWPIPE = (
     (1024, 4096, 7212, 10559, 12055, 13629),
     (1024, 8192, 6636, 8826, 10663, 11738),
@@ -181,34 +143,124 @@ _TAWPIPE = (
 )
 _TAWPIPE_TOKENS = 65_536
 
+_FAST = Links(default=Link(latency_us=LATENCY_US, bandwidth_bytes_per_s=NETWORKS["NVLink"]))
+_SLOW = NodeLink(ranks_per_node=8, latency_us=LATENCY_US, bandwidth_bytes_per_s=NETWORKS["10 GbE"])
+# NVLink within nodes of 8 devices, and 10 GbE between them.
+_NODES = _FAST.replace(nodes=(_SLOW,))
 
-def tawpipe_table(rounds: int) -> None:
-    """Print the TawPipe paper's table beside the simulation."""
-    between = NodeLink(
-        ranks_per_node=8, latency_us=LATENCY_US, bandwidth_bytes_per_s=NETWORKS["10 GbE"]
-    )
-    links = Links(
-        default=Link(latency_us=LATENCY_US, bandwidth_bytes_per_s=NETWORKS["NVLink"]),
-        nodes=(between,),
-    )
-    systems = ("zero:1", "weipipe", "tawpipe:nodes=3")
-    cells = []
-    for hidden, sequence, one_f_one_b, *printed in _TAWPIPE:
+
+def rows(rounds: int) -> Iterator[Row]:
+    """Simulate tables 2 to 4 of the WeiPipe paper and the table of the TawPipe paper."""
+    for name, lines, num_ranks, links in (
+        ("table-2", _TABLE_2, 16, _FAST),
+        ("table-3", _TABLE_3, 16, _NODES),
+        ("table-4", _TABLE_4, 8, _FAST),
+    ):
+        for printed in lines:
+            yield from rows_of(name, printed, num_ranks, rounds, links)
+    for hidden, sequence, *tokens_per_s in _TAWPIPE:
         model = Model(hidden, 48, sequence, _TAWPIPE_TOKENS)
-        base = simulate("1f1b", model, 24, rounds, links)
-        made = [simulate(system, model, 24, rounds, links) for system in systems]
-        ratios = [
-            f"{figure:.2f}"
-            for tokens_per_s, one in zip(printed, made, strict=True)
-            for figure in (tokens_per_s / one_f_one_b, one.tokens_per_s / base.tokens_per_s)
+        for system, speed in zip(_TAWPIPE_SYSTEMS, tokens_per_s, strict=True):
+            found = simulate(_TAWPIPE_SYSTEMS[system], model, 24, rounds, _NODES)
+            yield _row("tawpipe", hidden, sequence, system, (speed, None), found)
+
+
+def rows_of(
+    name: str, printed: Printed, num_ranks: int, rounds: int, links: Links
+) -> Iterator[Row]:
+    """Simulate a line of a table; all systems train on as many tokens in an iteration."""
+    whole = Model(
+        printed.hidden, 2 * num_ranks, printed.sequence, printed.sequence * printed.sequences
+    )
+    part = whole._replace(tokens=printed.zero_bubble_tokens, recomputes=False)
+    more = rounds * whole.tokens // part.tokens
+    peaks_gb = printed.peak_gb or (None,) * len(_SYSTEMS)
+    for system, speed, peak_gb in zip(_SYSTEMS, printed.tokens_per_s, peaks_gb, strict=True):
+        model, count = (part, more) if system in _ZERO_BUBBLE else (whole, rounds)
+        found = simulate(_SYSTEMS[system], model, num_ranks, count, links)
+        yield _row(name, printed.hidden, printed.sequence, system, (speed, peak_gb), found)
+
+
+def _row(
+    name: str,
+    hidden: int,
+    sequence: int,
+    system: str,
+    printed: tuple[float | None, float | None],
+    found: Outcome,
+) -> Row:
+    return Row(
+        name, hidden, sequence, system, *printed, found.tokens_per_s, found.peak_bytes,
+        found.between_nodes_bytes,
+    )  # fmt: skip
+
+
+def _speeds(document: Mapping[str, Any], name: str) -> str:
+    """Tokens per second as multiples of 1F1B's, printed / simulated."""
+    lines = _lines(document, name)
+    systems = [row.system for row in lines[0][1:]]
+    return markdown_table(["H", "S", *systems], map(_speed_cells, lines))
+
+
+def _speed_cells(line: Sequence[Row]) -> list[str]:
+    base, *others = line
+    assert base.printed_tokens_per_s is not None
+    cells = [str(base.hidden), str(base.sequence)]
+    for row in others:
+        speed, fits = row.printed_tokens_per_s, row.peak_bytes <= MEMORY_BYTES
+        printed = None if speed is None else speed / base.printed_tokens_per_s
+        cells.append(_pair(printed, row.tokens_per_s / base.tokens_per_s if fits else None, 2))
+    return cells
+
+
+def _peaks(document: Mapping[str, Any], name: str) -> str:
+    """The highest peak of a device in GB, printed / simulated."""
+    lines = _lines(document, name)
+    cells = [
+        [
+            str(line[0].hidden),
+            str(line[0].sequence),
+            *(_pair(row.printed_peak_gb, row.peak_bytes / 1e9, 1) for row in line),
         ]
-        slow = "/".join(f"{one.between_nodes_bytes / 1e9:,.0f}" for one in (base, *made))
-        peaks = "/".join(f"{one.peak_bytes / 1e9:.0f}" for one in (base, *made))
-        cells.append([str(hidden), str(sequence), *ratios, slow, peaks])
-    names = [
-        f"{name}\n{kind}"
-        for name in ("FSDP", "WeiPipe", "TawPipe")
-        for kind in ("printed", "simulated")
+        for line in lines
     ]
-    print("\nTawPipe's table: three nodes of 8; tokens per second as a multiple of 1F1B's\n")
-    print(table(["H", "S", *names, "GB between\nnodes", "peak GB"], cells))
+    return markdown_table(["H", "S", *(row.system for row in lines[0])], cells)
+
+
+def _nodes(document: Mapping[str, Any]) -> str:
+    """Speeds, and of all systems the bytes that leave a node, and peaks."""
+    lines = _lines(document, "tawpipe")
+    names = [row.system for row in lines[0]]
+    listed = ", ".join(names)
+    heads = ["H", "S", *names[1:], f"GB between nodes: {listed}", f"peak GB: {listed}"]
+    cells = [
+        [
+            *_speed_cells(line),
+            " / ".join(f"{row.between_nodes_bytes / 1e9:,.0f}" for row in line),
+            " / ".join(f"{row.peak_bytes / 1e9:.0f}" for row in line),
+        ]
+        for line in lines
+    ]
+    return markdown_table(heads, cells)
+
+
+def _lines(document: Mapping[str, Any], name: str) -> list[list[Row]]:
+    """The rows of a table, line by line."""
+    found = [Row(**row) for row in document["rows"] if row["table"] == name]
+    groups = groupby(found, lambda row: (row.hidden, row.sequence))
+    return [list(group) for _, group in groups]
+
+
+def _pair(printed: float | None, simulated: float | None, digits: int) -> str:
+    """A printed and a simulated figure; None: out of memory."""
+    figures = (printed, simulated)
+    return " / ".join("OOM" if one is None else f"{one:.{digits}f}" for one in figures)
+
+
+TABLES: dict[str, Table] = {
+    "table-2": partial(_speeds, name="table-2"),
+    "table-2-peaks": partial(_peaks, name="table-2"),
+    "table-3": partial(_speeds, name="table-3"),
+    "table-4": partial(_speeds, name="table-4"),
+    "tawpipe": _nodes,
+}

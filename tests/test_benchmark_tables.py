@@ -4,16 +4,31 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import data_parallel, data_parallel_table, tables, time_limits, v_limits
+from benchmarks import (
+    cpsat_calls,
+    data_parallel,
+    data_parallel_table,
+    late_gradients,
+    strads,
+    tables,
+    time_limits,
+    v_limits,
+)
+from benchmarks.late_gradients import Training
+from benchmarks.provenance import provenance
 from benchmarks.split_cost_table import Row as SplitRow
 from benchmarks.split_cost_table import table as split_table
+from benchmarks.strads import Case as Lasso
+from benchmarks.strads import Count, UpdateScheduling
 from benchmarks.v_limits import Case
 from synth.costs import uniform_costs
+from synth.errors import SynthError
 
 
-def page_of(folder: Path) -> str:
-    return tables.filled("<!-- results: saved -->\n<!-- /results -->\n", folder)
+def page_of(folder: Path, name: str = "saved") -> str:
+    return tables.filled(f"<!-- results: {name} -->\n<!-- /results -->\n", folder)
 
 
 def test_a_command_s_time_is_compared_with_all_its_limits(
@@ -107,3 +122,72 @@ def test_a_layer_that_torch_cannot_split_has_no_figures_of_its_split() -> None:
     cells = re.split(r" *\| *", made.splitlines()[-1])[1:-1]
     assert cells[2:7] == ["12.0", "1.010", "0.990", "1.000", "–"]
     assert cells[7:] == ["2.00", "2.00", "3.00", "1.500", "–"]
+
+
+def count_by_way(_: Lasso, way: UpdateScheduling, tolerances: list[float], *given: int) -> Count:
+    """Without the check blocks of 4 diverge with seed 1; those of 8 never end with two seeds."""
+    seed = given[1]
+    if way.threshold is None and way.block_size == 4 and seed == 1:
+        return Count([float("inf")], [float("inf")], diverged=True)
+    if way.threshold is None and way.block_size == 8 and seed > 0:
+        return Count([float("inf")], [float("inf")])
+    rounds = [float(100 * way.block_size + 10 * way.depth + seed)] * len(tolerances)
+    return Count(rounds, [2 * each for each in rounds])
+
+
+def test_counts_of_updates_make_tables_of_block_sizes_orders_and_depths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Lasso(torch.eye(2), torch.ones(2), 0.1, 1.0)
+    monkeypatch.setattr(strads, "case_of", lambda *_: case)
+    monkeypatch.setattr(strads, "count", count_by_way)
+    origin = provenance()
+    monkeypatch.setattr("benchmarks.results_file.provenance", lambda: origin)
+    given = ["--ranks", "2", "--seeds", "3", "--json", str(tmp_path / "saved.json")]
+    assert strads.main(given) == 0
+    blocks = page_of(tmp_path, "saved blocks")
+    assert "| block size P | rounds, no check | rounds, ρ = 0.3 | updates, no check |" in blocks
+    assert "| 4 | 1 of 3 diverges | 401 | 1 of 3 diverges | 802 |" in blocks
+    assert "| 8 | – | 801 | – | 1602 |" in blocks
+    depths = page_of(tmp_path, "saved depth")
+    assert "| 4 | 441 | 1 of 3 diverges" not in depths
+    assert "| 2 | 1 of 3 diverges | 421 | 1 of 3 diverges | 842 |" in depths
+    orders = page_of(tmp_path, "saved order")
+    assert "| λ | order | 0.1 | 0.01 | 0.0001 | 1e-06 |" in orders
+    assert "| 0.4 | round robin | 1602 | 1602 | 1602 | 1602 |" in orders
+    assert "2 ranks as threads of one process" in orders and "3 seeds: medians" in orders
+
+
+def test_a_file_of_several_tables_names_them_if_none_is_chosen(tmp_path: Path) -> None:
+    (tmp_path / "saved.json").write_text('{"format": "synth-strads-benchmark-1", "rows": []}')
+    known = "give one of: saved blocks, saved order, saved depth"
+    for name in ("saved", "saved unproven"):
+        with pytest.raises(SynthError, match=known):
+            page_of(tmp_path, name)
+
+
+def test_a_training_is_a_row_with_the_delays_of_its_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [Training("1f1b", "1f1b", 2), Training("pipedream", "pipedream", 4)]
+    monkeypatch.setattr(late_gradients, "trainings", lambda _: iter(asked))
+    saved, svg = tmp_path / "saved.json", tmp_path / "drawn.svg"
+    given = ["--micro-batches", "4", "--json", str(saved), "--svg", str(svg)]
+    assert late_gradients.main(given) == 0
+    page = page_of(tmp_path)
+    # An untrained model of bytes has a loss of about ln 256 = 5.5.
+    assert re.search(r"\| 1f1b \| 2 \| 0 0 0 0 \| [45]\.\d{3} \|", page)
+    assert re.search(r"\| pipedream \| 1 \| 3 2 1 0 \| [45]\.\d{3} \|", page)
+    assert "pipedream, delay 3 2 1 0" in svg.read_text()
+
+
+def test_a_worker_s_windows_are_compared_with_those_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = [cpsat_calls.WindowRow(24, 1.0, 3.0, 4.0)]
+    models = [cpsat_calls.ModelRow(768, 400_000, 30.0, 5.0, 8.0)]
+    monkeypatch.setattr(cpsat_calls, "small_calls", lambda _: iter(windows))
+    monkeypatch.setattr(cpsat_calls, "whole_models", lambda: iter(models))
+    assert cpsat_calls.main(["--calls", "8", "--json", str(tmp_path / "saved.json")]) == 0
+    assert "| 24 | 1.00 | 3.00 | 4.00 | 250 | 200 | 1.25 |" in page_of(tmp_path, "saved windows")
+    assert "| 768 | 0.4 | 30 | 5 | 8 |" in page_of(tmp_path, "saved models")

@@ -1,12 +1,14 @@
 """The comparison of passing activations and weights, against its closed forms."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from benchmarks.weight_passing import picture
-from benchmarks.weight_passing_model import Model, costs_of, network, simulate
-from benchmarks.weight_passing_papers import Printed, simulated, speeds
+from benchmarks import tables, weight_passing
+from benchmarks.weight_passing import Row, picture, table
+from benchmarks.weight_passing_model import MEMORY_BYTES, Model, costs_of, network, simulate
+from benchmarks.weight_passing_papers import TABLES, Printed, rows_of
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 
@@ -43,9 +45,37 @@ def test_without_recomputation_a_third_of_the_backward_and_all_saved_activations
 
 
 def test_out_of_memory_is_said_of_printed_and_of_simulated_figures() -> None:
-    row = Printed(4096, 4096, 16, 16384, (1662.7, None, None, 1110.5, 2023.1))
-    last = speeds([row], [simulated(row, 16, 1, FREE)]).splitlines()[-1]
-    assert re.search(r"4096  4096  OOM / \d\.\d\d +OOM / OOM +0\.67 / \d\.\d\d ", last)
+    printed = Printed(4096, 4096, 16, 16384, (1662.7, None, None, 1110.5, 2023.1))
+    rows = [row._asdict() for row in rows_of("table-2", printed, 16, 1, FREE)]
+    speeds, peaks = (TABLES[name]({"rows": rows}) for name in ("table-2", "table-2-peaks"))
+    assert re.search(
+        r"\| 4096 \| 4096 \| OOM / \d\.\d\d \| OOM / OOM \| 0\.67 / \d\.\d\d \|", speeds
+    )
+    # The peak of the simulation is shown where it is more than the memory, too.
+    assert re.search(r"\| 4096 \| 4096 \| (OOM / \d+\.\d \|? ?){5}", peaks)
+
+
+def test_the_fastest_system_is_one_that_fits() -> None:
+    fits, exceeds = round(MEMORY_BYTES), round(MEMORY_BYTES) + 1
+    rows = [
+        Row("NVLink", 1024, "1f1b", 1000.0, fits, 0),
+        Row("NVLink", 1024, "weipipe", 1200.4, fits, 0),
+        Row("NVLink", 1024, "zero:1", 1500.0, exceeds, 0),
+        Row("NVLink", 2048, "zero:1", 1500.0, exceeds, 0),
+    ]
+    lines = table({"rows": [row._asdict() for row in rows]}).splitlines()
+    assert lines[2:] == ["| 1k | `weipipe`, 1,200 |", "| 2k | none fits |"]
+
+
+def test_a_sweep_is_saved_and_shown_on_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Row("NVLink", 1024, "1f1b", 1000.0, 1, 2)]
+    monkeypatch.setattr(weight_passing, "sweep", lambda *_: iter(rows))
+    assert weight_passing.main(["--json", str(tmp_path / "saved.json")]) == 0
+    page = tables.filled("<!-- results: saved -->\n<!-- /results -->\n", tmp_path)
+    assert "H = 4096, 32 layers, 16 devices of 80 GB" in page
+    assert "| 1k | `1f1b`, 1,000 |" in page
 
 
 @pytest.mark.parametrize("system", ["weipipe", "weipipe:wzb2", "zero:1"])
@@ -65,10 +95,12 @@ def test_where_links_limit_weights_cost_their_bytes(system: str) -> None:
 
 def test_the_picture_has_a_panel_for_each_network_and_a_curve_for_each_system() -> None:
     systems = ("1f1b", "zb-h1", "weipipe", "weipipe:wzb2", "zero:1")
+    names = ("10 GbE", "200 Gb/s", "NVLink")
     rows = [
-        (name, tokens, {one: simulate(one, MODEL, 2, 2, network(name)) for one in systems})
-        for name in ("10 GbE", "200 Gb/s", "NVLink")
+        Row(name, tokens, system, *simulate(system, MODEL, 2, 2, network(name))[:3])
+        for name in names
         for tokens in (1024, 262144)
+        for system in systems
     ]
-    svg = picture(rows, dict.fromkeys(("10 GbE", "200 Gb/s", "NVLink"), 4096.0))
+    svg = picture(rows, dict.fromkeys(names, 4096.0))
     assert [svg.count(f'"curve{place}"') for place in range(5)] == [4] * 5

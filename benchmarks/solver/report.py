@@ -84,6 +84,16 @@ def table(document: Mapping[str, Any]) -> str:
     return _pivoted(grouped) if pivoted else _listed(grouped)
 
 
+def unproven(document: Mapping[str, Any]) -> str:
+    """The table without the cases whose gap is 0 with every seed."""
+    rows: list[SavedRow] = document["rows"]
+    labels = {row["label"] for row in rows if row["gap_percent"] != 0}
+    return table({"rows": [row for row in rows if row["label"] in labels]})
+
+
+TABLES = {"": table, "unproven": unproven}
+
+
 def _listed(grouped: Iterable[Sequence[SavedRow]]) -> str:
     groups = list(grouped)
     added = list(dict.fromkeys(name for rows in groups for name in rows[0]["columns"]))
