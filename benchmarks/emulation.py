@@ -100,9 +100,11 @@ def _ms(times_us: Sequence[float]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save a row for each schedule, one after another, then the table."""
     asked = _parse(arguments)
+    count = asked.micro_batches
+    micro_batches = f"{count} micro-batches" if count else "two micro-batches per rank"
     about = (
         f"Ops of {asked.op_ms:g} ms, boundary tensors of {asked.boundary_bytes} bytes, "
-        f"{asked.micro_batches or 'two per rank'} micro-batches, {asked.steps - 2} iterations."
+        f"{micro_batches}, {asked.steps - 2} iterations."
     )
     request = Run("emulation", about, 1, 0, None)
     cases = product(asked.ranks, asked.families)

@@ -21,4 +21,4 @@ def test_the_excess_is_over_the_simulated_iteration(
 
     page = tables.filled("<!-- results: emulation -->\n<!-- /results -->\n", tmp_path)
     assert "| 8 | `1f1b` | 1000.0 | 1040.0 | 4.0 | 1.0 | 2.0 | 30.0 |" in page
-    assert "| -8.0 | no |" in page and "two per rank micro-batches, 8 iterations." in page
+    assert "| -8.0 | no |" in page and "two micro-batches per rank, 8 iterations." in page
