@@ -3,102 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import (
-    NonNegativeInt,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
 
 from synth.errors import SynthError
-from synth.layer_profile import check_held_until
 from synth.links import Link, Links
-from synth.op_kinds import TIMELESS, OpKind
+from synth.op_kinds import OpKind
 from synth.record import Record
+from synth.stage_costs import StageCosts
 from synth.units import MOST_SUMMABLE
 
 IntArray = npt.NDArray[np.int64]
 
 # In the place of a rank: the memory of the host that a rank runs on.
 HOST = -1
-
-
-class StageCosts(Record):
-    """The costs of one stage; the fields are defined as in `LayerProfile`.
-
-    `gradient_bytes` are the bytes that copies of the stage add up before their STEPs; they are part
-    of `static_bytes`. `replay_bytes` are the bytes that F keeps besides its input if R follows, and
-    `light_rise_bytes` the rise of memory during such an F (None: that of any other F). R has F's
-    time and rise unless given. Moves take no time and no memory of their own.
-
-    `parameter_bytes` are the parameters as ops read them, also a part of `static_bytes`; 0 if they
-    are not known apart from the rest, as in files before version 6.
-    """
-
-    duration_us: dict[OpKind, NonNegativeInt]
-    static_bytes: NonNegativeInt
-    output_bytes: NonNegativeInt
-    saved_bytes: NonNegativeInt
-    saved_w_bytes: NonNegativeInt
-    rise_bytes: dict[OpKind, NonNegativeInt]
-    input_until: OpKind = OpKind.B
-    output_until: OpKind = OpKind.F
-    gradient_until: OpKind = OpKind.B
-    gradient_bytes: NonNegativeInt = 0
-    parameter_bytes: NonNegativeInt = 0
-    replay_bytes: NonNegativeInt = 0
-    light_rise_bytes: NonNegativeInt | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        """Fill in missing values: R has F's costs, and moves have none."""
-        if not isinstance(given, dict):
-            return given
-        return {**given, **{name: _filled(given[name]) for name in _BY_KIND if name in given}}
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out values that loading fills in again."""
-        fields: dict[str, Any] = handler(self)
-        for name in _BY_KIND:
-            table = {k: v for k, v in fields[name].items() if k not in TIMELESS}
-            if table[OpKind.R] == table[OpKind.F]:
-                del table[OpKind.R]
-            fields[name] = table
-        left_out = {"replay_bytes": 0, "light_rise_bytes": None, "parameter_bytes": 0}
-        return {k: v for k, v in fields.items() if k not in left_out or v != left_out[k]}
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if set(self.duration_us) != set(OpKind) or set(self.rise_bytes) != set(OpKind):
-            raise ValueError("duration_us and rise_bytes need each of F, B, W, BW, STEP")
-        check_held_until(self.input_until, self.output_until, self.gradient_until)
-        return self
-
-    @property
-    def light_rise(self) -> int:
-        """The rise of memory during an F that R will repeat, in bytes."""
-        light = self.light_rise_bytes
-        return self.rise_bytes[OpKind.F] if light is None else light
-
-    @property
-    def work_us(self) -> int:
-        """F + B + W of one micro-batch."""
-        return sum(self.duration_us[kind] for kind in (OpKind.F, OpKind.B, OpKind.W))
-
-
-_BY_KIND = ("duration_us", "rise_bytes")
-
-
-def _filled(table: Any) -> Any:
-    if not isinstance(table, dict) or OpKind.F not in table:
-        return table
-    return {**dict.fromkeys(TIMELESS, 0), OpKind.R: table[OpKind.F], **table}
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +31,8 @@ class CostTable:
 
     def __post_init__(self) -> None:
         for number, stage in enumerate(self.stages):
-            kept = (stage.saved_bytes, stage.saved_w_bytes, stage.replay_bytes)
+            early = stage.early_gradient_bytes
+            kept = (stage.saved_bytes, stage.saved_w_bytes, stage.replay_bytes, early)
             rises = (*stage.rise_bytes.values(), stage.light_rise)
             whole = (stage.static_bytes, stage.gradient_bytes, stage.parameter_bytes)
             most = max(*stage.duration_us.values(), *rises, *kept, *whole, stage.output_bytes)
@@ -133,6 +53,20 @@ class Costs(Record):
     def num_stages(self) -> int:
         """Number of stages."""
         return len(self.stages)
+
+    @cached_property
+    def _leaving_early_gradients(self) -> "Costs":
+        if not any(stage.early_gradient_bytes for stage in self.stages):
+            return self
+        return self.replace(stages=tuple(stage.with_early_gradients() for stage in self.stages))
+
+    def with_early_gradients(self) -> "Costs":
+        """The costs where B leaves the gradients that it computes itself for W.
+
+        That is so with weight passing, unless each rank keeps whole gradients: the sum to which
+        they belong comes with W.
+        """
+        return self._leaving_early_gradients
 
     def boundary_us(self, stage: int, source: int, target: int) -> int:
         """Time to move stage `stage`'s output, or its gradient, from rank to rank.

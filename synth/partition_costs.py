@@ -1,12 +1,14 @@
 """Costs of the stages of a partition: the sums of their layers' times and bytes, and peaks."""
 
 from collections.abc import Sequence
+from math import ceil
 
-from synth.costs import Costs, StageCosts
+from synth.costs import Costs
 from synth.errors import SynthError
 from synth.layer_profile import LayerProfile
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Profile
+from synth.stage_costs import StageCosts
 
 
 def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:
@@ -63,7 +65,13 @@ def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
         gradient_bytes=sum(layer.gradient_bytes for layer in layers),
         parameter_bytes=sum(layer.parameter_bytes for layer in layers),
         light_rise_bytes=_light_rise(layers, forward_rises),
+        early_gradient_bytes=sum(map(_early_gradient_bytes, layers)),
     )
+
+
+def _early_gradient_bytes(layer: LayerProfile) -> int:
+    """The bytes of the weight gradients that a layer's B computes itself."""
+    return ceil((1 - layer.deferred_share) * layer.gradient_bytes)
 
 
 def _held_until(layers: list[LayerProfile], index: int) -> OpKind:

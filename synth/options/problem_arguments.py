@@ -42,7 +42,7 @@ class ProblemArguments:
     @cached_property
     def profile_of_one(self) -> Profile:
         """The profile of layers with their share of the optimizer state."""
-        from synth.plan.weight_passing.sharded_pipelines import sharing_optimizer
+        from synth.plan.weight_passing.data_parallel_plan import sharing_optimizer
 
         return sharing_optimizer(self.profile, self.num_pipelines)
 
@@ -58,7 +58,7 @@ class ProblemArguments:
                 copies of stages in data-parallel pipelines.
         """
         from synth.plan.partition.balance import balance, is_proven_best
-        from synth.plan.weight_passing.sharded_pipelines import costs_of_one
+        from synth.plan.weight_passing.data_parallel_plan import costs_of_one
         from synth.solver.problem import Problem
 
         check_one_copy(where, self.num_pipelines)

@@ -91,7 +91,7 @@ class Request:
 
     def of_all_pipelines(self) -> "Request":
         """Return the request for the ranks of all data-parallel pipelines."""
-        from synth.plan.weight_passing.sharded_pipelines import problem_of_all
+        from synth.plan.weight_passing.data_parallel_plan import problem_of_all
 
         if self.num_pipelines == 1:
             return self
@@ -101,7 +101,7 @@ class Request:
     def plan(self, found: "Incumbent | Result") -> "Plan":
         """Return the plan file of a solution, for the ranks of all pipelines."""
         from synth.plan.claim import claim_of
-        from synth.plan.weight_passing.sharded_pipelines import of_all
+        from synth.plan.weight_passing.data_parallel_plan import of_all
         from synth.schedule.files.plan_file import Plan
 
         whole = self.of_all_pipelines()
@@ -122,7 +122,7 @@ class Request:
 
         A schedule that all data-parallel pipelines have no room for is not written.
         """
-        from synth.plan.weight_passing.sharded_pipelines import SharesExceedLimit
+        from synth.plan.weight_passing.data_parallel_plan import SharesExceedLimit
 
         if self.output is not None and not is_stream(self.output):
             with suppress(SharesExceedLimit):

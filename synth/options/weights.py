@@ -141,8 +141,8 @@ def read_sharded_pipelines(
     Raises:
         SynthError: no placement is possible.
     """
+    from synth.plan.weight_passing.data_parallel_plan import problem_of_all
     from synth.plan.weight_passing.sharded_candidates import sharded_candidates
-    from synth.plan.weight_passing.sharded_pipelines import problem_of_all
 
     def problem_on(where: "Placement") -> "Problem":
         return problem_of_all(asked.on(where), profile, asked.num_pipelines)

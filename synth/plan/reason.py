@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
-from synth.plan.weight_passing.sharded_pipelines import one_pipeline
+from synth.plan.weight_passing.data_parallel_plan import one_pipeline
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered

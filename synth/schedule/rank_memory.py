@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import Costs, IntArray, StageCosts
+from synth.costs import Costs, IntArray
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.effects import GRAD_ACC, VALUE_CODES, Effects
 from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.model import Placement
 from synth.schedule.ops import Op, ValueKind
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
+from synth.stage_costs import StageCosts
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 import pytest
 
-from synth.costs import StageCosts, uniform_costs
+from synth.costs import uniform_costs
 from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
+from synth.stage_costs import StageCosts
 
 
 def test_stage_costs_need_every_kind_of_op() -> None:

@@ -18,9 +18,9 @@ from ..stage.boundary import Tensors
 from .flat_layout import share
 from .kept_protocol import StartedCollective
 
-# A thread of gloo's was seen to hold a tensor for some milliseconds. Holding one
-# forever would cost memory only.
-_LONGEST_HOLD_S = 0.5
+# A thread of gloo's holds a tensor for some milliseconds, on a busy machine until the thread gets
+# a processor. Holding one forever would cost memory only.
+_LONGEST_HOLD_S = 10.0
 
 
 def start_all_gather(group: Any, buffers: Sequence[Tensor]) -> list[Any]:

@@ -57,7 +57,7 @@ def finish(
     Raises:
         NoSchedule: nothing was.
     """
-    from synth.plan.weight_passing.sharded_pipelines import of_all
+    from synth.plan.weight_passing.data_parallel_plan import of_all
 
     request = request.on(result.problem)
     num_pipelines, request = request.num_pipelines, request.of_all_pipelines()

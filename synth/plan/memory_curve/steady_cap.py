@@ -3,7 +3,7 @@
 If the ops of one micro-batch repeat every T, the work of the busiest rank, that rank is always
 busy, and further micro-batches take T each. The memory of this modulo schedule does not depend on
 the number of micro-batches, so a small model decides it
-(`synth.solver.modulo.one_micro_batch_model`).
+(`synth.solver.modulo.steady_state_model`).
 """
 
 import threading
@@ -18,7 +18,7 @@ from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
 from synth.solver.instance.timing import number, timed
-from synth.solver.modulo.one_micro_batch_model import LeastMemory, Pattern, find, least_memory
+from synth.solver.modulo.steady_state_model import LeastMemory, Pattern, find, least_memory
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 

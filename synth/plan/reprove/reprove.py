@@ -32,7 +32,7 @@ from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove_versions import prove_versions
 from synth.plan.tuning import REPROVE
-from synth.plan.weight_passing.sharded_pipelines import (
+from synth.plan.weight_passing.data_parallel_plan import (
     is_sharding_chosen,
     one_pipeline,
     sharing_optimizer,

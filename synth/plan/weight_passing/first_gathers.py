@@ -16,7 +16,7 @@ from synth.schedule.weight_flow import Sharded, WeightFlow
 from synth.solver.problem import Problem
 from synth.solver.weight_passing.free_bytes import FreeBytes
 from synth.solver.weight_passing.gradient_sums import rounds_of, take_sums
-from synth.solver.weight_passing.placing import Placing
+from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.solver.weight_passing.visit_placement import with_gathers
 
 
@@ -43,42 +43,51 @@ class OrderOfOne:
             return side_by_side(self.schedule, programs, self.problem.num_replicas, None)
         return sharded_pipelines(self.schedule, self.problem.num_replicas, sharded)
 
-    def with_places(self, placing: Placing, reserves: Sequence[int]) -> Schedule:
+    def with_places(self, visit_options: VisitOptions, reserves: Sequence[int]) -> Schedule:
         """Return the pipelines with few all-gathers, as early as memory allows.
 
         Args:
-            placing: the choices.
+            visit_options: the choices.
             reserves: by rank of a pipeline the bytes that weights leave free.
         """
         stages = self.problem.costs.stages
         placed = (
-            with_gathers(program, stages, placing, self._free_bytes(rank, placing, reserves[rank]))
+            with_gathers(
+                program,
+                stages,
+                visit_options,
+                self._free_bytes(rank, visit_options, reserves[rank]),
+            )
             for rank, program in enumerate(self.schedule.programs)
         )
-        return self.with_programs([unnumbered(program) for program in placed], placing.sharded)
+        return self.with_programs(
+            [unnumbered(program) for program in placed], visit_options.sharded
+        )
 
     def with_programs(self, programs: Sequence[Program], sharded: Sharded) -> Schedule:
         """Return the pipelines with given collectives, which have no numbers yet."""
         named = [numbered(program, sharded) for program in programs]
         return side_by_side(self.schedule, named, self.problem.num_replicas, sharded)
 
-    def _free_bytes(self, rank: int, placing: Placing, reserve_bytes: int) -> FreeBytes | None:
+    def _free_bytes(
+        self, rank: int, visit_options: VisitOptions, reserve_bytes: int
+    ) -> FreeBytes | None:
         problem = self.problem
-        if problem.caps_bytes is None or placing.sharded != Sharded.WEIGHTS:
+        if problem.caps_bytes is None or visit_options.sharded != Sharded.WEIGHTS:
             return None
         kept = kept_bytes(problem.costs, problem.placement, self._weight_flow, rank)
         left = problem.caps_bytes[rank] - kept - reserve_bytes
         running, waiting = self._levels[rank]
         free = FreeBytes([left - level for level in running], [left - level for level in waiting])
-        take_sums(self.schedule.programs[rank], problem.costs.stages, placing, free)
+        take_sums(self.schedule.programs[rank], problem.costs.stages, visit_options, free)
         return free
 
 
-def placings(order: OrderOfOne, sharded: Sharded) -> Iterator[Placing]:
+def first_visit_options(order: OrderOfOne, sharded: Sharded) -> Iterator[VisitOptions]:
     """Yield the choices to begin with; more open stages and longer prefetch distances need room."""
     rounds = max(rounds_of(order.schedule.programs[0]).values())
     # An op waits for an all-gather, but only STEP for a reduce-scatter at the same place.
-    first = Placing(
+    first = VisitOptions(
         scatter_every=rounds,
         gathers_first=True,
         sharded=sharded,

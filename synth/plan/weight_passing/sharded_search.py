@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from synth.plan.tuning import SHARDED_PIPELINES
-from synth.plan.weight_passing.first_gathers import OrderOfOne, placings
+from synth.plan.weight_passing.first_gathers import OrderOfOne, first_visit_options
 from synth.plan.weight_passing.gather_moves import Program, moved, unnumbered
 from synth.plan.weight_passing.least_share import SHARDINGS
 from synth.plan.weight_passing.pipeline_orders import PipelineOrders
@@ -28,7 +28,7 @@ from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result, StoppedBy
 from synth.solver.search_state import OnImprovement, SearchState
-from synth.solver.weight_passing.placing import Placing
+from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.units import format_bytes_both
 
 Programs = tuple[Program, ...]
@@ -196,22 +196,24 @@ class ShardedPipelinesSearch:
             for sharded in SHARDINGS:
                 yield from self._take_once(order, sharded, order.published_places(sharded), name)
             for sharded in Sharded:
-                for placing in placings(order, sharded):
-                    yield from self._take_corrected(order, placing, name)
+                for visit_options in first_visit_options(order, sharded):
+                    yield from self._take_corrected(order, visit_options, name)
             self._begun.add(key)  # only now: the time may end before, and the next part goes on
         while self._pool:
             yield from self._climb(self._pool.draw())
 
-    def _take_corrected(self, order: OrderOfOne, placing: Placing, name: str) -> Iterator[bool]:
+    def _take_corrected(
+        self, order: OrderOfOne, visit_options: VisitOptions, name: str
+    ) -> Iterator[bool]:
         """Evaluate first places; leave more memory free where they exceed the limit."""
         reserves, before = [0] * order.schedule.num_ranks, None
         for _ in range(SHARDED_PIPELINES.corrections):
-            placed = order.with_places(placing, reserves)
+            placed = order.with_places(visit_options, reserves)
             if placed.programs == before:
                 return
             before = placed.programs
-            yield from self._take_once(order, placing.sharded, placed, name)
-            over = self._tried[placing.sharded, placed.programs, placed.buffering]
+            yield from self._take_once(order, visit_options.sharded, placed, name)
+            over = self._tried[visit_options.sharded, placed.programs, placed.buffering]
             if over is None:
                 return
             reserves = [max(0, more) + had for more, had in zip(over, reserves, strict=True)]

@@ -45,7 +45,7 @@ class Plan(Displayed, FileRecord):
     weight passing (the ops U, D and A), weights with versions (STEPs with numbers), the
     parameters' share of the static bytes, and the function that makes the inputs, version 7 the
     FLOPs of a micro-batch, version 8 programs that write a part which is repeated once, version 9
-    ranks of backwards.
+    ranks of backwards, and the gradients that B computes itself.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"

@@ -18,13 +18,13 @@ import threading
 from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.flush_free_state import ROUNDING, FlushFreeState, ModelledOrder
-from synth.solver.flush_free.modulo_model import FlushFreeModel
+from synth.solver.flush_free.recurrent_job_shop import FlushFreeModel
 from synth.solver.flush_free.several_per_period import with_early_weights, with_versions
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import BW, B, Instance
 from synth.solver.instance.memory_models import distinct, relaxed_memory, safe_memory
 from synth.solver.instance.timing import number
-from synth.solver.modulo import several_micro_batches
+from synth.solver.modulo import modulo_search
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Result
 from synth.solver.search_state import OnImprovement
@@ -145,7 +145,7 @@ class _FlushFreeSearch:
     def _try_several_per_period(self) -> None:
         """Look for orders that repeat after several micro-batches, with more or fewer versions."""
         state, whole = self.state, safe_memory(self.flush_free.problem, BUFFERINGS[0])
-        if not several_micro_batches.applies(whole):
+        if not modulo_search.applies(whole):
             return
         tries = [*with_versions(self.flush_free, whole)]
         if not tries:
@@ -158,7 +158,7 @@ class _FlushFreeSearch:
 
     def _try_several_on(self, instance: Instance, seconds: float) -> None:
         state, allowance = self.state, self.budget.allow(seconds)
-        for found in several_micro_batches.search(
+        for found in modulo_search.search(
             instance,
             state.closed_form_us,
             self._longest(instance) / state.ticks_per_us if state.best is None else state.best.us,

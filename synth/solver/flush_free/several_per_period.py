@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.instance.instance import B, Instance, OpIndex, StageCopy, W
-from synth.solver.modulo.several_micro_batches_model import PeriodicSchedule
+from synth.solver.modulo.modulo_model import PeriodicSchedule
 
 
 def with_versions(flush_free: FlushFreeProblem, whole: Instance) -> Iterator[Instance]:

@@ -9,7 +9,7 @@ from synth.solver.improve import list_scheduling
 from synth.solver.improve.improver import SearchContext
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import distinct, safe_memory
-from synth.solver.modulo import several_micro_batches
+from synth.solver.modulo import modulo_search
 from synth.solver.options import Part
 from synth.solver.search_state import SearchState
 from synth.solver.tuning import LIST_SCHEDULING
@@ -23,7 +23,7 @@ class ListSchedulingStep:
     def __init__(self, context: SearchContext) -> None:
         self.state = context.state
         # Modulo schedules of several micro-batches follow, which are better starts.
-        self.has_rounds = several_micro_batches.follows(context.fusion_relaxed, self.state.options)
+        self.has_rounds = modulo_search.follows(context.fusion_relaxed, self.state.options)
 
     def run(self, share: float, *, is_brief: bool) -> None:
         """Schedule with a number of ops that depends on the time limit, or a small one."""

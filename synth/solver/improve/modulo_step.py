@@ -6,7 +6,7 @@ from typing import ClassVar
 from synth.solver.improve.improver import SearchContext
 from synth.solver.improve.unrolling import Unrolling
 from synth.solver.instance.instance import Instance
-from synth.solver.modulo.several_micro_batches import applies, search
+from synth.solver.modulo.modulo_search import applies, search
 from synth.solver.options import Part
 from synth.solver.tuning import MODULO
 

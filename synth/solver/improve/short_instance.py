@@ -20,7 +20,7 @@ from synth.solver.improve.improver import SearchContext
 from synth.solver.instance.instance import SPLIT, Instance
 from synth.solver.instance.memory_models import safe_memory
 from synth.solver.instance.timing import ScoredPrograms, keeps_caps, order_of
-from synth.solver.modulo import several_micro_batches
+from synth.solver.modulo import modulo_search
 from synth.solver.options import Part, SolverName
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
@@ -50,7 +50,7 @@ class ShortInstance:
         count = self.asked.num_micro_batches
         left_out = (
             self._left_out_of_bursts
-            if several_micro_batches.applies(self.instance)
+            if modulo_search.applies(self.instance)
             else self._left_out_of_any
         )
         return left_out if count - left_out <= SHORT_INSTANCE.most_kept_share * count else 0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from synth.solver.instance.instance import Instance
-from synth.solver.modulo.several_micro_batches_model import (
+from synth.solver.modulo.modulo_model import (
     PeriodicSchedule,
     SeveralMicroBatchesModel,
     num_ops,

@@ -3,28 +3,28 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from synth.costs import StageCosts
 from synth.op_kinds import ADDING
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.free_bytes import FreeBytes, Span
-from synth.solver.weight_passing.placing import Placing
+from synth.solver.weight_passing.visit_options import VisitOptions
+from synth.stage_costs import StageCosts
 
 
 def take_sums(
-    order: Sequence[Op], stages: Sequence[StageCosts], placing: Placing, free: FreeBytes
+    order: Sequence[Op], stages: Sequence[StageCosts], visit_options: VisitOptions, free: FreeBytes
 ) -> None:
     """Hold the gradients that a rank accumulates until their reduce-scatters are over.
 
     Args:
         order: the ops of the rank.
         stages: the costs of all stages.
-        placing: the choices.
+        visit_options: the choices.
         free: the bytes left at each op, from which they are taken.
     """
-    if placing.sharded == Sharded.OPTIMIZER:
+    if visit_options.sharded == Sharded.OPTIMIZER:
         return
-    rounds, behind = rounds_of(order), placing.buffering.send_behind
+    rounds, behind = rounds_of(order), visit_options.buffering.send_behind
     opened: dict[int, int] = {}
     added: defaultdict[int, int] = defaultdict(int)
     for place, op in enumerate(order):
@@ -32,7 +32,7 @@ def take_sums(
             continue
         begin = opened.setdefault(op.stage, place)
         added[op.stage] += 1
-        if placing.is_reduced(added[op.stage], rounds[op.stage]):
+        if visit_options.is_reduced(added[op.stage], rounds[op.stage]):
             del opened[op.stage]
             num_bytes = stages[op.stage].gradient_bytes
             free.take(Span(begin, place), num_bytes)

@@ -14,9 +14,9 @@ from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.tuning import WEIGHT_PASSING
 from synth.solver.weight_passing.bounds import least_cap_bytes
 from synth.solver.weight_passing.first_orders import orders_of_one_by_one
-from synth.solver.weight_passing.placing import Placing
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.solver.weight_passing.visit_placement import OpNeeds
 
 # Every search of a curve, or of a bisection, asks for the same few problems. Costs have no hash, so
@@ -99,12 +99,12 @@ def _frugal(
         if is_ring
         else [(0, 1)]
     )
-    placings = [
-        Placing(ahead, most_open, scatter_every, False, buffering, sharded)
+    choices_of_visits = [
+        VisitOptions(ahead, most_open, scatter_every, False, buffering, sharded)
         for buffering, (ahead, most_open) in product(bufferings, visits)
         for scatter_every in sorted(every)
         for sharded in passing.levels
     ]
     for order, name in orders_of_one_by_one(passing).items():
-        for placing in placings:
-            yield name, make_schedule(table, (order,), placing, None)
+        for visit_options in choices_of_visits:
+            yield name, make_schedule(table, (order,), visit_options, None)

@@ -7,28 +7,33 @@ from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.solver.weight_passing.compute_order import ComputeOrder
-from synth.solver.weight_passing.placing import Placing
 from synth.solver.weight_passing.problem import WeightPassingProblem
+from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.solver.weight_passing.visit_placement import OpNeeds, with_chosen_visits
 
 _COUNTED = (OpKind.UNSHARD, OpKind.REDUCE_GRAD)
 
 
 def make_schedule(
-    table: OpNeeds, orders: Sequence[ComputeOrder], placing: Placing, headrooms: list[int] | None
+    table: OpNeeds,
+    orders: Sequence[ComputeOrder],
+    visit_options: VisitOptions,
+    headrooms: list[int] | None,
 ) -> Schedule:
     """Place the visits of each rank's order, and number micro-batches and visits.
 
     Args:
         table: the table of the problem.
         orders: the order of each rank, or one for all.
-        placing: the choices by which visits are placed.
+        visit_options: the choices by which visits are placed.
         headrooms: the headroom of each rank. All ranks place visits like the one with the least,
             because on a ring they pass each visit on, and collectives need one common order.
     """
     passing = table.passing
     headroom = None if headrooms is None else min(headrooms)
-    placed = {order: with_chosen_visits(table, order, placing, headroom) for order in set(orders)}
+    placed = {
+        order: with_chosen_visits(table, order, visit_options, headroom) for order in set(orders)
+    }
     programs = [
         tuple(of_rank(passing, rank, placed[orders[rank % len(orders)]]))
         for rank in range(passing.num_ranks)
@@ -39,8 +44,8 @@ def make_schedule(
         problem.num_micro_batches,
         tuple(programs),
         f"synth {passing.movement}",
-        placing.buffering,
-        weights=passing.flow(placing.sharded),
+        visit_options.buffering,
+        weights=passing.flow(visit_options.sharded),
     )
 
 

@@ -33,13 +33,13 @@ from synth.solver.weight_passing.equal_ranks import on_two_ranks
 from synth.solver.weight_passing.first_orders import first_orders, published
 from synth.solver.weight_passing.gather_proof import is_small, prove_gathers
 from synth.solver.weight_passing.least_memory import least_memory
-from synth.solver.weight_passing.placing import Placing
 from synth.solver.weight_passing.problem import (
     WeightMovement,
     WeightPassingProblem,
     passes_from_rank_to_rank,
 )
 from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.solver.weight_passing.visit_placement import OpNeeds
 from synth.units import format_bytes_both
 
@@ -72,7 +72,7 @@ class _Candidate:
     """The orders of all ranks, or one for all, and the choices by which visits are placed."""
 
     orders: tuple[ComputeOrder, ...]
-    placing: Placing
+    visit_options: VisitOptions
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class _Evaluator:
 
     def schedule(self, candidate: _Candidate) -> Schedule:
         """Return the schedule of a candidate."""
-        return make_schedule(self.table, candidate.orders, candidate.placing, self.headrooms)
+        return make_schedule(self.table, candidate.orders, candidate.visit_options, self.headrooms)
 
     def score(self, candidate: _Candidate) -> _Scored | None:
         """Evaluate a candidate, with less memory for visits if it exceeds a limit.
@@ -113,9 +113,9 @@ class _Evaluator:
             except ScheduleError:
                 return None
             over = max(map(int.__sub__, peaks, problem.caps_bytes or peaks))
-            reserve_bytes = candidate.placing.reserve_bytes + over
-            placing = replace(candidate.placing, reserve_bytes=reserve_bytes)
-            candidate = replace(candidate, placing=placing)
+            reserve_bytes = candidate.visit_options.reserve_bytes + over
+            visit_options = replace(candidate.visit_options, reserve_bytes=reserve_bytes)
+            candidate = replace(candidate, visit_options=visit_options)
         return None
 
 
@@ -208,10 +208,12 @@ class WeightPassingSearch:
         if not self._levels:
             return
         names = first_orders(self.passing)
-        yield from self._tries(((o, p) for p in self._first_placings() for o in names), names)
+        yield from self._tries(((o, p) for p in self._first_visit_options() for o in names), names)
         yield from self._exactly()
         best = [scored.candidate.orders[0] for scored in self._pool] or [*names]
-        others = ((order, placing) for placing in self._placings() for order in best)
+        others = (
+            (order, visit_options) for visit_options in self._visit_options() for order in best
+        )
         is_left = True
         while is_left or self._pool:
             batch = list(islice(others, WEIGHT_PASSING.batch))
@@ -249,10 +251,10 @@ class WeightPassingSearch:
             yield True
 
     def _tries(
-        self, pairs: Iterable[tuple[ComputeOrder, Placing]], names: dict[ComputeOrder, str]
+        self, pairs: Iterable[tuple[ComputeOrder, VisitOptions]], names: dict[ComputeOrder, str]
     ) -> Iterator[bool]:
-        for order, placing in pairs:
-            self._try(_Candidate((order,), placing), names[order])
+        for order, visit_options in pairs:
+            self._try(_Candidate((order,), visit_options), names[order])
             yield True
 
     def _exactly(self) -> Iterator[bool]:
@@ -277,15 +279,15 @@ class WeightPassingSearch:
         state.raise_bound(proof.proven(self.passing))
         yield True
 
-    def _first_placings(self) -> Iterator[Placing]:
+    def _first_visit_options(self) -> Iterator[VisitOptions]:
         for level in self._levels:
             for every in self._scatters(level):
-                yield Placing(scatter_every=every, sharded=level)
+                yield VisitOptions(scatter_every=every, sharded=level)
 
-    def _placings(self) -> Iterator[Placing]:
+    def _visit_options(self) -> Iterator[VisitOptions]:
         for buffering in _BUFFERINGS:
             for ahead in WEIGHT_PASSING.first_aheads:
-                for first in self._first_placings():
+                for first in self._first_visit_options():
                     yield replace(first, ahead=ahead, buffering=buffering)
 
     def _scatters(self, level: Sharded) -> tuple[int, ...]:
@@ -297,12 +299,14 @@ class WeightPassingSearch:
 
     def _try(self, candidate: _Candidate, name: str) -> _Scored | None:
         """Evaluate a candidate; offer it if it is better than the incumbent."""
-        scored = self._evaluators[candidate.placing.sharded].score(candidate)
+        scored = self._evaluators[candidate.visit_options.sharded].score(candidate)
         if scored is None:
             return None
         self._remember(scored)
         if self.state.improves(scored.value_us):
-            schedule = self._on_all_ranks[candidate.placing.sharded].schedule(scored.candidate)
+            schedule = self._on_all_ranks[candidate.visit_options.sharded].schedule(
+                scored.candidate
+            )
             self.state.offer(evaluate(self.passing.problem, schedule, name))
         return scored
 
@@ -342,7 +346,9 @@ class WeightPassingSearch:
 
     def _neighbour(self, candidate: _Candidate) -> _Candidate | None:
         if self._rng.random() < WEIGHT_PASSING.placing_share:
-            return replace(candidate, placing=self._other_placing(candidate.placing))
+            return replace(
+                candidate, visit_options=self._other_visit_options(candidate.visit_options)
+            )
         orders = candidate.orders
         if self._is_ring and len(orders) == 1 and self._rng.random() < WEIGHT_PASSING.alone_share:
             orders *= self.passing.num_ranks
@@ -351,22 +357,24 @@ class WeightPassingSearch:
         if order is None:
             return None
         moved = (*orders[:rank], order, *orders[rank + 1 :])
-        return _Candidate(moved, replace(candidate.placing, reserve_bytes=0))
+        return _Candidate(moved, replace(candidate.visit_options, reserve_bytes=0))
 
-    def _other_placing(self, placing: Placing) -> Placing:
+    def _other_visit_options(self, visit_options: VisitOptions) -> VisitOptions:
         """Change one of the choices."""
         rng, num_stages = self._rng, len(self.passing.stages)
-        placing = replace(placing, reserve_bytes=0)
+        visit_options = replace(visit_options, reserve_bytes=0)
         match rng.randrange(3 if self._is_ring else 6):
             case 0:
-                return replace(placing, ahead=rng.choice(WEIGHT_PASSING.aheads))
+                return replace(visit_options, ahead=rng.choice(WEIGHT_PASSING.aheads))
             case 1:
-                return replace(placing, buffering=rng.choice(_BUFFERINGS))
+                return replace(visit_options, buffering=rng.choice(_BUFFERINGS))
             case 2:
-                return replace(placing, most_open=rng.choice([None, *range(1, num_stages + 1)]))
+                return replace(
+                    visit_options, most_open=rng.choice([None, *range(1, num_stages + 1)])
+                )
             case 3:
-                return replace(placing, scatter_every=rng.randint(1, self.passing.rounds))
+                return replace(visit_options, scatter_every=rng.randint(1, self.passing.rounds))
             case 4:
-                return replace(placing, gathers_first=not placing.gathers_first)
+                return replace(visit_options, gathers_first=not visit_options.gathers_first)
             case _:
-                return replace(placing, sharded=rng.choice(self._levels))
+                return replace(visit_options, sharded=rng.choice(self._levels))

@@ -10,7 +10,6 @@ afterwards: the sum that ends at its home, and collectives.
 from collections import defaultdict
 from collections.abc import Sequence
 
-from synth.costs import StageCosts
 from synth.op_kinds import ADDING, READING, OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op, Value
@@ -18,8 +17,9 @@ from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.compute_order import ComputeOrder
 from synth.solver.weight_passing.free_bytes import FreeBytes, Span
 from synth.solver.weight_passing.gradient_sums import rounds_of, take_sums
-from synth.solver.weight_passing.placing import Placing
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.visit_options import VisitOptions
+from synth.stage_costs import StageCosts
 
 
 class OpNeeds:
@@ -33,7 +33,9 @@ class OpNeeds:
         self._effects = Effects(passing.problem.costs, passing.rounds)
         self._known: dict[Op, tuple[list[Value], list[Value], int, int]] = {}
 
-    def free_bytes(self, order: ComputeOrder, placing: Placing, headroom: int) -> FreeBytes:
+    def free_bytes(
+        self, order: ComputeOrder, visit_options: VisitOptions, headroom: int
+    ) -> FreeBytes:
         """Return the bytes that an order leaves for weights, with its sums of gradients counted."""
         rows = [self._row(op) for op in order]
         last: dict[Value, int] = {}
@@ -42,14 +44,14 @@ class OpNeeds:
         freed: defaultdict[int, int] = defaultdict(int)
         for value, place in last.items():
             freed[place] += self._effects.bytes_of(value)
-        left = headroom - placing.reserve_bytes
+        left = headroom - visit_options.reserve_bytes
         running, waiting = [], []
         for place, (_, _, made_bytes, rise_bytes) in enumerate(rows):
             waiting.append(left)
             running.append(left - rise_bytes)
             left -= made_bytes - freed[place]
         free = FreeBytes(running, waiting)
-        self._take_gradients(order, placing, free)
+        self._take_gradients(order, visit_options, free)
         return free
 
     def _row(self, op: Op) -> tuple[list[Value], list[Value], int, int]:
@@ -60,12 +62,14 @@ class OpNeeds:
             self._known[op] = self._effects.reads(op), makes, made_bytes, rise_bytes
         return self._known[op]
 
-    def _take_gradients(self, order: ComputeOrder, placing: Placing, free: FreeBytes) -> None:
+    def _take_gradients(
+        self, order: ComputeOrder, visit_options: VisitOptions, free: FreeBytes
+    ) -> None:
         """Count the sums that come and go, or those that are accumulated until they are reduced."""
         if self.passing.movement != WeightMovement.RING:
-            take_sums(order, self.passing.stages, placing, free)
+            take_sums(order, self.passing.stages, visit_options, free)
             return
-        ahead, behind = placing.buffering.receive_ahead, placing.buffering.send_behind
+        ahead, behind = visit_options.buffering.receive_ahead, visit_options.buffering.send_behind
         for place, op in enumerate(order):
             if op.kind in ADDING:
                 num_bytes = self.passing.stages[op.stage].gradient_bytes
@@ -88,30 +92,32 @@ class _Visit:
 
 
 def with_chosen_visits(
-    table: OpNeeds, order: ComputeOrder, placing: Placing, headroom: int | None
+    table: OpNeeds, order: ComputeOrder, visit_options: VisitOptions, headroom: int | None
 ) -> list[Op]:
     """Put UNSHARDs and REDUCE_GRADs into an order; their numbers count the visits of a stage.
 
     Args:
         table: the table of the problem.
         order: the order of a rank's ops.
-        placing: the choices.
+        visit_options: the choices.
         headroom: bytes for all that is not static; None: no limit.
     """
     free = None
-    if headroom is not None and placing.sharded == Sharded.WEIGHTS:
-        free = table.free_bytes(order, placing, headroom)
+    if headroom is not None and visit_options.sharded == Sharded.WEIGHTS:
+        free = table.free_bytes(order, visit_options, headroom)
     if table.passing.movement == WeightMovement.GATHER:
-        return with_gathers(order, table.passing.stages, placing, free)
-    visits = _visits(order, table.passing.stages, placing, free, placing.buffering.send_behind)
-    _begin_in_turn(table.passing, order, visits, free, placing)
+        return with_gathers(order, table.passing.stages, visit_options, free)
+    visits = _visits(
+        order, table.passing.stages, visit_options, free, visit_options.buffering.send_behind
+    )
+    _begin_in_turn(table.passing, order, visits, free, visit_options)
     return _with_unshards(order, visits)
 
 
 def with_gathers(
     order: Sequence[Op],
     stages: Sequence[StageCosts],
-    placing: Placing,
+    visit_options: VisitOptions,
     free: FreeBytes | None,
 ) -> list[Op]:
     """Put UNSHARDs and REDUCE_GRADs of collectives into an order; numbers count those of a stage.
@@ -119,18 +125,18 @@ def with_gathers(
     Args:
         order: the ops of a rank.
         stages: the costs of all stages.
-        placing: the choices.
+        visit_options: the choices.
         free: the bytes left for weights at each op; None: no limit.
     """
-    visits = _visits(order, stages, placing, free)
-    _begin_early(stages, visits, free, placing.ahead)
-    return _with_collectives(order, visits, placing)
+    visits = _visits(order, stages, visit_options, free)
+    _begin_early(stages, visits, free, visit_options.ahead)
+    return _with_collectives(order, visits, visit_options)
 
 
 def _visits(
     order: Sequence[Op],
     stages: Sequence[StageCosts],
-    placing: Placing,
+    visit_options: VisitOptions,
     free: FreeBytes | None,
     behind: int = 0,
 ) -> list[_Visit]:
@@ -145,7 +151,7 @@ def _visits(
     found: list[_Visit] = []
     held: dict[int, _Visit] = {}
     upcoming: dict[int, int] = {}
-    most_open = placing.most_open if placing.sharded == Sharded.WEIGHTS else None
+    most_open = visit_options.most_open if visit_options.sharded == Sharded.WEIGHTS else None
     for place, op in enumerate(order):
         if op.kind in READING:
             if op.stage not in held:
@@ -207,7 +213,7 @@ def _begin_in_turn(
     order: ComputeOrder,
     visits: list[_Visit],
     free: FreeBytes | None,
-    placing: Placing,
+    visit_options: VisitOptions,
 ) -> None:
     """Begin visits early on a ring, where links serve transfers in the order of their readers.
 
@@ -216,7 +222,7 @@ def _begin_in_turn(
     """
     stages = passing.stages
     ended: dict[int, int] = {}
-    ahead = placing.buffering.receive_ahead
+    ahead = visit_options.buffering.receive_ahead
     sums = [(place, op.stage) for place, op in enumerate(order) if op.kind in ADDING]
     posted = [max(0, place - ahead) for place, _ in sums]
     if free is not None:
@@ -224,7 +230,7 @@ def _begin_in_turn(
             free.take(visit.span, stages[visit.stage].parameter_bytes)
     begun = 0
     for visit in visits:
-        earliest = max(visit.first - placing.ahead, ended.get(visit.stage, -1) + 1, begun)
+        earliest = max(visit.first - visit_options.ahead, ended.get(visit.stage, -1) + 1, begun)
         while visit.begin > earliest:
             before = visit.begin - 1
             pulled = [
@@ -259,7 +265,9 @@ def _with_unshards(order: Sequence[Op], visits: list[_Visit]) -> list[Op]:
     return [each for place, op in enumerate(order) for each in (*begun[place], op)]
 
 
-def _with_collectives(order: Sequence[Op], visits: list[_Visit], placing: Placing) -> list[Op]:
+def _with_collectives(
+    order: Sequence[Op], visits: list[_Visit], visit_options: VisitOptions
+) -> list[Op]:
     """The ops with their UNSHARDs before them, and REDUCE_GRADs where gradients are reduced."""
     begun, rounds = _unshards(visits), rounds_of(order)
     added: defaultdict[int, int] = defaultdict(int)
@@ -267,12 +275,12 @@ def _with_collectives(order: Sequence[Op], visits: list[_Visit], placing: Placin
     found: list[Op] = []
     reducing: list[Op] = []
     for place, op in enumerate(order):
-        found += begun[place] + reducing if placing.gathers_first else reducing + begun[place]
+        found += begun[place] + reducing if visit_options.gathers_first else reducing + begun[place]
         found.append(op)
         reducing = []
         if op.kind in ADDING:
             added[op.stage] += 1
-            if placing.is_reduced(added[op.stage], rounds[op.stage]):
+            if visit_options.is_reduced(added[op.stage], rounds[op.stage]):
                 reducing = [Op(OpKind.REDUCE_GRAD, op.stage, reduced[op.stage])]
                 reduced[op.stage] += 1
     return found + reducing

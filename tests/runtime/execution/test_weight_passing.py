@@ -21,9 +21,9 @@ from synth.schedule.placements import everywhere
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.solver.problem import Problem
 from synth.solver.weight_passing.first_orders import first_orders
-from synth.solver.weight_passing.placing import Placing
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.solver.weight_passing.visit_placement import OpNeeds
 from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
@@ -161,9 +161,14 @@ def test_gradients_are_right_however_often_a_search_reduces_them() -> None:
     costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
     gather = WeightPassingProblem(Problem(costs, everywhere(2, 2), 6), WeightMovement.GATHER)
     order = next(iter(first_orders(gather)))
-    placings = [Placing(scatter_every=n, sharded=level) for level in Sharded for n in (1, 2, 3)]
-    schedules = [make_schedule(OpNeeds(gather), [order], placing, None) for placing in placings]
-    assert RankThreads().run(replayed, 2, schedules) == [[[]] * len(placings)] * 2
+    choices_of_visits = [
+        VisitOptions(scatter_every=n, sharded=level) for level in Sharded for n in (1, 2, 3)
+    ]
+    schedules = [
+        make_schedule(OpNeeds(gather), [order], visit_options, None)
+        for visit_options in choices_of_visits
+    ]
+    assert RankThreads().run(replayed, 2, schedules) == [[[]] * len(choices_of_visits)] * 2
 
 
 def reduced_twice(rank: int, size: int, lowered: Lowered) -> None:

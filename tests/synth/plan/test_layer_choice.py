@@ -9,7 +9,6 @@ from operator import le
 
 import pytest
 
-from synth.costs import StageCosts
 from synth.layer_profile import LayerProfile, Timing
 from synth.op_kinds import OpKind
 from synth.partition_costs import partition_costs
@@ -30,6 +29,7 @@ from synth.schedule.verify import verify
 from synth.solver import Incumbent, Problem, SolveOptions, solve
 from synth.solver.infeasibility import find_shortage, needed_bytes
 from synth.solver.result import StoppedBy
+from synth.stage_costs import StageCosts
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.layered import block, invented, problem_of, random_layer
 

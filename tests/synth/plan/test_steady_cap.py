@@ -10,7 +10,7 @@ from synth.schedule.placements import placement
 from synth.solver import Problem, SolveOptions
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import keeps_caps, number, timed
-from synth.solver.modulo.one_micro_batch_model import find
+from synth.solver.modulo.steady_state_model import find
 
 
 def problem(name: str, num_ranks: int, m: int, times: tuple[int, int, int], lag: int) -> Problem:

@@ -9,7 +9,7 @@ from synth.families import generate
 from synth.layer_times import LayerTimes
 from synth.links import Link, Links
 from synth.partition_costs import partition_costs
-from synth.plan.weight_passing.sharded_pipelines import (
+from synth.plan.weight_passing.data_parallel_plan import (
     SharesExceedLimit,
     costs_of_one,
     of_all,

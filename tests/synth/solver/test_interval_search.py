@@ -6,7 +6,7 @@ import pytest
 
 from synth.solver.modulo import interval_search
 from synth.solver.modulo.interval_search import IntervalSearch
-from synth.solver.modulo.several_micro_batches_model import (
+from synth.solver.modulo.modulo_model import (
     PeriodicSchedule,
     SeveralMicroBatchesModel,
 )

@@ -15,9 +15,9 @@ from synth.solver.improve import modulo_step
 from synth.solver.instance.instance import SPLIT, Instance, OpIndex
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
 from synth.solver.instance.timing import keeps_caps, number, timed
-from synth.solver.modulo import several_micro_batches
+from synth.solver.modulo import modulo_search
 from synth.solver.modulo.interval_search import IntervalSearch
-from synth.solver.modulo.several_micro_batches_model import (
+from synth.solver.modulo.modulo_model import (
     PeriodicSchedule,
     SeveralMicroBatchesModel,
 )
@@ -41,7 +41,7 @@ def lasting(instance: Instance) -> Instance:
 
 
 def shortest(instance: Instance, seconds: float = 4.0) -> PeriodicSchedule:
-    return list(several_micro_batches.search(instance, 0, LONG_US, seconds, 0))[-1]
+    return list(modulo_search.search(instance, 0, LONG_US, seconds, 0))[-1]
 
 
 def test_without_a_cap_the_busiest_rank_is_always_busy() -> None:
@@ -80,14 +80,12 @@ def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
 
 
 def test_nothing_is_found_where_no_micro_batch_fits() -> None:
-    assert list(several_micro_batches.search(even(3, 2, 12), 0, LONG_US, 1.0, 0)) == []
+    assert list(modulo_search.search(even(3, 2, 12), 0, LONG_US, 1.0, 0)) == []
 
 
 def test_ranks_that_hold_several_stages_are_left_to_other_parts() -> None:
     costs = odd_costs(random.Random(0), 4, 2)
-    assert not several_micro_batches.applies(
-        relaxed_memory(Problem(costs, placement("v", 2), 4, None))
-    )
+    assert not modulo_search.applies(relaxed_memory(Problem(costs, placement("v", 2), 4, None)))
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -106,7 +104,7 @@ def test_unrolled_rounds_keep_caps_and_take_a_period_more_for_each_round(seed: i
         for headroom, peak_above in zip(headrooms, peaks_above, strict=True)
     )
     instance = lasting(relaxed_memory(replace(free, caps_bytes=caps)))
-    for found in several_micro_batches.search(instance, 0, LONG_US, 0.2, seed):
+    for found in modulo_search.search(instance, 0, LONG_US, 0.2, seed):
         assert found.period_us >= found.size * max(copy.work_us for copy in instance.copies)
         for first in range(found.size):
             orders = found.orders(instance, first)
@@ -127,9 +125,7 @@ def test_ops_that_take_no_time_are_no_trouble() -> None:
     idle = replace(
         instance, copies=tuple(c._replace(duration_us=durations) for c in instance.copies)
     )
-    assert all(
-        found.period_us >= 1 for found in several_micro_batches.search(idle, 0, 10.0, 0.5, 0)
-    )
+    assert all(found.period_us >= 1 for found in modulo_search.search(idle, 0, 10.0, 0.5, 0))
 
 
 @pytest.mark.parametrize(("share", "period_us", "seed"), [(0.5, 1564, 2), (0.9, 929, 3)])
@@ -179,7 +175,7 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
         return []
 
     monkeypatch.setattr(IntervalSearch, "run", run)
-    assert list(several_micro_batches.search(even(8, 9, 64), 100, LONG_US, 1000.0, 0)) == []
+    assert list(modulo_search.search(even(8, 9, 64), 100, LONG_US, 1000.0, 0)) == []
     work_us = 55 + 58 + 35
     assert asked == {2: 2 * 160, **{size: size * work_us for size in (3, 4, 6, 8)}}
 
@@ -194,19 +190,17 @@ def test_models_too_large_for_the_time_are_left_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(IntervalSearch, "run", run)
     instance = even(16, 36, 64)
     for seconds in (1000.0, 1.0):
-        assert list(several_micro_batches.search(instance, 100, LONG_US, seconds, 0)) == []
-    assert begun == [*several_micro_batches._sizes(instance), 4, 2, 3]
+        assert list(modulo_search.search(instance, 100, LONG_US, seconds, 0)) == []
+    assert begun == [*modulo_search._sizes(instance), 4, 2, 3]
 
 
 def test_rounds_are_as_long_as_memory_takes_at_once() -> None:
-    assert next(several_micro_batches._sizes(even(16, 36, 64))) == 12
-    assert (
-        next(several_micro_batches._sizes(even(32, 72, 64))) == 8
-    )  # 24 and 12 would be too large a model
-    assert list(several_micro_batches._sizes(even(8, 9, 64))) == [3, 4, 2, 6, 8]
-    assert list(several_micro_batches._sizes(even(8, 10**6, 64))) == [4, 2, 6, 3, 8]
-    assert list(several_micro_batches._sizes(even(8, None, 64))) == [4, 2, 6, 3, 8]
-    assert list(several_micro_batches._sizes(even(8, 9, 6))) == [3, 2]
+    assert next(modulo_search._sizes(even(16, 36, 64))) == 12
+    assert next(modulo_search._sizes(even(32, 72, 64))) == 8  # 24 and 12 would be too large a model
+    assert list(modulo_search._sizes(even(8, 9, 64))) == [3, 4, 2, 6, 8]
+    assert list(modulo_search._sizes(even(8, 10**6, 64))) == [4, 2, 6, 3, 8]
+    assert list(modulo_search._sizes(even(8, None, 64))) == [4, 2, 6, 3, 8]
+    assert list(modulo_search._sizes(even(8, 9, 6))) == [3, 2]
 
 
 @pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD, Objective(1, 7)])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import Costs, StageCosts, uniform_costs
+from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.links import Link, Links
@@ -28,7 +28,6 @@ from synth.solver.weight_passing.bounds import prove_weight_passing
 from synth.solver.weight_passing.compute_order import changed
 from synth.solver.weight_passing.equal_ranks import on_two_ranks
 from synth.solver.weight_passing.first_orders import first_orders, published
-from synth.solver.weight_passing.placing import Placing
 from synth.solver.weight_passing.problem import (
     WeightMovement,
     WeightPassingProblem,
@@ -36,7 +35,9 @@ from synth.solver.weight_passing.problem import (
 )
 from synth.solver.weight_passing.programs import make_schedule
 from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.solver.weight_passing.visit_placement import OpNeeds
+from synth.stage_costs import StageCosts
 from tests.synth.every_weight_schedule import (
     BUFFERINGS,
     gather_programs,
@@ -199,7 +200,7 @@ def random_schedule(passing: WeightPassingProblem, rng: random.Random, moves: in
     for _ in range(moves):
         rank = rng.randrange(count)
         chosen[rank] = changed(chosen[rank], rng, 6) or chosen[rank]
-    placing = Placing(
+    visit_options = VisitOptions(
         ahead=rng.randint(0, 4),
         most_open=rng.choice([None, 1, 2, 3]),
         scatter_every=rng.randint(1, passing.rounds),
@@ -207,7 +208,9 @@ def random_schedule(passing: WeightPassingProblem, rng: random.Random, moves: in
         buffering=Buffering(rng.randint(0, 4), rng.choice([0, 2, 8, 99])),
         sharded=rng.choice(passing.levels),
     )
-    return make_schedule(OpNeeds(passing), chosen, placing, passing.headrooms(placing.sharded))
+    return make_schedule(
+        OpNeeds(passing), chosen, visit_options, passing.headrooms(visit_options.sharded)
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -251,8 +254,10 @@ def test_with_one_round_no_sum_passes_the_last_link() -> None:
         links=Links(default=Link(bandwidth_bytes_per_s=1e6)),
     )
     passing = weight_passing_problem(RING, costs, 2, 1)
-    placing = Placing(ahead=1, buffering=Buffering(9, 9))
-    schedule = make_schedule(OpNeeds(passing), (next(iter(first_orders(passing))),), placing, None)
+    visit_options = VisitOptions(ahead=1, buffering=Buffering(9, 9))
+    schedule = make_schedule(
+        OpNeeds(passing), (next(iter(first_orders(passing))),), visit_options, None
+    )
     _, timeline = verify(schedule, costs)
     assert prove_weight_passing(passing).bound_us <= timeline.makespan_us == 1121
 
@@ -314,11 +319,11 @@ def test_visits_that_begin_early_keep_the_limit(seed: int) -> None:
     order = rng.choice(list(first_orders(passing)))
     for _ in range(20):
         order = changed(order, rng, 6) or order
-    late = Placing(ahead=0, buffering=Buffering(rng.randint(0, 3), rng.choice([0, 1, 2, 5])))
+    late = VisitOptions(ahead=0, buffering=Buffering(rng.randint(0, 3), rng.choice([0, 1, 2, 5])))
     peaks: list[list[int]] = []
-    for placing in (late, replace(late, ahead=rng.randint(1, 9))):
+    for visit_options in (late, replace(late, ahead=rng.randint(1, 9))):
         table, headrooms = OpNeeds(passing), passing.headrooms(Sharded.WEIGHTS)
-        schedule = make_schedule(table, (order,), placing, headrooms)
+        schedule = make_schedule(table, (order,), visit_options, headrooms)
         peaks.append(list(peak_bytes(lower(schedule, passing.problem.costs))))
     caps = passing.problem.caps_bytes
     assert caps is not None

@@ -1,8 +1,8 @@
 """Modulo scheduling of several micro-batches per period, for several sizes.
 
 Under caps below the need of 1F1B, the best schedules repeat bursts and not single micro-batches.
-Models of a fixed period (`several_micro_batches_model`) are decided quickly,
-so the shortest period is found by trying (`period_search`).
+Models of a fixed period (`modulo_model`) are decided quickly, so the shortest period is found by
+trying (`interval_search`).
 """
 
 import math
@@ -11,7 +11,7 @@ from itertools import islice
 
 from synth.solver.instance.instance import Instance
 from synth.solver.modulo.interval_search import IntervalSearch
-from synth.solver.modulo.several_micro_batches_model import PeriodicSchedule, num_ops
+from synth.solver.modulo.modulo_model import PeriodicSchedule, num_ops
 from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import SEVERAL_MICRO_BATCHES
 

@@ -9,7 +9,7 @@ DEFAULT_BUFFERING = Buffering()
 
 
 @dataclass(frozen=True)
-class Placing:
+class VisitOptions:
     """The choices by which visits are placed.
 
     Attributes:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-from synth.costs import Costs, StageCosts
+from synth.costs import Costs
 from synth.errors import ExitCode, SynthError
 from synth.layer_profile import LayerProfile
 from synth.op_kinds import VISITS, OpKind
@@ -31,6 +31,7 @@ from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Sharded
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.stage_costs import StageCosts
 from synth.units import format_bytes_both
 
 # Reasons for which a search ends with a proof that it was asked for.

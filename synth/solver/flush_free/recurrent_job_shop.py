@@ -1,6 +1,6 @@
 """Modulo scheduling of one micro-batch per period, with versions of the weights, at a period T.
 
-The models with a flush, of one micro-batch and of several, are in `solver/modulo/`.
+The model with a flush is `solver/modulo/modulo_model.py`.
 
     rank 0 | F0 .. B0 .. W0 |          one micro-batch's ops, at t(op)
     rank 1 |    F0 B0 W0    |          the next one does the same T later, and so on

@@ -1,0 +1,110 @@
+"""Costs of one stage: the microseconds of its ops, and the bytes that they hold."""
+
+from typing import Any, Self
+
+from pydantic import (
+    NonNegativeInt,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from synth.layer_profile import check_held_until
+from synth.op_kinds import TIMELESS, OpKind
+from synth.record import Record
+
+
+class StageCosts(Record):
+    """The costs of one stage; the fields are defined as in `LayerProfile`.
+
+    `gradient_bytes` are the bytes that copies of the stage add up before their STEPs; they are part
+    of `static_bytes`. `replay_bytes` are the bytes that F keeps besides its input if R follows, and
+    `light_rise_bytes` the rise of memory during such an F (None: that of any other F). R has F's
+    time and rise unless given. Moves take no time and no memory of their own.
+
+    `parameter_bytes` are the parameters as ops read them, also a part of `static_bytes`; 0 if they
+    are not known apart from the rest, as in files before version 6.
+
+    `early_gradient_bytes` are the weight gradients that B computes itself, such as those of norms.
+    Where there is nothing to add them to before W, B leaves them for W; see
+    `Costs.with_early_gradients`. 0 in files before version 9.
+    """
+
+    duration_us: dict[OpKind, NonNegativeInt]
+    static_bytes: NonNegativeInt
+    output_bytes: NonNegativeInt
+    saved_bytes: NonNegativeInt
+    saved_w_bytes: NonNegativeInt
+    rise_bytes: dict[OpKind, NonNegativeInt]
+    input_until: OpKind = OpKind.B
+    output_until: OpKind = OpKind.F
+    gradient_until: OpKind = OpKind.B
+    gradient_bytes: NonNegativeInt = 0
+    parameter_bytes: NonNegativeInt = 0
+    replay_bytes: NonNegativeInt = 0
+    light_rise_bytes: NonNegativeInt | None = None
+    early_gradient_bytes: NonNegativeInt = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """Fill in missing values: R has F's costs, and moves have none."""
+        if not isinstance(given, dict):
+            return given
+        return {**given, **{name: _filled(given[name]) for name in _BY_KIND if name in given}}
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out values that loading fills in again."""
+        fields: dict[str, Any] = handler(self)
+        for name in _BY_KIND:
+            table = {k: v for k, v in fields[name].items() if k not in TIMELESS}
+            if table[OpKind.R] == table[OpKind.F]:
+                del table[OpKind.R]
+            fields[name] = table
+        left_out = {
+            "replay_bytes": 0,
+            "light_rise_bytes": None,
+            "parameter_bytes": 0,
+            "early_gradient_bytes": 0,
+        }
+        return {k: v for k, v in fields.items() if k not in left_out or v != left_out[k]}
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if set(self.duration_us) != set(OpKind) or set(self.rise_bytes) != set(OpKind):
+            raise ValueError("duration_us and rise_bytes need each of F, B, W, BW, STEP")
+        check_held_until(self.input_until, self.output_until, self.gradient_until)
+        return self
+
+    @property
+    def light_rise(self) -> int:
+        """The rise of memory during an F that R will repeat, in bytes."""
+        light = self.light_rise_bytes
+        return self.rise_bytes[OpKind.F] if light is None else light
+
+    def with_early_gradients(self) -> Self:
+        """The costs of a stage whose B leaves the gradients that it computes for W.
+
+        They come beside what W needs of the activations. B allocates them one by one, so its rise
+        is at most larger by all of them.
+        """
+        early = self.early_gradient_bytes
+        rises = {**self.rise_bytes, OpKind.B: self.rise_bytes[OpKind.B] + early}
+        return self.replace(
+            saved_w_bytes=self.saved_w_bytes + early, rise_bytes=rises, early_gradient_bytes=0
+        )
+
+    @property
+    def work_us(self) -> int:
+        """F + B + W of one micro-batch."""
+        return sum(self.duration_us[kind] for kind in (OpKind.F, OpKind.B, OpKind.W))
+
+
+_BY_KIND = ("duration_us", "rise_bytes")
+
+
+def _filled(table: Any) -> Any:
+    if not isinstance(table, dict) or OpKind.F not in table:
+        return table
+    return {**dict.fromkeys(TIMELESS, 0), OpKind.R: table[OpKind.F], **table}
