@@ -33,6 +33,7 @@ SIZES = {
         Size("small", rows=2, length=64, width=128, blocks=2),
         Size("medium", rows=4, length=128, width=256, blocks=2),
         Size("long", rows=8, length=512, width=64, blocks=2),
+        Size("wide", rows=4, length=64, width=1024, blocks=2),
     )
 }
 
