@@ -40,12 +40,11 @@ def deliver(parameter: Tensor, gradient: Tensor) -> None:
 
 
 def _is_listened(parameter: Tensor) -> bool:
-    if has_hooks(parameter):
-        return True
-    node = get_gradient_edge(parameter).node
-    mark = _Mark()
-    metadata: Any = node.metadata  # declared as a method, and a dictionary
-    metadata["synth"] = mark
-    found = weakref.ref(mark)
-    del mark, metadata, node
-    return found() is not None
+    return has_hooks(parameter) or _leave_mark(parameter)() is not None
+
+
+def _leave_mark(parameter: Tensor) -> "weakref.ref[_Mark]":
+    """Leave a mark on the parameter's node; both die on return unless code holds the node."""
+    metadata: Any = get_gradient_edge(parameter).node.metadata  # declared as a method
+    metadata["synth"] = mark = _Mark()
+    return weakref.ref(mark)

@@ -77,7 +77,7 @@ class PipelineOrders:
         left = [search for search in self._searches if self.may_fit and not search.is_over]
         seconds = SHARDED_PIPELINES.orders_share * max(allowance.left_s(), 0.0)
         for search in left:
-            if state.poll():
+            if state.finished():
                 return
             options = replace(state.options, time_limit_s=seconds / len(left))
             found = search.run(options, state.budget.stop)

@@ -98,7 +98,7 @@ class ShardedPipelinesSearch:
     @property
     def is_over(self) -> bool:
         """True if more time would find nothing better."""
-        return self._orders.is_infeasible or self._is_exhausted or self.state.poll()
+        return self._orders.is_infeasible or self._is_exhausted or self.state.finished()
 
     def run(self, seconds: float | None = None) -> Result:
         """Search for some seconds, by default until the time limit, and return the best so far."""
@@ -137,7 +137,7 @@ class ShardedPipelinesSearch:
             and self._num_evaluations * self._evaluation_s < tuning.most_beyond_s
         ):
             return state.budget.stop.is_set()
-        return state.poll() or allowance.left_s() <= 0
+        return state.finished() or allowance.left_s() <= 0
 
     def _why_none(self) -> str:
         problem = self.problem

@@ -184,12 +184,12 @@ class WeightPassingSearch:
         state = self.state
         if state.best is None and self._num_evaluations < WEIGHT_PASSING.least_evaluations:
             return state.budget.stop.is_set()
-        return state.poll() or allowance.left_s() <= 0
+        return state.finished() or allowance.left_s() <= 0
 
     @property
     def is_over(self) -> bool:
         """True if more time would find nothing better."""
-        return self._is_exhausted or self.state.poll()
+        return self._is_exhausted or self.state.finished()
 
     def _result(self) -> Result:
         if not self._levels:
