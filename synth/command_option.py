@@ -1,4 +1,7 @@
-"""The declaration of a record's field as an option of a command: all that its type does not say."""
+"""The declaration of a record's field as an option or an argument of a command.
+
+It has all that the field's type does not say.
+"""
 
 from dataclasses import dataclass
 
@@ -26,7 +29,27 @@ class CommandOption:
 
 
 @dataclass(frozen=True)
+class CommandArgument:
+    """Metadata of a field's type, by which a command takes the field as a positional argument.
+
+    Attributes:
+        help: the text of `--help`.
+        metavar: its name in `--help`.
+    """
+
+    help: str
+    metavar: str
+
+
+@dataclass(frozen=True)
 class OptionPanel:
     """Metadata of a field: the heading of `--help` over its option, or over those of its record."""
 
     title: str
+
+
+@dataclass(frozen=True)
+class After:
+    """Metadata of a field: `--help` lists it after this option, not after the field before it."""
+
+    option: str

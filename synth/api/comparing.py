@@ -7,10 +7,12 @@ from synth.api.notebook import comparison_html
 from synth.api.words import (
     AnyProfile,
     limit_text,
+    limits_told,
     links_texts,
     named_as_arguments,
     numbers_text,
     objective_text,
+    pipeline_arguments,
     profile_or_name,
     recompute_text,
     seconds_text,
@@ -19,11 +21,10 @@ from synth.api.words import (
     whole_number,
 )
 from synth.display import draw_with
-from synth.options.deadline import read_time_limit
-from synth.options.memory_limit import read_limit
-from synth.options.profiles import load_profile
-from synth.options.question import read_planners, read_question, read_searches
-from synth.units import parse_fraction
+from synth.options.arguments.compare import CompareArguments
+from synth.options.arguments.groups import HardwareArguments, MemoryArguments, SearchArguments
+from synth.options.question import read_comparison
+from synth.profile import Profile
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison
@@ -78,23 +79,26 @@ def compare(
     """
     from synth.plan.compare import compare as compared
     from synth.plan.comparison import Comparison
-    from synth.solver.options import SolveOptions
 
     draw_with(Comparison, comparison_html)
-    measured = load_profile(profile_or_name(profile), links_texts(link))
-    ranks = whole_number(ranks, "ranks", 1)
-    micro_batches = whole_number(micro_batches, "micro_batches", 1)
-    limit = read_limit(limit_text(mem_limit), ranks, measured)
-    sizes = numbers_text(partition, "partition") or "auto"
-    kind, choice = objective_text(objective), recompute_text(recompute)
-    question = read_question(measured, ranks, micro_batches, limit, kind, sizes)
-    names = texts(placement, "placement", "linear") or []
-    options = SolveOptions(
-        time_limit_s=read_time_limit(seconds_text(time_limit)),
-        gap=parse_fraction(share_text(gap)),
-        seed=whole_number(seed, "seed"),
+    measured, choice = profile_or_name(profile), recompute_text(recompute)
+    names = texts(placement, "placement", "linear")
+    with limits_told():
+        given = CompareArguments(
+            pipeline=pipeline_arguments(measured, ranks, micro_batches),
+            memory=MemoryArguments(mem_limit=limit_text(mem_limit)),
+            objective=objective_text(objective),
+            only=texts(only, "only", "1f1b"),
+            placement=names,
+            recompute=choice if names else None,
+            planner=texts(planner, "planner", "pipedream"),
+            hardware=HardwareArguments(link=links_texts(link)),
+            no_solve=not names,
+            partition=numbers_text(partition, "partition") or "auto",
+            time_limit=seconds_text(time_limit),
+            search=SearchArguments(gap=share_text(gap), seed=whole_number(seed, "seed")),
+        )
+    asked = read_comparison(given, measured if isinstance(measured, Profile) else None)
+    return compared(
+        asked.question, given.only, asked.searches, asked.options, planners=asked.planners
     )
-    published = texts(only, "only", "1f1b")
-    planners = read_planners(texts(planner, "planner", "pipedream") or ())
-    searches = read_searches(names, ranks, choice)
-    return compared(question, published, searches, options, planners=planners)

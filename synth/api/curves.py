@@ -7,12 +7,14 @@ from synth.api.notebook import curve_html
 from synth.api.words import (
     AnyProfile,
     check_callable,
+    limits_told,
     links_texts,
     named_as_arguments,
     number_or_none,
     numbers_text,
     objective_text,
     option_text,
+    pipeline_arguments,
     profile_or_name,
     recompute_text,
     seconds_text,
@@ -22,11 +24,12 @@ from synth.api.words import (
 )
 from synth.display import draw_with
 from synth.errors import SynthError
-from synth.options.curve import read_curve
+from synth.options.arguments.curve import CurveArguments
+from synth.options.arguments.groups import HardwareArguments, SearchArguments
+from synth.options.curve import read_curve, read_effort
 from synth.options.defaults import NONE
 from synth.options.partition import EVEN
-from synth.options.profiles import load_profile
-from synth.units import parse_fraction, parse_seconds
+from synth.processors import num_processors
 
 if TYPE_CHECKING:
     from synth.plan.memory_curve.curve_file import MemoryCurve
@@ -84,7 +87,7 @@ def frontier(
         SynthError: an argument is wrong.
     """
     from synth.plan.memory_curve.curve_file import MemoryCurve
-    from synth.plan.memory_curve.curve_search import Effort, trace
+    from synth.plan.memory_curve.curve_search import trace
 
     draw_with(MemoryCurve, curve_html)
     check_callable(on_point, "on_point")
@@ -93,31 +96,28 @@ def frontier(
             f"begun={shown_value(begun)} is not understood; give a curve that frontier returned, "
             f"or MemoryCurve.load(path)"
         )
-    limit = seconds_text(time_limit)
-    measured = load_profile(profile_or_name(profile), links_texts(link))
-    curve = read_curve(
-        measured,
-        option_text(placement, "placement", "'linear', 'looped:2', 'v', …"),
-        whole_number(ranks, "ranks", 1),
-        whole_number(micro_batches, "micro_batches", 1),
-        objective=objective_text(objective),
-        partition=numbers_text(partition, "partition") or EVEN,
-        recompute=recompute_text(recompute) or NONE,
-        time_limit=limit,
-        weights=option_text(weights, "weights", "'stay', 'ring', 'gather' or 'auto'"),
-    )
-    effort = Effort(
-        whole_number(points, "points"),
-        parse_seconds(limit),
-        whole_number(jobs, "jobs"),
-        number_or_none(workers, "workers", 1),
-        parse_fraction(share_text(gap)),
-        whole_number(seed, "seed"),
-    )
+    named = profile_or_name(profile)
+    with limits_told():
+        given = CurveArguments(
+            pipeline=pipeline_arguments(named, ranks, micro_batches),
+            placement=option_text(placement, "placement", "'linear', 'looped:2', 'v', …"),
+            objective=objective_text(objective),
+            partition=numbers_text(partition, "partition") or EVEN,
+            recompute=recompute_text(recompute) or NONE,
+            weights=option_text(weights, "weights", "'stay', 'ring', 'gather' or 'auto'"),
+            hardware=HardwareArguments(link=links_texts(link)),
+            points=whole_number(points, "points"),
+            time_limit=seconds_text(time_limit),
+            search=SearchArguments(gap=share_text(gap), seed=whole_number(seed, "seed")),
+            jobs=whole_number(jobs, "jobs", 1),
+            workers=number_or_none(workers, "workers", 1) or num_processors(),
+        )
+    measured = given.hardware.profile(named)
+    curve = read_curve(given, measured)
     return trace(
         measured,
         curve.problem,
-        effort=effort,
+        effort=read_effort(given),
         begun=begun,
         on_point=on_point,
         recompute=curve.recompute,

@@ -10,12 +10,14 @@ from synth.api.words import (
     AnyProfile,
     check_callable,
     limit_text,
+    limits_told,
     links_texts,
     named_as_arguments,
     number_or_none,
     numbers_text,
     objective_text,
     option_text,
+    pipeline_arguments,
     profile_or_name,
     recompute_text,
     seconds_text,
@@ -27,9 +29,13 @@ from synth.api.words import (
     whole_number,
 )
 from synth.errors import SynthError
+from synth.options.arguments.groups import HardwareArguments, SearchArguments
+from synth.options.arguments.solve import LimitOrLeast, SolveArguments
+from synth.options.asked_solve import AskedSolve, read_solve
 from synth.options.best_so_far import BestSoFar
+from synth.options.hint import hint_name
 from synth.options.request import NoSchedule
-from synth.options.solve_arguments import AskedSolve, SolveArguments, read_solve
+from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 
 if TYPE_CHECKING:
@@ -106,32 +112,32 @@ def solve(
         SynthError: an argument is wrong, no schedule fits, or none was found in time.
     """
     check_callable(on_improvement, "on_improvement")
-    asked = read_solve(
-        SolveArguments(
-            profile_name=profile_or_name(profile),
-            ranks=whole_number(ranks, "ranks", 1),
-            micro_batches=whole_number(micro_batches, "micro_batches", 1),
-            mem_limit=limit_text(mem_limit),
-            mem_reserve=sizes_text(mem_reserve, "mem_reserve"),
-            target=None,
-            output=None,
+    measured, begin = profile_or_name(profile), _hint(hint)
+    with limits_told():
+        given = SolveArguments(
+            pipeline=pipeline_arguments(measured, ranks, micro_batches),
+            memory=LimitOrLeast(
+                mem_limit=limit_text(mem_limit),
+                mem_reserve=sizes_text(mem_reserve, "mem_reserve"),
+            ),
             objective=objective_text(objective),
             placement=text_or_none(placement, "placement", "'linear', 'v', 'auto', …"),
             partition=numbers_text(partition, "partition"),
             recompute=recompute_text(recompute),
-            link=links_texts(link),
+            hardware=HardwareArguments(link=links_texts(link)),
             time_limit=seconds_text(time_limit),
-            gap=share_text(gap),
-            seed=whole_number(seed, "seed"),
+            search=SearchArguments(gap=share_text(gap), seed=whole_number(seed, "seed")),
             deterministic=truth(deterministic, "deterministic"),
             workers=number_or_none(workers, "workers", 1),
-            hint=_hint(hint),
-            solver="cpsat",
-            verbose=False,
+            hint=hint_name(begin),
             weights=option_text(weights, "weights", "'stay', 'ring', 'gather' or 'auto'"),
             data_parallel=whole_number(data_parallel, "data_parallel", 1),
             versions=text_or_none(versions, "versions", "'2bw', 'stash', 'vertical' or 'none'"),
         )
+    asked = read_solve(
+        given,
+        measured if isinstance(measured, Profile) else None,
+        begin if isinstance(begin, Plan) else None,
     )
     result = _search(asked, on_improvement)
     if result.schedule is None:

@@ -3,13 +3,18 @@
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
 from typing import ParamSpec, TypeGuard, TypeVar
 
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
 from synth.errors import SynthError
 from synth.messages import REWORDED
+from synth.options.arguments.groups import PipelineArguments
 from synth.options.memory_limit import is_least
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
@@ -70,6 +75,39 @@ def profile_or_name(profile: AnyProfile) -> Profile | str:
     raise _not_understood(
         "profile", profile, "a Profile, the path of a profile file, or the name of a shipped one"
     )
+
+
+def pipeline_arguments(profile: Profile | str, ranks: int, micro_batches: int) -> PipelineArguments:
+    """Return the name of a profile with the size of its pipeline."""
+    return PipelineArguments(
+        profile_name=profile.name if isinstance(profile, Profile) else profile,
+        ranks=whole_number(ranks, "ranks", 1),
+        micro_batches=whole_number(micro_batches, "micro_batches", 1),
+    )
+
+
+@contextmanager
+def limits_told() -> Iterator[None]:
+    """Tell of a value beyond the limits of a record's field as of other wrong values.
+
+    Raises:
+        SynthError: there is such a value.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        found = error.errors()[0]
+        name, needed = str(found["loc"][-1]), _needed(found)
+        raise _not_understood(name, found["input"], needed) from None
+
+
+def _needed(found: ErrorDetails) -> str:
+    limits = found.get("ctx", {})
+    if "le" in limits:
+        return f"at most {limits['le']}"
+    if "ge" in limits:
+        return f"{limits['ge']} or more"
+    return str(limits.get("expected", found["msg"]))
 
 
 def whole_number(given: object, name: str, least: int | None = None) -> int:

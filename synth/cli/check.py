@@ -14,9 +14,11 @@ from synth.cli.answer.check import (
     raise_if_false,
 )
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
-from synth.cli.read.options import MOST_AT_ONCE, LinkOption
+from synth.command_option import CommandOption
 from synth.errors import ExitCode, SynthError
+from synth.options.arguments.groups import AtOnce, LinkTexts
 from synth.options.deadline import read_time_limit
+from synth.record import Record
 from synth.report.text.tables import facts
 
 if TYPE_CHECKING:
@@ -30,41 +32,42 @@ if TYPE_CHECKING:
 _LIMIT = "60s"
 
 
-def command(
-    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            help="Profile of PLAN, as a file or a shipped profile's name, from which its costs are "
-            "derived again.",
-            show_default="the shipped profile that PLAN names",
-        ),
-    ] = None,
-    link: LinkOption = None,
-    prove: Annotated[
-        bool, typer.Option("--prove", help="Prove the lower bound again with the solver.")
-    ] = False,
+class ProofOptions(Record):
+    """How the lower bound of a plan is proven again."""
+
     time_limit: Annotated[
-        str | None,
-        typer.Option(help="With --prove: time limit, such as 60s or 2m.", show_default=_LIMIT),
-    ] = None,
+        str | None, CommandOption("With --prove: time limit, such as 60s or 2m.", default=_LIMIT)
+    ] = None
     workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MOST_AT_ONCE,
-            help="With --prove: number of solver threads.",
-            show_default="all cores",
-        ),
-    ] = None,
+        AtOnce | None,
+        CommandOption("With --prove: number of solver threads.", default="all cores"),
+    ] = None
     all_provers: Annotated[
         bool,
-        typer.Option(
-            "--all-provers",
-            help="With --prove: run all provers, not only that of PLAN's certificate.",
+        CommandOption("With --prove: run all provers, not only that of PLAN's certificate."),
+    ] = False
+
+
+class CheckRequest(Record):
+    """The options of `synth check`."""
+
+    profile: Annotated[
+        str | None,
+        CommandOption(
+            "Profile of PLAN, as a file or a shipped profile's name, from which its costs are "
+            "derived again.",
+            default="the shipped profile that PLAN names",
         ),
-    ] = False,
-    format: FormatOption = Format.TEXT,
+    ] = None
+    link: LinkTexts = None
+    prove: Annotated[bool, CommandOption("Prove the lower bound again with the solver.")] = False
+    proof: ProofOptions = ProofOptions()
+    format: FormatOption = Format.TEXT
+
+
+def command(
+    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
+    request: CheckRequest,
 ) -> None:
     """Verify a plan: complete, free of deadlock, within its memory limits, and as claimed.
 
@@ -74,7 +77,7 @@ def command(
     from synth.errors import Mismatch
     from synth.schedule.files.plan_file import Plan
 
-    if not prove and (time_limit or workers or all_provers):
+    if not request.prove and request.proof != ProofOptions():
         raise SynthError(
             "--time-limit, --workers and --all-provers are for --prove; give it, or leave them out"
         )
@@ -84,17 +87,17 @@ def command(
         lowered, timeline = plan.check()
         verified, on_trust = findings(plan, lowered, timeline), dict[str, str]()
         fingerprint_of(data, verified, on_trust)
-        found = costs_of(plan, profile, link, verified, on_trust)
+        found = costs_of(plan, request.profile, request.link, verified, on_trust)
         proof = None
-        if prove:
-            proof = _prove(plan, timeline, found, time_limit, workers, all_provers)
+        if request.prove:
+            proof = _prove(plan, timeline, found, request.proof)
         raise_if_false(plan, proof)
     except Mismatch as error:
-        if format == Format.JSON:
+        if request.format == Format.JSON:
             answer_json({"valid": False, "plan": plan.name, "message": str(error)})
         raise
     how_the_bound_stands(plan, proof, verified, on_trust)
-    if format == Format.JSON:
+    if request.format == Format.JSON:
         said = {"valid": True, "plan": plan.name, "proven": verified, "on_trust": on_trust}
         answer_json(said | bound_json(plan, proof))
     else:
@@ -109,19 +112,17 @@ def _prove(
     plan: "Plan",
     timeline: "Timeline",
     profile: "Profile | None",
-    time_limit: str | None,
-    workers: int | None,
-    all_provers: bool,
+    given: ProofOptions,
 ) -> "Reproof":
     from synth.cli.progress.interrupt import run_interruptibly
     from synth.plan.reprove.reprove import reprove
     from synth.solver.options import SolveOptions
 
-    limit_s = read_time_limit(time_limit or _LIMIT)
-    options = SolveOptions(time_limit_s=limit_s, workers=workers)
-    talk(f"proving the bound again, for {time_limit or _LIMIT} at most")
+    limit = given.time_limit or _LIMIT
+    options = SolveOptions(time_limit_s=read_time_limit(limit), workers=given.workers)
+    talk(f"proving the bound again, for {limit} at most")
 
     def work(stop: "threading.Event") -> "Reproof":
-        return reprove(plan, timeline, options, profile, stop, all_provers=all_provers)
+        return reprove(plan, timeline, options, profile, stop, all_provers=given.all_provers)
 
     return run_interruptibly(work)

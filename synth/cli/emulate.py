@@ -11,8 +11,8 @@ from synth.cli.answer.run import early_ops_text, iterations_us, trace_of
 from synth.cli.progress.line import current_line
 from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.plans import load_checked
-from synth.cli.read.record_options import After
 from synth.cli.read.run_request import refuse_charts
+from synth.command_option import After
 from synth.emulation_options import EmulationOptions
 from synth.overwrite_guard import TRACE, check_replaceable
 from synth.processors import num_processors

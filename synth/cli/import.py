@@ -6,9 +6,23 @@ from typing import Annotated
 import typer
 
 from synth.cli.answer.output import talk
-from synth.cli.read.options import LinkOption, PartitionOption, ProfileArgument
+from synth.command_option import CommandOption
+from synth.options.arguments.groups import LinkTexts, ProfileName
 from synth.options.partition import read_partition
 from synth.options.profiles import load_profile
+from synth.record import Record, check_outputs
+
+
+class ImportRequest(Record):
+    """The costs of an imported schedule, and the file that it is written to."""
+
+    profile_name: ProfileName
+    output: Annotated[Path, CommandOption("Plan file to write.", names=("--output", "-o"))]
+    partition: Annotated[
+        str,
+        CommandOption("Layers per stage, such as 3,3,2; even: balance the work of the ranks."),
+    ] = "even"
+    link: LinkTexts = None
 
 
 def command(
@@ -16,10 +30,7 @@ def command(
         Path,
         typer.Argument(metavar="CSV", help="Schedule of torch.distributed.pipelining."),
     ],
-    profile_name: ProfileArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Plan file to write.")],
-    partition: PartitionOption = "even",
-    link: LinkOption = None,
+    request: ImportRequest,
 ) -> None:
     """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs.
 
@@ -27,20 +38,20 @@ def command(
     """
     from synth.interop.torch_csv import from_torch_csv
     from synth.plan.partition.balance import balance
-    from synth.record import check_outputs
     from synth.safe_read import read_text
     from synth.schedule.files.plan_file import Plan, check_replaceable
 
-    check_outputs(output, inputs=[schedule_path, profile_name])
-    check_replaceable(output)
-    profile = load_profile(profile_name, link)
+    check_outputs(request.output, inputs=[schedule_path, request.profile_name])
+    check_replaceable(request.output)
+    profile = load_profile(request.profile_name, request.link)
     text = read_text(schedule_path, "a CSV of actions such as 0F0")
     schedule = from_torch_csv(text, schedule_path.stem)
     where = schedule.placement
-    sizes = read_partition(partition, where) or balance(profile, where)
+    sizes = read_partition(request.partition, where) or balance(profile, where)
     plan = Plan.of(profile, sizes, schedule, arguments={"imported": schedule_path.name})
-    plan.save(output)
+    plan.save(request.output)
     talk(
-        f"{output}: {plan.num_ranks} ranks, {len(sizes)} stages of {','.join(map(str, sizes))} "
-        f"layers, {plan.num_micro_batches} micro-batches; makespan {plan.claim.makespan_us} µs"
+        f"{request.output}: {plan.num_ranks} ranks, {len(sizes)} stages of "
+        f"{','.join(map(str, sizes))} layers, {plan.num_micro_batches} micro-batches; "
+        f"makespan {plan.claim.makespan_us} µs"
     )

@@ -11,12 +11,9 @@ import typer
 
 from synth.cli.answer.output import answer, talk, warn_of
 from synth.cli.progress.line import current_line
-from synth.cli.read.options import ForceOption, PeakFlopsOption
+from synth.cli.read.profile_request import ProfileRequest
 from synth.errors import SynthError
-from synth.model_flops import format_flops, parse_flops_per_s
-from synth.optimizer import OptimizerSpec, OptimizerSwitches
-from synth.overwrite_guard import PROFILE, check_replaceable
-from synth.record import check_outputs
+from synth.model_flops import format_flops
 from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from synth.runtime.input_function import MicroBatch
     from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.profiling.pace import ProfilingProgress
-    from synth.workload import ModelArguments, Workload
+    from synth.workload import Workload
 
 
 def command(
@@ -41,104 +38,61 @@ def command(
             "or a .csv file of times that were measured elsewhere."
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Profile file to write.")],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Option("--arg", help="Argument name=value of the model's function. Can be repeated."),
-    ] = None,
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:FUNCTION",
-            help="Function that returns or yields (inputs, targets) of a micro-batch, also as "
-            "package.module:function; without it, inputs are random token ids.",
-        ),
-    ] = None,
-    micro_batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Sequences per micro-batch.", show_default="1, or of --inputs"),
-    ] = None,
-    seq_len: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens per sequence.", show_default="1024, or of --inputs"),
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="Parameter type: float32 or bfloat16.")] = "float32",
-    optimizer: Annotated[str, typer.Option(help="adamw, sgd, or sgd:MOMENTUM.")] = "adamw",
-    *,
-    switches: OptimizerSwitches,
-    autocast: Annotated[
-        str | None, typer.Option(help="Compute type under torch.autocast: bfloat16.")
-    ] = None,
-    recompute: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Activation checkpointing: layers to recompute within B, by name or pattern "
-            "('block.*'). Can be repeated."
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads per rank.")] = 1,
-    warmup: Annotated[int, typer.Option(min=0, help="Warm-up iterations.")] = 3,
-    iters: Annotated[int, typer.Option(min=1, help="Measured iterations.")] = 20,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            min=2, help="Also measure the links between this many processes on this machine."
-        ),
-    ] = None,
-    peak_flops: PeakFlopsOption = None,
-    force: ForceOption = False,
+    request: ProfileRequest,
 ) -> None:
     """Measure MODEL layer by layer: time and memory of F, B, W, BW and STEP.
 
     Under torchrun, rank 0 measures the layers, and all ranks the links between them.
     """
-    peak_per_s = None if peak_flops is None else parse_flops_per_s(peak_flops)
+    peak_per_s = request.peak_per_s
     if model.lower().endswith(".csv"):
         _check_only_of_times(context, model)
-        _read_times(Path(model), output, force, micro_batch_size, seq_len, peak_per_s)
+        _read_times(Path(model), request, peak_per_s)
         return
-    named = [given.rpartition(":")[0] or None for given in (model, inputs) if given is not None]
-    check_outputs(output, inputs=named)
-    check_replaceable(output, PROFILE, "-o", force)
+    addresses = filter(None, (model, request.inputs))
+    request.check_files(*(given.rpartition(":")[0] or None for given in addresses))
     from synth.runtime.dtypes import dtype_of
-    from synth.runtime.models import ModelSpec, check_spec
     from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.world import pick_device, under_torchrun
+
+    workload, batch = _workload(model, request)
+    for name in filter(None, (request.dtype, request.autocast)):
+        dtype_of(name)
+    measure = partial(_measure, workload, batch, request, peak_flops_per_s=peak_per_s)
+    if under_torchrun():
+        _measure_inside_torchrun(request, measure)
+        return
+    chosen, ranks = pick_device(request.device), request.ranks
+    watch = MachineWatch(processes=ranks or 1, threads=request.threads)
+    measure(chosen, links=_links_of_this_machine(ranks, chosen), watch=watch)
+
+
+def _workload(model: str, request: ProfileRequest) -> "tuple[Workload, MicroBatch | None]":
+    """Return the workload, and the first micro-batch if a function makes them.
+
+    Raises:
+        SynthError: the model, its inputs or its optimizer cannot be made of the options.
+    """
+    from synth.runtime.models import ModelSpec, check_spec
     from synth.workload import Workload
 
-    spec = ModelSpec(model, _parse_arguments(arguments or []))
+    spec = ModelSpec(model, request.model_arguments)
     check_spec(spec)
-    batch = None if inputs is None else _first_of(inputs, micro_batch_size, seq_len)
+    batch = None if request.inputs is None else _first_of(request.inputs, request)
+    recompute = request.recompute
     workload = Workload(
         model=model,
         arguments=dict(spec.arguments),
-        micro_batch_size=batch.num_samples if batch else micro_batch_size or 1,
-        sequence_length=batch.sequence_length if batch else seq_len or 1024,
-        inputs=inputs,
-        dtype=dtype,
-        autocast=autocast,
+        micro_batch_size=batch.num_samples if batch else request.micro_batch_size or 1,
+        sequence_length=batch.sequence_length if batch else request.seq_len or 1024,
+        inputs=request.inputs,
+        dtype=request.dtype,
+        autocast=request.autocast,
         recomputed_layers=tuple(recompute) if recompute else None,
-        optimizer=switches.added_to(OptimizerSpec.parse(optimizer)),
-        threads=threads,
+        optimizer=request.optimizer_spec,
+        threads=request.threads,
     )
-    for name in filter(None, (dtype, autocast)):
-        dtype_of(name)
-    measure = partial(
-        _measure,
-        workload,
-        batch,
-        warmup=warmup,
-        iters=iters,
-        output=output,
-        peak_flops_per_s=peak_per_s,
-    )
-    if under_torchrun():
-        _measure_inside_torchrun(device, threads, measure)
-        return
-    chosen = pick_device(device)
-    watch = MachineWatch(processes=ranks or 1, threads=threads)
-    measure(chosen, links=_links_of_this_machine(ranks, chosen), watch=watch)
+    return workload, batch
 
 
 # The options that go with a CSV of times; all others are of a measurement.
@@ -162,14 +116,7 @@ def _check_only_of_times(context: typer.Context, model: str) -> None:
             )
 
 
-def _read_times(
-    path: Path,
-    output: Path,
-    force: bool,
-    size: int | None,
-    length: int | None,
-    peak_flops_per_s: float | None,
-) -> None:
+def _read_times(path: Path, request: ProfileRequest, peak_flops_per_s: float | None) -> None:
     """Make a profile of a CSV file of times.
 
     Raises:
@@ -179,28 +126,29 @@ def _read_times(
     from synth.profile import Profile
     from synth.safe_read import read_text
 
-    check_outputs(output, inputs=[path])
-    check_replaceable(output, PROFILE, "-o", force)
+    request.check_files(path)
     layers = from_times_csv(read_text(path, "a CSV file of layers"), str(path))
     profile = Profile.from_times(
         path.stem,
         layers,
-        micro_batch_size=size or 1,
-        sequence_length=length or 1,
+        micro_batch_size=request.micro_batch_size or 1,
+        sequence_length=request.seq_len or 1,
         peak_flops_per_s=peak_flops_per_s,
     )
+    output = request.output
     profile.save(output)
     answer(_summary(profile))
     talk(f"written: {output}; `synth solve {output} --link LATENCY,BANDWIDTH` sets the links")
 
 
-def _first_of(inputs: str, size: int | None, length: int | None) -> "MicroBatch":
+def _first_of(inputs: str, request: ProfileRequest) -> "MicroBatch":
     """Return the first micro-batch that the function makes.
 
     Raises:
         SynthError: its size or length is given too, or the function fails.
     """
-    if size is not None or length is not None:
+    size = request.micro_batch_size
+    if size is not None or request.seq_len is not None:
         option = "--seq-len" if size is None else "--micro-batch-size"
         raise SynthError(
             f"{option} is given, and --inputs {inputs}, which makes the micro-batches; leave "
@@ -209,27 +157,6 @@ def _first_of(inputs: str, size: int | None, length: int | None) -> "MicroBatch"
     from synth.runtime.input_function import InputFunction
 
     return InputFunction(inputs).of(0)
-
-
-def _parse_arguments(given: list[str]) -> "ModelArguments":
-    parsed: ModelArguments = {}
-    for item in given:
-        name, equals, text = item.partition("=")
-        if not equals or not name.isidentifier():
-            raise SynthError(f"--arg {item!r} is not understood; write name=value, e.g. width=512")
-        parsed[name] = _parse_value(text)
-    return parsed
-
-
-def _parse_value(text: str) -> int | float | str | bool:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _links_of_this_machine(ranks: int | None, device: "torch.device") -> "Links":
@@ -254,7 +181,7 @@ def _link_to_host(device: "torch.device") -> "Links":
     return Links(host=probe_host(device))
 
 
-def _measure_inside_torchrun(device: str, threads: int, measure: Callable[..., None]) -> None:
+def _measure_inside_torchrun(request: ProfileRequest, measure: Callable[..., None]) -> None:
     """Measure the links between all ranks, and the layers on rank 0."""
     import torch.distributed as dist
 
@@ -263,9 +190,9 @@ def _measure_inside_torchrun(device: str, threads: int, measure: Callable[..., N
     from synth.runtime.world import join_world
 
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-    watch = MachineWatch(processes=processes, threads=threads)
+    watch = MachineWatch(processes=processes, threads=request.threads)
     # The other ranks wait while rank 0 measures, which may take long.
-    with join_world(device, timeout_s=24 * 3600) as world:
+    with join_world(request.device, timeout_s=24 * 3600) as world:
         links = probe_links(world) if world.size > 1 else _link_to_host(world.device)
         if world.rank == 0:
             measure(world.device, links=links, watch=watch)
@@ -275,12 +202,10 @@ def _measure_inside_torchrun(device: str, threads: int, measure: Callable[..., N
 def _measure(
     workload: "Workload",
     batch: "MicroBatch | None",
+    request: ProfileRequest,
     device: "torch.device",
     *,
-    warmup: int,
-    iters: int,
     links: "Links | None",
-    output: Path,
     peak_flops_per_s: float | None,
     watch: "MachineWatch",
 ) -> None:
@@ -291,18 +216,18 @@ def _measure(
         workload,
         device,
         batch=batch,
-        warmup=warmup,
-        iterations=iters,
+        warmup=request.warmup,
+        iterations=request.iters,
         links=links,
         tell=talk,
         watch=watch,
         on_progress=_show_progress,
     )
     profile = profile.replace(peak_flops_per_s=peak_flops_per_s)
-    profile.save(output)
+    profile.save(request.output)
     answer(_summary(profile))
     warn_of(profile.provenance.conditions, "this profile")
-    talk(f"written: {output}")
+    talk(f"written: {request.output}")
 
 
 def _show_progress(progress: "ProfilingProgress") -> None:

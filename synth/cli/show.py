@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from synth.cli.answer.charts import ChartSet, chart_against, is_file_name
+from synth.cli.answer.charts import ChartSet, chart_against
 from synth.cli.answer.output import (
     Format,
-    FormatOption,
     answer,
     answer_json,
     conditions_json,
@@ -17,19 +16,16 @@ from synth.cli.answer.output import (
     value_line,
     wrapped,
 )
-from synth.cli.read.excerpt import BeginOption, EndOption, ShownRanksOption, read_excerpt
-from synth.cli.read.options import ChartWidthOption, ForceOption
-from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.cli.read.plans import load_checked
-from synth.errors import SynthError
-from synth.overwrite_guard import PAGE, PERFETTO, TRACE, check_replaceable
-from synth.record import check_outputs
+from synth.cli.read.show_request import ShowRequest
 from synth.throughput import Throughput, throughput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from synth.objective import Objective
+    from synth.report.chart.excerpt import Excerpt
+    from synth.report.explain.overlay import Overlay
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.lowering.lower import Lowered
     from synth.schedule.simulate import Timeline
@@ -37,39 +33,7 @@ if TYPE_CHECKING:
 
 def command(
     plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
-    width: ChartWidthOption = None,
-    measured: Annotated[
-        Path | None,
-        typer.Option(help="Trace of a run of PLAN (`synth run --trace`) to draw beside it."),
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write the simulated times here, as a trace file.")
-    ] = None,
-    perfetto: Annotated[
-        Path | None,
-        typer.Option(help="Write the chart here, for ui.perfetto.dev or chrome://tracing."),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write charts and memory curves here, as one page for a browser that zooms and "
-            "needs no network."
-        ),
-    ] = None,
-    picture: PictureOption = None,
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Another plan file, or a published schedule on the costs of PLAN, to draw above "
-            "it in --html, --picture and --perfetto. Can be repeated."
-        ),
-    ] = None,
-    begin: BeginOption = None,
-    end: EndOption = None,
-    ranks: ShownRanksOption = None,
-    memory: Annotated[bool, typer.Option(help="Draw the memory of each rank in --picture.")] = True,
-    force: ForceOption = False,
-    format: FormatOption = Format.TEXT,
+    request: ShowRequest,
 ) -> None:
     """Draw a plan as a Gantt chart, with a table of its ranks.
 
@@ -80,37 +44,22 @@ def command(
     from synth.report.text.gantt import render
     from synth.schedule.measured.execution_trace import moved_spans
 
-    others = against or []
-    pictures = picture or []
-    if others and not (html or pictures or perfetto):
-        raise SynthError(
-            "--against is for files; give --picture FILE, --html FILE or --perfetto FILE as well"
-        )
-    files = filter(is_file_name, others)
-    check_outputs(trace, perfetto, html, *pictures, inputs=[plan_path, measured, *files])
-    check_replaceable(trace, TRACE, "--trace", force)
-    check_replaceable(perfetto, PERFETTO, "--perfetto", force)
-    check_replaceable(html, PAGE, "--html", force)
-    check_pictures(pictures, force)
+    request.check_files(plan_path)
     plan, lowered, timeline = load_checked(plan_path)
     reason = reason_of(plan, lowered, timeline)
-    excerpt = read_excerpt(begin, end, ranks, plan.num_ranks)
+    excerpt = request.excerpt.read(plan.num_ranks)
+    measured = request.measured
     overlaid = Overlay(timeline) if measured is None else overlay(plan, lowered, measured)
     ran = overlaid.measured.ops if overlaid.measured else None
     moves = moved_spans(overlaid.planned)
     planned = overlaid.planned.ops
-    gantt = render(planned, measured=ran, moves=moves, width=width, excerpt=excerpt)
-    if trace is not None:
-        save_simulation(plan, timeline, trace)
-        talk(f"written: {trace}")
-    if perfetto is not None or html is not None or pictures:
-        charts = ChartSet.of(plan, overlaid, [chart_against(text, plan) for text in others])
-        if perfetto is not None:
-            charts.write_perfetto(perfetto)
-        if html is not None:
-            charts.write_page(html)
-        charts.write_pictures(pictures, excerpt, memory)
-    if format == Format.JSON:
+    gantt = render(planned, measured=ran, moves=moves, width=request.width, excerpt=excerpt)
+    if request.trace is not None:
+        save_simulation(plan, timeline, request.trace)
+        talk(f"written: {request.trace}")
+    if request.draws_files:
+        _write_charts(plan, overlaid, excerpt, request)
+    if request.format == Format.JSON:
         answer_json(as_json(plan, lowered, timeline, reason) | overlaid.as_json())
         return
     answer(headline(plan, timeline, reason))
@@ -119,6 +68,18 @@ def command(
     answer(plan_table(plan, lowered, timeline))
     if overlaid.difference is not None:
         answer("\n" + overlaid.text())
+
+
+def _write_charts(
+    plan: "Plan", overlaid: "Overlay", excerpt: "Excerpt | None", request: ShowRequest
+) -> None:
+    """Write the chart, below those of other schedules, in all formats that are asked for."""
+    charts = ChartSet.of(plan, overlaid, [chart_against(text, plan) for text in request.others])
+    if request.perfetto is not None:
+        charts.write_perfetto(request.perfetto)
+    if request.html is not None:
+        charts.write_page(request.html)
+    charts.write_pictures(request.pictures, excerpt, request.memory)
 
 
 def headline(plan: "Plan", timeline: "Timeline", reason: str) -> str:

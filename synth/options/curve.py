@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from synth.errors import SynthError
+from synth.options.arguments.curve import CurveArguments
 from synth.options.conflicts import refuse_beside
 from synth.options.deadline import Deadline
 from synth.options.defaults import AUTO, LINEAR
@@ -11,12 +12,19 @@ from synth.options.partition import EVEN, is_searched
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
 from synth.options.weights import GATHER, RING, STAY, check_goes_with_weights, read_weight_passing
+from synth.processors import num_processors
 from synth.profile import Profile
+from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
+    from synth.plan.memory_curve.curve_search import Effort
     from synth.plan.recompute.choice import Choice
     from synth.plan.weight_passing.candidates import WeightCandidates
     from synth.solver.problem import Problem
+
+
+# More parallel searches leave each of them too few workers on most machines.
+_MOST_JOBS = 4
 
 
 class CurveProblem(NamedTuple):
@@ -31,19 +39,12 @@ class CurveProblem(NamedTuple):
     candidates: "WeightCandidates | None" = None
 
 
-def read_curve(
-    profile: Profile,
-    placement: str,
-    ranks: int,
-    micro_batches: int,
-    *,
-    objective: str,
-    partition: str,
-    recompute: str,
-    time_limit: str,
-    weights: str = STAY,
-) -> CurveProblem:
-    """Read the options of a memory curve, all as on the command line.
+def read_curve(given: CurveArguments, profile: Profile) -> CurveProblem:
+    """Read the options of a memory curve.
+
+    Args:
+        given: the options.
+        profile: the profile that they name, on their hardware.
 
     Raises:
         SynthError: an option is wrong, or partitions cannot be searched for these.
@@ -53,43 +54,66 @@ def read_curve(
     from synth.plan.weight_passing.candidates import WeightCandidates
     from synth.schedule.placements import placement as named_placement
 
-    if word(placement) == AUTO:
+    ranks, micro_batches = given.pipeline.ranks, given.pipeline.micro_batches
+    if word(given.placement) == AUTO:
         raise SynthError(
             "--placement auto: one curve is of one placement; give linear, looped:N, v or another "
             "that `synth solve` names, and a curve for each"
         )
-    if weights != STAY:
-        _check_weights(weights, placement, partition, recompute)
-    if weights in (RING, GATHER):
-        asked = ProblemArguments(profile, micro_batches, partition, objective)
-        layout = None if word(placement) == LINEAR else placement
-        candidates = WeightCandidates(read_weight_passing(weights, layout, ranks, asked))
-        choice = read_recompute(recompute, candidates.problem.costs.num_stages)
+    if given.weights != STAY:
+        _check_weights(given)
+    if given.weights in (RING, GATHER):
+        asked = ProblemArguments(profile, micro_batches, given.partition, given.objective)
+        layout = None if word(given.placement) == LINEAR else given.placement
+        candidates = WeightCandidates(read_weight_passing(given.weights, layout, ranks, asked))
+        choice = read_recompute(given.recompute, candidates.problem.costs.num_stages)
         return CurveProblem(candidates.problem, choice, False, candidates)
-    where = named_placement(placement, ranks)
+    where = named_placement(given.placement, ranks)
 
-    search_partitions = is_searched(partition)
-    sizes = EVEN if search_partitions else partition
-    asked = ProblemArguments(profile, micro_batches, sizes, objective)
-    problem = asked.on(where, Deadline.of(time_limit).for_partitions())
-    choice = read_recompute(recompute, problem.costs.num_stages)
+    search_partitions = is_searched(given.partition)
+    sizes = EVEN if search_partitions else given.partition
+    asked = ProblemArguments(profile, micro_batches, sizes, given.objective)
+    problem = asked.on(where, Deadline.of(given.time_limit).for_partitions())
+    choice = read_recompute(given.recompute, problem.costs.num_stages)
     if search_partitions:
         check_partitions_searchable(problem, choice)
-    if weights == STAY:
+    if given.weights == STAY:
         return CurveProblem(problem, choice, search_partitions)
-    weight_passing = read_weight_passing(weights, None, ranks, asked)
+    weight_passing = read_weight_passing(given.weights, None, ranks, asked)
     if not weight_passing:
         raise SynthError(
-            f"--weights {weights}: weights can only stay with {micro_batches} micro-batches on "
-            f"{ranks} ranks; give a multiple of {ranks}, or leave --weights out"
+            f"--weights {given.weights}: weights can only stay with {micro_batches} micro-batches "
+            f"on {ranks} ranks; give a multiple of {ranks}, or leave --weights out"
         )
-    staying = (Candidate(placement, problem, choice),)
+    staying = (Candidate(given.placement, problem, choice),)
     candidates = WeightCandidates(weight_passing, staying)
     return CurveProblem(candidates.problem, choice, False, candidates)
 
 
-def _check_weights(weights: str, placement: str, partition: str, recompute: str) -> None:
+def read_effort(given: CurveArguments) -> "Effort":
+    """Read the effort of a memory curve; by default several points are solved at once.
+
+    Raises:
+        SynthError: a time or a share is not understood.
+    """
+    from synth.plan.memory_curve.curve_search import Effort
+
+    cores = num_processors()
+    jobs = given.jobs or max(1, min(_MOST_JOBS, cores // 2, given.points))
+    return Effort(
+        given.points,
+        parse_seconds(given.time_limit),
+        jobs,
+        given.workers or max(1, cores // jobs),
+        parse_fraction(given.search.gap),
+        given.search.seed,
+    )
+
+
+def _check_weights(given: CurveArguments) -> None:
     """Refuse what does not go with weight passing; with auto, pipelines have a placement."""
+    weights, placement = given.weights, given.placement
+    partition, recompute = given.partition, given.recompute
     refused = is_searched(partition), "a curve has one partition for each candidate; give even"
     others = {f"--partition {partition}": refused}
     if weights in (RING, GATHER):

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
-from synth.links import MOST_COPIES, MOST_RANKS
+from synth.links import MOST_RANKS
 from synth.options.conflicts import refuse_beside
 
 if TYPE_CHECKING:
-    from synth.options.solve_arguments import SolveArguments
+    from synth.options.arguments.solve import SolveArguments
     from synth.schedule.model import Placement
 
 
@@ -15,24 +15,15 @@ def check_data_parallel(given: "SolveArguments") -> None:
     """Refuse what is not for several data-parallel pipelines.
 
     Raises:
-        SynthError: there is less than one pipeline, or more than a plan can name; or an option
-            that goes with one only.
+        SynthError: they have more ranks than a plan can name; or an option goes with one only.
     """
-    if given.data_parallel < 1:
-        raise SynthError(
-            f"--data-parallel {given.data_parallel} is not understood; give 1 pipeline or more"
-        )
     if given.data_parallel == 1:
         return
-    if given.data_parallel > MOST_COPIES:
+    ranks = given.pipeline.ranks
+    if ranks * given.data_parallel > MOST_RANKS:
         raise SynthError(
-            f"--data-parallel {given.data_parallel} is not understood; give at most {MOST_COPIES} "
-            f"pipelines"
-        )
-    if given.ranks * given.data_parallel > MOST_RANKS:
-        raise SynthError(
-            f"--ranks {given.ranks} and --data-parallel {given.data_parallel} ask for "
-            f"{given.ranks * given.data_parallel:,} ranks; give at most {MOST_RANKS:,}"
+            f"--ranks {ranks} and --data-parallel {given.data_parallel} ask for "
+            f"{ranks * given.data_parallel:,} ranks; give at most {MOST_RANKS:,}"
         )
     refused = {
         f"--weights {given.weights}": (

@@ -18,6 +18,7 @@ from synth.options.partition import EVEN, read_sizes
 from synth.profile import Profile
 
 if TYPE_CHECKING:
+    from synth.options.arguments.solve import SolveArguments
     from synth.schedule.files.plan_file import Plan
 
 AUTO, LINEAR, NONE = "auto", "linear", "none"
@@ -43,23 +44,19 @@ class SolveChoices:
 
 
 def choices(
-    profile: Profile,
-    num_ranks: int,
-    placement: str | None,
-    partition: str | None,
-    recompute: str | None,
-    hint: "str | Plan | None",
-    *,
-    is_for_one: bool,
+    given: "SolveArguments", profile: Profile, hint: "str | Plan | None", recompute: str | None
 ) -> SolveChoices:
     """Fill in the options that were not given.
 
     Args:
-        placement: as on the command line; None: not given. So are the next two.
-        is_for_one: the request is of one problem.
+        given: the options.
+        profile: the profile that they name.
+        hint: the initial schedule, or its name; None: there is none.
+        recompute: the stages that recompute, as on the command line; None: not given.
     """
+    placement, partition, num_ranks = given.placement, given.partition, given.pipeline.ranks
     fallback = SolveChoices(AUTO, AUTO, AUTO, placement is not None)
-    if is_for_one:
+    if given.is_for_one:
         fallback = SolveChoices(LINEAR, EVEN, NONE, True)
     elif hint is not None:
         fallback = _of_hint(hint, num_ranks, profile, is_placed=placement is not None)

@@ -1,65 +1,115 @@
 """The question of a comparison: which schedules, on which costs, within which limits."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from synth.errors import SynthError
+from synth.options.arguments.compare import CompareArguments
+from synth.options.deadline import read_time_limit
 from synth.options.defaults import AUTO
 from synth.options.keywords import word
-from synth.options.memory_limit import MemoryLimit
+from synth.options.memory_limit import MemoryLimit, is_least
 from synth.options.objective import read_objective
 from synth.options.partition import is_searched, read_sizes
 from synth.options.recompute import read_recompute
 from synth.options.versions import check_goes_with_version_rows
 from synth.profile import Profile
-from synth.units import shown
+from synth.units import parse_fraction, shown
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Question, Search
     from synth.plan.planners.planned import Planner
     from synth.plan.recompute.choice import Choice
+    from synth.solver.options import SolveOptions
 
 
-def read_question(
-    profile: Profile,
-    ranks: int,
-    micro_batches: int,
-    limit: MemoryLimit,
-    objective: str,
-    partition: str,
-) -> "Question":
-    """Return the question of a comparison, without a search.
+class AskedComparison(NamedTuple):
+    """A question, its memory limit in words, and the searches and planners that answer it.
+
+    `options` are those of each search.
+    """
+
+    question: "Question"
+    limit: MemoryLimit
+    searches: "list[Search]"
+    planners: "list[Planner]"
+    options: "SolveOptions"
+
+
+def read_comparison(given: CompareArguments, profile: Profile | None = None) -> AskedComparison:
+    """Read and check all options.
+
+    Args:
+        given: the options.
+        profile: the profile, if it is there already; None: the one of the given name.
+
+    Raises:
+        SynthError: an option is wrong, or options do not go together.
+    """
+    from synth.solver.options import SolveOptions
+
+    profile = given.hardware.profile(profile or given.pipeline.profile_name)
+    limit = _limit(given, profile)
+    question = _question(given, profile, limit)
+    if given.no_solve:
+        _refuse_options_of_the_solver(given)
+    searches = _searches(given)
+    options = SolveOptions(
+        time_limit_s=read_time_limit(given.time_limit),
+        gap=parse_fraction(given.search.gap),
+        seed=given.search.seed,
+    )
+    planners = _planners(given.planner or ())
+    return AskedComparison(question, limit, [] if given.no_solve else searches, planners, options)
+
+
+def _limit(given: CompareArguments, profile: Profile) -> MemoryLimit:
+    if is_least(given.memory.mem_limit):
+        raise SynthError(
+            "--mem-limit min minimizes memory subject to a time, which only synth solve does; "
+            "give a size here, or none"
+        )
+    return given.memory.limits(given.pipeline.ranks, profile)
+
+
+def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> "Question":
+    """Return the question, without a search.
 
     Raises:
         SynthError: an unknown objective, or a partition that is not understood.
     """
     from synth.plan.comparison import Question
 
-    kind, sizes = read_objective(objective), read_sizes(partition)
-    search_partitions = is_searched(partition)
     return Question(
         profile,
-        ranks,
-        num_micro_batches=micro_batches,
+        given.pipeline.ranks,
+        num_micro_batches=given.pipeline.micro_batches,
         caps_bytes=limit.caps_bytes,
-        objective=kind,
-        partition=sizes,
-        partition_is_sought=search_partitions,
+        objective=read_objective(given.objective),
+        partition=read_sizes(given.partition),
+        partition_is_sought=is_searched(given.partition),
     )
 
 
-def read_searches(
-    names: Sequence[str],
-    ranks: int,
-    recompute: str | None,
-    weights: Sequence[str] = (),
-    versions: Sequence[str] = (),
-) -> "list[Search]":
+def _refuse_options_of_the_solver(given: CompareArguments) -> None:
+    """Refuse options that say what the solver searches."""
+    refused = [f"--weights {name}" for name in given.weights or ()]
+    refused += [f"--versions {name}" for name in given.versions or ()]
+    if word(given.recompute or "none") != "none":
+        refused.append(f"--recompute {given.recompute}")
+    if refused:
+        raise SynthError(
+            f"{refused[0]} is for the solver, and --no-solve leaves the solver out; give one of "
+            f"them"
+        )
+
+
+def _searches(given: CompareArguments) -> "list[Search]":
     """Return the searches: one per placement, and one more with recomputation if asked for.
 
     `auto` is one search, which also chooses recomputation. On named placements nothing recomputes
-    by default. For each of `weights`, ring or gather, there is a search with weight passing,
-    and for each of `versions` one without a flush.
+    by default. For each of `--weights`, ring or gather, there is a search with weight passing,
+    and for each of `--versions` one without a flush.
 
     Raises:
         SynthError: an unknown placement, or a stage that does not exist on one of them; unknown
@@ -71,27 +121,28 @@ def read_searches(
     from synth.solver.weight_passing.problem import WeightMovement
 
     searches = []
+    names = given.placement or [AUTO]
     for name in names:
         if word(name) == AUTO:
-            searches.append(Search(AUTO, None, _on_any(recompute or AUTO)))
+            searches.append(Search(AUTO, None, _on_any(given.recompute or AUTO)))
             continue
-        where = named_placement(name, ranks)
-        choice = read_recompute(recompute or "none", where.num_stages)
+        where = named_placement(name, given.pipeline.ranks)
+        choice = read_recompute(given.recompute or "none", where.num_stages)
         searches.append(Search(name, where))
         if choice != ():
             searches.append(Search(name, where, choice))
-    for name in weights:
+    for name in given.weights or ():
         if name not in [*map(str, WeightMovement)]:
             raise SynthError(f"--weights {shown(name)} is not understood; give ring or gather")
         searches.append(Search(name, None, movement=WeightMovement(name)))
-    check_goes_with_version_rows(versions, names, recompute)
-    for name in versions:
+    check_goes_with_version_rows(given.versions or (), names, given.recompute)
+    for name in given.versions or ():
         parse_consistency(name)
         searches.append(Search(word(name), None, never_flushes=True))
     return searches
 
 
-def read_planners(names: Sequence[str]) -> "list[Planner]":
+def _planners(names: Sequence[str]) -> "list[Planner]":
     """Return published planners by name.
 
     Raises:

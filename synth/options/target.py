@@ -4,6 +4,7 @@ import re
 
 from synth.errors import SynthError
 from synth.options.keywords import word
+from synth.options.memory_limit import LEAST, is_least
 from synth.plan.memory_curve.target import TimeTarget
 from synth.units import parse_seconds, shown
 
@@ -17,6 +18,23 @@ _MOST_PERCENT = 1_000_000
 def is_steady(target: str | None) -> bool:
     """Return True if the target is a steady state without bubble."""
     return target is not None and word(target) == STEADY
+
+
+def read_least_target(mem_limit: str | None, target: str | None) -> TimeTarget | None:
+    """Return the time to meet with `--mem-limit min`; None if there is none.
+
+    Raises:
+        SynthError: one of the two options is given without the other; see `read_target`.
+    """
+    if is_least(mem_limit) != (target is not None):
+        given, missing = ("--target", f"--mem-limit {LEAST}")
+        if target is None:
+            given, missing = missing, given
+        raise SynthError(
+            f"{given} is given without {missing}; together they minimize memory "
+            f"subject to a time, for example --mem-limit {LEAST} --target 105%"
+        )
+    return None if target is None or is_steady(target) else read_target(target)
 
 
 def read_target(text: str) -> TimeTarget:

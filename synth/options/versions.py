@@ -8,7 +8,7 @@ from synth.options.defaults import AUTO
 from synth.options.keywords import word
 
 if TYPE_CHECKING:
-    from synth.options.solve_arguments import SolveArguments
+    from synth.options.arguments.solve import SolveArguments
 
 
 def check_goes_with_versions(given: "SolveArguments") -> None:

@@ -11,18 +11,16 @@ from synth.options.keywords import word
 from synth.options.partition import EVEN, is_searched, read_sizes
 from synth.options.target import is_steady
 from synth.profile import Profile
-from synth.units import shown
 
 if TYPE_CHECKING:
+    from synth.options.arguments.solve import SolveArguments
     from synth.options.problem_arguments import ProblemArguments
-    from synth.options.solve_arguments import SolveArguments
     from synth.plan.weight_passing.choice import WeightPassingCandidate
     from synth.plan.weight_passing.sharded_candidates import ShardedCandidate
     from synth.schedule.model import Placement
     from synth.solver.problem import Problem
 
 STAY, RING, GATHER, AUTO = "stay", "ring", "gather", "auto"
-CHOICES = (STAY, RING, GATHER, AUTO)
 
 
 def with_weights(given: "SolveArguments") -> "SolveArguments":
@@ -33,7 +31,6 @@ def with_weights(given: "SolveArguments") -> "SolveArguments":
     """
     if given.weights == STAY:
         return given
-    _check_word(given.weights)
     if given.data_parallel > 1:
         return _with_sharded_pipelines(given)
     others = {
@@ -53,8 +50,7 @@ def with_weights(given: "SolveArguments") -> "SolveArguments":
     check_goes_with_weights(given.weights, placement, given.partition, given.recompute, others)
     if given.weights == AUTO:
         return given
-    return replace(
-        given,
+    return given.replace(
         placement=given.placement or "replicated:1",
         partition=given.partition or EVEN,
         recompute=given.recompute or "none",
@@ -79,8 +75,8 @@ def _with_sharded_pipelines(given: "SolveArguments") -> "SolveArguments":
     }
     both = f"--weights {given.weights} --data-parallel {given.data_parallel}"
     refuse_beside(both, refused, "which search the places of all-gathers")
-    return replace(
-        given, placement=given.placement or AUTO, partition=partition, recompute=recompute
+    return given.replace(
+        placement=given.placement or AUTO, partition=partition, recompute=recompute
     )
 
 
@@ -99,9 +95,8 @@ def check_goes_with_weights(
         others: further options that do not go with it, as `refuse_beside` takes them.
 
     Raises:
-        SynthError: the word is unknown, or such an option is given.
+        SynthError: such an option is given.
     """
-    _check_word(weights)
     refused = dict(others)
     another = "leave it out, or give replicated:N with ring or gather"
     of_stages = "give even, or with ring or gather the layers of each stage"
@@ -120,11 +115,6 @@ def check_goes_with_weights(
             "give none, or layers such as layers:0-3, which are recomputed within B",
         )
     refuse_beside(f"--weights {weights}", refused, why)
-
-
-def _check_word(weights: str) -> None:
-    if weights not in CHOICES:
-        raise SynthError(f"--weights {shown(weights)} is not understood; give {', '.join(CHOICES)}")
 
 
 def read_sharded_pipelines(

@@ -16,7 +16,7 @@ import pytest
 import synth
 from synth.api.words import named_as_arguments
 from synth.op_kinds import OpKind
-from synth.options.solve_arguments import AskedSolve
+from synth.options.asked_solve import AskedSolve
 from synth.profiles import find
 from synth.schedule.model import Placement
 
@@ -83,7 +83,7 @@ def test_solve_takes_bytes_numbers_and_profiles_as_well_as_texts() -> None:
         (lambda: synth.simulate("1f2b", NAME, **SIZE), "family '1f2b' is unknown"),
         (lambda: synth.simulate("1f1b", NAME, **SIZE, mem_limit="20GB"), "rank 0"),
         (lambda: synth.compare(NAME, **SIZE, recompute="all"), "^recompute 'all' is for one"),
-        (lambda: synth.frontier(NAME, **SIZE, points=1), "two points at least"),
+        (lambda: synth.frontier(NAME, **SIZE, points=1), "^points=1 .* give 2 or more"),
     ],
 )
 def test_mistakes_are_told_in_the_words_of_python(call: Callable[[], object], message: str) -> None:

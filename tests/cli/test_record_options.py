@@ -9,11 +9,14 @@ import typer
 from pydantic import NonNegativeInt
 from typer.testing import CliRunner
 
-from synth.cli.read.record_options import After, with_records
+from synth.cli.read.record_options import with_records
 from synth.cli.read.run_request import RunRequest
-from synth.command_option import CommandOption
+from synth.command_option import After, CommandArgument, CommandOption
 from synth.errors import SynthError
 from synth.optimizer import OptimizerSpec
+from synth.options.arguments.compare import CompareArguments
+from synth.options.arguments.curve import CurveArguments
+from synth.options.arguments.solve import SolveArguments
 from synth.record import Record
 from synth.train_options import TrainOptions
 
@@ -35,7 +38,7 @@ def parsed(*words: str) -> RunRequest:
 def undeclared(record: type[Record]) -> Iterator[str]:
     """Yield the fields that are no options, also those of records within."""
     for name, field in record.model_fields.items():
-        if any(isinstance(each, CommandOption) for each in field.metadata):
+        if any(isinstance(each, CommandOption | CommandArgument) for each in field.metadata):
             continue
         inner = [k for k in (field.annotation, *getattr(field.annotation, "__args__", ()))]
         groups = [k for k in inner if isinstance(k, type) and issubclass(k, Record)]
@@ -45,8 +48,9 @@ def undeclared(record: type[Record]) -> Iterator[str]:
             yield from undeclared(group)
 
 
-def test_every_field_of_a_run_is_an_option() -> None:
-    assert list(undeclared(TrainOptions)) == []
+@pytest.mark.parametrize("record", [TrainOptions, SolveArguments, CompareArguments, CurveArguments])
+def test_every_field_is_an_option(record: type[Record]) -> None:
+    assert list(undeclared(record)) == []
 
 
 def test_no_options_make_the_defaults_of_the_record() -> None:
@@ -91,3 +95,25 @@ def test_an_option_stands_where_its_record_puts_it_and_has_the_limits_of_its_typ
     refused = CliRunner().invoke(app, ["--first", "-1"])
     assert refused.exit_code == 2
     assert CliRunner().invoke(app, ["--second", "5"]).output == "first=3 last=False second=5\n"
+
+
+def test_a_group_without_a_default_has_required_options_and_arguments() -> None:
+    class Needed(Record):
+        place: Annotated[str, CommandArgument("Place.", metavar="PLACE")]
+        count: Annotated[int, CommandOption("Count.", names=("--count", "-c"))]
+        size: Annotated[int, CommandOption("Size.")] = 1
+
+    class Whole(Record):
+        needed: Needed
+        last: Annotated[bool, CommandOption("Last.")] = False
+
+    def command(whole: Whole) -> None:
+        print(repr(whole.needed), whole.last)
+
+    app = typer.Typer()
+    app.command()(with_records(command))
+    made = CliRunner().invoke(app, ["here", "-c", "2", "--last"])
+    assert made.output == "Needed(place='here', count=2, size=1) True\n"
+    for missing, words in (("PLACE", ["-c", "2"]), ("--count", ["here"])):
+        refused = CliRunner().invoke(app, words)
+        assert refused.exit_code == 2 and missing in refused.output

@@ -114,7 +114,7 @@ def test_what_is_for_one_pipeline_is_refused(
 
 def test_no_more_pipelines_than_a_plan_can_name() -> None:
     for ranks, count, words in (
-        (4, 1001, "parallel 1001 is not understood; give at most 1000 pipelines"),
+        (4, 1001, "^data_parallel=1001 is not understood; give at most 1000"),
         (66, 1000, "ask for 66,000 ranks; give at most 65,536"),
     ):
         with pytest.raises(SynthError, match=words):

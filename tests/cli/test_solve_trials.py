@@ -5,11 +5,14 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from synth.cli.searches import trials
 from synth.families import generate
+from synth.options.arguments.groups import PipelineArguments
+from synth.options.arguments.solve import SolveArguments
 from synth.options.defaults import choices
 from synth.plan.choose.candidates import placements_to_try
 from synth.profile import Profile
@@ -256,6 +259,12 @@ def test_defaults_are_all_of_them_auto_and_say_so_in_the_file(synth: Synth, tmp_
     assert synth("check", path).code == 0
 
 
+def arguments(**given: Any) -> SolveArguments:
+    """Return the arguments of a search on four ranks."""
+    pipeline = PipelineArguments(profile_name=NAME, ranks=4, micro_batches=8)
+    return SolveArguments(pipeline=pipeline, **given)
+
+
 @pytest.mark.parametrize(
     ("given", "chosen"),
     [
@@ -271,19 +280,17 @@ def test_defaults_are_all_of_them_auto_and_say_so_in_the_file(synth: Synth, tmp_
 def test_a_default_gives_way_to_what_is_for_one_placement(
     given: tuple[str, str], chosen: tuple[str, str, str]
 ) -> None:
-    named = dict([given])
-    asked = [named.get(f"--{name}") for name in ("placement", "partition", "recompute", "hint")]
-    profile = Profile.load(find(NAME))
-    found = choices(profile, 4, *asked, is_for_one="--solver" in named)
+    asked = arguments(**{given[0].removeprefix("--"): given[1]})
+    found = choices(asked, Profile.load(find(NAME)), asked.hint, asked.recompute)
     assert (found.placement, found.partition, found.recompute) == chosen
 
 
 def test_a_plan_as_a_hint_names_the_placement_and_the_partition(tmp_path: Path) -> None:
     profile, path = Profile.load(find(NAME)), tmp_path / "plan.json"
     Plan.of(profile, (2, 3, 3, 4, 3, 3, 3, 3), generate("zb-v", 4, 8)).save(path)
-    found = choices(profile, 4, None, None, None, str(path), is_for_one=False)
+    found = choices(arguments(), profile, str(path), None)
     assert (found.placement, found.partition, found.recompute) == ("v", "2,3,3,4,3,3,3,3", "auto")
-    named = choices(profile, 4, "v", None, None, str(path), is_for_one=False)
+    named = choices(arguments(placement="v"), profile, str(path), None)
     assert named.partition == "even"
 
 

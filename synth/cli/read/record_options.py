@@ -1,16 +1,16 @@
 """Commands that take records: the fields of a record are the command's options.
 
 A field is declared once, in its record. Its type, limits and default are those of the option, and
-its metadata is a `CommandOption`, or typer's own; without either it is no option. A field that is a
-record itself, a group, gives the options of that record, with the defaults of the group. A group
-that is None by default stays None unless one of its options is given.
+its metadata is a `CommandOption`, a `CommandArgument`, or typer's own; without one it is no option.
+A field that is a record itself, a group, gives the options of that record, with the defaults of the
+group, or those of its type if the group has none. A group that is None by default stays None unless
+one of its options is given.
 """
 
 import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import typer
@@ -18,17 +18,10 @@ from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 from typer.models import OptionInfo
 
-from synth.command_option import CommandOption, OptionPanel
+from synth.command_option import After, CommandArgument, CommandOption, OptionPanel
 from synth.record import Record
 
 _Metadata = TypeVar("_Metadata")
-
-
-@dataclass(frozen=True)
-class After:
-    """Metadata of a field: `--help` lists it after this option, not after the field before it."""
-
-    option: str
 
 
 class _Parameter(NamedTuple):
@@ -92,11 +85,23 @@ def _parameters(
         title = panel if heading is None else heading.title
         group, default = _group(field), defaults.get(name)
         if group is not None:
-            yield from _parameters(group, {} if default is None else dict(default), title)
+            yield from _parameters(group, _group_defaults(group, default), title)
         elif _is_option(field):
             after = _metadata(field, After)
             parameter = _parameter(name, field, defaults, title)
             yield _Parameter(parameter, None if after is None else after.option)
+
+
+def _group_defaults(group: type[Record], default: object) -> dict[str, Any]:
+    """Return the defaults of a group's fields.
+
+    Args:
+        group: its type.
+        default: the group by default, or None; anything else: it has no default.
+    """
+    if default is None:
+        return {}
+    return dict(default) if isinstance(default, Record) else _own_defaults(group)
 
 
 def _own_defaults(record: type[Record]) -> dict[str, Any]:
@@ -111,7 +116,10 @@ def _parameter(
 ) -> inspect.Parameter:
     kind = _plain_type(field.annotation)
     default = defaults.get(name, False if kind is bool else None)
-    option = _metadata(field, CommandOption)
+    argument, option = _metadata(field, CommandArgument), _metadata(field, CommandOption)
+    if argument is not None:
+        place = typer.Argument(metavar=argument.metavar, help=argument.help)
+        return _keyword(name, Annotated[kind, place], default)
     if option is None:
         return _keyword(name, Annotated[kind, _metadata(field, OptionInfo)], default)
     names = _names(name, option)
@@ -160,7 +168,8 @@ def _is_given(value: object) -> bool:
 
 
 def _is_option(field: FieldInfo) -> bool:
-    return any(isinstance(each, CommandOption | OptionInfo) for each in field.metadata)
+    declared = CommandOption | CommandArgument | OptionInfo
+    return any(isinstance(each, declared) for each in field.metadata)
 
 
 def _group(field: FieldInfo) -> type[Record] | None:

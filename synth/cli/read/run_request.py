@@ -9,7 +9,7 @@ from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.own_model import TrustOption
 from synth.cli.read.pictures import PictureOption, check_pictures
-from synth.cli.read.record_options import After
+from synth.command_option import After
 from synth.errors import SynthError
 from synth.overwrite_guard import PAGE, RUN, TRACE, check_replaceable
 from synth.record import Record, check_folder, check_outputs

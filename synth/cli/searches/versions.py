@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from synth.cli.answer.output import Format, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.searches.search import finish
+from synth.options.asked_solve import AskedSolve
 from synth.options.best_so_far import BestSoFar
 from synth.options.request import announce
-from synth.options.solve_arguments import AskedSolve
 
 if TYPE_CHECKING:
     from synth.solver.problem import Problem

@@ -9,9 +9,9 @@ from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
 from synth.cli.searches.search import finish
 from synth.cli.searches.trials import sizes, trials_json, trials_table
+from synth.options.asked_solve import AskedSolve
 from synth.options.best_so_far import BestSoFar
 from synth.options.request import announce_sizes
-from synth.options.solve_arguments import AskedSolve
 from synth.report.text.tables import table
 from synth.units import format_bytes
 

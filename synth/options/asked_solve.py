@@ -1,13 +1,12 @@
-"""The options of `synth solve` as one value, and the request that they make."""
+"""The request that the arguments of `synth solve` make."""
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from synth.errors import SynthError
 from synth.messages import talk
+from synth.options.arguments.solve import SolveArguments
 from synth.options.candidates import (
     Candidates,
     check_goes_with_choice,
@@ -17,13 +16,11 @@ from synth.options.candidates import (
 from synth.options.data_parallel import check_data_parallel
 from synth.options.deadline import Deadline
 from synth.options.defaults import SolveChoices, choices, chooses_layers
-from synth.options.hint import hint_name, read_hint
-from synth.options.memory_limit import LEAST, is_least, read_limit
+from synth.options.hint import read_hint
 from synth.options.problem_arguments import ProblemArguments
-from synth.options.profiles import load_profile
 from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
-from synth.options.target import STEADY, is_steady, read_target
+from synth.options.target import STEADY, is_steady, read_least_target
 from synth.options.versions import check_goes_with_versions
 from synth.options.weights import (
     AUTO,
@@ -44,45 +41,11 @@ if TYPE_CHECKING:
     from synth.plan.weight_passing.choice import WeightCandidate, WeightPassingCandidate
     from synth.plan.weight_passing.sharded_candidates import ShardedCandidate
     from synth.schedule.files.plan_file import Plan
+    from synth.schedule.model import Schedule
     from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
     from synth.solver.options import SolveOptions
     from synth.solver.problem import Problem
     from synth.solver.result import Incumbent, Result
-
-
-@dataclass(frozen=True)
-class SolveArguments:
-    """The options of `synth solve` as texts; the profile may be there already."""
-
-    profile_name: str | Profile
-    ranks: int
-    micro_batches: int
-    mem_limit: str | None
-    mem_reserve: str | None
-    target: str | None
-    output: Path | None
-    objective: str
-    placement: str | None
-    partition: str | None
-    recompute: str | None
-    link: list[str] | None
-    time_limit: str
-    gap: str
-    seed: int
-    deterministic: bool
-    workers: int | None
-    hint: "str | Plan | None"
-    solver: str
-    verbose: bool
-    weights: str = STAY
-    peak_flops: str | None = None
-    data_parallel: int = 1
-    versions: str | None = None
-
-    @property
-    def is_for_one(self) -> bool:
-        """True if the options are for one problem, so that nothing is left to choose."""
-        return self.target is not None or self.solver == "milp" or self.versions is not None
 
 
 class AskedSolve(NamedTuple):
@@ -173,8 +136,15 @@ class AskedSolve(NamedTuple):
         )
 
 
-def read_solve(given: SolveArguments) -> AskedSolve:
+def read_solve(
+    given: SolveArguments, profile: Profile | None = None, hint: "Plan | None" = None
+) -> AskedSolve:
     """Read and check all options.
+
+    Args:
+        given: the options.
+        profile: the profile, if it is there already; None: the one of the given name.
+        hint: the plan of the given name as initial schedule; None: the hint that the name says.
 
     Raises:
         SynthError: an option is wrong, or options do not go together.
@@ -184,19 +154,20 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     check_goes_with_versions(given)
     as_given, given = given, with_weights(given)
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
-    check_outputs(given.output, inputs=_read_files(given))
+    check_outputs(given.output, inputs=[given.pipeline.profile_name] if profile is None else [])
     check_replaceable(given.output)
-    target = _target(given.mem_limit, given.target)
+    target = read_least_target(given.memory.mem_limit, given.target)
     if target is not None and given.deterministic:
         raise SynthError(NOT_REPEATABLE)
     check_data_parallel(given)
-    profile = load_profile(given.profile_name, given.link, given.peak_flops)
+    profile = given.hardware.profile(profile or given.pipeline.profile_name)
     layers = read_layers(given.recompute or "none", len(profile.layers))
-    limit = read_limit(given.mem_limit, given.ranks, profile, given.mem_reserve)
-    chosen = _choices(given, profile, layers)
+    ranks, begin = given.pipeline.ranks, given.hint if hint is None else hint
+    limit = given.memory.limits(ranks, profile)
+    chosen = choices(given, profile, begin, "none" if layers else given.recompute)
     asked = ProblemArguments(
         profile=recomputing(profile, layers),
-        num_micro_batches=given.micro_batches,
+        num_micro_batches=given.pipeline.micro_batches,
         partition=chosen.partition,
         objective=given.objective,
         caps_bytes=limit.caps_bytes,
@@ -210,9 +181,9 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     sharded: tuple[ShardedCandidate, ...] = ()
     weight_passing: tuple[WeightPassingCandidate, ...] = ()
     if is_sharded:
-        sharded = read_sharded_pipelines(as_given.placement, given.ranks, asked, profile)
+        sharded = read_sharded_pipelines(as_given.placement, ranks, asked, profile)
     else:
-        weight_passing = read_weight_passing(given.weights, as_given.placement, given.ranks, asked)
+        weight_passing = read_weight_passing(given.weights, as_given.placement, ranks, asked)
     if sharded:
         candidates, problem = None, sharded[0].problem
     elif weight_passing and given.weights != AUTO:
@@ -226,7 +197,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
         profile,
         problem.partition,
         problem=problem,
-        options=_options(given, problem, profile, deadline),
+        options=_options(given, read_hint(begin, problem, profile), deadline),
         limit=limit,
         arguments=_recorded(given, chosen, layers),
         output=given.output,
@@ -248,47 +219,30 @@ def _flush_free(given: SolveArguments, problem: "Problem") -> "FlushFreeProblem 
     return None if given.versions is None else FlushFreeProblem.parse(given.versions, problem)
 
 
-def _read_files(given: SolveArguments) -> list[str]:
-    return [] if isinstance(given.profile_name, Profile) else [given.profile_name]
-
-
-def _choices(given: SolveArguments, profile: Profile, layers: tuple[int, ...]) -> SolveChoices:
-    return choices(
-        profile,
-        given.ranks,
-        placement=given.placement,
-        partition=given.partition,
-        recompute="none" if layers else given.recompute,
-        hint=given.hint,
-        is_for_one=given.is_for_one,
-    )
-
-
 def _problem(
     given: SolveArguments, chosen: SolveChoices, asked: ProblemArguments, deadline: Deadline
 ) -> "tuple[Candidates | None, Problem]":
     """Return the candidates if there is a choice, and the problem to begin with."""
     from synth.schedule.placements import placement
 
+    ranks = given.pipeline.ranks
     if is_choice(chosen, is_for_one=given.is_for_one or given.hint is not None):
         check_goes_with_choice(chosen, given.target, given.hint)
-        candidates = read_candidates(asked, chosen, given.ranks, deadline)
+        candidates = read_candidates(asked, chosen, ranks, deadline)
         return candidates, candidates.them[0].problem
-    return None, asked.on(placement(chosen.placement, given.ranks), deadline.for_partitions())
+    return None, asked.on(placement(chosen.placement, ranks), deadline.for_partitions())
 
 
-def _options(
-    given: SolveArguments, problem: "Problem", profile: Profile, deadline: Deadline
-) -> "SolveOptions":
+def _options(given: SolveArguments, hint: "Schedule | None", deadline: Deadline) -> "SolveOptions":
     from synth.solver.options import SolveOptions, SolverName
 
     return SolveOptions(
         time_limit_s=deadline.left_of(parse_seconds(given.time_limit)),
-        gap=parse_fraction(given.gap),
+        gap=parse_fraction(given.search.gap),
         workers=given.workers,
-        seed=given.seed,
+        seed=given.search.seed,
         deterministic=given.deterministic,
-        hint=read_hint(given.hint, problem, profile),
+        hint=hint,
         solver=SolverName(given.solver),
         verbose=talk if given.verbose else None,
     )
@@ -298,25 +252,26 @@ def _recorded(
     given: SolveArguments, chosen: SolveChoices, layers: tuple[int, ...]
 ) -> dict[str, str]:
     """Return the options that a plan file records, with their defaults filled in."""
+    link = given.hardware.link
     recorded = {
-        "mem_limit": given.mem_limit or "none",
+        "mem_limit": given.memory.mem_limit or "none",
         "placement": chosen.placement,
         "partition": chosen.partition,
         "recompute": given.recompute if given.recompute and layers else chosen.recompute,
-        "link": "; ".join(given.link) if given.link else "as in the profile",
+        "link": "; ".join(link) if link else "as in the profile",
         "time_limit": given.time_limit,
-        "gap": given.gap,
+        "gap": given.search.gap,
         "solver": given.solver,
         "deterministic": str(given.deterministic).lower(),
-        "seed": str(given.seed),
+        "seed": str(given.search.seed),
         "workers": "all cores" if given.workers is None else str(given.workers),
-        "hint": hint_name(given.hint) or "none",
+        "hint": given.hint or "none",
     }
     weights = None if given.weights == STAY else given.weights
     pipelines = None if given.data_parallel == 1 else str(given.data_parallel)
     optional = {
         "target": given.target,
-        "mem_reserve": given.mem_reserve,
+        "mem_reserve": given.memory.mem_reserve,
         "weights": weights,
         "data_parallel": pipelines,
         "versions": given.versions,
@@ -331,16 +286,3 @@ def _check_keeps_saved(request: Request) -> None:
             f"together: a steady state is searched for without recomputation; give a time as "
             f"target, or leave --recompute out"
         )
-
-
-def _target(mem_limit: str | None, target: str | None) -> TimeTarget | None:
-    """Return the time to meet with `--mem-limit min`; None if there is none."""
-    if is_least(mem_limit) != (target is not None):
-        given, missing = ("--target", f"--mem-limit {LEAST}")
-        if target is None:
-            given, missing = missing, given
-        raise SynthError(
-            f"{given} is given without {missing}; together they minimize memory "
-            f"subject to a time, for example --mem-limit {LEAST} --target 105%"
-        )
-    return None if target is None or is_steady(target) else read_target(target)

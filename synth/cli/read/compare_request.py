@@ -1,0 +1,48 @@
+"""The request of `synth compare`: what is compared, and where the results go."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synth.cli.answer.output import Format, FormatOption
+from synth.cli.read.options import ForceOption, width_option
+from synth.cli.read.pictures import PictureOption, check_pictures
+from synth.options.arguments.compare import CompareArguments
+from synth.overwrite_guard import PAGE, check_replaceable
+from synth.record import Record, check_folder, check_outputs
+
+
+class CompareRequest(Record):
+    """The options of `synth compare`."""
+
+    arguments: CompareArguments
+    picture: PictureOption = None
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write table, plot and charts of all schedules here, as one page for a browser."
+        ),
+    ] = None
+    save: Annotated[
+        Path | None, typer.Option(help="Folder to write the plan file of every row to.")
+    ] = None
+    width: Annotated[int | None, width_option("table and plot", "the terminal's, or 80")] = None
+    force: ForceOption = False
+    format: FormatOption = Format.TEXT
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The pictures to write."""
+        return self.picture or []
+
+    def check_files(self) -> None:
+        """Refuse outputs that cannot be written, before work is spent on their contents.
+
+        Raises:
+            SynthError: a picture, the page or the folder cannot be written.
+        """
+        check_outputs(*self.pictures, self.html, inputs=[self.arguments.pipeline.profile_name])
+        check_pictures(self.pictures, self.force)
+        check_replaceable(self.html, PAGE, "--html", self.force)
+        check_folder("--save", self.save)

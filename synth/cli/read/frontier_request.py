@@ -1,0 +1,66 @@
+"""The request of `synth frontier`: the curve that is traced, and where the results go."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synth.cli.answer.output import Format, FormatOption
+from synth.cli.read.options import ForceOption, width_option
+from synth.cli.read.pictures import CurvePictureOption, check_pictures
+from synth.command_option import After
+from synth.errors import SynthError
+from synth.options.arguments.curve import CurveArguments
+from synth.overwrite_guard import PAGE, check_replaceable
+from synth.record import Record, check_folder, check_outputs
+
+
+class FrontierRequest(Record):
+    """The options of `synth frontier`."""
+
+    arguments: CurveArguments
+    output: Annotated[
+        Path,
+        After("--micro-batches"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Curve file, written after every point; an existing one is continued.",
+        ),
+    ]
+    picture: CurvePictureOption = None
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write table, plot and the charts of all points here, as one page for a browser."
+        ),
+    ] = None
+    save: Annotated[
+        Path | None, typer.Option(help="Folder to write the plan file of every point to.")
+    ] = None
+    width: Annotated[int | None, width_option("table and plot", "the terminal's, or 100")] = None
+    force: ForceOption = False
+    format: FormatOption = Format.TEXT
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The paths of the plot, of which there is one at least."""
+        return self.picture or [self.output.with_suffix(".svg")]
+
+    def check_files(self) -> None:
+        """Refuse outputs that cannot be written, before work is spent on their contents.
+
+        Raises:
+            SynthError: one of them cannot be written, or two are the same.
+        """
+        inputs = [self.arguments.pipeline.profile_name]
+        check_outputs(self.output, inputs=inputs)
+        if self.output.resolve() in [path.resolve() for path in self.pictures]:
+            raise SynthError(
+                f"the curve and its picture would both be written to {self.output}; name the curve "
+                f".json, or give another --picture"
+            )
+        check_outputs(self.output, *self.pictures, self.html, inputs=inputs)
+        check_pictures(self.pictures, self.force)
+        check_replaceable(self.html, PAGE, "--html", self.force)
+        check_folder("--save", self.save)

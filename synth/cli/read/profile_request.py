@@ -1,0 +1,126 @@
+"""The request of `synth profile`: what is measured, and how."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from synth.cli.read.options import ForceOption
+from synth.errors import SynthError
+from synth.model_flops import parse_flops_per_s
+from synth.optimizer import OptimizerSpec, OptimizerSwitches
+from synth.options.arguments.groups import PeakFlops
+from synth.overwrite_guard import PROFILE, check_replaceable
+from synth.record import Record, check_outputs
+
+if TYPE_CHECKING:
+    from synth.workload import ModelArguments
+
+
+class ProfileRequest(Record):
+    """The options of `synth profile`."""
+
+    output: Annotated[Path, typer.Option("-o", "--output", help="Profile file to write.")]
+    arguments: Annotated[
+        list[str] | None,
+        typer.Option("--arg", help="Argument name=value of the model's function. Can be repeated."),
+    ] = None
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION",
+            help="Function that returns or yields (inputs, targets) of a micro-batch, also as "
+            "package.module:function; without it, inputs are random token ids.",
+        ),
+    ] = None
+    micro_batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Sequences per micro-batch.", show_default="1, or of --inputs"),
+    ] = None
+    seq_len: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens per sequence.", show_default="1024, or of --inputs"),
+    ] = None
+    dtype: Annotated[str, typer.Option(help="Parameter type: float32 or bfloat16.")] = "float32"
+    optimizer: Annotated[str, typer.Option(help="adamw, sgd, or sgd:MOMENTUM.")] = "adamw"
+    switches: OptimizerSwitches = OptimizerSwitches()
+    autocast: Annotated[
+        str | None, typer.Option(help="Compute type under torch.autocast: bfloat16.")
+    ] = None
+    recompute: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Activation checkpointing: layers to recompute within B, by name or pattern "
+            "('block.*'). Can be repeated."
+        ),
+    ] = None
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads per rank.")] = 1
+    warmup: Annotated[int, typer.Option(min=0, help="Warm-up iterations.")] = 3
+    iters: Annotated[int, typer.Option(min=1, help="Measured iterations.")] = 20
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Also measure the links between this many processes on this machine."
+        ),
+    ] = None
+    peak_flops: PeakFlops = None
+    force: ForceOption = False
+
+    @property
+    def peak_per_s(self) -> float | None:
+        """The FLOP/s of a rank's device; None if they are not given.
+
+        Raises:
+            SynthError: they are not understood.
+        """
+        return None if self.peak_flops is None else parse_flops_per_s(self.peak_flops)
+
+    @property
+    def optimizer_spec(self) -> OptimizerSpec:
+        """The optimizer with all its parts.
+
+        Raises:
+            SynthError: it is not understood, or its parts do not go together.
+        """
+        return self.switches.added_to(OptimizerSpec.parse(self.optimizer))
+
+    @property
+    def model_arguments(self) -> "ModelArguments":
+        """The arguments of the model's function by name.
+
+        Raises:
+            SynthError: one is not understood.
+        """
+        parsed: ModelArguments = {}
+        for item in self.arguments or ():
+            name, equals, text = item.partition("=")
+            if not equals or not name.isidentifier():
+                raise SynthError(
+                    f"--arg {item!r} is not understood; write name=value, e.g. width=512"
+                )
+            parsed[name] = _parse_value(text)
+        return parsed
+
+    def check_files(self, *inputs: Path | str | None) -> None:
+        """Refuse a profile file that cannot be written, before anything is measured.
+
+        Args:
+            inputs: the files that are read, which must not be lost.
+
+        Raises:
+            SynthError: it cannot be written, or synth did not write the file that is there.
+        """
+        check_outputs(self.output, inputs=inputs)
+        check_replaceable(self.output, PROFILE, "-o", self.force)
+
+
+def _parse_value(text: str) -> int | float | str | bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

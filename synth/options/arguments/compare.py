@@ -1,0 +1,79 @@
+"""The arguments of `synth compare`."""
+
+from typing import Annotated
+
+from synth.command_option import CommandOption
+from synth.options.arguments.groups import (
+    ChosenRecompute,
+    HardwareArguments,
+    MemoryArguments,
+    ObjectiveText,
+    PipelineArguments,
+    SearchArguments,
+)
+from synth.record import Record
+
+
+class CompareArguments(Record):
+    """The arguments of a comparison of published schedules with those of the solver, as texts."""
+
+    pipeline: PipelineArguments
+    memory: MemoryArguments = MemoryArguments()
+    objective: ObjectiveText = "makespan"
+    only: Annotated[
+        list[str] | None,
+        CommandOption(
+            "Published schedule, with options: interleaved:3,group=8. Can be repeated.",
+            default="all",
+        ),
+    ] = None
+    placement: Annotated[
+        list[str] | None,
+        CommandOption(
+            "Placement on which the solver searches: linear, v, bidirectional, …; auto: all of "
+            "them. Can be repeated.",
+            default="auto",
+        ),
+    ] = None
+    recompute: ChosenRecompute = None
+    weights: Annotated[
+        list[str] | None,
+        CommandOption(
+            "ring or gather: a further row of the solver, with weight passing. Can be repeated.",
+            default="none",
+        ),
+    ] = None
+    planner: Annotated[
+        list[str] | None,
+        CommandOption(
+            "pipedream or 2bw: a further row, the choice of that published planner, with its "
+            "prediction. Can be repeated.",
+            default="none",
+        ),
+    ] = None
+    versions: Annotated[
+        list[str] | None,
+        CommandOption(
+            "2bw, 2bw:every=8, stash, vertical or none: a further row of the solver, which never "
+            "flushes the pipeline and minimizes the time of a micro-batch while it is full. Can be "
+            "repeated.",
+            default="none",
+        ),
+    ] = None
+    hardware: HardwareArguments = HardwareArguments()
+    no_solve: Annotated[bool, CommandOption("Compare published schedules only.")] = False
+    partition: Annotated[
+        str,
+        CommandOption(
+            "Layers per stage, such as 3,3,2, on placements of as many stages; even: balance the "
+            "work of the ranks; auto: even for published schedules, searched by the solver."
+        ),
+    ] = "auto"
+    time_limit: Annotated[
+        str,
+        CommandOption(
+            "Time limit of each search, and of all published schedules together, such as 30s or "
+            "2m. Schedules that do not finish in time are left out."
+        ),
+    ] = "30s"
+    search: SearchArguments = SearchArguments()

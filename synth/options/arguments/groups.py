@@ -1,0 +1,130 @@
+"""Arguments that several commands have: groups of them, and single ones, each declared once."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from synth.command_option import CommandArgument, CommandOption
+from synth.links import MOST_RANKS
+from synth.options.memory_limit import MemoryLimit, read_limit
+from synth.options.profiles import load_profile
+from synth.profile import Profile
+from synth.record import Record
+
+# Most solver threads or processes: starting more takes longer than they gain.
+_MOST_AT_ONCE = 1024
+
+AtOnce = Annotated[int, Field(ge=1, le=_MOST_AT_ONCE)]
+
+LIMIT_HELP = (
+    "Memory limit of each rank: 40GB; 40GB,36GB,…: one per rank; auto: the device's capacity less "
+    "10 %"
+)
+PARTITION_HELP = (
+    "Layers per stage, such as 3,3,2; even: balance the work of the ranks; auto: search for the "
+    "best partition (under a tight memory limit the first stages get fewer layers). With auto and "
+    "one stage per rank the lower bound holds for all partitions."
+)
+PLACEMENT_HELP = (
+    "Mapping of stages to ranks: linear, looped:N, v, wave:N, bidirectional, bidirectional-v, …"
+)
+RECOMPUTE_HELP = (
+    "Activation checkpointing. none; all or 0,1,2: these stages, as an op R before B; "
+    "layers:3-8,10: these layers, within B; auto: search for the best choice, including published "
+    "schedules that recompute or offload activations."
+)
+
+ProfileName = Annotated[
+    str, CommandArgument("Profile file, or the name of a shipped profile.", metavar="PROFILE")
+]
+ObjectiveText = Annotated[
+    str,
+    CommandOption(
+        "Time to minimize. makespan: from the first op of an iteration to the last; period: per "
+        "iteration when iterations overlap; iterations:8: of 8 iterations, one makespan and 7 "
+        "periods."
+    ),
+]
+ChosenRecompute = Annotated[str | None, CommandOption(RECOMPUTE_HELP, default="auto")]
+WeightsPlace = Annotated[
+    Literal["stay", "ring", "gather", "auto"],
+    CommandOption(
+        "Place of the weights. stay: each rank keeps its stages; ring: every rank runs whole "
+        "micro-batches, and weights go from rank to rank (WeiPipe); gather: weights are sharded "
+        "and gathered (ZeRO, FSDP); auto: the best of these and of data parallelism. With "
+        "--data-parallel, gather and auto also search which state its pipelines shard."
+    ),
+]
+LinkTexts = Annotated[
+    list[str] | None,
+    CommandOption(
+        "Latency and bandwidth of transfers, instead of the profile's: 10us,25GB/s between all "
+        "ranks, 8:20us,200Gb/s between nodes of 8 ranks. Can be repeated.",
+        metavar="[N:]LATENCY,BANDWIDTH",
+    ),
+]
+PeakFlops = Annotated[
+    str | None,
+    CommandOption(
+        "FLOP/s of a rank's device at its peak, in the dtype of the layers, for the MFU: 989e12 or "
+        "989TFLOPS.",
+        metavar="RATE",
+        default="of the profile, if any",
+    ),
+]
+
+
+class PipelineArguments(Record):
+    """A model's profile, and the size of the pipeline that runs it."""
+
+    profile_name: ProfileName
+    ranks: Annotated[
+        int,
+        Field(ge=1, le=MOST_RANKS),
+        CommandOption("Number of pipeline ranks.", names=("--ranks", "-r")),
+    ]
+    micro_batches: Annotated[
+        PositiveInt,
+        CommandOption("Micro-batches per iteration.", names=("--micro-batches", "-m")),
+    ]
+
+
+class MemoryArguments(Record):
+    """The memory limit of ranks."""
+
+    mem_limit: Annotated[str | None, CommandOption(f"{LIMIT_HELP}.", default="no limit")] = None
+    mem_reserve: Annotated[
+        str | None,
+        CommandOption(
+            "Memory to subtract from --mem-limit for what the profile does not contain: CUDA "
+            "context, NCCL and cuBLAS buffers, fragmentation; such as 1.5GB. With --mem-limit auto "
+            "it replaces the 10 % that are subtracted otherwise.",
+            default="0",
+        ),
+    ] = None
+
+    def limits(self, num_ranks: int, profile: Profile) -> MemoryLimit:
+        """Return the limits of all ranks; see `read_limit`."""
+        return read_limit(self.mem_limit, num_ranks, profile, self.mem_reserve)
+
+
+class HardwareArguments(Record):
+    """The links and the devices, where they differ from those of the profile."""
+
+    link: LinkTexts = None
+    peak_flops: PeakFlops = None
+
+    def profile(self, given: Profile | str) -> Profile:
+        """Return a profile, or load it by its name, with these links and devices.
+
+        Raises:
+            SynthError: see `load_profile`.
+        """
+        return load_profile(given, self.link, self.peak_flops)
+
+
+class SearchArguments(Record):
+    """The gap at which a search may stop, and its seed."""
+
+    gap: Annotated[str, CommandOption("Stop at this proven gap to the lower bound.")] = "0.5%"
+    seed: Annotated[NonNegativeInt, CommandOption("Random seed of the search.")] = 0

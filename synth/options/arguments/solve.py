@@ -1,0 +1,114 @@
+"""The arguments of `synth solve`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from synth.command_option import CommandOption
+from synth.links import MOST_COPIES
+from synth.options.arguments.groups import (
+    LIMIT_HELP,
+    PARTITION_HELP,
+    PLACEMENT_HELP,
+    AtOnce,
+    ChosenRecompute,
+    HardwareArguments,
+    MemoryArguments,
+    ObjectiveText,
+    PipelineArguments,
+    SearchArguments,
+    WeightsPlace,
+)
+from synth.record import Record
+
+
+class LimitOrLeast(MemoryArguments):
+    """The memory limit of ranks, which may be minimized."""
+
+    mem_limit: Annotated[
+        str | None,
+        CommandOption(f"{LIMIT_HELP}; min: minimize it, subject to --target.", default="no limit"),
+    ] = None
+
+
+class SolveArguments(Record):
+    """The arguments of a search for the best schedule, as texts."""
+
+    pipeline: PipelineArguments
+    memory: LimitOrLeast = LimitOrLeast()
+    target: Annotated[
+        str | None,
+        CommandOption(
+            "With --mem-limit min: the time to meet, such as 850ms; 105%: of the lower bound "
+            "without a memory limit; steady: no bubble in the steady state."
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        CommandOption(
+            "Plan file to write; updated on every improvement.", names=("--output", "-o")
+        ),
+    ] = None
+    objective: ObjectiveText = "makespan"
+    placement: Annotated[
+        str | None,
+        CommandOption(f"{PLACEMENT_HELP}; auto: search over all of them.", default="auto"),
+    ] = None
+    partition: Annotated[str | None, CommandOption(PARTITION_HELP, default="auto")] = None
+    recompute: ChosenRecompute = None
+    weights: WeightsPlace = "stay"
+    data_parallel: Annotated[
+        int,
+        Field(ge=1, le=MOST_COPIES),
+        CommandOption(
+            "Data-parallel pipelines, each with --ranks and --micro-batches, that share the "
+            "optimizer state of each stage (ZeRO-1), or with --weights gather what the search "
+            "chooses. The plan is for all their ranks."
+        ),
+    ] = 1
+    versions: Annotated[
+        str | None,
+        CommandOption(
+            "Never flush the pipeline, and minimize the time of a micro-batch while it is full. "
+            "2bw: an update every k micro-batches, two versions of the weights (2bw:every=8); "
+            "stash: an update after each, B reads the version that F read (PipeDream); vertical: "
+            "the same, and all stages read the version of the first; none: no version is stashed "
+            "(none:every=8).",
+            default="flush",
+        ),
+    ] = None
+    hardware: HardwareArguments = HardwareArguments()
+    time_limit: Annotated[str, CommandOption("Time limit of the search, such as 60s or 2m.")] = (
+        "60s"
+    )
+    search: SearchArguments = SearchArguments()
+    deterministic: Annotated[
+        bool,
+        CommandOption(
+            "The same input gives the same plan. Limits are then deterministic, not wall-clock: "
+            "--time-limit counts solver steps, and takes several times as long."
+        ),
+    ] = False
+    workers: Annotated[
+        AtOnce | None, CommandOption("Number of solver threads.", default="all cores")
+    ] = None
+    hint: Annotated[
+        str | None,
+        CommandOption(
+            "Initial schedule: a plan file of the same problem, or the name of a published "
+            "schedule, such as zb-h1."
+        ),
+    ] = None
+    solver: Annotated[
+        Literal["cpsat", "milp"],
+        CommandOption("Solver of the exact model; milp is a slow cross-check for small problems."),
+    ] = "cpsat"
+    verbose: Annotated[
+        bool, CommandOption("Print the solver's log, too.", names=("--verbose", "-v"))
+    ] = False
+
+    @property
+    def is_for_one(self) -> bool:
+        """True if the options are for one problem, so that nothing is left to choose."""
+        return self.target is not None or self.solver == "milp" or self.versions is not None
