@@ -157,7 +157,7 @@ def picture(rows: Sequence[Row]) -> str:
     names = "tokens", "loss (nats per byte)"
     plot.draw_axes(names, lambda x: f"{x / 1000:,.0f}k", lambda y: f"{y:.1f}")
     for row in rows:
-        plot.add(f"{row.schedule}, delay {' '.join(map(str, row.delays))}", row.curve)
+        plot.add(f"{row.schedule} ({' '.join(map(str, row.delays))})", row.curve)
     return svg_text(plot.picture)
 
 

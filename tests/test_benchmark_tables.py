@@ -178,7 +178,7 @@ def test_a_training_is_a_row_with_the_delays_of_its_stages(
     # An untrained model of bytes has a loss of about ln 256 = 5.5.
     assert re.search(r"\| 1f1b \| 2 \| 0 0 0 0 \| [45]\.\d{3} \|", page)
     assert re.search(r"\| pipedream \| 1 \| 3 2 1 0 \| [45]\.\d{3} \|", page)
-    assert "pipedream, delay 3 2 1 0" in svg.read_text()
+    assert "pipedream (3 2 1 0)" in svg.read_text()
 
 
 def test_a_worker_s_windows_are_compared_with_those_of_one_process(
