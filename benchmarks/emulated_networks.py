@@ -32,7 +32,7 @@ FORMAT = "synth-emulated-networks-benchmark-1"
 _HIDDEN, _LAYERS, _TOKENS = 1024, 32, 16_384
 _NETWORKS = ("10 GbE", "NVLink")
 _BASE = "1f1b"
-_SYSTEMS = (_BASE, "weipipe", "zero:1", "pipedream", "pipedream:vertical", "2bw")
+_SYSTEMS = (_BASE, "weipipe", "zero3:1", "pipedream", "pipedream:vertical", "2bw")
 # With 16 ranks up to 75 GB are sent in an iteration of 3.5 s; loopback has to pass on 20 MB/s.
 _SIZES = 1e-3
 

@@ -9,8 +9,7 @@ The model is that of `weight_passing_model`, with full recomputation as in the W
 
 Without `--paper` the tokens of a micro-batch T grow, and the table has the fastest system that
 fits. Two closed forms tell what limits weight passing: it moves fewer bytes than activation passing
-if T > 18 ℓ H for ℓ layers per stage, and its transfers hide behind compute if T ≥ R b /
-(2 · bandwidth), for R flop/s and b bytes per element.
+if T > 18 ℓ H, and its transfers hide behind compute from the tokens of `hidden_from_tokens` on.
 
 `--paper` shows the paper's tables beside the simulation, as ratios to 1F1B in the same table, and
 its memory. After them comes the table of the TawPipe paper (arXiv 2511.09741; three nodes), with
@@ -49,7 +48,10 @@ from synth.report.picture.svg import svg_text
 FORMAT = "synth-weight-passing-benchmark-1"
 
 # The systems compared: two pass activations, two pass weights, one gathers weights.
-_SYSTEMS = ("1f1b", "zb-h1", "weipipe", "weipipe:wzb2", "zero:1")
+_SYSTEMS = ("1f1b", "zb-h1", "weipipe", "weipipe:wzb2", "zero3:1")
+
+# Tokens of a sequence; shorter micro-batches are one sequence.
+_SEQUENCE = 4096
 
 
 class Row(NamedTuple):
@@ -66,7 +68,7 @@ class Row(NamedTuple):
 def sweep(hidden: int, num_layers: int, num_ranks: int, rounds: int) -> Iterator[Row]:
     """Simulate each system on each network with micro-batches of 1k to 256k tokens."""
     for name, power, system in product(NETWORKS, range(10, 19), _SYSTEMS):
-        model = Model(hidden, num_layers, min(2**power, 4096), 2**power)
+        model = Model(hidden, num_layers, min(2**power, _SEQUENCE), 2**power)
         found = simulate(system, model, num_ranks, rounds, network(name))
         figures = found.tokens_per_s, found.peak_bytes, found.sent_bytes
         yield Row(name, model.tokens, system, *figures)
@@ -97,8 +99,37 @@ def _line(row: Row) -> Iterator[str]:
     yield f"sent {row.sent_bytes / 1e9:,.0f} GB"
 
 
-def picture(rows: Sequence[Row], limits: Mapping[str, float]) -> str:
-    """Tokens per second against the tokens of a micro-batch, a panel for each network, as SVG."""
+def hidden_from_tokens(
+    bandwidth_bytes_per_s: float, num_ranks: int, attention: float = 0.0
+) -> dict[str, float]:
+    """The tokens of a micro-batch from which on transfers take no longer than compute, by system.
+
+    A stage of ℓ layers has 12 H² ℓ parameters, and a gradient of as many bytes each. Its F takes 24
+    H² ℓ flop per token and those of attention, and BW with full recomputation three times as long.
+
+        weipipe   in a turn a rank runs F of one stage and BW of another, and a link carries the
+                  weights of both and one gradient: 4 F ≥ 3 stages' weights
+        zero3:1   stages are gathered one ahead, so that the forwards need F ≥ an all-gather, for
+                  which a link carries (P − 1) / P of a stage's weights; the backwards need less,
+                  BW ≥ an all-gather and a reduce-scatter
+
+    Args:
+        bandwidth_bytes_per_s: of each link.
+        num_ranks: P.
+        attention: attention's flop as a share of the others, S / (12 H).
+    """
+    # The time of F for so many tokens is that of a stage's weights on a link.
+    tokens = FLOPS_PER_S * BYTES / bandwidth_bytes_per_s / 2 / (1 + attention)
+    return {"weipipe": 3 / 4 * tokens, "zero3:1": (num_ranks - 1) / num_ranks * tokens}
+
+
+def picture(rows: Sequence[Row], limits: Mapping[str, Mapping[str, float]]) -> str:
+    """Tokens per second against the tokens of a micro-batch, a panel for each network, as SVG.
+
+    Args:
+        rows: as of `sweep`.
+        limits: by network the tokens from which on the transfers of some systems are hidden.
+    """
     svg = Picture(980, 330, _STYLES, "tokens per second against tokens of a micro-batch")
     highest = max(row.tokens_per_s for row in rows)
     for panel, name in enumerate(NETWORKS):
@@ -114,9 +145,10 @@ def picture(rows: Sequence[Row], limits: Mapping[str, float]) -> str:
             svg.line([(across.start, up.at(y)), (across.end, up.at(y))], "grid")
             if not panel:
                 svg.text((across.start - 8, up.at(y) + 4), f"{y:,.0f}", "tick", "end")
-        if least <= limits[name] <= most:
-            at = across.at(limits[name])
-            svg.line([(at, up.start), (at, up.end)], "limit")
+        for system, tokens in limits[name].items():
+            if least <= tokens <= most:
+                at = across.at(tokens)
+                svg.line([(at, up.start), (at, up.end)], f"limit{_SYSTEMS.index(system)}")
         svg.text((left + 135, 28), name, "name", "middle")
         for place, system in enumerate(_SYSTEMS):
             curve = [
@@ -126,7 +158,10 @@ def picture(rows: Sequence[Row], limits: Mapping[str, float]) -> str:
             ]
             svg.line(curve, f"curve{place}")
     svg.text(
-        (500, 292), "tokens of a micro-batch; dashed: from here on weights hide", "name", "middle"
+        (500, 292),
+        "tokens of a micro-batch (1k = 1024); dashed: from here on that system's transfers hide",
+        "name",
+        "middle",
     )
     svg.text((16, 150), "tokens per second and device", "name", "middle", -90)
     for place, system in enumerate(_SYSTEMS):
@@ -138,12 +173,12 @@ def picture(rows: Sequence[Row], limits: Mapping[str, float]) -> str:
 _COLOURS = ("#1f6fb4", "#7fb3dd", "#d1662b", "#8a3d10", "#3b8f5a")
 _STYLES = {
     "grid": "fill:none;stroke:#e2e2e2",
-    "limit": "fill:none;stroke:#888888;stroke-dasharray:5 4",
     "tick": "font-size:12px;fill:#444444",
     "name": "font-size:13px;fill:#222222",
 } | {
-    f"curve{place}": f"fill:none;stroke:{colour};stroke-width:2"
+    f"{kind}{place}": f"fill:none;stroke:{colour};{line}"
     for place, colour in enumerate(_COLOURS)
+    for kind, line in (("curve", "stroke-width:2"), ("limit", "stroke-dasharray:5 4"))
 }
 
 
@@ -175,11 +210,16 @@ def _report_papers(asked: argparse.Namespace) -> None:
 
 def _report_sweep(asked: argparse.Namespace) -> None:
     per_stage = asked.layers // asked.ranks
-    limits = {name: FLOPS_PER_S * BYTES / (2 * each) for name, each in NETWORKS.items()}
+    attention = _SEQUENCE / (12 * asked.hidden)
+    limits = {
+        name: hidden_from_tokens(bandwidth, asked.ranks, attention)
+        for name, bandwidth in NETWORKS.items()
+    }
     crossing = 18 * per_stage * asked.hidden / 1024
     print(f"{per_stage} layers per stage; fewer bytes than 1F1B from {crossing:.0f}k tokens on")
-    for name, limit in limits.items():
-        print(f"{name}: weights hide from {limit / 1024:,.1f}k tokens on")
+    for name, of in limits.items():
+        hidden = ", ".join(f"{system} from {one / 1024:,.1f}k" for system, one in of.items())
+        print(f"{name}; transfers hide: {hidden} tokens on")
     about = (
         f"H = {asked.hidden}, {asked.layers} layers, {asked.ranks} devices of 80 GB, "
         f"{asked.rounds} micro-batches per device; tokens per second per device."

@@ -27,7 +27,7 @@ _SYSTEMS = {
     "1F1B": "1f1b",
     "ZB1": "zb-h1",
     "ZB2": "zb-h2",
-    "FSDP": "zero:1",
+    "FSDP": "zero3:1",
     "WeiPipe": "weipipe",
 }
 _ZERO_BUBBLE = ("ZB1", "ZB2")
@@ -131,7 +131,7 @@ _TABLE_4 = (
 # sizes of micro-batches are not printed.
 _TAWPIPE_SYSTEMS = {
     "1F1B": "1f1b",
-    "FSDP": "zero:1",
+    "FSDP": "zero3:1",
     "WeiPipe": "weipipe",
     "TawPipe": "tawpipe:nodes=3",
 }

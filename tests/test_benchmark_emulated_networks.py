@@ -11,7 +11,7 @@ from benchmarks.results_file import Run, save
 from synth.schedule.files.scaled import moved_bytes, scaled
 
 
-@pytest.mark.parametrize("system", ["1f1b", "weipipe", "zero:1", "pipedream", "2bw"])
+@pytest.mark.parametrize("system", ["1f1b", "weipipe", "zero3:1", "pipedream", "2bw"])
 def test_a_slower_network_takes_longer_and_sizes_do_not_change_times(system: str) -> None:
     fast, slow = (plan_of(system, 4, name, 2) for name in ("NVLink", "10 GbE"))
     assert fast.claim.makespan_us < slow.claim.makespan_us

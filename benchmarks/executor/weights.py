@@ -4,7 +4,7 @@
     python -m benchmarks.executor.weights --sizes long --ranks 4
 
 All systems have the same stages and data, and the gradients are compared. `1f1b`, `weipipe` and
-`zero:1` are schedules of this runtime; `fsdp2` is torch's `fully_shard` around each stage, in a
+`zero3:1` are schedules of this runtime; `fsdp2` is torch's `fully_shard` around each stage, in a
 plain loop over a rank's micro-batches. Their steps alternate. There is no optimizer step.
 
 The columns are those of `weights_table.Row`.
@@ -34,7 +34,7 @@ from benchmarks.results_file import Run, parse_without_seeds, report_rows
 from synth.runtime.pipeline import Pipeline
 from synth.runtime.profiling.meter import measure
 
-SYSTEMS = ("1f1b", "weipipe", "zero:1", "fsdp2")
+SYSTEMS = ("1f1b", "weipipe", "zero3:1", "fsdp2")
 _WARM_UP_ROUNDS = 3
 _MOST_DIFFERENCE = 1e-4
 
@@ -214,7 +214,7 @@ def _sent_bytes() -> int:
 def _cases(size: str, num_ranks: int, count: int) -> dict[str, Case]:
     return {
         name: Case(
-            "zero:1" if name == "fsdp2" else name,
+            "zero3:1" if name == "fsdp2" else name,
             num_ranks,
             count,
             "mlp",

@@ -30,7 +30,7 @@ class Row(NamedTuple):
     peak_bytes: int
 
 
-_NAMES = {"1f1b": "1F1B", "weipipe": "WeiPipe", "zero:1": "ZeRO-3", "fsdp2": "FSDP2"}
+_NAMES = {"1f1b": "1F1B", "weipipe": "WeiPipe", "zero3:1": "ZeRO-3", "fsdp2": "FSDP2"}
 
 
 def table(document: Mapping[str, Any]) -> str:

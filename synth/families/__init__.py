@@ -12,12 +12,15 @@ from synth.costs import Costs
 from synth.discovery import discover
 from synth.errors import SynthError
 from synth.families._lib.family import Family, Setting
+from synth.families._lib.old_names import current_name
 from synth.families._lib.options import ROUNDS, Options, parse, spelled, variants
 from synth.schedule.model import Placement, Schedule
+from synth.schedule.placements import is_all_stages
 
 __all__ = [
     "Family",
     "Setting",
+    "current_name",
     "families",
     "family_layout",
     "family_placement",
@@ -97,7 +100,7 @@ def is_pipeline(name: str) -> bool:
     Raises:
         SynthError: the family or an option is unknown.
     """
-    return not family_layout(name).startswith("replicated")
+    return not is_all_stages(family_layout(name))
 
 
 def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
@@ -200,7 +203,7 @@ def generate_for(
 
 def _find(name: str) -> tuple[Family, Options]:
     """Return a family, and the options behind its name."""
-    base, colon, behind = name.partition(":")
+    base, colon, behind = current_name(name).partition(":")
     known = families()
     if base not in known:
         raise SynthError(f"family {name!r} is unknown; known: {', '.join(sorted(known))}")

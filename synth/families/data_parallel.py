@@ -2,7 +2,7 @@
 
 Gradients are added up by an all-reduce of each stage as soon as its last backward is over (Li et
 al. 2020, "PyTorch Distributed", arXiv 2006.15704, section 3.2). A rank keeps everything, which is
-what `zero` shares out.
+what ZeRO shares out.
 """
 
 from synth.families._lib.family import Family, Programs, Setting
@@ -26,4 +26,4 @@ def make(setting: Setting) -> Programs:
     ]
 
 
-FAMILY = Family("data-parallel", "Li et al. 2020, arXiv 2006.15704", make, "replicated")
+FAMILY = Family("data-parallel", "Li et al. 2020, arXiv 2006.15704", make, "all-stages")

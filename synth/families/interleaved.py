@@ -6,7 +6,8 @@ multiple of D; Llama 3 leaves the group size free. With groups smaller than D a 
 backwards that wait for it; larger ones hold more activations. By default there are ⌊m / D⌋ groups
 (one for m < D) whose sizes differ by at most one, so that every m ≥ D has the bubble of the paper,
 (D − 1) (F + B) of one of the v stages. `group=` sets the size: if it does not divide m, the last
-group is smaller, and ranks wait for it if it is smaller than D.
+group is smaller, and ranks wait for it if it is smaller than D. With `recompute` F keeps only its
+input, and R rebuilds the rest before BW (Korthikanti et al. 2022, arXiv 2205.05198, section 5).
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from itertools import accumulate
 from synth.errors import SynthError
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import Count, rounds
+from synth.families._lib.recompute_option import RECOMPUTE_IF_ASKED, recomputed
 from synth.op_kinds import OpKind
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
@@ -24,14 +26,14 @@ from synth.schedule.ops import Op
 def make(setting: Setting) -> Programs:
     """Rank r warms up with (v − 1) · group + 2 (D − r − 1) forwards, then alternates."""
     num_ranks, groups = setting.num_ranks, _groups(setting)
-    programs = []
+    programs: list[list[Op]] = []
     for rank in range(num_ranks):
         stages = range(rank, setting.num_stages, num_ranks)
         forwards = in_groups(OpKind.F, stages, groups)
         backwards = in_groups(OpKind.BW, stages[::-1], groups)
         warmup = (setting.count("rounds") - 1) * len(groups[0]) + 2 * (num_ranks - rank - 1)
         programs.append(_alternate(forwards, backwards, warmup))
-    return programs
+    return recomputed(setting, programs)
 
 
 def _groups(setting: Setting) -> list[range]:
@@ -86,6 +88,6 @@ FAMILY = Family(
     "Narayanan et al. 2021, arXiv 2104.04473, section 2.2",
     make,
     "looped:{rounds}",
-    options=(rounds(2, 2), Count("group", 0)),
+    options=(rounds(2, 2), Count("group", 0), RECOMPUTE_IF_ASKED),
     buffering=buffering,
 )

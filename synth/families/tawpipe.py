@@ -112,7 +112,7 @@ FAMILY = Family(
     "tawpipe",
     "Wu and Chen, arXiv 2511.09741, AAAI 2026; the released program wuhouming/TawPipe",
     make,
-    "replicated",
+    "all-stages",
     options=(_NODES, _AHEAD),
     buffering=buffering,
     weights=weight_flow,

@@ -158,7 +158,7 @@ FAMILY = Family(
     "weipipe",
     "Lin et al., WeiPipe, PPoPP 2025, section 4.2",
     make,
-    "replicated",
+    "all-stages",
     options=(_ORDER, _AHEAD),
     buffering=buffering,
     weights=weight_flow,

@@ -74,9 +74,9 @@ def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
 
 def _made(name: str, problem: "Problem") -> "Schedule":
     """Return the published schedule of a name, on the problem's placement."""
-    from synth.families import families, generate
+    from synth.families import current_name, families, generate
 
-    if name.partition(":")[0] not in families():
+    if current_name(name).partition(":")[0] not in families():
         raise SynthError(
             f"--hint {name} is neither a schedule file nor a published schedule; "
             f"{_those_that_can_be(problem)}"

@@ -11,6 +11,7 @@ from synth.options.keywords import word
 from synth.options.partition import EVEN, is_searched, read_sizes
 from synth.options.target import is_steady
 from synth.profile import Profile
+from synth.schedule.placements import is_all_stages
 
 if TYPE_CHECKING:
     from synth.options.arguments.solve import SolveArguments
@@ -51,7 +52,7 @@ def with_weights(given: "SolveArguments") -> "SolveArguments":
     if given.weights == AUTO:
         return given
     return given.replace(
-        placement=given.placement or "replicated:1",
+        placement=given.placement or "all-stages:1",
         partition=given.partition or EVEN,
         recompute=given.recompute or "none",
     )
@@ -98,7 +99,7 @@ def check_goes_with_weights(
         SynthError: such an option is given.
     """
     refused = dict(others)
-    another = "leave it out, or give replicated:N with ring or gather"
+    another = "leave it out, or give all-stages:N with ring or gather"
     of_stages = "give even, or with ring or gather the layers of each stage"
     if weights == AUTO:
         why = "which searches all placements"
@@ -106,7 +107,7 @@ def check_goes_with_weights(
         refused[f"--partition {partition}"] = partition not in (None, AUTO, EVEN), of_stages
     else:
         why = "with which every rank runs all stages of its micro-batches"
-        is_copied = placement is None or word(placement).startswith("replicated")
+        is_copied = placement is None or is_all_stages(word(placement))
         refused[f"--placement {placement}"] = not is_copied, another
         refused[f"--partition {partition}"] = word(partition or "") == AUTO, of_stages
         is_plain = recompute is None or word(recompute).startswith(("none", "layers:"))

@@ -12,7 +12,7 @@ from functools import partial
 
 from synth.costs import HOST, Costs
 from synth.errors import SynthError
-from synth.families import family_placement, generate, variants_for
+from synth.families import current_name, family_placement, generate, variants_for
 from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
@@ -86,7 +86,8 @@ def compare(
     if names is None:
         names = variants_for(question.num_ranks, len(question.profile.layers))
     _check_size(question)
-    names, searches = tuple(dict.fromkeys(names)), tuple(dict.fromkeys(searches))
+    names = tuple(dict.fromkeys(map(current_name, names)))
+    searches = tuple(dict.fromkeys(searches))
     # Unknown names are errors, not refusals, so all are looked up first.
     placements = [family_placement(name, question.num_ranks) for name in names]
     searched = [search.placement for search in searches if search.placement is not None]

@@ -6,7 +6,8 @@ v                 0 1 2 3 3 2 1 0                  zero-bubble V (arXiv 2405.153
 wave:2            0 1 2 3 3 2 1 0 0 1 2 3 3 2 1 0  Hanayo (arXiv 2308.15762); v is wave:1
 bidirectional     linear, and a second copy of the stages the other way round (Chimera)
 bidirectional-v   v and its mirror (BitPipe); looped:2 and wave:2 have mirrors too
-replicated:2      all 2 D stages on rank 0, a copy of them on rank 1, and so on (data parallelism)
+all-stages:2      all 2 D stages on rank 0, a copy of them on rank 1, and so on (data parallelism);
+                  `replicated:2` in earlier versions
 dispatched:2-3    2 D stages on the ranks in turn, in forwards 3 of them together (RoundPipe)
 round-robin:2-1   stage 0 on ranks 0 and 1, stage 1 on rank 2, which take micro-batches in turn; one
                   number is for every stage (PipeDream's 1F1B-RR)
@@ -22,9 +23,11 @@ from synth.links import MOST_COPIES, MOST_RANKS
 from synth.schedule.model import Placement
 
 _MIRROR = "bidirectional"
+_ALL_STAGES = "all-stages"
+_OLD_NAME = "replicated"  # of `_ALL_STAGES`, in earlier versions
 _NAMES = (
     "linear, looped:N, v, wave:N, bidirectional, bidirectional-v, bidirectional-looped:N, "
-    "replicated:N, round-robin:N-N-…, dispatched:N-N"
+    "all-stages:N, round-robin:N-N-…, dispatched:N-N"
 )
 _USUAL = ("linear", "looped:2", "v", "looped:3", "looped:4", "wave:2", _MIRROR, f"{_MIRROR}-v")
 
@@ -39,8 +42,8 @@ def placement(name: str, num_ranks: int) -> Placement:
         raise SynthError(f"a placement needs at least one rank, given {num_ranks}")
     if num_ranks > MOST_RANKS:
         raise SynthError(f"{num_ranks:,} ranks are asked for; give at most {MOST_RANKS:,}")
-    if match := re.fullmatch(r"replicated(?::([1-9]\d{0,3}))?", name):
-        return replicated(num_ranks, int(match[1] or 1))
+    if match := re.fullmatch(rf"{_ALL_STAGES}(?::([1-9]\d{{0,3}}))?", current_placement_name(name)):
+        return everywhere(num_ranks, int(match[1] or 1) * num_ranks)
     if match := re.fullmatch(r"round-robin:([1-9]\d{0,4}(?:-[1-9]\d{0,4})*)", name):
         return _counted(name, [int(count) for count in match[1].split("-")], num_ranks)
     if match := re.fullmatch(r"dispatched:([1-9]\d{0,3})-([1-9]\d{0,3})", name):
@@ -65,6 +68,16 @@ def usual(num_ranks: int) -> dict[str, Placement]:
     return found
 
 
+def current_placement_name(text: str) -> str:
+    """Replace the name of earlier versions in a text that names a placement."""
+    return text.replace(_OLD_NAME, _ALL_STAGES)
+
+
+def is_all_stages(name: str) -> bool:
+    """True if the placement of a name puts all stages on each rank."""
+    return current_placement_name(name).startswith(_ALL_STAGES)
+
+
 def looped(num_ranks: int, rounds: int) -> Placement:
     """Place stage s on rank s mod D, so that every round passes the ranks in order."""
     return Placement((tuple(range(num_ranks)) * rounds,))
@@ -77,11 +90,6 @@ def wave(num_ranks: int, waves: int = 1) -> Placement:
     """
     down = tuple(range(num_ranks))
     return Placement(((down + down[::-1]) * waves,))
-
-
-def replicated(num_ranks: int, rounds: int = 1) -> Placement:
-    """Place a copy of all stages, `rounds` for each rank, on every rank."""
-    return everywhere(num_ranks, rounds * num_ranks)
 
 
 def everywhere(num_ranks: int, num_stages: int) -> Placement:

@@ -82,10 +82,10 @@ def test_a_hint_that_cannot_be_names_those_that_can(synth: Synth, hint: str, wor
 
 
 def test_a_hint_with_weight_passing_is_refused(synth: Synth) -> None:
-    asked = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--placement", "replicated")
-    ended = synth(*asked, "--hint", "zero:1")
+    asked = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--placement", "all-stages")
+    ended = synth(*asked, "--hint", "zero3:1")
     assert (ended.code, ended.stdout) == (2, "")
-    assert "--hint zero:1 moves weights from rank to rank, and the search orders" in ended.stderr
+    assert "--hint zero3:1 moves weights from rank to rank, and the search orders" in ended.stderr
 
 
 @pytest.mark.parametrize("name", ["1f1b:recompute", "gpipe:recompute", "zb-limit"])

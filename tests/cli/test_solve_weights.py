@@ -23,7 +23,7 @@ def test_a_plan_with_weight_passing_is_written_shown_and_its_bound_is_proven_aga
     path = tmp_path / "plan.json"
     solved = synth(*SOLVE, "--weights", weights, "--mem-limit", "60GB", "-o", path)
     assert solved.code == 0, solved.stderr
-    assert f"{weights}, replicated:1" in solved.stdout
+    assert f"{weights}, all-stages:1" in solved.stdout
     plan = Plan.load(path)
     flow = plan.schedule().weights
     assert flow is not None and flow.weights == route
@@ -38,7 +38,7 @@ def test_auto_answers_with_all_places_of_weights_and_data_parallelism(synth: Syn
     ended = synth(*SOLVE, "--weights", "auto", "--format", "json")
     found = json.loads(ended.stdout)
     names = {one["name"] for one in found["candidates"]}
-    assert {"ring, replicated:1", "gather, replicated:1", "data-parallel", "linear"} <= names
+    assert {"ring, all-stages:1", "gather, all-stages:1", "data-parallel", "linear"} <= names
     values = [one["value_us"] for one in found["candidates"] if one["value_us"] is not None]
     assert found["value_us"] == min(values)
     assert found["lower_bound_us"] <= min(one["lower_bound_us"] for one in found["candidates"])
@@ -55,10 +55,10 @@ def test_the_least_need_is_shown_without_a_search_and_less_is_refused(synth: Syn
     ("arguments", "words"),
     [
         (("ring", "--placement", "v"), "--placement v and --weights ring, with which every rank"),
-        (("auto", "--placement", "v"), "leave it out, or give replicated:N with ring or gather"),
+        (("auto", "--placement", "v"), "leave it out, or give all-stages:N with ring or gather"),
         (("gather", "--partition", "auto"), "--partition auto and --weights gather"),
         (("ring", "--recompute", "all"), "or layers such as layers:0-3"),
-        (("gather", "--hint", "zero"), "its search begins from the published schedules"),
+        (("gather", "--hint", "zero3"), "its search begins from the published schedules"),
         (
             ("ring", "--mem-limit", "min", "--target", "steady"),
             "--target steady and --weights ring, with which every rank runs",
@@ -107,13 +107,15 @@ def test_a_curve_with_weight_passing_names_it_and_is_of_no_other_problem(
     ended = synth(*asked, "--points", "2", "--weights", "gather", "--format", "json")
     assert ended.code == 0, ended.stderr
     curve = json.loads(ended.stdout)
-    assert curve["candidates"][0] == "gather, replicated:1"
+    assert curve["candidates"][0] == "gather, all-stages:1"
     assert {point["weights"] for point in curve["points"]} == {"gather"}
     assert curve["never_below_bytes"] <= curve["points"][0]["cap_bytes"]
+    # A curve of an earlier version has the placement's earlier name, and is continued.
+    path.write_text(path.read_text().replace("all-stages:", "replicated:"))
     shown = synth(*asked, "--points", "2", "--weights", "gather")
     assert "by a closed form" in shown.stdout
     other = synth(*asked, "--points", "2", "--weights", "ring")
-    assert other.code == 2 and "weights: gather, replicated:1; " in other.stderr
+    assert other.code == 2 and "weights: gather, all-stages:1; " in other.stderr
 
 
 @pytest.mark.parametrize(
@@ -135,10 +137,10 @@ def test_options_that_do_not_go_with_such_a_curve_are_refused(
 
 def test_compare_has_a_row_of_the_solver_with_weight_passing(synth: Synth) -> None:
     problem = ("compare", NAME, "--ranks", "4", "--micro-batches", "4", "--link", "10us,25GB/s")
-    only = ("--only", "zero", "--placement", "linear", "--time-limit", "30s", "--gap", "80%")
+    only = ("--only", "zero3", "--placement", "linear", "--time-limit", "30s", "--gap", "80%")
     ended = synth(*problem, *only, "--weights", "gather", "--format", "json")
     found = {one["name"]: one for one in json.loads(ended.stdout)["schedules"]}
-    assert found["solved gather"]["makespan_us"] <= found["zero"]["makespan_us"]
+    assert found["solved gather"]["makespan_us"] <= found["zero3"]["makespan_us"]
     assert found["solved gather"]["lower_bound_us"] <= found["solved gather"]["makespan_us"]
     refused = synth(*problem, "--weights", "star")
     assert refused.code == 2 and "give ring or gather" in refused.stderr

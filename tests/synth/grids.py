@@ -433,8 +433,19 @@ BW1.1 STEP1 BW1.2 BW1.3 STEP1.1
         F0.0 F1.0 BW1.0 BW0.0 F0.2 F1.2 BW1.2 BW0.2
         F0.1@1 F1.1@1 BW1.1@1 BW0.1@1
     """,
+    # Rajbhandari et al. 2020, section 5: parameters are gathered once, and gradients reduced after
+    # the last backward of a stage, or after each.
+    ("zero1:1", 2, 4): """
+        U0.0 U1.0 F0.0 F1.0 BW1.0 BW0.0 F0.2 F1.2 BW1.2 A1.0 BW0.2 A0.0
+        U0.0@1 U1.0@1 F0.1@1 F1.1@1 BW1.1@1 BW0.1@1 F0.3@1 F1.3@1 BW1.3@1 A1.0@1 BW0.3@1 A0.0@1
+    """,
+    ("zero2:1", 2, 4): """
+        U0.0 U1.0 F0.0 F1.0 BW1.0 A1.0 BW0.0 A0.0 F0.2 F1.2 BW1.2 A1.1 BW0.2 A0.1
+        U0.0@1 U1.0@1 F0.1@1 F1.1@1 BW1.1@1 A1.0@1 BW0.1@1 A0.0@1 \
+F0.3@1 F1.3@1 BW1.3@1 A1.1@1 BW0.3@1 A0.1@1
+    """,
     # Zhao et al. 2023, section 3: gathered one stage ahead, freed after each forward and backward.
-    ("zero:1", 2, 2): """
+    ("zero3:1", 2, 2): """
         U0.0 U1.0 F0.0 D0.0 U0.1 F1.0 BW1.0 D1.0 A1.0 BW0.0 D0.1 A0.0
         U0.0@1 U1.0@1 F0.1@1 D0.0@1 U0.1@1 F1.1@1 BW1.1@1 D1.0@1 A1.0@1 BW0.1@1 D0.1@1 A0.0@1
     """,

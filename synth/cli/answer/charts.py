@@ -100,11 +100,11 @@ def chart_against(text: str, plan: "Plan") -> "Chart":
 
 
 def _published(name: str, plan: "Plan") -> "Chart":
-    from synth.families import families, family_placement, generate
+    from synth.families import current_name, families, family_placement, generate
     from synth.report.chart.chart import Chart
     from synth.schedule.verify import verify
 
-    if name.partition(":")[0] not in families():
+    if current_name(name).partition(":")[0] not in families():
         raise SynthError(
             f"--against {name} is neither a plan file nor a published schedule; {_known(plan)}"
         )

@@ -1,6 +1,7 @@
 """Recomputation as an option of a family: F keeps only its input, R rebuilds the rest before B."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from synth.families._lib.family import Programs, Setting
 from synth.families._lib.options import ChoiceOption
@@ -10,6 +11,9 @@ from synth.schedule.ops import Op
 _KEPT, _REBUILT = "kept", "recompute"
 
 RECOMPUTE = ChoiceOption("recompute", (_KEPT, _REBUILT))
+
+# The same for families of which it is only tried if it is asked for.
+RECOMPUTE_IF_ASKED = replace(RECOMPUTE, untried=(_REBUILT,))
 
 
 def recomputed(setting: Setting, programs: Programs) -> Programs:

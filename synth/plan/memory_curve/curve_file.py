@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from synth.certificate import Certificate
 from synth.display import Displayed
@@ -26,6 +26,7 @@ from synth.profile import Profile
 from synth.record import FileRecord, Record
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.placements import current_placement_name
 from synth.solver.problem import Problem
 from synth.solver.result import StoppedBy, relative_gap
 from synth.units import format_bytes, format_us
@@ -127,6 +128,11 @@ class MemoryCurve(Displayed, FileRecord):
     def choice(self) -> Choice:
         """Stages that recompute."""
         return of_words(self.recompute)
+
+    @field_validator("candidates")
+    @classmethod
+    def _with_current_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(current_placement_name, names))
 
     @model_validator(mode="after")
     def _rising(self) -> Self:

@@ -129,7 +129,7 @@ def weight_passing_candidates(
 
     Args:
         movements: the kinds of movement that are tried.
-        layout: the placement to use, such as `replicated:2`; None: those that the movement admits.
+        layout: the placement to use, such as `all-stages:2`; None: those that the movement admits.
         num_ranks: number of ranks.
         num_layers: the layers of the model, which has at least one for each stage.
         problem_on: makes the problem on a placement.
@@ -154,7 +154,7 @@ def _layouts(
         return (layout,)
     most = num_layers // num_ranks
     if movement == WeightMovement.RING or most < 1:
-        return ("replicated:1",)
+        return ("all-stages:1",)
     even = next((n for n in range(1, most + 1) if num_layers % (n * num_ranks) == 0), 1)
     counts = sorted({1, *(n for n in WEIGHT_PASSING.stages_per_rank if n <= most), even})
-    return tuple(f"replicated:{n}" for n in counts)
+    return tuple(f"all-stages:{n}" for n in counts)

@@ -22,31 +22,37 @@ from synth.solver.weight_passing.problem import WeightMovement, WeightPassingPro
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
 _RING_ORDERS = ("interleaved", "naive", "wzb1", "wzb2")
-_SHARDED = ("zero-3", "zero-2", "zero-1")
 
 
 def published(passing: WeightPassingProblem) -> Iterator[tuple[str, Schedule]]:
     """Yield the published schedules of the movement, first with the default prefetch distance."""
     problem = passing.problem
+    for name in _published_names(passing):
+        try:
+            made = generate(
+                name,
+                passing.num_ranks,
+                problem.num_micro_batches,
+                costs=problem.costs,
+                caps_bytes=problem.caps_bytes,
+            )
+        except SynthError:
+            continue  # its definition does not admit the numbers
+        if made.placement == problem.placement:
+            yield made.name, made
+
+
+def _published_names(passing: WeightPassingProblem) -> list[str]:
+    """The families of the movement; those that gather weights at visits with several distances."""
+    rounds = len(passing.stages) // passing.num_ranks
     if passing.movement == WeightMovement.RING:
-        named = [f"weipipe:{order}" for order in _RING_ORDERS]
+        visiting, others = [f"weipipe:{order}" for order in _RING_ORDERS], []
     else:
-        rounds = len(passing.stages) // passing.num_ranks
-        named = [f"zero:{rounds},{sharded}" for sharded in _SHARDED]
-    for ahead in (1, *WEIGHT_PASSING.other_aheads):
-        for name in named:
-            try:
-                made = generate(
-                    f"{name},ahead={ahead}",
-                    passing.num_ranks,
-                    problem.num_micro_batches,
-                    costs=problem.costs,
-                    caps_bytes=problem.caps_bytes,
-                )
-            except SynthError:
-                continue  # its definition does not admit the numbers
-            if made.placement == problem.placement:
-                yield made.name, made
+        visiting, others = [f"zero3:{rounds}"], [f"zero2:{rounds}", f"zero1:{rounds}"]
+    further = [
+        f"{name},ahead={ahead}" for ahead in WEIGHT_PASSING.other_aheads for name in visiting
+    ]
+    return [*visiting, *others, *further]
 
 
 def first_orders(passing: WeightPassingProblem) -> dict[ComputeOrder, str]:

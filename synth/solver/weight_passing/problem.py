@@ -50,7 +50,7 @@ class WeightPassingProblem:
             raise SynthError(f"{given} needs at least two ranks, given {p}")
         if problem.placement != everywhere(p, problem.placement.num_stages):
             raise SynthError(
-                f"{given} needs a copy of all stages on each rank; take the placement replicated:N"
+                f"{given} needs a copy of all stages on each rank; take the placement all-stages:N"
             )
         if m % p:
             raise SynthError(

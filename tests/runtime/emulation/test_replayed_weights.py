@@ -128,7 +128,7 @@ def assert_replayed(pool: Any, schedule: Schedule, costs: Costs) -> None:
     "name",
     [
         *("weipipe", "weipipe:wzb2", "tawpipe:nodes=2", "mobius"),
-        *("zero:1", "zero:1,zero-2", "zero:1,zero-1"),
+        *("zero3:1", "zero2:1", "zero1:1"),
     ],
 )
 def test_weights_are_passed_as_on_real_stages(four: Any, name: str) -> None:

@@ -124,7 +124,9 @@ costs_of_any = partial(uniform_costs, forward_us=2, backward_input_us=3, backwar
 ADMITS: dict[str, Callable[[int, int], bool]] = {
     "weipipe": lambda p, m: m % p == 0,
     "weipipe:wzb1": lambda p, m: p % 2 == 0,
-    "zero": lambda p, m: m % p == 0,
+    "zero1": lambda p, m: m % p == 0,
+    "zero2": lambda p, m: m % p == 0,
+    "zero3": lambda p, m: m % p == 0,
     "tawpipe": lambda p, m: p % 2 == m % p == 0,
     "mobius": lambda p, m: m >= 2,
     "roundpipe": lambda p, m: p >= 2 and m % p == 0,
@@ -207,6 +209,33 @@ def test_a_file_in_the_folder_is_a_family(tmp_path: Path, monkeypatch: pytest.Mo
         families.cache_clear()
         sys.modules.pop("synth.families.of_my_own")
     assert "mine" not in families()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("zero", "zero3:1"),
+        ("zero:2", "zero3:2"),
+        ("zero:1,ahead=0", "zero3:1,ahead=0"),
+        ("zero:1,zero-3", "zero3:1"),
+        ("zero:2,zero-2,ahead=3", "zero2:2"),
+        ("zero:zero-1", "zero1:1"),
+    ],
+)
+def test_families_of_earlier_versions_are_those_of_another_name(old: str, new: str) -> None:
+    schedule = generate(old, 2, 4)
+    assert schedule == generate(new, 2, 4)
+    assert schedule.name == new
+    assert family_placement(old, 2) == family_placement(new, 2)
+    with pytest.raises(SynthError, match="is unknown"):
+        generate("zero4:1", 2, 4)
+
+
+def test_the_placement_of_all_stages_has_its_earlier_name_too() -> None:
+    for suffix in ("", ":2"):
+        assert placement(f"replicated{suffix}", 3) == placement(f"all-stages{suffix}", 3)
+    assert placement("all-stages:2", 3).num_stages == 6
+    assert set(placement("all-stages", 3).ranks) == {(rank,) * 3 for rank in range(3)}
 
 
 def test_a_name_carries_the_number_of_rounds() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from synth.costs import HOST, Costs, uniform_costs
-from synth.families import family_placement, generate
+from synth.families import family_placement, family_variants, generate
 from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
 from synth.schedule import Lowered, Timeline, peak_bytes, verify
@@ -43,6 +43,17 @@ def test_recomputing_takes_one_f_for_each_micro_batch_and_nothing_else(
     kept, rebuilt = (judged(n, p, m, costs(p))[1] for n in (name, f"{name}:recompute"))
     assert kept.makespan_us == (m + p - 1) * (F + BW)
     assert rebuilt.makespan_us == kept.makespan_us + m * F
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (5, 15)])
+def test_interleaved_stages_recompute_as_others_do(p: int, m: int) -> None:
+    kept, rebuilt = (
+        judged(f"interleaved:2{words}", p, m, costs(2 * p)) for words in ("", ",recompute")
+    )
+    assert kept[1].makespan_us == (2 * m + p - 1) * (F + BW)
+    assert rebuilt[1].makespan_us == kept[1].makespan_us + 2 * m * F
+    assert peak_bytes(rebuilt[0]) == (1000,) * p
+    assert "interleaved:2,recompute" not in family_variants()  # only if it is asked for
 
 
 @pytest.mark.parametrize(("p", "m"), SIZES)

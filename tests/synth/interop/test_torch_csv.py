@@ -84,7 +84,7 @@ def test_transfers_are_where_pytorchs_own_lowering_puts_them(family: str) -> Non
     assert cells == {rank: [str(action) for action in row] for rank, row in theirs.items()}
 
 
-@pytest.mark.parametrize("family", ["weipipe", "zero:1", "mobius:2"])
+@pytest.mark.parametrize("family", ["weipipe", "zero3:1", "mobius:2"])
 def test_weight_passing_that_pytorch_does_not_have_is_refused(family: str) -> None:
     with pytest.raises(SynthError, match="passes weights in a way that PyTorch's runtime"):
         to_torch_comms_csv(generate(family, 2, 4))

@@ -106,7 +106,7 @@ def test_the_exact_model_disproves_a_bound_that_is_said_to_rest_on_it() -> None:
     ]
     links = Links(default=Link(latency_us=30, bandwidth_bytes_per_s=1e9))
     profile = Profile.from_times("two layers", layers, links=links)
-    plan = Plan.of(profile, [1, 1], generate("zero:1,ahead=0", 2, 2))
+    plan = Plan.of(profile, [1, 1], generate("zero3:1,ahead=0", 2, 2))
     makespan_us = plan.claim.makespan_us
     claim = plan.claim.replace(
         stopped_by="optimal",

@@ -119,7 +119,7 @@ def test_slow_transfers_are_transfers() -> None:
 
 @pytest.mark.parametrize(
     ("name", "slow"),
-    [("weipipe", "weights, rank 0 to 1"), ("zero:1", "all-gather of weights, stage 0")],
+    [("weipipe", "weights, rank 0 to 1"), ("zero3:1", "all-gather of weights, stage 0")],
 )
 def test_with_weight_passing_transfers_and_collectives_are_named(name: str, slow: str) -> None:
     links = Links(default=Link(latency_us=5000.0))

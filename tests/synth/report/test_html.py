@@ -33,7 +33,7 @@ from synth.schedule.rank_memory import memory_usage, slot_levels, static_bytes
 from tests.synth.naive import random_schedule
 from tests.synth.odd_problems import odd_costs
 
-FAMILIES = ["1f1b", "zb-v", "chimera", "pipeoffload:half", "weipipe", "zero"]
+FAMILIES = ["1f1b", "zb-v", "chimera", "pipeoffload:half", "weipipe", "zero3"]
 DTYPES = {"Uint8Array": "<u1", "Uint16Array": "<u2", "Int32Array": "<i4", "Float64Array": "<f8"}
 
 

@@ -19,7 +19,7 @@ from tests.synth.report.test_html import make_plan
 
 Event = dict[str, Any]
 
-FAMILIES = ["1f1b", "zb-v", "chimera", "pipeoffload:half", "zero"]
+FAMILIES = ["1f1b", "zb-v", "chimera", "pipeoffload:half", "zero3"]
 
 
 def planned(name: str, **changes: Any) -> tuple[Plan, Timeline, Chart]:

@@ -349,7 +349,7 @@ def test_wrong_bounds_are_explained(most_ops: int, cap_bytes: int | None, words:
         LookAhead(lowered_family("1f1b", 2, 2), 0, most_ops, cap_bytes)
 
 
-@pytest.mark.parametrize("family", ["zero:1", "2bw"])
+@pytest.mark.parametrize("family", ["zero3:1", "2bw"])
 def test_schedules_that_pass_or_update_weights_within_are_refused(family: str) -> None:
     with pytest.raises(SynthError, match="needs weights that stay"):
         LookAhead(lowered_family(family, 2, 4), 0, 1)

@@ -541,8 +541,8 @@ def test_both_copies_of_the_stages_are_in_a_ranks_layers() -> None:
 @pytest.mark.parametrize(
     ("family", "place", "odd"),
     [
-        ("zero:1", ("weights", "homes"), [[True], [False]]),
-        ("zero:1", ("placement",), [[True, False], [True, False]]),
+        ("zero3:1", ("weights", "homes"), [[True], [False]]),
+        ("zero3:1", ("placement",), [[True, False], [True, False]]),
         ("pipedream", ("versions", "update_every"), True),
         ("2bw:every=2", ("versions", "update_every"), "2"),
         ("2bw:every=2", ("versions", "update_every"), 0),

@@ -111,7 +111,7 @@ def test_the_last_stage_waits_for_its_gather_and_its_step_for_the_scatter() -> N
         ("1f1b", 1, "give at least 2, given 1"),
         ("1f1b", 1001, "1000 data-parallel pipelines at most, given 1001"),
         ("chimera", 2, "has several copies of its stages"),
-        ("zero:1", 2, "has several copies of its stages"),
+        ("zero3:1", 2, "has several copies of its stages"),
         ("pipedream", 2, "updates weights between its ops"),
     ],
 )
@@ -158,7 +158,7 @@ def test_one_after_another_a_stage_is_gathered_for_each_micro_batch() -> None:
     gathered = [one for one in lowered.collectives if one.kind == "all-gather"]
     assert len(gathered) == 4 * (count * (2 * rounds - 2) + 1)
     # FSDP without a pipeline gathers each stage of all ranks twice, and the last one once.
-    alone = generate("zero:2", 4, 4 * count).programs[0]
+    alone = generate("zero3:2", 4, 4 * count).programs[0]
     visits = sum(op.kind == OpKind.UNSHARD for op in alone)
     assert visits == count * (2 * 4 * rounds - 1)
     assert len(gathered) > visits / 2

@@ -34,7 +34,7 @@ UNSHARD, RESHARD, REDUCE = OpKind.UNSHARD, OpKind.RESHARD, OpKind.REDUCE_GRAD
 PARAMETERS, GRADIENT, OPTIMIZER = 700, 500, 2600
 ORDERS = ("interleaved", "naive", "wzb1", "wzb2")
 WEIPIPES = [f"weipipe:{order}" for order in ORDERS]
-ZEROS = ["zero:1", "zero:1,zero-2", "zero:1,zero-1", "zero:2", "zero:2,zero-2,ahead=3"]
+ZEROS = ["zero3:1", "zero2:1", "zero1:1", "zero3:2", "zero2:2"]
 
 
 def costs(num_stages: int, *, links: Links | None = None, saved: int = 1000) -> Costs:
@@ -235,23 +235,21 @@ def test_a_link_of_the_ring_carries_at_most_two_weights_and_a_sum_for_a_turn(
 def test_zero_sends_what_its_stage_says(num_ranks: int) -> None:
     p, rounds = num_ranks, 2
     sent = {}
-    for name in ("zero-1", "zero-2", "zero-3"):
-        lowered = lower(
-            made(f"zero:2,{name}" if name != "zero-3" else "zero:2", p, rounds), costs(2 * p)
-        )
+    for name in ("zero1", "zero2", "zero3"):
+        lowered = lower(made(f"{name}:2", p, rounds), costs(2 * p))
         assert not lowered.transfers
         sent[name] = sum(one.sent_bytes for one in lowered.collectives)
     s = 2 * p
-    assert sent["zero-1"] == (p - 1) * s * (PARAMETERS + GRADIENT)
-    assert sent["zero-2"] == (p - 1) * s * (PARAMETERS + rounds * GRADIENT)
+    assert sent["zero1"] == (p - 1) * s * (PARAMETERS + GRADIENT)
+    assert sent["zero2"] == (p - 1) * s * (PARAMETERS + rounds * GRADIENT)
     # Forward and backward of the last stage share a visit.
-    assert sent["zero-3"] == (p - 1) * rounds * ((2 * s - 1) * PARAMETERS + s * GRADIENT)
+    assert sent["zero3"] == (p - 1) * rounds * ((2 * s - 1) * PARAMETERS + s * GRADIENT)
 
 
 def test_ring_and_collective_move_nearly_the_same_bytes() -> None:
     p, rounds = 4, 8
     ring = lower(made("weipipe:naive", p, rounds), costs(p))
-    gathered = lower(made("zero:1", p, rounds), costs(p))
+    gathered = lower(made("zero3:1", p, rounds), costs(p))
     by_ring = sum(one.num_bytes for one in ring.transfers)
     by_gather = sum(one.sent_bytes for one in gathered.collectives)
     whole = p * rounds * (p - 1) * (2 * PARAMETERS + GRADIENT)
@@ -273,9 +271,9 @@ def test_homes_keep_all_of_their_stage_and_others_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "everywhere", "shared"),
     [
-        ("zero:1,zero-1", PARAMETERS + GRADIENT, OPTIMIZER),
-        ("zero:1,zero-2", PARAMETERS, GRADIENT + OPTIMIZER),
-        ("zero:1", 0, PARAMETERS + GRADIENT + OPTIMIZER),
+        ("zero1:1", PARAMETERS + GRADIENT, OPTIMIZER),
+        ("zero2:1", PARAMETERS, GRADIENT + OPTIMIZER),
+        ("zero3:1", 0, PARAMETERS + GRADIENT + OPTIMIZER),
     ],
 )
 def test_each_stage_of_zero_shares_more(name: str, everywhere: int, shared: int) -> None:
@@ -361,7 +359,7 @@ def test_weipipe_has_weights_for_both_directions_one_to_hand_on_and_two_sums(
 
 def test_fsdp_holds_the_weights_of_one_stage_and_of_the_next() -> None:
     p, saved = 2, 1000
-    lowered = lower(made("zero:1", p, 1), costs(p, saved=saved))
+    lowered = lower(made("zero3:1", p, 1), costs(p, saved=saved))
     static = static_bytes(lowered, 0)
     # U0 U1 F0 D0 F1 BW1 ...: both stages' weights are there during F0, then one of them; the most
     # is in BW0, with the weights and gradient of stage 0 and the gradient of stage 1 on its way.
@@ -415,7 +413,7 @@ def test_peaks_by_arrays_are_those_of_the_programs(seed: int) -> None:
 def test_a_gather_delays_the_op_that_reads_and_a_scatter_the_step() -> None:
     # 2 ranks, one round; a gather takes 1 round of half of 700 bytes, a scatter of 500.
     links = Links(default=Link(latency_us=50, bandwidth_bytes_per_s=1e6))
-    schedule = made("zero:1,ahead=0", 2, 1)
+    schedule = made("zero3:1,ahead=0", 2, 1)
     lowered, timeline = verify(schedule, costs(2, links=links))
     gather, scatter = 50 + 350, 50 + 250
     assert [one.duration_us for one in lowered.collectives if one.kind == "all-gather"] == [
@@ -431,7 +429,7 @@ def test_a_share_of_the_optimizer_takes_a_share_of_its_time() -> None:
         stage.replace(duration_us={**stage.duration_us, OpKind.STEP: 90})
         for stage in costs(3).stages
     ]
-    lowered = lower(made("zero:1", 3, 1), Costs(stages=tuple(slow)))
+    lowered = lower(made("zero3:1", 3, 1), Costs(stages=tuple(slow)))
     first = lowered.first_node
     steps = [
         us
@@ -462,7 +460,7 @@ def _nodes(lowered: Lowered, *names: str) -> list[int]:
 def test_times_are_those_of_the_programs_run_rank_by_rank(seed: int) -> None:
     rng = random.Random(seed)
     p, rounds = rng.choice([2, 3, 4]), rng.randint(1, 3)
-    name = rng.choice([*WEIPIPES, "zero:1", "zero:2", "weipipe:star"])
+    name = rng.choice([*WEIPIPES, "zero3:1", "zero3:2", "weipipe:star"])
     if name == "weipipe:wzb1":
         p = 2 * rng.randint(1, 2)
     is_star = name == "weipipe:star"
@@ -501,7 +499,7 @@ def test_an_op_whose_weights_are_elsewhere_is_refused_by_name() -> None:
 
 
 def test_visits_without_use_or_end_and_gradients_that_go_nowhere_are_refused() -> None:
-    schedule = made("zero:1", 2, 1)
+    schedule = made("zero3:1", 2, 1)
     _refused(_without(schedule, 0, "A1.0"), r"rank 0, op \d+ \(BW1\.0\): no REDUCE_GRAD")
     _refused(_without(schedule, 0, "U0.1"), r"\(BW0\.0\): the weights of stage 0 are not on this")
     first = schedule.programs[0]
@@ -514,16 +512,16 @@ def test_visits_without_use_or_end_and_gradients_that_go_nowhere_are_refused() -
 
 
 def test_gradients_that_are_kept_whole_are_reduced_once() -> None:
-    each = made("zero:1,zero-2", 2, 2)
+    each = made("zero2:1", 2, 2)
     assert each.weights is not None
     whole = replace(each, weights=replace(each.weights, sharded=Sharded.OPTIMIZER))
     _refused(whole, r"rank 0, op \d+ \(A1\.0\): whole gradients are kept here, so REDUCE_GRAD")
-    verify(made("zero:1,zero-1", 2, 2), costs(2))
+    verify(made("zero1:1", 2, 2), costs(2))
     # A rank alone hands its gradients to nobody.
-    verify(made("zero:1,zero-1", 1, 2), costs(1))
+    verify(made("zero1:1", 1, 2), costs(1))
 
 
-@pytest.mark.parametrize("name", ["zero:1,zero-1", "zero:1,zero-2"])
+@pytest.mark.parametrize("name", ["zero1:1", "zero2:1"])
 def test_kept_parameters_are_read_behind_an_unshard_only(name: str) -> None:
     schedule = made(name, 2, 2)
 
@@ -542,7 +540,7 @@ def test_kept_parameters_are_read_behind_an_unshard_only(name: str) -> None:
     _refused(changed(lambda op: op[:2] != (UNSHARD, 0)), match)
     _refused(changed(lambda op: op[:2] != (UNSHARD, 0), Op(UNSHARD, 0, 0)), match)
     # One rank has nothing to fetch.
-    verify(made("zero:1", 1, 2), costs(1))
+    verify(made("zero3:1", 1, 2), costs(1))
 
 
 def test_homes_alone_run_a_stages_step_each_once() -> None:
@@ -554,7 +552,7 @@ def test_homes_alone_run_a_stages_step_each_once() -> None:
         r"rank 1, op \d+ \(STEP0@1\): stage 0 has its home on rank 0, which alone runs its STEP",
     )
     both_here = replace(
-        made("zero:1", 1, 2), placement=Placement(((0,), (0,))), weights=WeightFlow(((0,),))
+        made("zero3:1", 1, 2), placement=Placement(((0,), (0,))), weights=WeightFlow(((0,),))
     )
     verify(both_here, costs(1))
     twice = (*both_here.programs[0], Op(OpKind.STEP, 0, 0, 1))
@@ -588,7 +586,7 @@ def _ends(lowered: Lowered) -> list[tuple[int, int, ValueKind]]:
 
 
 def test_ranks_that_call_collectives_in_different_orders_are_refused() -> None:
-    schedule = made("zero:1", 2, 1)
+    schedule = made("zero3:1", 2, 1)
     first = schedule.programs[0]
     swapped = (first[1], first[0], *first[2:])
     _refused(
@@ -614,11 +612,11 @@ def test_ranks_that_call_collectives_in_different_orders_are_refused() -> None:
 def test_homes_and_routes_that_do_not_belong_together_are_refused(
     flow: WeightFlow, match: str
 ) -> None:
-    _refused(replace(made("zero:1", 2, 1), weights=flow), match)
+    _refused(replace(made("zero3:1", 2, 1), weights=flow), match)
 
 
 def test_visits_need_a_flow_and_costs_that_know_the_parameters() -> None:
-    schedule = made("zero:1", 2, 1)
+    schedule = made("zero3:1", 2, 1)
     _refused(replace(schedule, weights=None), r"rank 0, op 0 \(U0\.0\): weights stay")
     unknown = tuple(stage.replace(parameter_bytes=0) for stage in costs(2).stages)
     _refused(
@@ -685,7 +683,7 @@ def _visited(visits: list[int], held: int, op: Op, num_ranks: int) -> list[Op]:
 # Files
 
 
-@pytest.mark.parametrize("name", ["weipipe", "zero:1", "zero:1,zero-1"])
+@pytest.mark.parametrize("name", ["weipipe", "zero3:1", "zero1:1"])
 def test_a_plan_file_keeps_the_flow(name: str) -> None:
     profile = Profile.load(find("zb-1.5b-p8-m24"))
     schedule = generate(name, 4, 8)
