@@ -24,16 +24,21 @@ from synth.schedule.ops import Op
 
 
 def make(setting: Setting) -> Programs:
+    """With `recompute` a rank holds its inputs, and the saved activations of one micro-batch."""
+    return recomputed(setting, in_order(setting))
+
+
+def in_order(setting: Setting) -> list[list[Op]]:
     """Rank r warms up with (v − 1) · group + 2 (D − r − 1) forwards, then alternates."""
     num_ranks, groups = setting.num_ranks, _groups(setting)
-    programs: list[list[Op]] = []
+    programs = []
     for rank in range(num_ranks):
         stages = range(rank, setting.num_stages, num_ranks)
         forwards = in_groups(OpKind.F, stages, groups)
         backwards = in_groups(OpKind.BW, stages[::-1], groups)
         warmup = (setting.count("rounds") - 1) * len(groups[0]) + 2 * (num_ranks - rank - 1)
         programs.append(_alternate(forwards, backwards, warmup))
-    return recomputed(setting, programs)
+    return programs
 
 
 def _groups(setting: Setting) -> list[range]:

@@ -79,7 +79,7 @@ def _base(setting: Setting) -> Schedule:
     elif setting.count("rounds") == 1:
         programs = one_f_one_b.in_order(setting)
     else:
-        programs = interleaved.make(_grouped(setting))
+        programs = interleaved.in_order(_grouped(setting))
     listed = tuple(tuple(program) for program in programs)
     made = Schedule(setting.placement, setting.num_micro_batches, listed)
     return replace(made, buffering=buffering(setting, made))
