@@ -68,6 +68,23 @@ def _names_of_each(layers: Sequence[LayerTimes]) -> list[list[str]]:
     return names
 
 
+def _layer_profiles(layers: Sequence[LayerTimes]) -> dict[str, LayerProfile]:
+    """Return the profile of each entry, by its name."""
+    profiles: dict[str, LayerProfile] = {}
+    input_bytes = 0
+    for layer in layers:
+        largest = max(input_bytes, layer.output_bytes if layer.count > 1 else 0)
+        profiles[layer.name] = LayerProfile(
+            time_us={kind: Timing.exactly(us) for kind, us in layer.time_us.items()},
+            rise_bytes=layer.rise_bytes(largest),
+            input_until=OpKind.F,
+            forward_flops=layer.forward_flops,
+            **layer.sizes,
+        )
+        input_bytes = layer.output_bytes
+    return profiles
+
+
 class Profile(Displayed, FileRecord):
     """A whole profile file.
 
@@ -143,20 +160,6 @@ class Profile(Displayed, FileRecord):
             SynthError: there are no layers, two have the same name, or a name is not plain text.
         """
         names = _names_of_each(layers)
-        profiles: dict[str, LayerProfile] = {}
-        entries: list[Layer] = []
-        input_bytes = 0
-        for layer, own_names in zip(layers, names, strict=True):
-            largest = max(input_bytes, layer.output_bytes if layer.count > 1 else 0)
-            profiles[layer.name] = LayerProfile(
-                time_us={kind: Timing.exactly(us) for kind, us in layer.time_us.items()},
-                rise_bytes=layer.rise_bytes(largest),
-                input_until=OpKind.F,
-                forward_flops=layer.forward_flops,
-                **layer.sizes,
-            )
-            entries += [Layer(name=each, profile=layer.name) for each in own_names]
-            input_bytes = layer.output_bytes
         return cls(
             name=name,
             provenance=Provenance(
@@ -171,8 +174,12 @@ class Profile(Displayed, FileRecord):
             capacity_bytes=capacity_bytes,
             peak_flops_per_s=peak_flops_per_s,
             links=links or Links(),
-            layer_profiles=profiles,
-            layers=tuple(entries),
+            layer_profiles=_layer_profiles(layers),
+            layers=tuple(
+                Layer(name=each, profile=layer.name)
+                for layer, own_names in zip(layers, names, strict=True)
+                for each in own_names
+            ),
         )
 
     def __repr__(self) -> str:

@@ -21,6 +21,7 @@ from ..execution.core.executor import Executor
 from ..execution.core.out_of_order import OutOfOrder
 from ..execution.core.progress import RankProgress
 from ..execution.core.rank_context import RankContext
+from ..execution.core.step_table import SavedSizes
 from ..execution.core.tracer import Tracer
 from ..execution.gradients.reductions import Reductions
 from ..execution.transport.groups import Group
@@ -73,14 +74,17 @@ class RankEmulation:
         self._stages = _make_stages(lowered, world.rank, device, pace)
         costs = lowered.costs.stages
         self._shapes = [[boundary_of(c.output_bytes) for c in costs]] * self._num_micro_batches
-        self._saved_sizes = {
-            (op.stage, op.microbatch): (moved_bytes(costs[op.stage]),)
-            for ops in lowered.ops
-            for op in ops
-            if op.kind == OpKind.HOST_FOR
-        }
-        self._clock = OpClock(_CPU)
-        self._tracer = Tracer(self._clock, options.trace_every)
+        self._saved_sizes = _saved_sizes(lowered)
+        clock = OpClock(_CPU)
+        self._tracer = Tracer(clock, options.trace_every)
+        self._executor = self._connect(lowered, group, pace, clock)
+        late = options.post_validation
+        self._steps = make_steps(lowered, group, self._stages, device, late=late)
+        self._executor.stepper = self._steps
+
+    def _connect(self, lowered: Lowered, group: Group, pace: Pace, clock: OpClock) -> Executor:
+        """Connect this rank to the others by paced links; all ranks call this at the same time."""
+        options, rank, device = self._options, self._world.rank, self._device
         between = [t for t in lowered.transfers if HOST not in (t.source, t.target)]
         watched = WatchedReceives() if options.look_ahead else None
         channels = open_channels(_CPU, between, options.timeout_s, group, lowered, watched)
@@ -89,28 +93,21 @@ class RankEmulation:
         kept = keep_emulated(lowered, group, collectives)
         context = RankContext(
             lowered=lowered,
-            rank=world.rank,
+            rank=rank,
             stages=self._stages,
-            channels=TracedChannels(WithHost(paced, EmulatedHostLink(device)), self._clock),
+            channels=TracedChannels(WithHost(paced, EmulatedHostLink(device)), clock),
             device=_CPU,
-            clock=self._clock,
+            clock=clock,
         )
-        reducer = None
-        if kept is None:
-            reducer = EmulatedReducer(lowered, group, self._clock, collectives)
+        reducer = EmulatedReducer(lowered, group, clock, collectives) if kept is None else None
         program = CompiledProgram(
             context,
             kept=kept,
             order=EmulatedOrder(device),
             reductions=Reductions(reducer),
-            progress=progress,
+            progress=self._progress,
         )
-        self._executor = Executor(
-            program, out_of_order=_look_ahead(lowered, world.rank, options, paced)
-        )
-        late = options.post_validation
-        self._steps = make_steps(lowered, group, self._stages, device, late=late)
-        self._executor.stepper = self._steps
+        return Executor(program, out_of_order=_look_ahead(lowered, rank, options, paced))
 
     def run(self, on_step: Callable[[int, float, float], None] | None = None) -> RankResult:
         """Run all steps; the second one measures memory. There is no loss."""
@@ -201,6 +198,17 @@ def _make_stages(
             op_us=partial(_op_us, pace, stage, steps_us.get(stage, 0)),
         )
         for stage, _ in lowered.schedule.placement.held[rank]
+    }
+
+
+def _saved_sizes(lowered: Lowered) -> SavedSizes:
+    """By stage and micro-batch the bytes of the activations that leave for the host."""
+    costs = lowered.costs.stages
+    return {
+        (op.stage, op.microbatch): (moved_bytes(costs[op.stage]),)
+        for ops in lowered.ops
+        for op in ops
+        if op.kind == OpKind.HOST_FOR
     }
 
 

@@ -61,47 +61,69 @@ def connect(
         SynthError: tied parameters, copies of stages or peers do not match.
         RunFailure: another rank failed.
     """
-    group = groups.pipeline
-    check_same(parts.lowered.schedule, group)
-    tied = options.tied_parameters
+    group, lowered = groups.pipeline, parts.lowered
+    check_same(lowered.schedule, group)
     layout = GradientLayout(
-        [stage.module for stage in parts.stages.values()], chain.from_iterable(tied.values())
+        [stage.module for stage in parts.stages.values()],
+        chain.from_iterable(options.tied_parameters.values()),
     )
-    flow, kept = parts.lowered.schedule.weights, None
-    if flow is not None:
-        ties = TiedStages.of(group, parts.stages, tied, flow)
-        kept = keep_stages(
-            parts.lowered,
-            group,
-            parts.stages,
-            layout,
-            ties,
-            device=parts.device,
-            timeout_s=options.timeout_s,
-        )
-        tied = ties.at_home(flow, kept, parts.rank)
-    if any(each.host is not None for each in (kept or {}).values()):
+    kept, tied = _keep(parts, group, options, layout)
+    on_host = {n: each.host for n, each in (kept or {}).items() if each.host is not None}
+    if on_host:
         groups = groups.on(_CPU)  # gradients are reduced where they are updated
     reducer = GradientReducer(
-        parts.lowered, groups.pipeline, parts.stages, tied, layout=layout, clock=clock
+        lowered, groups.pipeline, parts.stages, tied, layout=layout, clock=clock
     )
-    if parts.lowered.versions is not None:
+    if lowered.versions is not None:
         _check_reduced_by_schedule(parts, groups, reducer)
-    placement = parts.lowered.schedule.placement
-    shapes = ShapeFinder(group, placement, parts.stages, changing=options.changing_shapes)
-    saved_sizes = SizeFinder(group, parts.lowered, parts.stages)
+    shapes = ShapeFinder(
+        group, lowered.schedule.placement, parts.stages, changing=options.changing_shapes
+    )
+    saved_sizes = SizeFinder(group, lowered, parts.stages)
     warm_up = _warm_up(parts, group, options, kept or {})
     watched = WatchedReceives() if options.look_ahead else None
     channels = open_channels(
-        parts.device,
-        parts.lowered.transfers,
-        options.timeout_s,
-        group,
-        parts.lowered,
-        watched,
-        {n: each.host for n, each in (kept or {}).items() if each.host is not None},
+        parts.device, lowered.transfers, options.timeout_s, group, lowered, watched, on_host
     )
-    context = RankContext(
+    peers = _join_peers(parts, groups, layout, reducer, kept)
+    program = CompiledProgram(
+        _context(parts, channels, clock),
+        kept=kept,
+        reductions=Reductions(reducer, peers, options.on_gradients),
+        progress=options.progress,
+    )
+    out_of_order = _look_ahead(parts, options.look_ahead, watched)
+    executor = Executor(program, on_failure=groups.announce, out_of_order=out_of_order)
+    return Connections(kept, reducer, shapes, saved_sizes, warm_up, channels, executor)
+
+
+def _keep(
+    parts: RankParts, group: RankGroup, options: PipelineOptions, layout: GradientLayout
+) -> tuple[dict[int, KeptStage] | None, dict[str, tuple[nn.Parameter, ...]]]:
+    """Prepare weight passing, if the schedule has it; all ranks call this at the same time.
+
+    Returns:
+        What the rank keeps of its stages, by number, or None without weight passing; the tied
+        parameters that it updates, by name.
+    """
+    flow, tied = parts.lowered.schedule.weights, options.tied_parameters
+    if flow is None:
+        return None, tied
+    ties = TiedStages.of(group, parts.stages, tied, flow)
+    kept = keep_stages(
+        parts.lowered,
+        group,
+        parts.stages,
+        layout,
+        ties,
+        device=parts.device,
+        timeout_s=options.timeout_s,
+    )
+    return kept, ties.at_home(flow, kept, parts.rank)
+
+
+def _context(parts: RankParts, channels: Channels, clock: OpClock) -> RankContext:
+    return RankContext(
         lowered=parts.lowered,
         rank=parts.rank,
         stages=parts.stages,
@@ -109,19 +131,6 @@ def connect(
         device=parts.device,
         clock=clock,
     )
-    peers = _join_peers(parts, groups, layout, reducer, kept)
-    program = CompiledProgram(
-        context,
-        kept=kept,
-        reductions=Reductions(reducer, peers, options.on_gradients),
-        progress=options.progress,
-    )
-    executor = Executor(
-        program,
-        on_failure=groups.announce,
-        out_of_order=_look_ahead(parts, options.look_ahead, watched),
-    )
-    return Connections(kept, reducer, shapes, saved_sizes, warm_up, channels, executor)
 
 
 def _check_reduced_by_schedule(

@@ -1,24 +1,19 @@
 """Profiling a whole model: every kind of layer once, the links, and where it was measured."""
 
-import datetime
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
-from synth import version
 from synth.errors import SynthError
 from synth.layer_profile import Layer, LayerProfile
 from synth.links import Links
-from synth.measurement_conditions import Conditions, spread_of
+from synth.measurement_conditions import spread_of
 from synth.op_kinds import OpKind
 from synth.optimizer import OptimizerSpec
-from synth.profile import Profile, Provenance
+from synth.profile import Profile
 from synth.units import format_bytes
 from synth.workload import Workload
 
@@ -26,17 +21,16 @@ from ..execution.stage.side_effects import same_buffers
 from ..input_function import InputFunction, MicroBatch
 from ..optimize import commit_bytes
 from ..training.building import prepare_device
-from ..world import describe_device
 from .layer_source import LayerSource
 from .layer_walk import num_distinct, random_tokens, walk_layers
 from .machine_watch import MachineWatch
-from .pace import ProfilingPace, ProfilingProgress
+from .options import ProfilingKeywords, ProfilingOptions
+from .pace import ProfilingPace
 from .profiler import profile_layer
+from .provenance import provenance_of
+from .sample import Sample
 
-_HOST_IS_CPU = "links.host is a copy within the CPU's own memory: there is no other to move to"
 _SEED = 0
-Tell = Callable[[str], None]
-OnProgress = Callable[[ProfilingProgress], None]
 
 
 def profile_model(
@@ -44,12 +38,7 @@ def profile_model(
     device: torch.device,
     *,
     batch: MicroBatch | None = None,
-    warmup: int = 3,
-    iterations: int = 20,
-    links: Links | None = None,
-    tell: Tell = lambda line: None,
-    watch: MachineWatch | None = None,
-    on_progress: OnProgress = lambda progress: None,
+    **keywords: Unpack[ProfilingKeywords],
 ) -> Profile:
     """Measure a model's layers on a device: the times (µs) and bytes of F, B, W, BW and STEP.
 
@@ -62,25 +51,19 @@ def profile_model(
             micro-batch of the function `workload.inputs`.
         device: the device to measure.
         batch: that micro-batch, if it has been made before; None: it is made here.
-        warmup: warm-up iterations per layer.
-        iterations: measured iterations per layer.
-        links: measured before, by `probe_links`; None: transfers take no time.
-        tell: called with a line per measured layer.
-        watch: a watch of the machine that was begun before; None: a new one.
-        on_progress: called after each round of each layer.
+        **keywords: fields of `ProfilingOptions`.
 
     Raises:
         SynthError: the model or its inputs cannot be made, or a layer cannot take the output of the
             previous one.
     """
     prepare_device(workload, device)
-    watch = watch or MachineWatch(threads=workload.threads)
+    profiler = _ModelProfiler(workload, device, ProfilingOptions(**keywords))
     source = LayerSource.of(workload, _SEED)
     if batch is None and workload.inputs is not None:
         batch = InputFunction(workload.inputs).of(0)
     batch = batch or random_tokens(source.calls[0].module, workload, _SEED)
-    rounds = _Rounds(warmup, iterations)
-    return _measure(workload, source, batch, device, rounds, links, tell, watch, on_progress)
+    return profiler.profile(source, batch)
 
 
 def profile_layers(
@@ -92,9 +75,7 @@ def profile_layers(
     device: torch.device | str = "cpu",
     optimizer: OptimizerSpec | None = None,
     autocast: str | None = None,
-    warmup: int = 3,
-    iterations: int = 20,
-    links: Links | None = None,
+    **keywords: Unpack[ProfilingKeywords],
 ) -> Profile:
     """Measure layers of a program's own: the times (µs) and bytes of F, B, W, BW and STEP.
 
@@ -114,9 +95,7 @@ def profile_layers(
         device: the device to measure.
         optimizer: that will train the layers, such as `OptimizerSpec.parse("sgd")`; None: AdamW.
         autocast: the dtype to compute in under `torch.autocast`, such as "bfloat16".
-        warmup: warm-up iterations per layer.
-        iterations: measured iterations per layer.
-        links: between ranks; None: transfers take no time.
+        **keywords: fields of `ProfilingOptions`.
 
     Raises:
         SynthError: there are no layers, or one cannot take the output of the previous one.
@@ -133,66 +112,73 @@ def profile_layers(
         threads=torch.get_num_threads(),
         runnable=False,
     )
-    source, rounds = LayerSource.of_layers(workload, layers), _Rounds(warmup, iterations)
-    watch, on = MachineWatch(threads=workload.threads), torch.device(device)
+    source = LayerSource.of_layers(workload, layers)
+    profiler = _ModelProfiler(workload, torch.device(device), ProfilingOptions(**keywords))
     with ExitStack() as unchanged:
         for layer in layers:
             unchanged.enter_context(same_buffers(layer))
-        return _measure(workload, source, batch, on, rounds, links, lambda line: None, watch)
+        return profiler.profile(source, batch)
 
 
-class _Rounds(NamedTuple):
-    warmup: int
-    iterations: int
+class _ModelProfiler:
+    """Measures the layers of a workload on a device, and watches the machine meanwhile."""
 
+    def __init__(self, workload: Workload, device: torch.device, options: ProfilingOptions) -> None:
+        """Begin to watch the machine, if the options have no watch that has begun before."""
+        self._workload, self._device, self._options = workload, device, options
+        self._watch = options.watch or MachineWatch(threads=workload.threads)
 
-def _measure(
-    workload: Workload,
-    source: LayerSource,
-    batch: MicroBatch,
-    device: torch.device,
-    rounds: _Rounds,
-    links: Links | None,
-    tell: Tell,
-    watch: MachineWatch,
-    on_progress: OnProgress = lambda progress: None,
-) -> Profile:
-    pace = ProfilingPace(num_distinct(source.calls), sum(rounds), on_progress)
-    profiles: dict[str, LayerProfile] = {}
-    entries = []
-    rise_bytes = 0
-    for visited in walk_layers(source.calls, source.names, batch, device, source.fill):
-        entries.append(Layer(name=visited.name, profile=visited.same_as))
-        if visited.sample is None:
-            continue
-        pace.begin(visited.name)
-        with watch.measuring():
-            profile = profile_layer(
-                visited.sample,
-                workload.optimizer,
-                **rounds._asdict(),
+    def profile(self, source: LayerSource, batch: MicroBatch) -> Profile:
+        """Measure each distinct layer once, with the real output of the layer before it."""
+        workload, device, options = self._workload, self._device, self._options
+        pace = ProfilingPace(
+            num_distinct(source.calls), options.warmup + options.iterations, options.on_progress
+        )
+        profiles: dict[str, LayerProfile] = {}
+        entries = []
+        commit_rise_bytes = 0
+        for visited in walk_layers(source.calls, source.names, batch, device, source.fill):
+            entries.append(Layer(name=visited.name, profile=visited.same_as))
+            if visited.sample is None:
+                continue
+            pace.begin(visited.name)
+            profiles[visited.name] = profile = self._profile_layer(visited.sample, pace)
+            if workload.optimizer.post_validation:
+                own_bytes = commit_bytes([visited.sample.layer], workload.optimizer)
+                commit_rise_bytes = max(commit_rise_bytes, own_bytes)
+            options.tell(
+                f"measured {visited.name}: {profile.work_us() / 1000:.3f} ms for F + B + W"
+            )
+        if workload.optimizer.post_validation:
+            profiles = _with_commits(profiles, commit_rise_bytes)
+        self._advise()
+        conditions = self._watch.conditions(device, spread_of(profiles[e.profile] for e in entries))
+        return Profile(
+            name=workload.model,
+            provenance=provenance_of(device, workload, options.links, conditions),
+            workload=workload,
+            capacity_bytes=_capacity(device),
+            links=options.links or Links(),
+            layer_profiles=profiles,
+            layers=tuple(entries),
+        )
+
+    def _profile_layer(self, sample: Sample, pace: ProfilingPace) -> LayerProfile:
+        with self._watch.measuring():
+            return profile_layer(
+                sample,
+                self._workload.optimizer,
+                warmup=self._options.warmup,
+                iterations=self._options.iterations,
                 on_round=pace.end_round,
             )
-        profiles[visited.name] = profile
-        if workload.optimizer.post_validation:
-            own_bytes = commit_bytes([visited.sample.layer], workload.optimizer)
-            rise_bytes = max(rise_bytes, own_bytes)
-        tell(f"measured {visited.name}: {profile.work_us() / 1000:.3f} ms for F + B + W")
-    if workload.optimizer.post_validation:
-        profiles = _with_commits(profiles, rise_bytes)
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        tell(reserve_advice(total - free, torch.cuda.memory_reserved(device)))
-    conditions = watch.conditions(device, spread_of(profiles[e.profile] for e in entries))
-    return Profile(
-        name=workload.model,
-        provenance=_provenance(device, workload, links, conditions),
-        workload=workload,
-        capacity_bytes=_capacity(device),
-        links=links or Links(),
-        layer_profiles=profiles,
-        layers=tuple(entries),
-    )
+
+    def _advise(self) -> None:
+        """Tell the memory of a GPU that plans do not count."""
+        if self._device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(self._device)
+            reserved = torch.cuda.memory_reserved(self._device)
+            self._options.tell(reserve_advice(total - free, reserved))
 
 
 def reserve_advice(used_bytes: int, allocator_bytes: int) -> str:
@@ -229,44 +215,3 @@ def _capacity(device: torch.device) -> int | None:
     if device.type != "cuda":
         return None
     return int(torch.cuda.get_device_properties(device).total_memory)
-
-
-def _provenance(
-    device: torch.device, workload: Workload, links: Links | None, conditions: Conditions
-) -> Provenance:
-    on_cuda = device.type == "cuda"
-    return Provenance(
-        source="measured",
-        device=describe_device(device),
-        date=datetime.date.today().isoformat(),
-        command=" ".join(["synth", *sys.argv[1:]]),
-        cores=None if on_cuda else workload.threads,
-        driver=_driver() if on_cuda else None,
-        cuda=torch.version.cuda if on_cuda else None,
-        torch=torch.__version__,
-        commit=_commit(),
-        notes=None if on_cuda or links is None or links.host is None else _HOST_IS_CPU,
-        conditions=conditions,
-    )
-
-
-def _driver() -> str | None:
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    lines = _output_of(query, Path.cwd())
-    return lines.splitlines()[0] if lines else None
-
-
-def _commit() -> str | None:
-    """The commit of a checkout of synth; an installed one has its version."""
-    root = Path(version.__file__).resolve().parent.parent
-    if not (root / ".git").exists():
-        return f"synth {version.__version__}"
-    return _output_of(["git", "rev-parse", "--short=12", "HEAD"], root)
-
-
-def _output_of(command: list[str], folder: Path) -> str | None:
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None

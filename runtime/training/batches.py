@@ -10,8 +10,8 @@ from synth.schedule.files.plan_file import Plan
 
 from ..batch import Batch
 from ..checkpoint import TrainingState
-from .data import TokenData
 from .function_data import FunctionData
+from .run_data import RunData
 from .staging import Copy, PinnedStaging, PlainStaging
 
 
@@ -31,7 +31,7 @@ class Batches:
 
     def __init__(
         self,
-        data: TokenData | FunctionData,
+        data: RunData,
         plan: Plan,
         *,
         per_step: int,

@@ -14,7 +14,7 @@ from synth.workload import Workload
 from ..dtypes import dtype_of
 from ..execution.stage.stage import Stage
 from ..execution.weights.stage_weights import release_parameters
-from ..models import build_model, trusted_spec
+from ..models import ModelSpec, build_model, trusted_spec
 from ..models.sizes import SIZES
 from ..models.ties import untie_stages
 from ..optimize import static_bytes
@@ -62,17 +62,45 @@ def build_stages(
         SynthError: the workload's dtype is unknown, its model cannot be built, or it is a user's
             model whose address was not given.
     """
-    workload, schedule = plan.workload, plan.schedule()
+    workload = plan.workload
+    made = _make_layers(plan, rank, trusted_spec(workload, model), device, seed)
+    last = len(plan.partition) - 1
+    stages: dict[int, Stage] = {}
+    for number, layers in made.layers.items():
+        _check_bytes(plan, number, layers.values())
+        stages[number] = LayeredStage(
+            calls_of(workload, layers, plan.layers, plan.recomputed_layers or ()),
+            is_first=number == 0,
+            is_last=number == last,
+            randomness=randomness,
+        )
+    return BuiltStages(stages, made.tied)
+
+
+@dataclass(frozen=True)
+class _MadeLayers:
+    """The layers of a rank by stage and index, and its tied parameters by name."""
+
+    layers: dict[int, dict[int, nn.Module]]
+    tied: dict[str, tuple[nn.Parameter, ...]]
+
+
+def _make_layers(
+    plan: Plan, rank: int, spec: ModelSpec, device: torch.device, seed: int
+) -> _MadeLayers:
+    """Make the layers of a rank's stages; those of stages with another home have no data."""
+    schedule = plan.schedule()
     held = sorted({stage for stage, _ in schedule.placement.held[rank]})
-    spec = trusted_spec(workload, model)
     flow = schedule.weights
     if flow is not None and flow.weights == Route.HOST:
         device = torch.device("cpu")
-    away = [n for n in held if flow is not None and not flow.is_home(n, rank)]
+    away: set[int] = set()
+    if flow is not None:
+        away = {number for number in held if not flow.is_home(number, rank)}
     # Of stages that are away only the form is needed, so each is released before the next one is
     # made; a user's function makes all layers at once.
     parts = [[n] for n in held] if away and spec.factory in SIZES else [held]
-    layers_of: dict[int, dict[int, nn.Module]] = {}
+    found: dict[int, dict[int, nn.Module]] = {}
     tied: dict[str, tuple[nn.Parameter, ...]] = {}
     for numbers in parts:
         made = build_model(
@@ -81,7 +109,7 @@ def build_stages(
             indices=[index for number in numbers for index in plan.layers_of(number)],
             names=plan.layers,
             device=device,
-            dtype=dtype_of(workload.dtype),
+            dtype=dtype_of(plan.workload.dtype),
         )
         layers = {n: {i: made.layers[i] for i in plan.layers_of(n)} for n in numbers}
         if flow is None:
@@ -89,21 +117,11 @@ def build_stages(
         else:
             for name, parameters in untie_stages(layers, made.tied).items():
                 tied[name] = (*tied.get(name, ()), *parameters)
-        for number in set(numbers) & set(away):
+        for number in away.intersection(numbers):
             for layer in layers[number].values():
                 release_parameters(layer)
-        layers_of |= layers
-    last = len(plan.partition) - 1
-    stages: dict[int, Stage] = {}
-    for number in held:
-        _check_bytes(plan, number, layers_of[number].values())
-        stages[number] = LayeredStage(
-            calls_of(workload, layers_of[number], plan.layers, plan.recomputed_layers or ()),
-            is_first=number == 0,
-            is_last=number == last,
-            randomness=randomness,
-        )
-    return BuiltStages(stages, tied)
+        found |= layers
+    return _MadeLayers(found, tied)
 
 
 def calls_of(

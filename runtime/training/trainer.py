@@ -1,22 +1,18 @@
 """Training under a plan: one rank's part of `synth run`, from the plan to the report."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torch import nn
 
-from synth.errors import TrainingDiverged
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
-from synth.train_options import DEFAULT_STEPS, TrainOptions
+from synth.train_options import TrainOptions
 
-from ..checkpoint import TrainingState
 from ..execution.core.clock import OpClock
 from ..execution.core.progress import RankProgress
 from ..execution.core.tracer import Tracer
 from ..execution.weights.versions import renew
-from ..models import vocabulary_size
 from ..optimize import StepSettings, held_bytes, widen_gradients
 from ..pipeline import Pipeline
 from ..profiling.meter import measure
@@ -24,15 +20,14 @@ from ..world import World
 from .batches import Batches, MiniBatch
 from .build_updates import build_updates, predicted_stages, step_settings
 from .building import build_stages, prepare_device
-from .data import TokenData, check_ids, load_tokens
-from .function_data import FunctionData
 from .iteration import Iteration, StepOutcome
 from .layered_stage import Randomness
 from .optimizer_headroom import extra_bytes
 from .process_grid import Place
 from .rank_result import RankResult
 from .run_checkpoints import RunCheckpoints
-from .update_counts import UpdateCounts
+from .run_data import RunData, open_data
+from .run_state import RunState
 
 OnStep = Callable[[int, float, float], None]
 
@@ -72,61 +67,87 @@ class RankTrainer:
             plan, place.rank, world.device, options.seed, self._randomness, options.model
         )
         self._stages = built.stages
-        self._data = self._load_data()
-        self._clock = OpClock(world.device)
-        self._tracer = Tracer(self._clock, options.trace_every or 1)
-        spec = options.optimizer_of(plan.workload.optimizer)
-        if spec.float32_gradients:
-            widen_gradients(stage.module for stage in self._stages.values())
-        self._pipeline = Pipeline(
-            lowered,
-            self._stages,
-            group=place.ranks,
-            data_parallel=place.peers,
-            tied=built.tied,
-            device=world.device,
-            timeout_s=options.timeout_s,
-            clock=self._clock,
-            progress=progress,
-            look_ahead=options.look_ahead,
-            caps_bytes=plan.caps_bytes,
-        )
-        updated = {} if self._pipeline.updates_on_host else self._pipeline.updated
-        self._extra_bytes = extra_bytes(
-            plan,
-            place.rank,
-            {number: stage.module for number, stage in self._stages.items()},
-            updated.values(),
-            spec,
-            predicted=predicted_stages(self._pipeline, options).values(),
-        )
-        self._optimizer = build_updates(plan, self._pipeline, options, spec)
+        data = open_data(options, plan.workload, self._stages.get(0))
+        clock = OpClock(world.device)
+        self._tracer = Tracer(clock, options.trace_every or 1)
+        self._spec = options.optimizer_of(plan.workload.optimizer)
+        self._pipeline = self._connect(lowered, built.tied, clock)
+        self._extra_bytes = self._find_extra_bytes()
+        self._optimizer = build_updates(plan, self._pipeline, options, self._spec)
         self._pipeline.stepper = self._optimizer
         self._iteration = Iteration(
             self._pipeline, self._optimizer, place.rank, self._randomness, place.num_pipelines
         )
-        self._batches = Batches(
-            self._data,
-            plan,
-            per_step=options.accumulate,
-            inputs=0 in self._stages,
-            targets=len(plan.partition) - 1 in self._stages,
-            device=world.device,
-            pipeline=place.pipeline,
-            num_pipelines=place.num_pipelines,
+        self._batches = self._batches_of(data)
+        self._checkpoints = self._open_checkpoints()
+        self._state = RunState(plan, options, data, self._batches, self._checkpoints)
+        self._state.restore(self._optimizer)
+        self._num_steps = self._iteration.least(self._state.own_steps)
+
+    def _connect(
+        self, lowered: Lowered, tied: Mapping[str, Sequence[nn.Parameter]], clock: OpClock
+    ) -> Pipeline:
+        """Connect this rank to the others; all ranks call this at the same time."""
+        if self._spec.float32_gradients:
+            widen_gradients(stage.module for stage in self._stages.values())
+        return Pipeline(
+            lowered,
+            self._stages,
+            group=self._place.ranks,
+            data_parallel=self._place.peers,
+            tied=tied,
+            device=self._world.device,
+            timeout_s=self._options.timeout_s,
+            clock=clock,
+            progress=self._progress,
+            look_ahead=self._options.look_ahead,
+            caps_bytes=self._plan.caps_bytes,
         )
-        self._update_counts = UpdateCounts(plan)
-        self._checkpoints = RunCheckpoints.open(
-            options.checkpoint,
+
+    def _find_extra_bytes(self) -> int:
+        """Count the bytes of updates that the plan does not, which must fit; see `extra_bytes`."""
+        updated = {} if self._pipeline.updates_on_host else self._pipeline.updated
+        return extra_bytes(
+            self._plan,
+            self._place.rank,
+            {number: stage.module for number, stage in self._stages.items()},
+            updated.values(),
+            self._spec,
+            predicted=predicted_stages(self._pipeline, self._options).values(),
+        )
+
+    def _batches_of(self, data: RunData) -> Batches:
+        return Batches(
+            data,
+            self._plan,
+            per_step=self._options.accumulate,
+            inputs=0 in self._stages,
+            targets=len(self._plan.partition) - 1 in self._stages,
+            device=self._world.device,
+            pipeline=self._place.pipeline,
+            num_pipelines=self._place.num_pipelines,
+        )
+
+    def _open_checkpoints(self) -> RunCheckpoints:
+        """Open the folder of checkpoints; all ranks call this at the same time."""
+        return RunCheckpoints.open(
+            self._options.checkpoint,
             self._layers_by_name(),
             self._optimizer,
-            timeout_s=options.timeout_s,
+            timeout_s=self._options.timeout_s,
             shared=self._pipeline.shared_parameters,
-            restarted=world.restarts > 0,
+            restarted=self._world.restarts > 0,
         )
-        self._start = self._done = self._restore()
-        self._batches.go_to(self._start.sequences)
-        self._num_steps = self._iteration.least(self._own_steps(self._start))
+
+    def _layers_by_name(self) -> dict[str, nn.Module]:
+        """The layers whose parameters this rank updates."""
+        plan = self._plan
+        return {
+            plan.layers[index]: layer
+            for number, stage in self._stages.items()
+            if number in self._pipeline.updated
+            for index, layer in zip(plan.layers_of(number), stage.layers, strict=True)
+        }
 
     @property
     def num_steps(self) -> int:
@@ -157,15 +178,8 @@ class RankTrainer:
         Raises:
             RunFailure: an op failed, a rank died, or the loss is NaN or Inf.
         """
-        world, first_step = self._world, self._start.step
-        num_pipelines = self._place.num_pipelines
-        processors = max(1, world.processors // num_pipelines)
-        result = RankResult(world.rank, world.host, str(world.device), processors, first_step)
-        result.num_pipelines = num_pipelines
-        result.late, result.extra_bytes = self._optimizer.late, self._extra_bytes
-        sequences = self._batches.sequences_per_step
-        result.tokens_per_step = sequences * self._plan.workload.sequence_length
-        for step in range(first_step, self._num_steps):
+        result = self._begin_result()
+        for step in range(self._state.start.step, self._num_steps):
             outcome = self._run(step, self._batches.take(), result)
             is_last = step + 1 == self._num_steps
             saves = is_last or outcome.stops or self._checkpoints.is_due(step + 1)
@@ -174,16 +188,30 @@ class RankTrainer:
                 result.stopped_at = step + 1
                 break
         else:
-            result.remark = self._remark()
+            result.remark = self._state.remark(self._num_steps)
         result.traced = list(self._tracer.steps)
         self._checkpoints.wait()
         result.failed_checkpoint = self._checkpoints.failed_step
         return result
 
+    def _begin_result(self) -> RankResult:
+        """Make the record of this rank, with what is known before the first step."""
+        world, num_pipelines = self._world, self._place.num_pipelines
+        return RankResult(
+            world.rank,
+            world.host,
+            str(world.device),
+            max(1, world.processors // num_pipelines),
+            self._state.start.step,
+            num_pipelines=num_pipelines,
+            late=self._optimizer.late,
+            extra_bytes=self._extra_bytes,
+            tokens_per_step=self._batches.sequences_per_step * self._plan.workload.sequence_length,
+        )
+
     def _run(self, step: int, batches: list[MiniBatch], result: RankResult) -> StepOutcome:
         """Take one step, in all that measures it."""
-        start = self._start
-        measured_step = min(start.step + 1, self._num_steps - 1)
+        measured_step = min(self._state.start.step + 1, self._num_steps - 1)
         if self._progress is not None:
             self._progress.begin_step(step)
         self._tracer.begin(countable=step > measured_step)
@@ -206,7 +234,7 @@ class RankTrainer:
         losses = outcome.losses
         if saves:
             losses |= self._iteration.settle()
-        self._count_steps(losses)
+        self._state.count(losses)
         result.losses += losses.values()
         result.step_seconds.append(outcome.seconds)
         result.program_seconds.append(outcome.program_seconds)
@@ -215,7 +243,7 @@ class RankTrainer:
                 on_step(number, loss, outcome.seconds)
         self._checkpoints.poll()
         if saves:
-            self._checkpoints.save(self._done)
+            self._checkpoints.save(self._state.done)
 
     @contextmanager
     def _memory_window(self, result: RankResult) -> Iterator[None]:
@@ -240,101 +268,3 @@ class RankTrainer:
     def _settings(self, step: int) -> StepSettings:
         options = self._options
         return step_settings(options, options.learning_rate.at(step, self._num_steps))
-
-    def _count_steps(self, mean_losses: dict[int, float]) -> None:
-        """A step counts if its loss is a number."""
-        for step, mean_loss in mean_losses.items():
-            if not math.isfinite(mean_loss):
-                self._checkpoints.wait()  # the last good one is still being written, perhaps
-                raise TrainingDiverged(
-                    f"the loss of step {step} is {mean_loss}; lower --lr, or clip with --clip"
-                )
-            self._done = self._done.replace(
-                step=step + 1,
-                sequences=self._done.sequences + self._batches.sequences_per_step,
-                updates=self._update_counts.after(1, self._updates_of(self._done)),
-            )
-
-    def _remark(self) -> str | None:
-        """A remark if the run had nothing to do, or its data ended early; else None."""
-        options, num_steps = self._options, self._num_steps
-        if self._start.step == num_steps:
-            return f"nothing is left to do: the checkpoint holds all {num_steps} steps of this run"
-        if num_steps == self._requested_steps:
-            return None
-        of_requested = "" if options.steps is None else f" of {options.steps}"
-        return (
-            f"the data ended after {num_steps}{of_requested} steps "
-            f"({options.epochs} epoch(s) of {self._data.sequences_per_epoch} sequences)"
-        )
-
-    @property
-    def _requested_steps(self) -> int | None:
-        """The requested number of steps; None: until the data ends."""
-        options = self._options
-        return options.steps or (None if options.epochs else DEFAULT_STEPS)
-
-    def _own_steps(self, start: TrainingState) -> int:
-        """The number of steps of a run from `start`, as far as this rank's data allows."""
-        left, requested = self._batches.steps_left(start), self._requested_steps
-        limits = (requested, None if left is None else start.step + left)
-        return min(limit for limit in limits if limit is not None)
-
-    def _restore(self) -> TrainingState:
-        """Return where training stands: at its beginning, or at a checkpoint."""
-        plan, options = self._plan, self._options
-        fresh = TrainingState(
-            step=0,
-            sequences=0,
-            seed=options.seed,
-            model=options.model or plan.workload.model,
-            layers=plan.layers,
-            plan=plan.name,
-            updates=self._update_counts.none,
-        )
-        if not self._checkpoints.are_wanted:
-            return fresh
-        # Post-validation does not change results, so the checkpoint may differ in it.
-        spec = options.optimizer_of(plan.workload.optimizer).replace(post_validation=False)
-        fresh = fresh.replace(optimizer=str(spec), data=self._data.fingerprint())
-        found = self._checkpoints.restore(
-            lambda state: fresh.check_goes_on(state, self._own_steps(state), options.checkpoint)
-        )
-        if found is None:
-            return fresh
-        updates = self._updates_of(found)
-        self._update_counts.restore(updates, self._optimizer)
-        return fresh.replace(step=found.step, sequences=found.sequences, updates=updates)
-
-    def _updates_of(self, state: TrainingState) -> tuple[int, ...]:
-        """By layer its updates; of a file that has none, those of as many steps of this plan."""
-        counts = self._update_counts
-        return state.updates or counts.after(state.step, counts.none)
-
-    def _layers_by_name(self) -> dict[str, nn.Module]:
-        plan = self._plan
-        return {
-            plan.layers[index]: layer
-            for number, stage in self._stages.items()
-            if number in self._pipeline.updated
-            for index, layer in zip(plan.layers_of(number), stage.layers, strict=True)
-        }
-
-    def _load_data(self) -> TokenData | FunctionData:
-        """All of it; token ids are checked where the layer is that knows which there may be."""
-        options, workload = self._options, self._plan.workload
-        if options.inputs is not None:
-            return FunctionData(
-                options.inputs,
-                workload.micro_batch_size,
-                options.seed,
-                options.epochs,
-                workload.sequence_length,
-            )
-        options.check_source()
-        assert options.data is not None
-        tokens = load_tokens(options.data, workload.sequence_length)
-        first = self._stages.get(0)
-        if first is not None:
-            check_ids(options.data, tokens, vocabulary_size(first.layers[0]))
-        return TokenData(tokens, workload.sequence_length, options.seed, options.epochs)

@@ -1,6 +1,7 @@
 """`synth.simulate`: the plan of any schedule, with its times and memory on measured costs."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from synth.api.words import (
     AnyProfile,
@@ -17,7 +18,7 @@ from synth.options.memory_limit import read_limit
 from synth.options.partition import read_partition
 from synth.options.profiles import load_profile
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.model import Schedule
+from synth.schedule.model import Placement, Schedule
 
 
 @named_as_arguments
@@ -52,39 +53,52 @@ def simulate(
         SynthError: the name is unknown or does not admit the numbers, the schedule cannot run, or
             it exceeds the memory limit.
     """
-    from synth.families import family_placement, generate
+    from synth.families import generate
     from synth.partition_costs import partition_costs
     from synth.plan.partition.balance import balance
 
     ranks = number_or_none(ranks, "ranks", 1)
     micro_batches = number_or_none(micro_batches, "micro_batches", 1)
+    size = _size_of(schedule, ranks, micro_batches)
+    where = size.placement
+    measured = load_profile(profile_or_name(profile), links_texts(link))
+    caps = read_limit(limit_text(mem_limit), size.num_ranks, measured).caps_bytes
+    given = read_partition(numbers_text(partition, "partition") or "even", where)
+    sizes = given or balance(measured, where, caps, size.num_micro_batches)
+    if not isinstance(schedule, Schedule):
+        costs = partition_costs(measured, sizes)
+        schedule = generate(
+            schedule, size.num_ranks, size.num_micro_batches, costs=costs, caps_bytes=caps
+        )
+    return Plan.of(measured, sizes, schedule, caps_bytes=caps)
+
+
+class _Size(NamedTuple):
+    num_ranks: int
+    num_micro_batches: int
+    placement: Placement
+
+
+def _size_of(schedule: object, ranks: int | None, micro_batches: int | None) -> _Size:
+    """The size and the placement of a schedule that is given, or of a published one."""
+    from synth.families import family_placement
+
     if isinstance(schedule, Plan):
         raise SynthError("schedule is a Plan; give plan.schedule(), the order of its ops")
     if isinstance(schedule, Schedule):
         _check_sizes(schedule, ranks, micro_batches)
-        num_ranks, num_micro_batches = schedule.num_ranks, schedule.num_micro_batches
-        where = schedule.placement
-    elif not isinstance(schedule, str):
+        return _Size(schedule.num_ranks, schedule.num_micro_batches, schedule.placement)
+    if not isinstance(schedule, str):
         raise SynthError(
             f"schedule={shown_value(schedule)} is not understood; give a Schedule, or the name of "
             f"a published one, such as '1f1b'"
         )
-    elif ranks is None or micro_batches is None:
+    if ranks is None or micro_batches is None:
         raise SynthError(
             f"a published schedule such as {schedule} needs the number of ranks and of "
             f"micro-batches; give both"
         )
-    else:
-        num_ranks, num_micro_batches = ranks, micro_batches
-        where = family_placement(schedule, ranks)
-    measured = load_profile(profile_or_name(profile), links_texts(link))
-    caps = read_limit(limit_text(mem_limit), num_ranks, measured).caps_bytes
-    given = read_partition(numbers_text(partition, "partition") or "even", where)
-    sizes = given or balance(measured, where, caps, num_micro_batches)
-    if not isinstance(schedule, Schedule):
-        costs = partition_costs(measured, sizes)
-        schedule = generate(schedule, num_ranks, num_micro_batches, costs=costs, caps_bytes=caps)
-    return Plan.of(measured, sizes, schedule, caps_bytes=caps)
+    return _Size(ranks, micro_batches, family_placement(schedule, ranks))
 
 
 def _check_sizes(schedule: Schedule, ranks: int | None, micro_batches: int | None) -> None:

@@ -9,20 +9,20 @@ If updates stand between ops, each has a reduction of its own, and STEP waits fo
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from synth.errors import SynthError
-from synth.schedule.lowering.collectives import Collective, CollectiveKind
+from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.lower import Lowered
 
 from ..core.clock import OpClock
 from ..core.stage_protocol import StageProtocol
 from ..transport.rank_group import RankGroup
 from .all_reduce import broadcast_from_first, start_all_reduce
+from .equal_tensors import CopiesAndTies, EqualTensors
 from .layout import GradientLayout
 
 
@@ -43,13 +43,6 @@ class Reducer(Protocol):
         Called before each STEP of a schedule with updates between its ops.
         """
         ...
-
-
-class _Equal(NamedTuple):
-    """Tensors of this rank that stay equal, to each other and to those of other ranks."""
-
-    tensors: tuple[Tensor, ...]
-    ranks: tuple[int, ...]
 
 
 class GradientReducer:
@@ -81,46 +74,23 @@ class GradientReducer:
         Raises:
             SynthError: a tied parameter's shape or dtype is not the same on all its ranks, or
                 copies of a stage differ in theirs; stages with copies share a parameter that is
-                not named as tied.
+                not named as tied; forwards change one of these parameters.
         """
-        self._group, self._layout = group, layout
+        self._layout = layout
         self._clock = clock or OpClock(torch.device("cpu"), recording=False)
-        tied_ranks = _tied_ranks(group, tied)
-        self._tied = [_Equal(tuple(tied[n]), r) for n, r in tied_ranks.items() if n in tied]
-        self._tied_ids = {id(parameter) for each in self._tied for parameter in each.tensors}
-        ranks_of = {
-            reduction.stage: reduction.ranks
-            for reduction in lowered.collectives
-            if reduction.kind == CollectiveKind.ALL_REDUCE
-        }
-        self._copied = {n: stage for n, stage in stages.items() if n in ranks_of}
-        _check_told_apart(self._copied, self._tied_ids)
-        if ranks_of:
-            check_alike(group, self._copied, layout)
-        for stage in self._copied.values():
-            layout.check_same_after_forward(stage.parameters())
-        layout.check_same_after_forward(p for each in self._tied for p in each.tensors)
-        self._groups = {
-            r: group.subgroup(r)
-            for r in sorted({*ranks_of.values(), *tied_ranks.values()})
-            if len(r) > 1
-        }
+        self._shared = CopiesAndTies.find(lowered, group, stages, tied, layout)
+        self._groups = {ranks: group.subgroup(ranks) for ranks in self._shared.ranks_together}
         self._working: dict[Collective, list[dist.Work]] = {}
         sizes = lowered.schedule.update_sizes
         self._shares = [min(sizes) / size for size in sizes]
-        shared = [
-            _Equal((tensor,), ranks_of[number])
-            for number, stage in self._copied.items()
-            for tensor in stage.state()
-            if id(tensor) not in self._tied_ids
-        ] + self._tied
+        equal = list(self._shared.equal_tensors())
         self._foreign = {
             id(tensor)
-            for each in shared
+            for each in equal
             for place, tensor in enumerate(each.tensors)
             if place or group.rank != each.ranks[0]
         }
-        self._broadcast(shared)
+        self._broadcast(equal)
 
     def owns(self, parameter: Tensor) -> bool:
         """True if this rank counts the parameter, for a norm over all ranks."""
@@ -129,18 +99,18 @@ class GradientReducer:
     @property
     def summed(self) -> Collection[int]:
         """The ids of this rank's parameters whose gradients are summed with other ranks'."""
-        copied = {id(p) for stage in self._copied.values() for p in stage.parameters()}
-        return copied | self._tied_ids
+        copied = {id(p) for stage in self._shared.copied.values() for p in stage.parameters()}
+        return copied | self._shared.tied_ids
 
     @property
     def copied(self) -> Collection[int]:
         """The stages of this rank that other ranks hold, too."""
-        return self._copied.keys()
+        return self._shared.copied.keys()
 
     @property
     def has_tied(self) -> bool:
         """True if a parameter of this rank is tied to one of another rank or stage."""
-        return bool(self._tied)
+        return bool(self._shared.tied)
 
     def start(self, reduction: Collective) -> None:
         """REDUCE: start adding up the gradients of a stage's copies."""
@@ -150,7 +120,7 @@ class GradientReducer:
 
     def finish(self) -> None:
         """Wait until the gradients of copies and of tied parameters are summed over their ranks."""
-        trained = [each for each in self._tied if each.tensors[0].requires_grad]
+        trained = [each for each in self._shared.tied if each.tensors[0].requires_grad]
         tied = [work for each in trained for work in self._start_sum(each)]
         for reduction, works in self._working.items():
             with self._clock.wait(reduction):
@@ -173,7 +143,7 @@ class GradientReducer:
             if self._shares[stage] < 1:
                 torch._foreach_mul_(list(self._own_gradients(stage)), self._shares[stage])
 
-    def _start_sum(self, tied: _Equal) -> list[dist.Work]:
+    def _start_sum(self, tied: EqualTensors) -> list[dist.Work]:
         """Add up the gradients of this rank in that of the first, then start the sum of ranks."""
         total, *others = map(self._layout.gradient_of, tied.tensors)
         for gradient in others:
@@ -182,12 +152,12 @@ class GradientReducer:
 
     def _own_gradients(self, stage: int) -> Iterator[Tensor]:
         """The gradients of a stage, but for those that are tied."""
-        for parameter in self._copied[stage].parameters():
-            if id(parameter) not in self._tied_ids:
+        for parameter in self._shared.copied[stage].parameters():
+            if id(parameter) not in self._shared.tied_ids:
                 yield self._layout.gradient_of(parameter)
 
     @torch.no_grad()
-    def _broadcast(self, shared: list[_Equal]) -> None:
+    def _broadcast(self, shared: list[EqualTensors]) -> None:
         for (first, *others), ranks in shared:
             if ranks[1:]:
                 broadcast_from_first(self._groups[ranks], first)
@@ -198,65 +168,3 @@ class GradientReducer:
 def _wait(works: list[dist.Work]) -> None:
     for work in works:
         work.wait()
-
-
-def _check_told_apart(copied: Mapping[int, StageProtocol], tied_ids: set[int]) -> None:
-    """Refuse a parameter of two stages that is not named as tied: it would be reduced with both."""
-    seen: dict[int, int] = {}
-    for number, stage in copied.items():
-        for parameter in stage.parameters():
-            other = seen.setdefault(id(parameter), number)
-            if other != number and id(parameter) not in tied_ids:
-                raise SynthError(
-                    f"stages {other} and {number} share a parameter and have copies on other "
-                    f"ranks; name it on each of its ranks: tied={{'name': parameter}}"
-                )
-
-
-def check_alike(
-    group: RankGroup, copied: Mapping[int, StageProtocol], layout: GradientLayout
-) -> None:
-    """Refuse copies of stages that differ; all ranks call this, with the copies that they hold.
-
-    Raises:
-        SynthError: names two ranks and their tensors.
-    """
-    seen: dict[int, tuple[int, list[str]]] = {}
-    mine = {n: layout.kinds_of(s.state()) for n, s in copied.items()}
-    for rank, theirs in enumerate(group.gather(mine)):
-        for number, kinds in theirs.items():
-            other, expected = seen.setdefault(number, (rank, kinds))
-            if kinds != expected:
-                raise SynthError(
-                    f"the copies of stage {number} differ: rank {other} has {', '.join(expected)}, "
-                    f"rank {rank} has {', '.join(kinds)}; parameters and buffers must be alike"
-                )
-
-
-def _tied_ranks(
-    group: RankGroup, tied: Mapping[str, Sequence[Tensor]]
-) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that hold each tied parameter, by name, if it is more than one parameter."""
-    mine = {name: [_kind(parameter) for parameter in each] for name, each in tied.items()}
-    everyones: list[dict[str, list[str]]] = group.gather(mine)
-    tied_ranks = {}
-    for name in sorted({name for theirs in everyones for name in theirs}):
-        ranks = tuple(rank for rank, theirs in enumerate(everyones) if name in theirs)
-        listed = [kind for rank in ranks for kind in everyones[rank][name]]
-        kinds = set(listed)
-        if len(kinds) > 1:
-            raise SynthError(
-                f"the tied parameter {name!r} differs between ranks {list(ranks)}: "
-                f"{'; '.join(sorted(kinds))}; it must have one shape and dtype, and be trained by "
-                f"all of them or none"
-            )
-        if len(listed) > 1:
-            tied_ranks[name] = ranks
-    return tied_ranks
-
-
-def _kind(parameter: Tensor) -> str:
-    """The properties in which tied parameters agree."""
-    return (
-        f"{list(parameter.shape)} {parameter.dtype}{'' if parameter.requires_grad else ' frozen'}"
-    )

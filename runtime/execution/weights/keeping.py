@@ -12,9 +12,9 @@ from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement
 from synth.schedule.ops import Value, ValueKind
-from synth.schedule.weight_flow import Route, Sharded
+from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
-from ..gradients.copies_and_ties import check_alike
+from ..gradients.equal_tensors import check_alike
 from ..gradients.layout import GradientLayout
 from ..stage.shared_host import SharedHost
 from ..stage.stage import Stage
@@ -48,14 +48,7 @@ def keep_stages(
     flow = lowered.schedule.weights
     assert flow is not None
     _check(lowered, stages, layout)
-    for number, stage in stages.items():
-        if flow.is_home(number, group.rank) and not has_values(stage.module):
-            raise SynthError(
-                f"stage {number} has its home on rank {group.rank}, and its parameters have no "
-                f"values there, or its buffers have none: they are on the meta device, or were "
-                f"released by an earlier pipeline (with other homes, or that keeps them in the "
-                f"host's memory); give a module with values"
-            )
+    _check_values_at_home(flow, group.rank, stages)
     check_alike(group, stages, layout)
     broadcast_buffers(lowered.schedule, group, stages, device)
     shared = _share_host(lowered, group, device, timeout_s)
@@ -172,3 +165,14 @@ def _check(lowered: Lowered, stages: Mapping[int, Stage], layout: GradientLayout
                     f"weights; give each stage its own, and name both on each rank: "
                     f"tied={{'name': [first, second]}}"
                 )
+
+
+def _check_values_at_home(flow: WeightFlow, rank: int, stages: Mapping[int, Stage]) -> None:
+    for number, stage in stages.items():
+        if flow.is_home(number, rank) and not has_values(stage.module):
+            raise SynthError(
+                f"stage {number} has its home on rank {rank}, and its parameters have no "
+                f"values there, or its buffers have none: they are on the meta device, or were "
+                f"released by an earlier pipeline (with other homes, or that keeps them in the "
+                f"host's memory); give a module with values"
+            )

@@ -53,48 +53,17 @@ def least_steady(
         options: limits and seed; `STEADY_CAP.share` of the time limit is for this search.
         stop: set it, from any thread, to return None soon.
     """
-    stop = stop or threading.Event()
+    search = _Search(problem, options, stop or threading.Event())
     free = replace(problem, caps_bytes=None)
-    ranks = range(problem.num_ranks)
-    static = [problem.static_bytes(rank) for rank in ranks]
-    seconds, workers = STEADY_CAP.step_share * options.time_limit_s, options.num_workers
-
-    def late() -> Callable[[], bool]:
-        """Begin a step; its function returns True once the step's time by the clock is over.
-
-        Deterministic seconds may take longer.
-        """
-        until = time.monotonic() + seconds
-        return lambda: stop.is_set() or (not options.deterministic and time.monotonic() > until)
-
-    def minimized(instance: Instance) -> LeastMemory | None:
-        return least_memory(
-            instance,
-            static,
-            seconds,
-            seed=options.seed,
-            workers=workers,
-            should_stop=late(),
-        )
-
-    proof = minimized(relaxed_memory(free))
-    if proof is None or stop.is_set():
+    proof = search.least_memory(relaxed_memory(free))
+    if proof is None:
         return None
-    runnable = minimized(safe_memory(free, BUFFERINGS[0]))
-    if runnable is None or stop.is_set():
+    runnable = search.least_memory(safe_memory(free, BUFFERINGS[0]))
+    if runnable is None:
         return None
     capped = replace(problem, caps_bytes=(runnable.cap_bytes,) * problem.num_ranks)
     instance = safe_memory(capped, BUFFERINGS[0])
-    ticks = runnable.ticks
-    found = find(
-        instance,
-        1.0,
-        seconds,
-        ticks=ticks,
-        seed=options.seed,
-        workers=workers,
-        should_stop=late(),
-    )
+    found = search.pattern(instance, runnable.ticks)
     if found is None:
         return None
     programs = tuple(number(instance, order) for order in found.orders(instance))
@@ -108,6 +77,51 @@ def least_steady(
         _each_us(problem, found),
         max(sum(instance[c].work_us for c in held) for held in instance.held),
     )
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The steps of the search; each has the same time, and returns None if it found nothing."""
+
+    problem: Problem
+    options: SolveOptions
+    stop: threading.Event
+
+    def least_memory(self, instance: Instance) -> LeastMemory | None:
+        """Minimize the memory of an interval without a bubble; None also if `stop` is set."""
+        found = least_memory(
+            instance,
+            [self.problem.static_bytes(rank) for rank in range(self.problem.num_ranks)],
+            self._seconds,
+            seed=self.options.seed,
+            workers=self.options.num_workers,
+            should_stop=self._step_end(),
+        )
+        return None if self.stop.is_set() else found
+
+    def pattern(self, instance: Instance, ticks: int) -> Pattern | None:
+        """Find an interval without a bubble under the instance's memory limits."""
+        return find(
+            instance,
+            1.0,
+            self._seconds,
+            ticks=ticks,
+            seed=self.options.seed,
+            workers=self.options.num_workers,
+            should_stop=self._step_end(),
+        )
+
+    @property
+    def _seconds(self) -> float:
+        return STEADY_CAP.step_share * self.options.time_limit_s
+
+    def _step_end(self) -> Callable[[], bool]:
+        """Begin a step; the function returns True once the step's time by the clock is over.
+
+        Deterministic seconds may take longer.
+        """
+        is_clock, until = not self.options.deterministic, time.monotonic() + self._seconds
+        return lambda: self.stop.is_set() or (is_clock and time.monotonic() > until)
 
 
 def _each_us(problem: Problem, pattern: Pattern) -> float:

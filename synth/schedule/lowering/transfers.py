@@ -80,26 +80,12 @@ def find_transfers(
 ) -> TransferTable:
     """Make one transfer for every value read on a rank that did not make it, and the host's.
 
-    A link serves transfers in the order in which their values were made or, where weights are sent
-    from rank to rank, in which they are read, as weights are there from the start; of those that
-    one op reads, weights come before a sum of gradients, which has yet to be made. A link from the
-    host serves them in the order in which they are asked for. Links are ordered by the first read
-    from them, program after program; then come the links to and from the host, rank by rank.
-    Receives of a link are posted in its order, so one is posted early if a later one needs it.
+    Links are ordered by the first read from them, program after program; then come the links to and
+    from the host, rank by rank. Receives of a link are posted in its order, so one is posted early
+    if a later one needs it.
     """
-    required = _implied_transfers(def_use)
-    if not arrays.is_plain:
-        required = left_with_host(arrays, required)
-        required = required.joined(host_transfers(arrays, def_use, table))
-    held = required.value
-    if visits is not None:
-        of_weights, relayed = weight_transfers(arrays, visits)
-        required, held = required.joined(of_weights), np.concatenate([held, relayed])
-    on_links = visits is not None and visits.flow.weights != Route.GATHER
-    is_read = on_links & (required.source != HOST) & (required.target != HOST)
-    turn = np.where(is_read, required.read, required.made)
-    turn = 2 * turn + (is_read & (held == required.value))  # weights first
-    order, opens_link = _link_order(arrays, required, turn)
+    required, held = _required_transfers(arrays, def_use, table, visits)
+    order, opens_link = _link_order(arrays, required, _turns(required, held, visits))
     value, source, target, made, read, *_ = required = RequiredTransfers(
         *(field[order] for field in required)
     )
@@ -131,6 +117,36 @@ def find_transfers(
         held,
         sent,
     )
+
+
+def _required_transfers(
+    arrays: OpArrays, def_use: DefUse, table: EffectTable, visits: WeightVisits | None
+) -> tuple[RequiredTransfers, IntArray]:
+    """All transfers, in no order, and the value that each of them holds at its source."""
+    required = _implied_transfers(def_use)
+    if not arrays.is_plain:
+        required = left_with_host(arrays, required)
+        required = required.joined(host_transfers(arrays, def_use, table))
+    if visits is None:
+        return required, required.value
+    of_weights, relayed = weight_transfers(arrays, visits)
+    return required.joined(of_weights), np.concatenate([required.value, relayed])
+
+
+def _turns(required: RequiredTransfers, held: IntArray, visits: WeightVisits | None) -> IntArray:
+    """Keys that order the transfers of a link.
+
+    A link serves transfers in the order in which their values were made or, where weights are sent
+    from rank to rank, in which they are read, as weights are there from the start; of those that
+    one op reads, weights come before a sum of gradients, which has yet to be made. A link from the
+    host serves them in the order in which they are asked for.
+    """
+    on_links = visits is not None and visits.flow.weights != Route.GATHER
+    is_read = on_links & (required.source != HOST) & (required.target != HOST)
+    turn = np.where(is_read, required.read, required.made)
+    holds_own_value = is_read & (held == required.value)  # not so with weights: they come first
+    keys: IntArray = 2 * turn + holds_own_value
+    return keys
 
 
 def _brought_by(arrays: OpArrays, value: IntArray, held: IntArray) -> IntArray:

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 from synth.certificate import Certificate, IdleTime, Proven, ProverName
 from synth.objective import Objective, Spans
@@ -18,6 +17,7 @@ from synth.solver.bounds.idle_time_model import (
     Stretch,
     base_length_us,
 )
+from synth.solver.bounds.idle_time_sums import IdleTimeSums
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solver.instance.instance import Instance
@@ -25,19 +25,9 @@ from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import IDLE_TIME
 
 
-class _Stretches(NamedTuple):
-    """A least time of a rank, from the idle time in stretches of its warm-up and its drain."""
-
-    proven_us: int
-    opening_us: int
-    closing_us: int
-
-
 @dataclass
 class IdleBounds:
     """Bounds from the work of a rank plus its least idle time at both ends.
-
-    The two stretches must not overlap: together they are no longer than what is proven already.
 
     Attributes:
         work: closed-form bounds.
@@ -77,6 +67,7 @@ class IdleBounds:
         )
 
     def __post_init__(self) -> None:
+        self._sums = IdleTimeSums(self.instance, self._is_period, self.least_us)
         # Idle times of pairs of ranks in the warm-up; the agenda, once all pairs are solved; and
         # models not solved since `prove` was called.
         self._pairs: dict[IdleGrowth, int] = {}
@@ -91,36 +82,14 @@ class IdleBounds:
     @property
     def bound_us(self) -> int:
         """The best bound so far."""
-        rank_us = max(self._rank_us(rank) for rank in range(self.instance.num_ranks))
+        rank_us = self._sums.rank_us(self._sums.longest_rank())
         spans = Spans.most([self.work, Spans(rank_us, rank_us if self._is_period else 0)])
         return min(self.reference().value_us, self.objective.value_us(spans))
 
-    def _rank_us(self, rank: int) -> int:
-        return self._stretches(rank)[-1].proven_us
-
-    def _stretches(self, rank: int) -> list[_Stretches]:
-        """Return ever longer pairs of stretches, each within the time that the last one proves."""
-        opening, closing = (
-            {0: LeastIdle(0), **self.least_us.get(End(rank, is_opening), {})}
-            for is_opening in (True, False)
-        )
-        work_us = self._work_us(rank)
-        steps = [_Stretches(work_us, 0, 0)]
-        while True:
-            proven_us = steps[-1].proven_us
-            longer = max(
-                _Stretches(work_us + opening[first].least_us + closing[last].least_us, first, last)
-                for first, last in product(opening, closing)
-                if first + last <= proven_us
-            )
-            if longer.proven_us <= proven_us:
-                return steps
-            steps.append(longer)
-
     def _proven(self) -> Proven:
         """Return the bound with the lemmas of the rank with the largest least time."""
-        rank = max(range(self.instance.num_ranks), key=self._rank_us)
-        lemmas = tuple(self._lemmas(rank))
+        rank = self._sums.longest_rank()
+        lemmas = tuple(self._sums.lemmas(rank))
         counts = [lemma.num_micro_batches for lemma in lemmas]
         certificate = Certificate(
             prover=self.prover,
@@ -129,43 +98,6 @@ class IdleBounds:
             idle_times=lemmas,
         )
         return Proven(self.bound_us, certificate)
-
-    def _lemmas(self, rank: int) -> Iterator[IdleTime]:
-        """Yield the idle times that the rank's bound needs, shorter stretches first."""
-        steps = self._stretches(rank)
-        # A step needs an earlier proof only of the sum of its two stretches.
-        needed: list[_Stretches] = []
-        place = len(steps) - 1
-        while place > 0:
-            step = steps[place]
-            needed.insert(0, step)
-            lengths_us = step.opening_us + step.closing_us
-            place = next(p for p, one in enumerate(steps) if one.proven_us >= lengths_us)
-        said: set[tuple[End, int]] = set()
-        for step in needed:
-            for end, length_us in (
-                (End(rank, True), step.opening_us),
-                (End(rank, False), step.closing_us),
-            ):
-                if length_us and (end, length_us) not in said:
-                    said.add((end, length_us))
-                    yield self._lemma(end, length_us)
-
-    def _lemma(self, end: End, length_us: int) -> IdleTime:
-        least_idle = self.least_us[end][length_us]
-        stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
-        return IdleTime(
-            is_opening=end.is_opening,
-            length_us=length_us,
-            least_us=least_idle.least_us,
-            ranks=least_idle.ranks,
-            num_micro_batches=stretch.num_micro_batches(self.instance),
-        )
-
-    def _work_us(self, rank: int) -> int:
-        held = (self.instance[copy] for copy in self.instance.held[rank])
-        work_us = sum(copy.num_micro_batches * copy.work_us for copy in held)
-        return work_us + self.instance.step_us(rank)
 
     def one_by_one(self, limit_s: float) -> Iterator[Proven]:
         """Yield bounds from the warm-up of each rank alone, which is solved quickly.
@@ -219,16 +151,15 @@ class IdleBounds:
 
     def _try(self, growth: IdleGrowth, limit_s: float) -> float:
         """Solve a model, queue larger ones, and return the seconds spent."""
-        length_us, before_us = self._length_us(growth), self._rank_us(growth.end.rank)
+        length_us, before_us = self._length_us(growth), self._sums.rank_us(growth.end.rank)
         outcome = self._solve(growth, limit_s)
         if not outcome.optimal:
             self._unsolved.append(growth)
         if self._agenda is None:
             self._pairs[growth] = outcome.bound_us
         else:
-            is_worth_it = (
-                self._rank_us(growth.end.rank) - before_us > IDLE_TIME.worthwhile_share * length_us
-            )
+            gained_us = self._sums.rank_us(growth.end.rank) - before_us
+            is_worth_it = gained_us > IDLE_TIME.worthwhile_share * length_us
             larger = self._larger(growth, length_us) if outcome.optimal else ()
             self._agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
         return outcome.spent_s
@@ -252,8 +183,8 @@ class IdleBounds:
     def _most_promising(self) -> int:
         """Return the rank with the longest round trip among those with nearly the best bound."""
         ranks = range(self.instance.num_ranks)
-        enough_us = IDLE_TIME.nearly_best_share * max(self._rank_us(rank) for rank in ranks)
-        nearly = [rank for rank in ranks if self._rank_us(rank) >= enough_us]
+        enough_us = IDLE_TIME.nearly_best_share * max(self._sums.rank_us(rank) for rank in ranks)
+        nearly = [rank for rank in ranks if self._sums.rank_us(rank) >= enough_us]
         return max(nearly, key=lambda rank: base_length_us(self.instance, rank))
 
     def _partners(self, rank: int) -> list[tuple[int, ...]]:
@@ -270,18 +201,16 @@ class IdleBounds:
         length_us = round(growth.stretched * shortest_us)
         if not self._is_period:
             length_us += min(self.instance.head_us[copy] for copy in self.instance.held[rank])
-        other_us = min(shortest_us, self._work_us(rank) // 2)
-        return min(length_us, self._rank_us(rank) - other_us)
+        other_us = min(shortest_us, self._sums.work_us(rank) // 2)
+        return min(length_us, self._sums.rank_us(rank) - other_us)
 
     def _solve(self, growth: IdleGrowth, limit_s: float) -> ModelOutcome:
         end, length_us = growth.end, self._length_us(growth)
         stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
         longest_us = self.instance.longest_us(self.objective, self.reference().value_us)
         model = IdleTimeModel(self.instance, stretch, growth.ranks, longest_us)
-        known = self.least_us.setdefault(end, {})
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
-        proven = LeastIdle(outcome.bound_us, growth.ranks)
-        known[length_us] = max(known.get(length_us, proven), proven)
+        self._sums.add(end, length_us, LeastIdle(outcome.bound_us, growth.ranks))
         return outcome
 
     @classmethod

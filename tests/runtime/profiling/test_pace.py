@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 
 from synth.runtime.profiling.pace import ProfilingPace, ProfilingProgress
-from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.profiling.profile_model import profile_layers, profile_model
 from synth.workload import Workload
 
 TINY = {"vocabulary_size": 64, "width": 32, "num_blocks": 5, "num_heads": 2, "context_length": 16}
@@ -70,3 +71,30 @@ def test_a_profile_tells_every_round_of_every_distinct_layer() -> None:
         (name, number, 3, ended) for number, name in enumerate(names, 1) for ended in range(4)
     ]
     assert said[-1].left_s == 0
+
+
+class Total(nn.Module):
+    """Adds up its inputs: a loss without parameters."""
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (x - targets).sum()
+
+
+def test_layers_of_a_program_are_measured_with_the_same_options() -> None:
+    told, said = list[str](), list[ProfilingProgress]()
+    profile_layers(
+        [nn.Linear(2, 2), Total()],
+        torch.ones(1, 2),
+        torch.ones(1, 2),
+        warmup=0,
+        iterations=2,
+        tell=told.append,
+        on_progress=said.append,
+    )
+    assert [line.partition(":")[0] for line in told] == ["measured Linear.0", "measured Total.1"]
+    assert [each.round for each in said] == [0, 1, 2] * 2
+
+
+def test_an_option_that_profiling_does_not_have_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="'iters'"):
+        profile_layers([Total()], torch.ones(1), torch.ones(1), iters=2)  # type: ignore[call-arg]

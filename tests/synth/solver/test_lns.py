@@ -49,12 +49,9 @@ def improve(
         instance,
         objective,
         [start],
-        seconds,
+        search.EffortLimits(seconds, workers, lambda: False, patience_s),
         0,
-        workers,
-        lambda: False,
         lambda timing: values.append(timing.value_us(instance, objective)),
-        patience_s,
     )
     assert keeps_caps(better.timing.programs(instance), instance)
     assert better.timing.value_us(instance, objective) == values[-1]

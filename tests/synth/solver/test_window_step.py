@@ -44,9 +44,14 @@ class Fruitless:
         monkeypatch.setattr(window_step, "improve_robustness", self.improve_robustness)
 
     def improve(
-        self, instance: Instance, objective: object, starts: Sequence[TimedOrders], *rest: Any
+        self,
+        instance: Instance,
+        objective: object,
+        starts: Sequence[TimedOrders],
+        limits: search.EffortLimits,
+        *rest: Any,
     ) -> search.Improved:
-        self.patience.append(rest[-1])
+        self.patience.append(limits.patience_s)
         return search.Improved(starts[0], 1.0, len(self.patience) == self.last)
 
     def improve_robustness(

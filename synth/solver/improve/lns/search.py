@@ -24,6 +24,24 @@ from synth.solver.tuning import WINDOWS
 _SIZES = tuple(WindowSize(*size) for size in WINDOWS.sizes)
 
 
+@dataclass(frozen=True)
+class EffortLimits:
+    """The end of a search, in effort: counted steps that take about as many seconds.
+
+    Attributes:
+        seconds: the effort of each worker.
+        workers: windows solved at a time. A result is kept if no other has changed its ops; with
+            one worker the search is repeatable.
+        should_stop: polled; True ends the search.
+        patience_s: the search ends after this effort without a gain.
+    """
+
+    seconds: float
+    workers: int
+    should_stop: Callable[[], bool]
+    patience_s: float = math.inf
+
+
 class Improved(NamedTuple):
     """The best solution, the effort of each worker, and True if no window is left to try."""
 
@@ -36,12 +54,9 @@ def improve(
     instance: Instance,
     objective: Objective,
     timings: Sequence[TimedOrders],
-    seconds: float,
+    limits: EffortLimits,
     seed: int,
-    workers: int,
-    should_stop: Callable[[], bool],
     on_better: Callable[[TimedOrders], None],
-    patience_s: float = math.inf,
 ) -> Improved:
     """Re-solve windows of solutions without BW; never gets worse than the best.
 
@@ -50,14 +65,16 @@ def improve(
     when windows gain nothing more.
 
     Args:
-        seconds: the effort of each worker, in counted steps that take about this long.
-        workers: windows solved at a time. A result is kept if no other has changed its ops; with
-            one worker the search is repeatable.
+        instance: gives times, memory and limits.
+        objective: the time to minimize.
+        timings: the solutions to begin with.
+        limits: the effort, and the number of workers.
+        seed: of the choice of windows.
         on_better: called for each solution that is better than all before.
-        patience_s: the search ends after this effort without a gain.
     """
-    seconds, patience_s = seconds * workers, patience_s * workers
-    effort = _Effort(seconds, should_stop, patience_s)
+    workers, should_stop = limits.workers, limits.should_stop
+    seconds = limits.seconds * workers
+    effort = _Effort(seconds, should_stop, limits.patience_s * workers)
     graph = Graph(instance)
     required = required_by(graph)
     searches = [

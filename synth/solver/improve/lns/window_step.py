@@ -96,12 +96,9 @@ class WindowTurns:
                 self.instance,
                 self.problem.objective,
                 starts,
-                effort_s,
+                search.EffortLimits(effort_s, self.workers, should_stop, patience_s),
                 self.options.seed + turn,
-                self.workers,
-                should_stop,
                 self._take,
-                patience_s,
             )
             self.state.try_timing(self.instance, found.timing, "windows")
             effort_s -= found.spent_s

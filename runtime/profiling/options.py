@@ -1,0 +1,46 @@
+"""Options of measuring a model's layers, as an object or as keywords."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypedDict
+
+from synth.links import Links
+
+from .machine_watch import MachineWatch
+from .pace import ProfilingProgress
+
+Tell = Callable[[str], None]
+OnProgress = Callable[[ProfilingProgress], None]
+
+
+class ProfilingKeywords(TypedDict, total=False):
+    """The fields of `ProfilingOptions`, as keyword arguments."""
+
+    warmup: int
+    iterations: int
+    links: Links | None
+    watch: MachineWatch | None
+    tell: Tell
+    on_progress: OnProgress
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilingOptions:
+    """Options of measuring a model's layers; all of them have defaults.
+
+    Attributes:
+        warmup: warm-up iterations per layer.
+        iterations: measured iterations per layer.
+        links: between ranks and to the host, as `probe_links` measures them; None: transfers take
+            no time.
+        watch: a watch of the machine that was begun before; None: a new one.
+        tell: called with a line per measured layer.
+        on_progress: called after each round of each layer.
+    """
+
+    warmup: int = 3
+    iterations: int = 20
+    links: Links | None = None
+    watch: MachineWatch | None = None
+    tell: Tell = lambda line: None
+    on_progress: OnProgress = lambda progress: None

@@ -1,0 +1,67 @@
+"""The provenance of a measured profile: device, date, command, and versions."""
+
+import datetime
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from synth import version
+from synth.links import Links
+from synth.measurement_conditions import Conditions
+from synth.profile import Provenance
+from synth.workload import Workload
+
+from ..world import describe_device
+
+_HOST_IS_CPU = "links.host is a copy within the CPU's own memory: there is no other to move to"
+
+
+def provenance_of(
+    device: torch.device, workload: Workload, links: Links | None, conditions: Conditions
+) -> Provenance:
+    """The provenance of a profile that this process has just measured.
+
+    Args:
+        device: the device that was measured.
+        workload: the workload; its threads are the cores of a CPU.
+        links: the measured links; None: there are none.
+        conditions: how busy the machine was.
+    """
+    on_cuda = device.type == "cuda"
+    return Provenance(
+        source="measured",
+        device=describe_device(device),
+        date=datetime.date.today().isoformat(),
+        command=" ".join(["synth", *sys.argv[1:]]),
+        cores=None if on_cuda else workload.threads,
+        driver=_driver() if on_cuda else None,
+        cuda=torch.version.cuda if on_cuda else None,
+        torch=torch.__version__,
+        commit=_commit(),
+        notes=None if on_cuda or links is None or links.host is None else _HOST_IS_CPU,
+        conditions=conditions,
+    )
+
+
+def _driver() -> str | None:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    lines = _output_of(query, Path.cwd())
+    return lines.splitlines()[0] if lines else None
+
+
+def _commit() -> str | None:
+    """The commit of a checkout of synth; an installed one has its version."""
+    root = Path(version.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return f"synth {version.__version__}"
+    return _output_of(["git", "rev-parse", "--short=12", "HEAD"], root)
+
+
+def _output_of(command: list[str], folder: Path) -> str | None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
