@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
+from synth.plan.tuning import REASON
 from synth.plan.weight_passing.data_parallel_plan import one_pipeline
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
@@ -17,7 +18,8 @@ from synth.schedule.verify import verify
 from synth.units import format_bytes, format_us
 
 # The best known schedule for each kind of placement, and the same with everything recomputed.
-_KNOWN = ("1f1b", "zb-v", "chimera", "interleaved:{rounds}")
+_ZB_V = "zb-v"
+_KNOWN = ("1f1b", _ZB_V, "chimera", "interleaved:{rounds}")
 _RECOMPUTING = "1f1b:recompute"
 
 
@@ -100,6 +102,8 @@ def _compared(plan: Plan, timeline: Timeline) -> str:
     name = _known_on(one)
     if name is None:
         return "no known schedule is defined on its placement"
+    if name == _ZB_V and 3 * one.costs.num_stages * one.num_micro_batches > REASON.most_ops_of_v:
+        return f"{name} is not simulated here, because fitting it to so many ops takes too long"
     too_large = ""
     for candidate in (name, _RECOMPUTING) if name == "1f1b" else (name,):
         found = _simulated(plan, one, candidate)

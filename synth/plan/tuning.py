@@ -349,6 +349,15 @@ class ShardedPipelinesTuning:
     most_beyond_s: float = 2.0
 
 
+@dataclass(frozen=True)
+class ReasonTuning:
+    """The known schedule that a plan is compared with."""
+
+    # F, B and W ops beyond which ZB-V is not generated. Fitting it to the times of the
+    # stages takes 0.1 ms for each op.
+    most_ops_of_v: int = 10_000
+
+
 LIST_JUDGING = ListJudgingTuning()
 BALANCE = BalanceTuning()
 SEVERAL_STAGES = SeveralStagesTuning()
@@ -369,3 +378,4 @@ CURVE = CurveTuning()
 STEADY_CAP = SteadyCapTuning()
 REPROVE = ReproveTuning()
 SHARDED_PIPELINES = ShardedPipelinesTuning()
+REASON = ReasonTuning()

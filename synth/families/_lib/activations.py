@@ -31,9 +31,10 @@ def growth_bytes(costs: Costs, stage: int) -> dict[OpKind, int]:
 
 def peak_activation_bytes(costs: Costs, program: Sequence[Op]) -> int:
     """The most bytes that a rank holds while it runs a program."""
+    growths = {stage: growth_bytes(costs, stage) for stage in {op.stage for op in program}}
     level = most = 0
     for op in program:
-        level += growth_bytes(costs, op.stage)[op.kind]
+        level += growths[op.stage][op.kind]
         most = max(most, level)
     return most
 

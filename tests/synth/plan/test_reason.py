@@ -1,9 +1,12 @@
 """The sentence that says why a plan is as it is."""
 
+from dataclasses import replace
+
 import pytest
 
 from synth.families import generate
 from synth.plan.reason import full_ranks, most_in_flight, reason_of
+from synth.plan.tuning import REASON
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
@@ -82,3 +85,15 @@ def test_if_1f1b_does_not_fit_it_is_compared_with_recomputation() -> None:
 )
 def test_without_a_limit_the_work_of_the_busiest_rank_is_told(name: str, expected: str) -> None:
     assert expected in reason(plan_of(name))
+
+
+def test_v_schedules_that_take_long_to_generate_are_not_compared_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_of("v-half")
+    assert "zb-v takes" in reason(plan)
+    num_ops = 3 * plan.costs.num_stages * plan.num_micro_batches
+    monkeypatch.setattr("synth.plan.reason.REASON", replace(REASON, most_ops_of_v=num_ops - 1))
+    assert reason(plan).endswith(
+        "zb-v is not simulated here, because fitting it to so many ops takes too long."
+    )
