@@ -1,7 +1,6 @@
 """Costs of the stages of a partition: the sums of their layers' times and bytes, and peaks."""
 
 from collections.abc import Sequence
-from math import ceil
 
 from synth.costs import Costs
 from synth.errors import SynthError
@@ -71,7 +70,7 @@ def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
 
 def _early_gradient_bytes(layer: LayerProfile) -> int:
     """The bytes of the weight gradients that a layer's B computes itself."""
-    return ceil((1 - layer.deferred_share) * layer.gradient_bytes)
+    return layer.gradient_bytes - round(layer.deferred_share * layer.gradient_bytes)
 
 
 def _held_until(layers: list[LayerProfile], index: int) -> OpKind:

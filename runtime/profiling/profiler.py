@@ -151,4 +151,4 @@ def _deferred_share(sample: Sample, parameters: Sequence[Tensor]) -> float:
     deferred = sum(p.numel() for p in stage.deferred(0))
     stage.backward_weight(0)
     total = sum(p.numel() for p in parameters)
-    return round(deferred / total, 4) if total else 1.0
+    return deferred / total if total else 1.0

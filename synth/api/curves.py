@@ -25,7 +25,7 @@ from synth.api.words import (
 from synth.display import draw_with
 from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
-from synth.options.arguments.groups import HardwareArguments, SearchArguments
+from synth.options.arguments.groups import MOST_AT_ONCE, HardwareArguments, SearchArguments
 from synth.options.curve import read_curve, read_effort
 from synth.options.defaults import NONE
 from synth.options.partition import EVEN
@@ -110,7 +110,7 @@ def frontier(
             time_limit=seconds_text(time_limit),
             search=SearchArguments(gap=share_text(gap), seed=whole_number(seed, "seed")),
             jobs=whole_number(jobs, "jobs", 1),
-            workers=number_or_none(workers, "workers", 1) or num_processors(),
+            workers=number_or_none(workers, "workers", 1) or min(num_processors(), MOST_AT_ONCE),
         )
     measured = given.hardware.profile(named)
     curve = read_curve(given, measured)

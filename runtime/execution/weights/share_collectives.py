@@ -7,7 +7,7 @@ broadcast or a reduction of each share replaces them; the planned bytes are the 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.distributed as dist
 from torch import Tensor
@@ -19,7 +19,7 @@ from .flat_layout import share
 from .kept_protocol import StartedCollective
 
 # A thread of gloo's holds a tensor for some milliseconds, on a busy machine until the thread gets
-# a processor. Holding one forever would cost memory only.
+# a processor. What holds one for longer is not gloo.
 _LONGEST_HOLD_S = 10.0
 
 
@@ -88,6 +88,9 @@ class ShareCollective:
     would be freed later than the plan says then.
     """
 
+    _is_let_go: ClassVar[bool] = True
+    """False once something else, such as a debugger, has kept a share: no more waits."""
+
     def __init__(self, work: Any, part: Tensor) -> None:
         self._work = work
         self._part: Any = part  # its count of references has no public name
@@ -101,7 +104,8 @@ class ShareCollective:
         self._work.wait()
         self._work = None
         limit = time.monotonic() + _LONGEST_HOLD_S
-        while self._part._use_count() > 1 and time.monotonic() < limit:
+        while ShareCollective._is_let_go and self._part._use_count() > 1:
+            ShareCollective._is_let_go = time.monotonic() < limit
             time.sleep(0)  # the thread needs the processor
 
 

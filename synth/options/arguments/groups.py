@@ -12,9 +12,9 @@ from synth.profile import Profile
 from synth.record import Record
 
 # Most solver threads or processes: starting more takes longer than they gain.
-_MOST_AT_ONCE = 1024
+MOST_AT_ONCE = 1024
 
-AtOnce = Annotated[int, Field(ge=1, le=_MOST_AT_ONCE)]
+AtOnce = Annotated[int, Field(ge=1, le=MOST_AT_ONCE)]
 
 LIMIT_HELP = (
     "Memory limit of each rank: 40GB; 40GB,36GB,…: one per rank; auto: the device's capacity less "

@@ -25,12 +25,14 @@ from synth.stage_costs import StageCosts
 class OpNeeds:
     """The bytes that an order of a rank's ops needs besides weights and static bytes.
 
-    A rank holds all stages, so all values but weights and gradients stay on it.
+    A rank holds all stages, so all values but weights and gradients stay on it. Gradients that B
+    computes itself count as where they wait for W; with ZeRO-1 alone they do not, but there the
+    weights stay on the rank, too.
     """
 
     def __init__(self, passing: WeightPassingProblem) -> None:
         self.passing = passing
-        self._effects = Effects(passing.problem.costs, passing.rounds)
+        self._effects = Effects(passing.costs_at(Sharded.WEIGHTS), passing.rounds)
         self._known: dict[Op, tuple[list[Value], list[Value], int, int]] = {}
 
     def free_bytes(

@@ -85,6 +85,7 @@ def unequal_costs(num_stages: int, rng: random.Random) -> Costs:
                 rise_bytes=rises | {OpKind.F: saved + made, OpKind.STEP: 0},
                 parameter_bytes=parameters,
                 gradient_bytes=gradients,
+                early_gradient_bytes=gradients // 3,
                 static_bytes=parameters + gradients + rng.randint(0, 100),
             )
         )
