@@ -56,8 +56,6 @@ class Costs(Record):
 
     @cached_property
     def _leaving_early_gradients(self) -> "Costs":
-        if not any(stage.early_gradient_bytes for stage in self.stages):
-            return self
         return self.replace(stages=tuple(stage.with_early_gradients() for stage in self.stages))
 
     def with_early_gradients(self) -> "Costs":
@@ -66,6 +64,8 @@ class Costs(Record):
         That is so with weight passing, unless each rank keeps whole gradients: the sum to which
         they belong comes with W.
         """
+        if not any(stage.early_gradient_bytes for stage in self.stages):
+            return self  # and is not cached: it would be compared with itself without end
         return self._leaving_early_gradients
 
     def boundary_us(self, stage: int, source: int, target: int) -> int:

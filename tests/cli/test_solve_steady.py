@@ -20,7 +20,7 @@ STEADY = ("--mem-limit", "min", "--target", "steady")
 
 
 def test_the_least_limit_without_a_bubble_once_full(synth: Synth, tmp_path: Path) -> None:
-    wanted = (*STEADY, "--placement", "v", "--time-limit", "30s")
+    wanted = (*STEADY, "--placement", "v", "--time-limit", "90s")
     ended = synth(*SMALL_SOLVE, *wanted, "-o", tmp_path / "plan.json")
     assert ended.code == 0
     assert "one more micro-batch takes" in ended.stdout

@@ -2,7 +2,7 @@
 
 import pytest
 
-from synth.costs import uniform_costs
+from synth.costs import Costs, uniform_costs
 from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
 from synth.stage_costs import StageCosts
@@ -42,3 +42,16 @@ def test_what_costs_remember_is_not_part_of_them() -> None:
     assert costs == fresh
     assert costs.replace(links=Links()) == fresh
     assert costs.model_dump_json() == fresh.model_dump_json()
+
+
+def test_costs_that_were_asked_for_early_gradients_are_compared_as_before() -> None:
+    def costs(early_bytes: int) -> Costs:
+        made = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
+        stages = [stage.replace(early_gradient_bytes=early_bytes) for stage in made.stages]
+        return made.replace(stages=tuple(stages))
+
+    for early_bytes in (0, 3):
+        one, other = costs(early_bytes), costs(early_bytes)
+        with_them = [each.with_early_gradients() for each in (one, other)]
+        assert one == other and with_them[0] == with_them[1]
+        assert (one == with_them[0]) == (early_bytes == 0)
