@@ -11,7 +11,6 @@ from synth.options.keywords import word
 from synth.options.partition import EVEN, is_searched, read_sizes
 from synth.options.target import is_steady
 from synth.profile import Profile
-from synth.schedule.placements import is_all_stages
 
 if TYPE_CHECKING:
     from synth.options.arguments.solve import SolveArguments
@@ -98,6 +97,8 @@ def check_goes_with_weights(
     Raises:
         SynthError: such an option is given.
     """
+    from synth.schedule.placements import is_all_stages
+
     refused = dict(others)
     another = "leave it out, or give all-stages:N with ring or gather"
     of_stages = "give even, or with ring or gather the layers of each stage"
