@@ -92,7 +92,7 @@ def _fastest(rows: Sequence[Row]) -> str:
 
 
 def _line(row: Row) -> Iterator[str]:
-    """What is printed of a row."""
+    """The columns of a printed row."""
     yield from (row.network, f"{row.tokens // 1024}k", row.system)
     yield f"{row.tokens_per_s:,.0f} tokens/s"
     yield f"peak {row.peak_bytes / 1e9:.0f} GB"

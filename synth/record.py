@@ -152,10 +152,15 @@ class FileRecord(Record):
 
 
 def _has_key(data: Any, path: str) -> bool:
-    """True if there is a value at a path of keys, such as `claim.certificate`."""
+    """True if there is a value at a path of keys, such as `claim.certificate`.
+
+    A list on the way stands for all its elements.
+    """
+    found = [data]
     for key in path.split("."):
-        data = data.get(key) if isinstance(data, dict) else None
-    return data is not None
+        found = [one for each in found for one in (each if isinstance(each, list) else [each])]
+        found = [each.get(key) for each in found if isinstance(each, dict)]
+    return any(each is not None for each in found)
 
 
 def describe(error: ValidationError, most: int = 5) -> str:

@@ -85,7 +85,7 @@ def test_transfers_hide_from_the_tokens_of_the_closed_form_on(system: str) -> No
     least = hidden_from_tokens(bandwidth, ranks)[system]
 
     def exposed_s(tokens: float) -> float:
-        """What a further micro-batch on each rank takes beyond its compute."""
+        """The time that a further micro-batch on each rank takes beyond its compute."""
         model = Model(hidden=256, num_layers=8, sequence=0, tokens=round(tokens))
         few, many = (
             n * model.tokens / simulate(system, model, ranks, n, links).tokens_per_s for n in (4, 8)

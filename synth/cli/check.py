@@ -33,7 +33,7 @@ _LIMIT = "60s"
 
 
 class ProofOptions(Record):
-    """How the lower bound of a plan is proven again."""
+    """The options by which the lower bound of a plan is proven again."""
 
     time_limit: Annotated[
         str | None, CommandOption("With --prove: time limit, such as 60s or 2m.", default=_LIMIT)

@@ -72,9 +72,7 @@ class GradientReducer:
             clock: records when reductions start, and the waits for them.
 
         Raises:
-            SynthError: a tied parameter's shape or dtype is not the same on all its ranks, or
-                copies of a stage differ in theirs; stages with copies share a parameter that is
-                not named as tied; forwards change one of these parameters.
+            SynthError: copies or tied parameters cannot stay equal, see `CopiesAndTies.find`.
         """
         self._layout = layout
         self._clock = clock or OpClock(torch.device("cpu"), recording=False)

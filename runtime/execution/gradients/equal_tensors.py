@@ -51,12 +51,7 @@ class CopiesAndTies:
     ) -> Self:
         """Find them, and refuse what cannot stay equal; all ranks call this at the same time.
 
-        Args:
-            lowered: the schedule, whose reductions say which stages have copies.
-            group: the pipeline's ranks.
-            stages: this rank's stages, by number.
-            tied: this rank's tied parameters, by names that all ranks share; one or several each.
-            layout: the layout of this rank's gradients.
+        The arguments are those of `GradientReducer`.
 
         Raises:
             SynthError: a tied parameter's shape or dtype is not the same on all its ranks, or

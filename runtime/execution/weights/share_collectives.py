@@ -88,8 +88,8 @@ class ShareCollective:
     would be freed later than the plan says then.
     """
 
-    _is_let_go: ClassVar[bool] = True
-    """False once something else, such as a debugger, has kept a share: no more waits."""
+    _waits_for_release: ClassVar[bool] = True
+    """False once something that is not gloo, such as a debugger, has kept a share."""
 
     def __init__(self, work: Any, part: Tensor) -> None:
         self._work = work
@@ -104,8 +104,8 @@ class ShareCollective:
         self._work.wait()
         self._work = None
         limit = time.monotonic() + _LONGEST_HOLD_S
-        while ShareCollective._is_let_go and self._part._use_count() > 1:
-            ShareCollective._is_let_go = time.monotonic() < limit
+        while ShareCollective._waits_for_release and self._part._use_count() > 1:
+            ShareCollective._waits_for_release = time.monotonic() < limit
             time.sleep(0)  # the thread needs the processor
 
 

@@ -30,8 +30,8 @@ class OrderOfOne:
 
     def __init__(self, schedule: Schedule, problem: Problem) -> None:
         self.schedule, self.problem = schedule, problem
-        # They are for sharded weights, where gradients that B computes itself wait for W.
-        self._levels = _levels_without_state(schedule, problem.costs.with_early_gradients())
+        # They are read where weights are sharded.
+        self._levels = _levels_without_state(schedule, Sharded.WEIGHTS.counted(problem.costs))
 
     @cached_property
     def _weight_flow(self) -> WeightFlow | None:

@@ -60,6 +60,7 @@ class Plan(Displayed, FileRecord):
         "workload.inputs": 6,
         "flops": 7,
         "backward_placement": 9,
+        "costs.stages.early_gradient_bytes": 9,
     }
     MADE_BY: ClassVar[str] = "synth solve"
 

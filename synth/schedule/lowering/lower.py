@@ -52,7 +52,7 @@ from synth.schedule.lowering.visit_collectives import find_collectives
 from synth.schedule.lowering.weight_visits import WeightVisits, find_visits
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
-from synth.schedule.weight_flow import Route, Sharded, WeightFlow
+from synth.schedule.weight_flow import Route, WeightFlow
 
 __all__ = ["Action", "Collective", "Instruction", "Lowered", "Transfer", "lower", "lower_arrays"]
 
@@ -270,8 +270,8 @@ def lower(schedule: Schedule, costs: Costs, *, synchronous_step: bool = False) -
 def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = False) -> Lowered:
     """Lower a schedule that is given as arrays."""
     schedule = arrays.schedule
-    if schedule.weights is not None and schedule.weights.sharded != Sharded.OPTIMIZER:
-        costs = costs.with_early_gradients()
+    if schedule.weights is not None:
+        costs = schedule.weights.sharded.counted(costs)
     num_replicas = len(schedule.placement.ranks)
     table = EffectTable.of(
         costs,

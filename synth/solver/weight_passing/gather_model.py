@@ -288,7 +288,7 @@ class GatherModel:
         headrooms = self.passing.headrooms(self.sharded)
         if headrooms is None:
             return
-        effects = Effects(self.passing.costs_at(self.sharded), self.passing.rounds)
+        effects = Effects(self.sharded.counted(self.passing.problem.costs), self.passing.rounds)
         alive_at = [list[cp_model.LinearExpr]() for _ in self.slots]
         for value, maker, readers in find_lives(effects, self.cells, self.at, self.split):
             num_bytes = effects.bytes_of(value)

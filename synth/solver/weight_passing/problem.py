@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from synth.costs import Costs
 from synth.errors import SynthError
 from synth.families.weipipe import home
 from synth.op_kinds import OpKind
@@ -79,11 +78,6 @@ class WeightPassingProblem:
     def stages(self) -> tuple[StageCosts, ...]:
         """The costs of all stages."""
         return self.problem.costs.stages
-
-    def costs_at(self, sharded: Sharded) -> Costs:
-        """The costs as lowering counts them, see `Costs.with_early_gradients`."""
-        costs = self.problem.costs
-        return costs if sharded == Sharded.OPTIMIZER else costs.with_early_gradients()
 
     def flow(self, sharded: Sharded = Sharded.WEIGHTS) -> WeightFlow:
         """The homes and routes; on a ring all state of a stage is at its home."""

@@ -32,7 +32,7 @@ class OpNeeds:
 
     def __init__(self, passing: WeightPassingProblem) -> None:
         self.passing = passing
-        self._effects = Effects(passing.costs_at(Sharded.WEIGHTS), passing.rounds)
+        self._effects = Effects(Sharded.WEIGHTS.counted(passing.problem.costs), passing.rounds)
         self._known: dict[Op, tuple[list[Value], list[Value], int, int]] = {}
 
     def free_bytes(

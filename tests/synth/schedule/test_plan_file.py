@@ -117,6 +117,14 @@ def test_a_file_has_only_keys_of_its_version(key: str, since: int) -> None:
     )
 
 
+def test_a_key_of_one_stage_alone_is_of_its_version_too() -> None:
+    data = json.loads(PLANS[0].to_json())
+    data["costs"]["stages"][-1]["early_gradient_bytes"] = 3
+    data["schema_version"] = 8
+    with pytest.raises(SynthError, match="early_gradient_bytes came with schema_version 9"):
+        Plan.from_json(json.dumps(data))
+
+
 def test_backwards_on_the_ranks_of_the_forwards_have_no_ranks_of_their_own() -> None:
     data = json.loads(PLANS[0].to_json())
     data["backward_placement"] = data["placement"]
