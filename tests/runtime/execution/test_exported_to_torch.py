@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from synth.families import generate
 from synth.interop.torch_comms_csv import to_torch_comms_csv
 from synth.schedule.sharded_pipelines import sharded_pipelines
+from synth.schedule.weight_flow import Sharded
 from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import draw_weights
 
@@ -77,14 +78,14 @@ def run_by_torch(rank: int, size: int, text: str, folder: str, ranks: list[int])
 @pytest.mark.parametrize(
     ("name", "level"),
     [
-        ("1f1b", "weights"),
-        ("interleaved:2", "weights"),
-        ("zb-h1", "optimizer"),
-        ("breadth-first:2", "weights"),
+        ("1f1b", Sharded.WEIGHTS),
+        ("interleaved:2", Sharded.WEIGHTS),
+        ("zb-h1", Sharded.OPTIMIZER),
+        ("breadth-first:2", Sharded.WEIGHTS),
     ],
 )
 def test_pytorch_trains_with_fsdp2_under_an_exported_plan(
-    pool: Any, tmp_path: Path, name: str, level: Any
+    pool: Any, tmp_path: Path, name: str, level: Sharded
 ) -> None:
     pipeline = generate(name, 2, MICRO_BATCHES)
     text = to_torch_comms_csv(sharded_pipelines(pipeline, PIPELINES, level))

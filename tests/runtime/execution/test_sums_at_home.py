@@ -12,6 +12,7 @@ from synth.families import generate
 from synth.optimizer import OptimizerSpec
 from synth.schedule.model import Schedule
 from synth.schedule.sharded_pipelines import sharded_pipelines
+from synth.schedule.weight_flow import Sharded
 from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
 
@@ -194,8 +195,8 @@ def test_tied_parameters_are_updated_alike_at_all_homes(
     check(generate(name, num_ranks, 2 * num_ranks), ties=True, is_exact=is_exact)
 
 
-@pytest.mark.parametrize("level", ["optimizer", "gradients", "weights"])
-def test_homes_of_tied_stages_that_are_other_ranks_have_the_same_shares(level: Any) -> None:
+@pytest.mark.parametrize("level", Sharded)
+def test_homes_of_tied_stages_that_are_other_ranks_have_the_same_shares(level: Sharded) -> None:
     schedule = sharded_pipelines(generate("1f1b", 2, 2), 2, level)
     check(schedule, ties=True, is_exact=False)
 
