@@ -176,7 +176,7 @@ def plan_on(schedule: Schedule, costs: Costs, about: str) -> Plan:
 def replay(plan: Plan, steps: int) -> RunComparison:
     """Replay a plan, one process per rank, for some iterations, of which two are warm-up."""
     # Here, because whoever makes tables of saved results needs no torch.
-    from synth.emulation_options import EmulationOptions
+    from synth.run_options.emulation_options import EmulationOptions
     from synth.runtime.training.launch import launch
 
     lowered, _ = plan.check()

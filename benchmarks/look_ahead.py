@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks.emulation import plan_of
 from benchmarks.look_ahead_simulation import LookAheadSimulation
 from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
-from synth.emulation_options import Disturbance, EmulationOptions
+from synth.run_options.emulation_options import Disturbance, EmulationOptions
 from synth.runtime.emulation.pace import Pace
 from synth.schedule.files.plan_file import Plan
 

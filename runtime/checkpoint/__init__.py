@@ -3,7 +3,7 @@
 `checkpointer` is imported where it is used, because its import takes long.
 """
 
-from synth.checkpoint_options import CheckpointOptions
+from synth.run_options.checkpoint_options import CheckpointOptions
 
 from .folder import CheckpointFolder
 from .training_state import DataFingerprint, TrainingState

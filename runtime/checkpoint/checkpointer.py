@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from synth.checkpoint_options import LAST_GOOD, CheckpointOptions
 from synth.errors import Mismatch, SynthError, TrainingDiverged
+from synth.run_options.checkpoint_options import LAST_GOOD, CheckpointOptions
 
 from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize import StageSteps

@@ -4,9 +4,9 @@ from typing import ClassVar, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from synth.checkpoint_options import CheckpointOptions
 from synth.errors import Mismatch, SynthError
 from synth.record import FileRecord, Record
+from synth.run_options.checkpoint_options import CheckpointOptions
 
 
 class DataFingerprint(Record):

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 from synth.costs import HOST
-from synth.emulation_options import EmulationOptions
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
+from synth.run_options.emulation_options import EmulationOptions
 from synth.schedule.look_ahead import LookAhead
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.rank_memory import static_bytes

@@ -2,8 +2,8 @@
 
 import random
 
-from synth.emulation_options import Disturbance
 from synth.op_kinds import OpKind
+from synth.run_options.emulation_options import Disturbance
 from synth.schedule.lowering.lower import Transfer
 
 # A duration varies around its plan and stays positive.

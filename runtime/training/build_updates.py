@@ -7,8 +7,8 @@ from torch import nn
 
 from synth.errors import SynthError
 from synth.optimizer import OptimizerSpec
+from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
-from synth.train_options import TrainOptions
 
 from ..optimize import StageSteps, StepSettings, build_flush_free_step, build_steps
 from ..pipeline import Pipeline

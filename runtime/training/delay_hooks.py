@@ -1,9 +1,9 @@
 """Corrections of late gradients, as the options of a run choose them; by default there are none."""
 
-from synth.delay_options import DelayOptions
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.optimizer import OptimizerKind, OptimizerSpec
+from synth.run_options.delay_options import DelayOptions
 from synth.schedule.files.plan_file import Plan
 
 from ..optimize.delay_corrections import (

@@ -16,12 +16,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from synth import version
-from synth.emulation_options import EmulationOptions
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.links import Links
+from synth.run_options.emulation_options import EmulationOptions
+from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
-from synth.train_options import TrainOptions
 
 from ..execution.stage.block_names import remove_leftovers, shared_folder
 from .post_mortem import LastSeen, explain, last_attempt, places_of_all

@@ -1,6 +1,6 @@
 """The data of a run: tokens of files, or micro-batches that a user's function makes."""
 
-from synth.train_options import TrainOptions
+from synth.run_options.train_options import TrainOptions
 from synth.workload import Workload
 
 from ..execution.stage.stage import Stage

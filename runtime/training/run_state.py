@@ -3,8 +3,8 @@
 import math
 
 from synth.errors import TrainingDiverged
+from synth.run_options.train_options import DEFAULT_STEPS, TrainOptions
 from synth.schedule.files.plan_file import Plan
-from synth.train_options import DEFAULT_STEPS, TrainOptions
 
 from ..checkpoint import TrainingState
 from ..optimize import StageSteps

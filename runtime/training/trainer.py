@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
-from synth.train_options import TrainOptions
 
 from ..execution.core.clock import OpClock
 from ..execution.core.progress import RankProgress

@@ -14,10 +14,10 @@ from synth.cli.read.run_request import RunRequest
 from synth.errors import SynthError
 
 if TYPE_CHECKING:
+    from synth.run_options.train_options import TrainOptions
     from synth.runtime.training.rank_result import RankResult
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.lowering.lower import Lowered
-    from synth.train_options import TrainOptions
 
 
 def command(

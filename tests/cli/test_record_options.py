@@ -18,7 +18,7 @@ from synth.options.arguments.compare import CompareArguments
 from synth.options.arguments.curve import CurveArguments
 from synth.options.arguments.solve import SolveArguments
 from synth.record import Record
-from synth.train_options import TrainOptions
+from synth.run_options.train_options import TrainOptions
 
 
 def parsed(*words: str) -> RunRequest:

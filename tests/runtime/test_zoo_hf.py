@@ -139,9 +139,9 @@ def albert():
 
 def train_own(rank: int, size: int, plan: Plan, model: str, data: Path) -> RankResult:
     """Two steps of `synth run` on one rank."""
+    from synth.run_options.train_options import TrainOptions
     from synth.runtime.training.trainer import RankTrainer
     from synth.runtime.world import World
-    from synth.train_options import TrainOptions
 
     world = World(rank, size, torch.device("cpu"), "gloo", "here", 2)
     options = TrainOptions(data=data, steps=2, model=model, clip_norm=None)

@@ -13,7 +13,7 @@ from synth.command_option import After
 from synth.errors import SynthError
 from synth.overwrite_guard import PAGE, RUN, TRACE, check_replaceable
 from synth.record import Record, check_folder, check_outputs
-from synth.train_options import TrainOptions
+from synth.run_options.train_options import TrainOptions
 
 
 class RunRequest(Record):

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from synth.delay_options import DelayOptions
 from synth.families import generate
-from synth.learning_rate import LearningRate
 from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
+from synth.run_options.delay_options import DelayOptions
+from synth.run_options.learning_rate import LearningRate
+from synth.run_options.train_options import TrainOptions
 from synth.runtime.checkpoint import CheckpointFolder, CheckpointOptions
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.rank_result import RankResult
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
-from synth.train_options import TrainOptions
 from synth.workload import Workload
 
 TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 4, "num_heads": 2, "context_length": 16}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from synth.emulation_options import Disturbance
+from synth.run_options.emulation_options import Disturbance
 from synth.runtime.emulation.emulated_clock import EmulatedClock, now_ns
 from synth.runtime.emulation.emulated_stage import STAMP_BYTES, boundary_of
 from synth.runtime.emulation.links import EmulatedLinks

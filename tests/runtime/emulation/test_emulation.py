@@ -65,7 +65,7 @@ def emulate(
     rank: int, size: int, cases: list[tuple[Schedule, Costs]], steps: int, late: bool = False
 ) -> list[Any]:
     """Run schedules one after another; return each rank's result and held values."""
-    from synth.emulation_options import EmulationOptions
+    from synth.run_options.emulation_options import EmulationOptions
     from synth.runtime.emulation.emulated_rank import RankEmulation
     from synth.runtime.world import World
 
@@ -185,7 +185,7 @@ def test_ranks_that_do_not_wait_at_step_replay_the_same_ops_in_the_same_memory(m
 
 def look_ahead(rank: int, size: int, schedule: Schedule, costs: Costs, cap_bytes: int) -> Any:
     """Emulate under jitter and a slow link; return the rank's result and its held values."""
-    from synth.emulation_options import Disturbance, EmulationOptions
+    from synth.run_options.emulation_options import Disturbance, EmulationOptions
     from synth.runtime.emulation.emulated_rank import RankEmulation
     from synth.runtime.world import World
 
@@ -213,7 +213,7 @@ def test_ranks_that_look_ahead_keep_the_memory_limit(many: Any, family: str) -> 
 
 
 def test_disturbed_times_are_the_same_at_both_ends_of_a_link() -> None:
-    from synth.emulation_options import Disturbance
+    from synth.run_options.emulation_options import Disturbance
     from synth.runtime.emulation.pace import Pace
 
     disturbance = Disturbance(jitter=0.1, slow_link=(0, 1), slow_link_factor=5.0)

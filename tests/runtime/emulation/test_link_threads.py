@@ -11,7 +11,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import ProcessGroupGloo
 
-from synth.emulation_options import Disturbance
+from synth.run_options.emulation_options import Disturbance
 from synth.runtime.emulation.collectives import PacedCollectives, reducible_bytes
 from synth.runtime.emulation.emulated_clock import EmulatedClock, now_ns
 from synth.runtime.emulation.links import EmulatedLinks

@@ -69,7 +69,7 @@ def star() -> tuple[Schedule, Costs]:
 
 def emulate(rank: int, size: int, schedule: Schedule, costs: Costs) -> Any:
     """Run a schedule; return the rank's result and its held values."""
-    from synth.emulation_options import EmulationOptions
+    from synth.run_options.emulation_options import EmulationOptions
     from synth.runtime.emulation.emulated_rank import RankEmulation
     from synth.runtime.world import World
 
@@ -150,7 +150,7 @@ def test_updates_between_ops_are_made_and_versions_take_their_memory(four: Any, 
 
 @pytest.mark.parametrize("name", ["weipipe", "pipedream"])
 def test_late_validation_is_refused(name: str) -> None:
-    from synth.emulation_options import EmulationOptions
+    from synth.run_options.emulation_options import EmulationOptions
     from synth.runtime.emulation.emulated_rank import check_replayable
 
     lowered = lower(*case(name))
@@ -159,7 +159,7 @@ def test_late_validation_is_refused(name: str) -> None:
 
 
 def test_a_host_that_ranks_share_is_refused() -> None:
-    from synth.emulation_options import EmulationOptions
+    from synth.run_options.emulation_options import EmulationOptions
     from synth.runtime.emulation.emulated_rank import check_replayable
 
     with pytest.raises(SynthError, match="emulate one whose stages stay with their homes"):
@@ -167,7 +167,7 @@ def test_a_host_that_ranks_share_is_refused() -> None:
 
 
 def test_activations_that_move_beside_weights_are_refused() -> None:
-    from synth.emulation_options import EmulationOptions
+    from synth.run_options.emulation_options import EmulationOptions
     from synth.runtime.emulation.emulated_rank import check_replayable
 
     schedule, costs = case("mobius")

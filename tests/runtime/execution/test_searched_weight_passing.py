@@ -7,13 +7,13 @@ import pytest
 from synth.links import Link, Links
 from synth.partition_costs import partition_costs
 from synth.profile import Profile
+from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import everywhere
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.search import WeightPassingSearch
-from synth.train_options import TrainOptions
 from tests.runtime.training.test_train_weight_passing import (
     TINY,
     UNCOUNTED_BYTES,

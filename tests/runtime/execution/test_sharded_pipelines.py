@@ -12,12 +12,12 @@ from synth.families import generate
 from synth.op_kinds import VISITS
 from synth.plan.weight_passing.sharded_search import solve_sharded_pipelines
 from synth.profile import Profile
+from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.weight_flow import Sharded
 from synth.solver.options import SolveOptions
-from synth.train_options import TrainOptions
 from tests.runtime.execution.test_weight_passing import _is_right
 from tests.runtime.rank_threads import RankThreads, group_here
 from tests.runtime.replaying import build_batch, build_stages, plain_autograd

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from synth.delay_options import DelayOptions
 from synth.families import generate
+from synth.run_options.delay_options import DelayOptions
+from synth.run_options.train_options import TrainOptions
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
-from synth.train_options import TrainOptions
 from synth.workload import Workload
 
 # Bytes. On a busy machine the peaks of equal runs differ by as much: small tensors of messages are

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from synth.delay_options import DelayOptions
 from synth.errors import SynthError
 from synth.families import generate
 from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
+from synth.run_options.delay_options import DelayOptions
 from synth.runtime.optimize import StepSettings, build_flush_free_step
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.delay_hooks import check_corrections

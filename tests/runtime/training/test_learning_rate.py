@@ -5,7 +5,7 @@ import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
-from synth.learning_rate import Decay, LearningRate
+from synth.run_options.learning_rate import Decay, LearningRate
 
 TOTAL, WARMUP, PEAK, LEAST = 30, 5, 0.8, 0.1
 

@@ -11,13 +11,13 @@ from synth.families import generate
 from synth.links import Link, Links
 from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
+from synth.run_options.train_options import TrainOptions
 from synth.runtime.checkpoint import CheckpointOptions
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.rank_result import RankResult
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
-from synth.train_options import TrainOptions
 from synth.workload import Workload
 from tests.tied_model import TIED
 

@@ -16,13 +16,13 @@ from pydantic import (
     model_validator,
 )
 
-from synth.checkpoint_options import CheckpointOptions
 from synth.command_option import CommandOption, OptionPanel
-from synth.delay_options import DelayOptions
 from synth.errors import SynthError
-from synth.learning_rate import LearningRate
 from synth.optimizer import OptimizerKind, OptimizerSpec, OptimizerSwitches
 from synth.record import Record
+from synth.run_options.checkpoint_options import CheckpointOptions
+from synth.run_options.delay_options import DelayOptions
+from synth.run_options.learning_rate import LearningRate
 from synth.units import shown
 
 DEFAULT_STEPS = 20

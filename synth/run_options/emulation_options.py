@@ -9,7 +9,7 @@ from pydantic import Field
 
 from synth.command_option import CommandOption
 from synth.record import Record
-from synth.train_options import LookAheadCount, Timeout
+from synth.run_options.train_options import LookAheadCount, Timeout
 
 
 class Disturbance(Record):

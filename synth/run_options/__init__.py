@@ -1,0 +1,1 @@
+"""Options of runs: training, checkpoints, late gradients, emulation. Ranks read them, too."""
