@@ -20,11 +20,11 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
+from synth.costs.partition_costs import partition_costs
 from synth.families import generate, is_pipeline, variants_for
 from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.compare import compare
 from synth.plan.comparison import Question, Search
 from synth.plan.partition.balance import balance

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.line_plot import LinePlot
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.record import write_atomically

@@ -24,13 +24,13 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.stage_costs import StageCosts
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, peak_bytes, verify
 from synth.solver import Part, Problem, Result, SolveOptions, StoppedBy, solve
 from synth.solver.infeasibility import may_fit, serial_schedule
-from synth.stage_costs import StageCosts
 
 FORMAT = "synth-tight-caps-benchmark-1"
 

@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.results_file import Run, SavedRow, markdown_table, parse_without_seeds, report_rows
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.v_passes import averaged, costs_by_pass
 from synth.families.zb_v_greedy import released
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find, names

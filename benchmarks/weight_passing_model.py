@@ -7,13 +7,13 @@ are simulated on the same costs and links, without any overhead of kernels or fr
 
 from typing import NamedTuple
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.stage_costs import StageCosts
 from synth.families import generate
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule import peak_bytes, verify
 from synth.schedule.lowering.lower import Lowered
-from synth.stage_costs import StageCosts
 
 # Achieved flop/s of a device (A100: 312e12 at most), its memory, and bytes per element sent.
 FLOPS_PER_S = 1e14

@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 FOLDERS = ("synth", "runtime", "profiles")  # installed as synth, synth.runtime, synth.profiles
 
+# Modules of `synth` itself that name what programs import (`docs/library.md`); none of ours does.
+PUBLIC = ("synth", "synth.partition_costs")
+
 # The fields of statements that hold other statements.
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
@@ -143,7 +146,7 @@ def _package(module: str) -> str:
     """The folder below `synth`; `base` for the files beside the folders."""
     if module == "synth.__main__":
         return "cli"
-    if module == "synth":
+    if module in PUBLIC:
         return "api"
     part = module.split(".")[1] if "." in module else ""
     is_folder = part in FOLDERS or (part != "" and (ROOT / "synth" / part).is_dir())

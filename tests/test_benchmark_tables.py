@@ -23,7 +23,7 @@ from benchmarks.split_cost_table import table as split_table
 from benchmarks.strads import Case as Lasso
 from benchmarks.strads import Count, UpdateScheduling
 from benchmarks.v_limits import Case
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.errors import SynthError
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cache
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.schedule import Schedule, lower, peak_bytes

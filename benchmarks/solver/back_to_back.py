@@ -17,7 +17,7 @@ memory accepts every value at once, and sends it back when the receive is posted
 from collections import defaultdict
 from typing import NamedTuple
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.op_kinds import OpKind
 from synth.schedule import Lowered, Timeline
 from synth.schedule.lowering.collectives import Collective

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.families import generate, generate_for
 from synth.links import Link, Links
 from synth.schedule import Schedule, lower, peak_bytes, verify

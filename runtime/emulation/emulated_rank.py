@@ -6,7 +6,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.run_options.emulation_options import EmulationOptions

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from synth.costs.stage_costs import StageCosts
 from synth.errors import RunFailure
 from synth.op_kinds import OpKind
-from synth.stage_costs import StageCosts
 
 from ..execution.core.stage_protocol import ForwardInput
 from ..execution.stage.boundary import Boundary, Leaf, Tensors

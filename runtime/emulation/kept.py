@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from synth.costs.stage_costs import StageCosts
 from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.weight_flow import Sharded
-from synth.stage_costs import StageCosts
 
 from ..execution.stage.boundary import Tensors
 from ..execution.transport.groups import Group

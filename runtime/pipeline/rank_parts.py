@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.errors import Mismatch, SynthError
 from synth.links import Link, Links
 from synth.schedule.files.plan_file import Plan, schedule_fingerprint

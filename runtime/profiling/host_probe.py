@@ -6,7 +6,7 @@ import time
 import torch
 from torch import Tensor
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.links import Link
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind

@@ -53,8 +53,8 @@ def simulate(
         SynthError: the name is unknown or does not admit the numbers, the schedule cannot run, or
             it exceeds the memory limit.
     """
+    from synth.costs.partition_costs import partition_costs
     from synth.families import generate
-    from synth.partition_costs import partition_costs
     from synth.plan.partition.balance import balance
 
     ranks = number_or_none(ranks, "ranks", 1)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.discovery import discover
 from synth.errors import SynthError
 from synth.families._lib.family import Family, Setting

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.messages import talk
 from synth.options.arguments.solve import SolveArguments
@@ -31,7 +32,6 @@ from synth.options.weights import (
 )
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.profile import Profile
-from synth.recomputed_layers import recomputing
 from synth.record import check_outputs
 from synth.units import parse_fraction, parse_seconds
 

@@ -9,7 +9,7 @@ from synth.options.recompute import LAYERS
 from synth.profile import Profile
 
 if TYPE_CHECKING:
-    from synth.costs import Costs
+    from synth.costs.costs import Costs
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Placement, Schedule
     from synth.solver.problem import Problem

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from synth.costs import HOST, Costs
+from synth.costs.costs import HOST, Costs
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import current_name, family_placement, generate, variants_for
-from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.claim import claim_of

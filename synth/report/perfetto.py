@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.report.chart.chart import Chart
 from synth.schedule.lowering.collectives import CollectiveKind
 from synth.schedule.lowering.programs import Transfer, end_name

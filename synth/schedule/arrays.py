@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.op_kinds import MEASURED, OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op

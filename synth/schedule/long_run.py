@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.schedule.arrays import Flags
 from synth.schedule.lowering.lower import Lowered
 

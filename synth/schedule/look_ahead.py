@@ -31,7 +31,7 @@ from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer

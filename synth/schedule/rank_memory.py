@@ -1,7 +1,7 @@
 """Memory of each rank under a lowered schedule; it depends on program order alone, never on time.
 
 The bytes of a stage's ops are fields of `synth.costs`, added up over layers by
-`synth.partition_costs`; the values that ops make are in `lowering/effects`.
+`synth.costs.partition_costs`; the values that ops make are in `lowering/effects`.
 
 While an op runs, the level is the bytes alive at its start plus the op's measured rise. After it,
 the level is the bytes alive then. Receive buffers count from their posting, and sent values until
@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import Costs, IntArray
+from synth.costs.costs import Costs, IntArray
+from synth.costs.stage_costs import StageCosts
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.effects import GRAD_ACC, VALUE_CODES, Effects
 from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.model import Placement
 from synth.schedule.ops import Op, ValueKind
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
-from synth.stage_costs import StageCosts
 
 
 @dataclass(frozen=True)

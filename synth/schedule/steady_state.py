@@ -21,7 +21,7 @@ from math import lcm
 
 import numpy as np
 
-from synth.costs import Costs, IntArray
+from synth.costs.costs import Costs, IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import Flags
 from synth.schedule.long_run import repetition_us

@@ -10,7 +10,7 @@ rank's point, which would not run in that case.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Value

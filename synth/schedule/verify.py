@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.op_kinds import BACKWARD, MOVES, VISITS, OpKind
 from synth.schedule.arrays import KIND_CODES, Flags, OpArrays
 from synth.schedule.error import ScheduleError

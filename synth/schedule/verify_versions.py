@@ -1,6 +1,6 @@
 """The verifier's part for weights with versions: STEPs, batches of gradients, versions read."""
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import OpArrays
 from synth.schedule.error import ScheduleError

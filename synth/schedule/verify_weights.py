@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.op_kinds import VISITS, OpKind
 from synth.schedule.arrays import OpArrays
 from synth.schedule.error import ScheduleError

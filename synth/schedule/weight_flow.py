@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from synth.schedule.error import ScheduleError
 
 if TYPE_CHECKING:
-    from synth.costs import Costs
+    from synth.costs.costs import Costs
 
 
 class Route(StrEnum):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.errors import SynthError
 from synth.objective import Objective
 from synth.profile import Profile

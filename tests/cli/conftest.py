@@ -11,9 +11,9 @@ import pytest
 
 from synth.cli import run_command_line
 from synth.cli.progress import interrupt
+from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.links import Link, Links
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import lower, peak_bytes

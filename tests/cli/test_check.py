@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from synth.certificate import Certificate, ProverName
+from synth.costs.partition_costs import partition_costs
 from synth.families import generate
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan

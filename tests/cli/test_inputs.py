@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.json_schema import schema_of
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.report.run_file import RunFile
 from synth.runtime.execution.stage.stage import LayerChain

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from synth.cli.progress.interrupt import OutOfTime, run_interruptibly
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.options.best_so_far import BestSoFar
 from synth.options.deadline import Deadline
 from synth.solver.problem import Problem

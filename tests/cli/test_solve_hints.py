@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.options.profiles import load_profile
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan

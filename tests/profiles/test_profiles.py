@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find, names, zero_bubble
 from synth.profiles.zero_bubble import ROWS, PublishedModel

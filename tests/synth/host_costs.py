@@ -1,6 +1,6 @@
 """Equal stages whose weights are kept by the host."""
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 

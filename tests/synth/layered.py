@@ -3,9 +3,9 @@
 import random
 from collections.abc import Sequence
 
+from synth.costs.partition_costs import partition_costs
 from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.profile import Profile, Provenance
 from synth.schedule.placements import placement
 from synth.solver import Problem

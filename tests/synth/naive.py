@@ -6,7 +6,7 @@ Written from docs and papers, not from the library: it shares only `Op` and the 
 import random
 from collections import defaultdict
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.op_kinds import OpKind
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op

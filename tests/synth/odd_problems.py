@@ -4,12 +4,12 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.stage_costs import StageCosts
 from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
 from synth.schedule import Op
 from synth.solver import Problem
-from synth.stage_costs import StageCosts
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
 

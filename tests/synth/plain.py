@@ -8,13 +8,13 @@ import random
 from collections import defaultdict
 from typing import NamedTuple
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.stage_costs import StageCosts
 from synth.links import Link, Links, PairLink
 from synth.op_kinds import MEASURED, OpKind
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.placements import placement
-from synth.stage_costs import StageCosts
 
 F, B, W, BW, STEP, R, O, L, K, G, U, D, A = OpKind  # noqa: E741 - the letters of schedule files
 ACT, GRAD, SAVED, SAVED_W, WGRAD, REPLAY_INPUT, ACT_AGAIN, MOVED_OUT, PARKED, MOVED_BACK = list(

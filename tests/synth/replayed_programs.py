@@ -8,7 +8,7 @@ The host takes all that comes, and keeps weights.
 
 from collections import defaultdict
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.lowering.programs import Instruction, Transfer

@@ -2,9 +2,9 @@
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.layer_times import LayerTimes
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find
 from synth.profiles.zero_bubble import ROWS, PublishedModel

@@ -8,7 +8,7 @@ other, each as soon as both ends are posted.
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.op_kinds import OpKind
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule

@@ -14,7 +14,7 @@ from itertools import product
 from benchmarks.solver.baselines import baseline, peak_of
 from benchmarks.solver.case import Case, Look, Suite
 from benchmarks.solver.probe import Cell
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.families import family_placement, generate
 from synth.links import Link, Links
 from synth.schedule.placements import placement

@@ -11,7 +11,7 @@ from itertools import product
 from benchmarks.solver.baselines import share_of_1f1b
 from benchmarks.solver.case import Case, Look, Suite
 from benchmarks.solver.probe import Cell
-from synth.partition_costs import partition_costs
+from synth.costs.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.partition.balance import balance

@@ -10,8 +10,8 @@ from itertools import product
 
 from benchmarks.solver.baselines import baseline, share_of_1f1b
 from benchmarks.solver.case import Case, Look, Suite
+from synth.costs.partition_costs import partition_costs
 from synth.families import generate
-from synth.partition_costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find, names

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from benchmarks.solver.case import Case, Known, Suite
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.links import Link, Links
 from synth.solver import Problem
 

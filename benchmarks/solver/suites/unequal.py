@@ -14,13 +14,13 @@ from itertools import product
 from benchmarks.solver.baselines import averaged, baseline, share_of_1f1b
 from benchmarks.solver.case import Case, Look, Suite
 from benchmarks.solver.probe import Cell
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
+from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.families import generate
 from synth.links import Link, Links
 from synth.op_kinds import MEASURED, OpKind
 from synth.solver import Objective, Problem, Result
-from synth.stage_costs import StageCosts
 
 NUM_RANKS, NUM_MICRO_BATCHES = 8, 32
 SHARES = (0.75, 1, 1.5)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.ops import ValueKind

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import torch
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.errors import SynthError
 from synth.schedule.lowering.lower import Lowered, Transfer
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.schedule.lowering.lower import Transfer
 
 from ..stage.boundary import Tensors

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.errors import SynthError
 from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import Lowered

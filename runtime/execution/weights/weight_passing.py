@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.op_kinds import TIMELESS, VISITS, OpKind
 from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Op, Value, ValueKind

@@ -7,7 +7,7 @@ that of its lowered programs.
 
 from collections.abc import Sequence
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 

@@ -10,7 +10,7 @@ pass goes from rank to rank in one direction:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.families._lib.activations import growth_bytes
 from synth.op_kinds import OpKind
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.families import generate_for
 from synth.plan.recompute.choice import Choice, why_infeasible
 from synth.plan.recompute.choice_search import counts_tried

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 
 _Column = npt.NDArray[Any]
 

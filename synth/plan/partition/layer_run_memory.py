@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.layer_profile import LayerProfile
 from synth.op_kinds import OpKind
 from synth.profile import Profile

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.tuning import BALANCE
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from synth.costs import Costs, IntArray
+from synth.costs.costs import Costs, IntArray
+from synth.costs.partition_costs import partition_costs
+from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
-from synth.stage_costs import StageCosts
 
 _WORK = (OpKind.F, OpKind.B, OpKind.W)
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.updates import least_divisor
-from synth.partition_costs import partition_costs
 from synth.plan.planners.pipedream import pipedream_partition
 from synth.plan.planners.two_bw import two_bw_plan
 from synth.profile import Profile

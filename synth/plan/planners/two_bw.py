@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.planners.replicated_pipeline import Term
 from synth.plan.weight_passing.choice import even_stages
 from synth.profile import Profile

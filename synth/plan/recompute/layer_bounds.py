@@ -13,6 +13,7 @@ from itertools import product
 from operator import le
 from typing import NamedTuple
 
+from synth.costs.stage_costs import StageCosts
 from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.plan.recompute.layer_choice import applies, without_layers
@@ -29,7 +30,6 @@ from synth.solver.infeasibility import needed_bytes
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
-from synth.stage_costs import StageCosts
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
 

@@ -15,6 +15,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.plan.list_schedule_judge import ListScheduleJudge
 from synth.plan.recompute.layer_menu import Menu, Option, costs_with, menus
@@ -25,7 +26,6 @@ from synth.solver.infeasibility import may_fit, needed_bytes
 from synth.solver.instance.instance import SPLIT
 from synth.solver.instance.memory_models import relaxed_for_fusion, safe_memory
 from synth.solver.problem import Problem
-from synth.stage_costs import StageCosts
 
 # For each stage, the number of its choice.
 Picks = tuple[int, ...]

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
-from synth.partition_costs import partition_costs
+from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputed_layers import recomputing
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.plan.recompute.choice_search import Listeners, solve_choosing_partition
 from synth.plan.recompute.given_stages import OnImprovement
 from synth.plan.tuning import REPARTITION
 from synth.profile import Profile
-from synth.recomputed_layers import recomputing
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result, rank_key

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import compress, product
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.stage_costs import StageCosts
 from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.plan.tuning import RECOMPUTE_BOUNDS
@@ -21,7 +22,6 @@ from synth.schedule.ops import Op
 from synth.solver.bounds.closed_form import rank_bounds, work_bounds
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
-from synth.stage_costs import StageCosts
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
 

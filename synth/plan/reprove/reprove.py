@@ -20,8 +20,9 @@ import threading
 from dataclasses import replace
 
 from synth.certificate import Certificate, ProverName
+from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputed_layers import recomputing
 from synth.objective import BoundScope
-from synth.partition_costs import partition_costs
 from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.given_stages import solve_recomputing
@@ -38,7 +39,6 @@ from synth.plan.weight_passing.data_parallel_plan import (
     sharing_optimizer,
 )
 from synth.profile import Profile
-from synth.recomputed_layers import recomputing
 from synth.schedule.files.claim import NOT_SEARCHED
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule

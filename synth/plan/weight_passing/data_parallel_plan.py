@@ -15,14 +15,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputed_layers import recomputing
+from synth.costs.stage_costs import StageCosts
 from synth.errors import ExitCode, SynthError
 from synth.layer_profile import LayerProfile
 from synth.op_kinds import VISITS, OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.weight_passing.least_share import with_least_share
 from synth.profile import Profile
-from synth.recomputed_layers import recomputing
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
@@ -31,7 +32,6 @@ from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Sharded
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result, StoppedBy
-from synth.stage_costs import StageCosts
 from synth.units import format_bytes_both
 
 # Reasons for which a search ends with a proof that it was asked for.

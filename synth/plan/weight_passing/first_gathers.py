@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import product
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.plan.tuning import SHARDED_PIPELINES
 from synth.plan.weight_passing.gather_moves import Program, numbered, unnumbered
 from synth.schedule.model import Schedule

@@ -8,13 +8,13 @@ all places of all-gathers and reduce-scatters.
 
 from dataclasses import replace
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import ADDING, READING, OpKind
 from synth.schedule.model import Placement
 from synth.schedule.rank_memory import sharded_bytes
 from synth.schedule.weight_flow import Sharded
 from synth.solver.problem import Problem
-from synth.stage_costs import StageCosts
 
 # None: ranks keep all state, and gradients are added up by all-reduces.
 SHARDINGS: tuple[Sharded | None, ...] = (None, *Sharded)

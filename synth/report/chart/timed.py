@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.report.explain.critical_path import (
     Measured,
     by_node,

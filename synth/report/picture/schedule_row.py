@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.op_kinds import OpKind
 from synth.report.chart.palette import COLOURS, is_dark
 from synth.report.picture.drawn_chart import DIGIT_WIDTH, DrawnChart, last_us, nodes_of

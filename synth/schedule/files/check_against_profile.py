@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
-from synth.recomputed_layers import recomputing
 from synth.schedule.files.plan_file import Plan
 
 

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, NonNegativeInt
 
 from synth.certificate import Certificate
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.field_types import PlainText
 from synth.objective import BoundScope, Objective
 from synth.record import Record

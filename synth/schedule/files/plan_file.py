@@ -7,15 +7,15 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import Field, PositiveInt, model_validator
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputed_layers import recomputing
 from synth.display import Displayed
 from synth.errors import SynthError
 from synth.field_types import PlainText, StrictCount
 from synth.measurement_conditions import Conditions
 from synth.model_flops import ModelFlops
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
-from synth.recomputed_layers import recomputing
 from synth.record import FileRecord, is_stream
 from synth.safe_read import parse_json, read_bytes
 from synth.schedule.files.claim import Claim

@@ -2,14 +2,14 @@
 
 from pydantic import ValidationError
 
-from synth.costs import HOST, Costs
+from synth.costs.costs import HOST, Costs
+from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.links import Link, Links, NodeLink, PairLink
 from synth.record import describe
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
-from synth.stage_costs import StageCosts
 
 # The largest factor, and the inverse of the smallest; no machine differs more from another.
 _MOST = 1e9

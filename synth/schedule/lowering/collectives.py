@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import OpArrays
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.lowering.effects import EffectTable, Pairs
 from synth.schedule.lowering.version_accesses import VersionAccesses

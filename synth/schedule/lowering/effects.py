@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import Costs, CostTable, IntArray
+from synth.costs.costs import Costs, CostTable, IntArray
+from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import MEASURED, VISITS, OpKind
 from synth.schedule.arrays import SAVED_MODES, Cell, SavedMode
 from synth.schedule.ops import Op, Value, ValueKind
-from synth.stage_costs import StageCosts
 
 VALUE_KINDS = tuple(ValueKind)
 ACT, GRAD, SAVED, SAVED_W, WGRAD, REPLAY_INPUT, ACT_AGAIN, MOVED_OUT, PARKED, MOVED_BACK = (

@@ -9,7 +9,7 @@ Both directions have a link of their own for every rank, which moves of activati
 
 import numpy as np
 
-from synth.costs import HOST, IntArray
+from synth.costs.costs import HOST, IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 from synth.schedule.lowering.effects import GRAD_ACC, VALUE_CODES

@@ -12,7 +12,7 @@ rank of its maker stays there.
 
 import numpy as np
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 from synth.schedule.lowering import positions

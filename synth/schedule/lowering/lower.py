@@ -26,7 +26,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from synth.costs import HOST, Costs, IntArray
+from synth.costs.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import OpArrays
 from synth.schedule.lowering.collectives import Collective, PlacedCollective, find_reductions
 from synth.schedule.lowering.def_use import DefUse, find_def_use

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from synth.costs import HOST, IntArray
+from synth.costs.costs import HOST, IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 from synth.schedule.lowering.def_use import DefUse

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.effects import Effects

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 
 
 class RequiredTransfers(NamedTuple):

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from synth.costs import HOST, Costs, IntArray
+from synth.costs.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.lowering import positions
 from synth.schedule.lowering.def_use import DefUse, group_starts

@@ -6,7 +6,7 @@ last of them the ranks reduce the sums in a ring, in place, and each STEP waits 
 
 from itertools import product
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import OpArrays
 from synth.schedule.lowering.collectives import Collective, PlacedCollective

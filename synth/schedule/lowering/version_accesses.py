@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import OpArrays
 from synth.schedule.lowering.effects import VALUE_CODES, WEIGHTS, WGRAD, Pairs

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import KINDS, OpArrays
 from synth.schedule.lowering import positions

@@ -7,7 +7,7 @@ Of two visits of a chain on one rank in a row, the second gets its weights from 
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.schedule.arrays import OpArrays
 from synth.schedule.lowering.host_weights import host_copies
 from synth.schedule.lowering.required_transfers import RequiredTransfers

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.op_kinds import ADDING, READING, OpKind
 from synth.schedule.arrays import KIND_CODES, KINDS, OpArrays
 from synth.schedule.lowering.effects import GRAD_ACC, GRAD_SUM, VALUE_CODES, WEIGHTS, Pairs

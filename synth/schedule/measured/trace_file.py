@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.errors import Mismatch
 from synth.record import FileRecord, Record
 from synth.schedule.files.plan_file import Plan, schedule_fingerprint

@@ -30,7 +30,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.stage_states import InFlight, StageOp, StageStates, State
 from synth.solver.instance.instance import STEP, B, F, Instance, W

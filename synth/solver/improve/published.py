@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import ClassVar
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.families import families, generate_for
 from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule

@@ -3,12 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import ADDING
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.free_bytes import FreeBytes, Span
 from synth.solver.weight_passing.visit_options import VisitOptions
-from synth.stage_costs import StageCosts
 
 
 def take_sums(

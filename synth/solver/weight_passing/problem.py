@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.families.weipipe import home
 from synth.op_kinds import OpKind
@@ -21,7 +22,6 @@ from synth.schedule.placements import everywhere
 from synth.schedule.rank_memory import kept_bytes
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.solver.problem import Problem
-from synth.stage_costs import StageCosts
 
 
 class WeightMovement(StrEnum):

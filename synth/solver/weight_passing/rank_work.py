@@ -14,10 +14,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.problem import WeightPassingProblem
-from synth.stage_costs import StageCosts
 
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 

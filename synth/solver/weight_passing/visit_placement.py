@@ -10,6 +10,7 @@ afterwards: the sum that ends at its home, and collectives.
 from collections import defaultdict
 from collections.abc import Sequence
 
+from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import ADDING, READING, OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op, Value
@@ -19,7 +20,6 @@ from synth.solver.weight_passing.free_bytes import FreeBytes, Span
 from synth.solver.weight_passing.gradient_sums import rounds_of, take_sums
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.visit_options import VisitOptions
-from synth.stage_costs import StageCosts
 
 
 class OpNeeds:

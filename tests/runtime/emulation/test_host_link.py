@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.runtime.execution.stage.host_link import HostLink
 from synth.runtime.profiling.host_probe import probe_host
 from synth.runtime.profiling.meter import measure

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.links import Link, Links

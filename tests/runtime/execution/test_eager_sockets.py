@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.runtime.execution.transport.gloo.eager_links import most_posted
 from synth.runtime.execution.transport.gloo.eager_sockets import (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule

@@ -2,7 +2,7 @@
 
 import pytest
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import families, family_placement, family_variants, generate
 from synth.links import Link, Links
 from synth.op_kinds import OpKind

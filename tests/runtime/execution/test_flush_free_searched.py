@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from synth.costs.partition_costs import partition_costs
 from synth.families import family_placement, generate
 from synth.layer_profile import Timing
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.rank_result import RankResult

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.links import Link, Links
 from synth.op_kinds import OpKind

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputed_layers import recomputing
 from synth.families import generate
 from synth.layer_profile import Timing
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.recompute.choice import needs_bytes, solve_with
 from synth.profile import Profile
-from synth.recomputed_layers import recomputing
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.profiling.profile_model import profile_model

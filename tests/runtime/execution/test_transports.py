@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import family_placement, generate
 from synth.links import Link, Links

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.runtime.execution.stage.host_link import HostLink, HostMove
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.model import Schedule

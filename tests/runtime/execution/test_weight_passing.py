@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
 from synth.op_kinds import OpKind

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.runtime.execution.stage.stage import LayerChain
 from synth.runtime.models import ModelSpec, build_layers, build_model, materialise

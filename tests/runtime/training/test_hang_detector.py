@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.run_options.train_options import TrainOptions

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from synth.costs.partition_costs import partition_costs
 from synth.errors import Mismatch, SynthError
 from synth.families import generate
-from synth.partition_costs import partition_costs
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.building import build_stages
 from synth.schedule.files.plan_file import Plan

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import synth.families
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import (
     families,
@@ -22,7 +23,6 @@ from synth.families import (
     generate_for,
 )
 from synth.links import Link, Links
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import Buffering, peak_bytes, verify

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.solver.suites import v_shaped
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.activations import activation_bytes, peak_activation_bytes
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import Buffering, peak_bytes, verify

@@ -2,7 +2,7 @@
 
 import pytest
 
-from synth.costs import HOST, Costs, uniform_costs
+from synth.costs.costs import HOST, Costs, uniform_costs
 from synth.families import family_placement, family_variants, generate
 from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind

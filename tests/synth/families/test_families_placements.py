@@ -4,7 +4,7 @@ from math import gcd
 
 import pytest
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.links import Link, Links, PairLink

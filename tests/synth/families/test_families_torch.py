@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.pipelining import schedules as theirs
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.schedule import Op, Schedule, peak_bytes, verify

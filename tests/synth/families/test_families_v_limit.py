@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks import v_limits
 from benchmarks.solver.suites import v_shaped
 from benchmarks.v_limits import Case
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.activations import peak_activation_bytes

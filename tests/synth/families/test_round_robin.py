@@ -9,7 +9,8 @@ from math import lcm
 import pytest
 
 from synth.cli.show import version_lines
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.families._lib.family import Setting
@@ -21,7 +22,6 @@ from synth.families._lib.updates import (
 )
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.planners.pipedream import pipedream_partition
 from synth.plan.reason import reason_of
 from synth.schedule.error import ScheduleError

@@ -5,10 +5,10 @@ from itertools import combinations, pairwise
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import MEASURED, OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.plan.partition.several_stages_per_rank import _Search, _State
 from synth.profile import Profile, Provenance

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.plan.partition.boundary_moves import BoundaryMoves
 
 

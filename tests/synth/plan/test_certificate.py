@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from synth.certificate import Certificate, ForwardSpacing, Proven, ProverName, Relaxation
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
-from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.claim import claim_of

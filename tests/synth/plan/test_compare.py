@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, family_variants, generate, variants_for
 from synth.objective import Objective
-from synth.partition_costs import partition_costs
 from synth.plan.compare import compare
 from synth.plan.comparison import Comparison, Entry, Question, Search
 from synth.plan.partition.balance import balance

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.auto_placement import question
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import is_pipeline, variants_for
 from synth.links import Link, Links
 from synth.options.profiles import load_profile
-from synth.partition_costs import partition_costs
 from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
 from synth.plan.choose.judging import judge, offloading_trial

@@ -9,9 +9,11 @@ from operator import le
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputed_layers import recomputing
+from synth.costs.stage_costs import StageCosts
 from synth.layer_profile import LayerProfile, Timing
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
@@ -23,13 +25,11 @@ from synth.plan.recompute.layer_menu import figures, menu
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
 from synth.profile import Profile
-from synth.recomputed_layers import recomputing
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
 from synth.solver import Incumbent, Problem, SolveOptions, solve
 from synth.solver.infeasibility import find_shortage, needed_bytes
 from synth.solver.result import StoppedBy
-from synth.stage_costs import StageCosts
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.layered import block, invented, problem_of, random_layer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints

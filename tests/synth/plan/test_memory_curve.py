@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
+from synth.costs.partition_costs import partition_costs
 from synth.errors import RunFailure, SynthError
 from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import MEASURED, OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.cap_search import InOnePartition
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, closed, knowledge_of, value_of

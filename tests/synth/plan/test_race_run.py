@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.partition_costs import partition_costs
 from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate
 from synth.plan.choose.race_run import solve_best_of

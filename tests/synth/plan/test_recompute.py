@@ -7,13 +7,13 @@ from itertools import combinations
 
 import pytest
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.objective import Objective
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.memory_curve.curve_file import knowledge_of
 from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.least_cap import LeastCap

@@ -5,9 +5,9 @@ from itertools import combinations, pairwise
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.objective import Objective
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.repartition import repartitioned, solve_repartitioning
 from synth.plan.recompute.stages import bounds, recomputed

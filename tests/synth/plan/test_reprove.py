@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from synth.certificate import Certificate, ProverName
+from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.layer_times import LayerTimes
 from synth.links import Link, Links
 from synth.objective import BoundScope, Objective
-from synth.partition_costs import partition_costs
 from synth.plan.claim import claim_of
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.stage_table import StageTable

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import combinations, permutations, product
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
 from synth.interop.torch_comms_csv import to_torch_comms_csv
 from synth.links import Link, Links

@@ -2,7 +2,7 @@
 
 import pytest
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.links import Link, Links
 from synth.plan.memory_curve.steady_cap import SteadyCap, least_steady
 from synth.schedule import peak_bytes, verify

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.layer_profile import Layer, Timing
 from synth.objective import BoundScope, Objective
-from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.partition.balance import balance

@@ -10,9 +10,9 @@ from itertools import product
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.links import Link, Links
 from synth.objective import BoundScope
-from synth.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate
 from synth.plan.memory_curve import curve_search
 from synth.plan.memory_curve.curve_file import (

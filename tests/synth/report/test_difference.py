@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.links import Link, Links
 from synth.report.explain.difference import Difference, explain_difference

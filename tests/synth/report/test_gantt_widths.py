@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 from rich.color import Color
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.report.text.drawing import LOOKS
 from synth.report.text.gantt import gantt

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.op_kinds import OpKind
 from synth.report.chart.chart import Chart
 from synth.report.chart.palette import COLOURS

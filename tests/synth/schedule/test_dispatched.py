@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from synth.costs import HOST, uniform_costs
+from synth.costs.costs import HOST, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.links import Link, Links

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from synth.costs import HOST
+from synth.costs.costs import HOST
 from synth.errors import SynthError
 from synth.families import generate
 from synth.links import Links

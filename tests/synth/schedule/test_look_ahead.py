@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from benchmarks.look_ahead_simulation import LookAheadSimulation
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.links import Link, Links

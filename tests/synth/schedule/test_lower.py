@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.errors import SynthError
 from synth.links import Link, Links
 from synth.schedule import Buffering, Op, Placement, Schedule, lower

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.solver.back_to_back import executed_period_us, iteration_ends_us
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import generate_for
 from synth.links import Link, Links
 from synth.op_kinds import OpKind

@@ -5,7 +5,7 @@ import random
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from synth.costs import HOST, uniform_costs
+from synth.costs.costs import HOST, uniform_costs
 from synth.schedule import Buffering, Op, Placement, Schedule, lower, peak_bytes
 from synth.schedule.rank_memory import memory_usage
 from synth.schedule.simulate import DeadlockError, simulate

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.links import Link, Links, NodeLink, PairLink
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan

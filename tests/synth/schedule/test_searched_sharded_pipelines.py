@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 import synth
+from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.layer_times import LayerTimes
 from synth.links import Link, Links
-from synth.partition_costs import partition_costs
 from synth.plan.weight_passing.data_parallel_plan import (
     SharesExceedLimit,
     costs_of_one,

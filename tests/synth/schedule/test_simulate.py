@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
 from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind

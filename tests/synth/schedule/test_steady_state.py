@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.links import Link, Links

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.links import Link, Links
 from synth.op_kinds import OpKind

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
+from synth.costs.partition_costs import partition_costs
+from synth.costs.stage_costs import StageCosts
 from synth.families import generate
 from synth.families.weipipe import home, turns
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.error import ScheduleError
@@ -25,7 +26,6 @@ from synth.schedule.ops import Op, ValueKind
 from synth.schedule.rank_memory import memory_usage, peak_bytes, static_bytes
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
-from synth.stage_costs import StageCosts
 from tests.synth.replayed_programs import check_start_times
 
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW

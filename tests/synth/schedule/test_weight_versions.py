@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.updates import with_updates

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.stage_costs import StageCosts
 from synth.families import generate
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
@@ -20,7 +21,6 @@ from synth.solver.evaluate.op_table import OpTable
 from synth.solver.improve.annealing import Annealing, Walk
 from synth.solver.infeasibility import serial_schedule
 from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
-from synth.stage_costs import StageCosts
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_solve_exact import rank_orders

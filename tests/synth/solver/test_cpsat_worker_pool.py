@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ortools.sat.python import cp_model
 
-from synth.partition_costs import partition_costs
+from synth.costs.partition_costs import partition_costs
 from synth.profile import Profile
 from synth.schedule import verify
 from synth.schedule.placements import placement

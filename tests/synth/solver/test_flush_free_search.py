@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
+from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
@@ -21,7 +22,6 @@ from synth.solver.flush_free.search import solve_flush_free
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result, StoppedBy
-from synth.stage_costs import StageCosts
 from tests.synth.flush_free_orders import TwoRanks, least_us
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP

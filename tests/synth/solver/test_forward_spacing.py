@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from synth.certificate import Proven
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solver import Objective, Problem, SolveOptions, solve

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.solver.suites import v_shaped
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.links import Link, Links
 from synth.objective import Objective
 from synth.op_kinds import OpKind

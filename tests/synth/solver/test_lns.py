@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.solver.suites import table
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.schedule.placements import placement
 from synth.solver import Problem
 from synth.solver.evaluate import evaluate

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from synth.costs import uniform_costs
+from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.objective import Objective
 from synth.op_kinds import VISITS, OpKind

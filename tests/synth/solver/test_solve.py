@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
+from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.families import generate
 from synth.links import Link, Links
@@ -25,7 +26,6 @@ from synth.solver.improve import published
 from synth.solver.infeasibility import one_micro_batch_bytes, serial_schedule
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.tuning import PUBLISHED
-from synth.stage_costs import StageCosts
 from tests.synth.effort import HOURS_S, counted
 
 

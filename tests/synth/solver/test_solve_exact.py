@@ -7,14 +7,14 @@ from itertools import permutations, product
 
 import pytest
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.stage_costs import StageCosts
 from synth.links import Link, Links, PairLink
 from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.solver import Objective, Problem, Result, SolveOptions, SolverName, StoppedBy, solve
 from synth.solver.infeasibility import find_shortage
-from synth.stage_costs import StageCosts
 from tests.synth.effort import HOURS_S, counted
 
 OBJECTIVES = [Objective.MAKESPAN, Objective.PERIOD, *map(Objective.of_iterations, (2, 3, 8))]

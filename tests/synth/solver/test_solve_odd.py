@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
+from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.schedule import Buffering, Op, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
@@ -20,7 +21,6 @@ from synth.solver.infeasibility import find_shortage
 from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory, safe_memory
 from synth.solver.instance.timing import order_of, timed
 from synth.solver.modulo.steady_state_model import find
-from synth.stage_costs import StageCosts
 from tests.synth.effort import counted
 from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs
 from tests.synth.solver.test_solve_exact import OBJECTIVES

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import Costs
+from synth.costs.costs import Costs
 from synth.errors import SynthError
 from synth.links import Link, Links
 from synth.op_kinds import OpKind

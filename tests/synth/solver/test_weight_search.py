@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import Costs, uniform_costs
+from synth.costs.costs import Costs, uniform_costs
+from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.families import generate
 from synth.links import Link, Links
@@ -37,7 +38,6 @@ from synth.solver.weight_passing.programs import make_schedule
 from synth.solver.weight_passing.search import solve_weight_passing
 from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.solver.weight_passing.visit_placement import OpNeeds
-from synth.stage_costs import StageCosts
 from tests.synth.every_weight_schedule import (
     BUFFERINGS,
     gather_programs,

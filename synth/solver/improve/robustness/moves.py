@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import Flags
 from synth.solver.evaluate.scenarios import NOTHING_US, ScenarioTimes, SpanTimes, Times

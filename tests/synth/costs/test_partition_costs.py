@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import MEASURED, TIMELESS, OpKind
-from synth.partition_costs import partition_costs
 from synth.profile import Profile, Provenance
 from synth.workload import Workload
 

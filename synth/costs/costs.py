@@ -7,11 +7,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.record import Record
-from synth.stage_costs import StageCosts
 from synth.units import MOST_SUMMABLE
 
 IntArray = npt.NDArray[np.int64]

@@ -1,0 +1,1 @@
+"""Costs of stages and transfers: microseconds and bytes."""

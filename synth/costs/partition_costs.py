@@ -1,0 +1,131 @@
+"""Costs of the stages of a partition: the sums of their layers' times and bytes, and peaks."""
+
+from collections.abc import Sequence
+
+from synth.costs.costs import Costs
+from synth.costs.stage_costs import StageCosts
+from synth.errors import SynthError
+from synth.layer_profile import LayerProfile
+from synth.op_kinds import MEASURED, OpKind
+from synth.profile import Profile
+
+
+def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:
+    """Add up layers to stages; `sizes[s]` is the number of layers of stage s.
+
+    Raises:
+        SynthError: the sizes are not positive or do not add up to the number of layers.
+    """
+    if sum(sizes) != len(profile.layers) or min(sizes) < 1:
+        raise SynthError(
+            f"partition {list(sizes)} covers {sum(sizes)} layers, the profile has "
+            f"{len(profile.layers)}; every stage needs at least one layer and all must be used"
+        )
+    stages, first = [], 0
+    for size in sizes:
+        layers = [profile.layer_profile(i) for i in range(first, first + size)]
+        stages.append(stage_costs(layers, is_first=first == 0))
+        first += size
+    return Costs(stages=tuple(stages), links=profile.links)
+
+
+def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
+    """Add up the layers of one stage; the first stage holds no input."""
+    interior = layers[:-1]
+    held = [_held_until(layers, i) for i in range(len(interior))]
+    sizes = [layer.output_bytes for layer in interior]
+    kept_for_b = sum(s for s, until in zip(sizes, held, strict=True) if until != OpKind.F)
+    kept_for_w = sum(s for s, until in zip(sizes, held, strict=True) if until == OpKind.W)
+    gradients_for_w = sum(
+        layer.output_bytes for layer in interior if layer.gradient_until == OpKind.W
+    )
+    durations = {
+        kind: round(sum(layer.time_us[kind].median_us for layer in layers)) for kind in MEASURED
+    }
+    durations[OpKind.R] = round(sum(layer.recompute_us for layer in layers))
+    forward_rises = [layer.rise_bytes[OpKind.F] for layer in layers]
+    return StageCosts(
+        duration_us=durations,
+        static_bytes=sum(layer.static_bytes for layer in layers),
+        output_bytes=layers[-1].output_bytes,
+        saved_bytes=sum(layer.saved_bytes for layer in layers) + kept_for_b,
+        saved_w_bytes=sum(layer.saved_w_bytes for layer in layers) + kept_for_w + gradients_for_w,
+        rise_bytes={
+            OpKind.F: _forward_rise(layers, forward_rises),
+            OpKind.R: _forward_rise(layers, [layer.recompute_rise_bytes for layer in layers]),
+            OpKind.B: _backward_rise(layers, OpKind.B),
+            OpKind.W: _weight_rise(layers),
+            OpKind.BW: _backward_rise(layers, OpKind.BW),
+            OpKind.STEP: sum(layer.rise_bytes[OpKind.STEP] for layer in layers),
+        },
+        input_until=layers[0].input_until if not is_first else OpKind.F,
+        output_until=layers[-1].output_until,
+        gradient_until=layers[-1].gradient_until,
+        gradient_bytes=sum(layer.gradient_bytes for layer in layers),
+        parameter_bytes=sum(layer.parameter_bytes for layer in layers),
+        light_rise_bytes=_light_rise(layers, forward_rises),
+        early_gradient_bytes=sum(map(_early_gradient_bytes, layers)),
+    )
+
+
+def _early_gradient_bytes(layer: LayerProfile) -> int:
+    """The bytes of the weight gradients that a layer's B computes itself."""
+    return layer.gradient_bytes - round(layer.deferred_share * layer.gradient_bytes)
+
+
+def _held_until(layers: list[LayerProfile], index: int) -> OpKind:
+    """The last op that needs the activation between layers `index` and `index + 1`."""
+    moments = (layers[index].output_until, layers[index + 1].input_until)
+    return max(moments, key=lambda kind: kind.rank_in_chain)
+
+
+def _light_rise(layers: list[LayerProfile], rises: list[int]) -> int:
+    """The highest level of an F that saves nothing: a layer's input plus the layer's rise.
+
+    The layer's rise was measured with saving, so this is a bound.
+    """
+    inputs = [0, *(layer.output_bytes for layer in layers[:-1])]
+    return max(map(sum, zip(inputs, rises, strict=True)))
+
+
+def _forward_rise(layers: list[LayerProfile], rises: list[int]) -> int:
+    """The highest level of F, or R, above its start: layers run first to last."""
+    level = rise = 0
+    for i, layer in enumerate(layers):
+        rise = max(rise, level + rises[i])
+        level += layer.saved_bytes + layer.output_bytes
+        if i > 0 and _held_until(layers, i - 1) == OpKind.F:
+            level -= layers[i - 1].output_bytes
+    return rise
+
+
+def _backward_rise(layers: list[LayerProfile], kind: OpKind) -> int:
+    """The highest level of B (or BW) above its start: layers run last to first.
+
+    Between layers i−1 and i lie an activation and its gradient. B of layer i makes that gradient;
+    it dies with B of layer i−1 unless W wants it, and so does the activation unless F or W
+    decided otherwise.
+    """
+    split = kind == OpKind.B
+    level = rise = 0
+    for i in reversed(range(len(layers))):
+        layer = layers[i]
+        rise = max(rise, level + layer.rise_bytes[kind])
+        level += (layer.saved_w_bytes if split else 0) - layer.saved_bytes
+        if i > 0:
+            level += layers[i - 1].output_bytes
+        if i < len(layers) - 1:
+            keeps_gradient = split and layer.gradient_until == OpKind.W
+            held = _held_until(layers, i)
+            frees_activation = held == OpKind.B or (held == OpKind.W and not split)
+            level -= layer.output_bytes * ((not keeps_gradient) + frees_activation)
+    return rise
+
+
+def _weight_rise(layers: list[LayerProfile]) -> int:
+    """The highest level of W above its start: the tasks run in the order B recorded them."""
+    level = rise = 0
+    for layer in reversed(layers):
+        rise = max(rise, level + layer.rise_bytes[OpKind.W])
+        level -= layer.saved_w_bytes
+    return rise
