@@ -22,17 +22,17 @@ from typing import Any, NamedTuple
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate, is_pipeline, variants_for
-from synth.layer_profile import Layer, LayerProfile, Timing
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.plan.compare import compare
 from synth.plan.comparison import Question, Search
 from synth.plan.partition.balance import balance
 from synth.profile import Profile, Provenance
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.links import Link, Links
+from synth.profile.workload import Workload
 from synth.schedule import lower, peak_bytes
 from synth.schedule.model import Placement
 from synth.solver.options import SolveOptions
-from synth.workload import Workload
 
 FORMAT = "synth-auto-placement-benchmark-1"
 

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.solver.back_to_back import iteration_ends_us
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import Lowered, lower
 from synth.schedule.files.plan_file import Plan
 

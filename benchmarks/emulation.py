@@ -19,8 +19,8 @@ from benchmarks.results_file import Run, markdown_table, parse_without_seeds, re
 from synth.cli.answer.run import trace_of
 from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
-from synth.links import Link, Links
 from synth.profile import Profile
+from synth.profile.links import Link, Links
 from synth.profiles import find
 from synth.report.explain.run_against_plan import RunComparison, compare
 from synth.schedule.files.claim import Claim

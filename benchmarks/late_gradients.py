@@ -23,7 +23,7 @@ from benchmarks.late_gradients_table import FORMAT, Row, line, table
 from benchmarks.line_plot import LinePlot
 from benchmarks.results_file import Run, parse_without_seeds, report_rows
 from synth.families import generate
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 from synth.record import write_atomically
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text

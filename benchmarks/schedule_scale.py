@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from benchmarks.line_plot import LinePlot
 from synth.costs.costs import Costs, uniform_costs
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.record import write_atomically
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, peak_bytes, verify
 from synth.solver import Part, Problem, Result, SolveOptions, StoppedBy, solve
 from synth.solver.infeasibility import may_fit, serial_schedule

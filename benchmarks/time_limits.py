@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
-from synth.layer_profile import Layer
 from synth.profile import Profile
+from synth.profile.layer_profile import Layer
 from synth.profiles import find
 
 FORMAT = "synth-time-limits-benchmark-1"

@@ -30,10 +30,10 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.v_passes import averaged, costs_by_pass
 from synth.families.zb_v_greedy import released
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
+from synth.profile.links import Link, Links
 from synth.profiles import find, names
 from synth.schedule import Schedule, peak_bytes, verify
 from synth.schedule.model import Buffering

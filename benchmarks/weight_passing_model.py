@@ -10,8 +10,8 @@ from typing import NamedTuple
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import peak_bytes, verify
 from synth.schedule.lowering.lower import Lowered
 

@@ -18,7 +18,7 @@ from benchmarks.weight_passing_model import (
     Outcome,
     simulate,
 )
-from synth.links import Link, Links, NodeLink
+from synth.profile.links import Link, Links, NodeLink
 
 FORMAT = "synth-weight-passing-papers-benchmark-1"
 

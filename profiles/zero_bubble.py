@@ -31,11 +31,11 @@ The peak is that of the A100's datasheet for dense bf16.
 from dataclasses import dataclass
 from pathlib import Path
 
-from synth.layer_profile import Layer, LayerProfile, Timing
-from synth.links import Link, Links
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Profile, Provenance
-from synth.workload import Workload
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.links import Link, Links
+from synth.profile.workload import Workload
 
 SOURCE = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024 (arXiv 2401.10241), Tables 5 and 6"
 NOTES = (

@@ -5,13 +5,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 from synth.terminal_text import escaped
-
-if TYPE_CHECKING:
-    from synth.measurement_conditions import Conditions
-
 
 # Rewords messages that name options of the command line, where they are called otherwise.
 REWORDED: ContextVar[Callable[[str], str]] = ContextVar("REWORDED", default=str)
@@ -49,10 +44,3 @@ def silenced() -> Iterator[None]:
             del os.environ[QUIET]
         else:
             os.environ[QUIET] = before
-
-
-def warn_of(conditions: "Conditions | None", profile: str) -> None:
-    """Warn if times were measured under doubtful conditions."""
-    warning = None if conditions is None else conditions.warning(profile)
-    if warning is not None:
-        warn(warning)

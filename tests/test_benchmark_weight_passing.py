@@ -9,8 +9,8 @@ from benchmarks import tables, weight_passing
 from benchmarks.weight_passing import Row, hidden_from_tokens, picture, table
 from benchmarks.weight_passing_model import MEMORY_BYTES, Model, costs_of, network, simulate
 from benchmarks.weight_passing_papers import TABLES, Printed, rows_of
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 
 FREE = Links()
 MODEL = Model(hidden=1024, num_layers=8, sequence=2048, tokens=2048)

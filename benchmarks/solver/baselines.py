@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from synth.costs.costs import Costs
 from synth.families import generate, generate_for
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 from synth.schedule import Schedule, lower, peak_bytes, verify
 from synth.solver import Objective, Problem
 from synth.solver.improve.published import with_mean_times

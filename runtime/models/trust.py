@@ -5,7 +5,7 @@ run code, so this is done only for an address that the user has given.
 """
 
 from synth.errors import SynthError
-from synth.workload import Workload
+from synth.profile.workload import Workload
 
 from .sizes import SIZES
 from .spec import ModelSpec

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.errors import SynthError
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 
 from .flush_free import FlushFreeStep
 from .gradients import Gradients, Owned, widen_gradients

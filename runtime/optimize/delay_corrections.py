@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from synth.errors import SynthError
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 
 from .rules import rule_of
 from .settings import StepSettings

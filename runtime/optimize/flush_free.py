@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from synth.errors import SynthError
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 
 from ..execution.core.stepper import WeightRead
 from .delay_corrections import OnUpdate, Prediction, StageUpdate, check_predictable

@@ -13,7 +13,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from synth.errors import SynthError
-from synth.optimizer import OptimizerKind, OptimizerSpec
+from synth.profile.optimizer import OptimizerKind, OptimizerSpec
 
 from .settings import StepSettings
 

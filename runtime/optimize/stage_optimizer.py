@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 
 from .rules import UpdateRule, new_state, rule_of
 from .settings import StepSettings

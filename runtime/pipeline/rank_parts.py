@@ -9,7 +9,7 @@ from torch import nn
 
 from synth.costs.costs import uniform_costs
 from synth.errors import Mismatch, SynthError
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 from synth.schedule.files.plan_file import Plan, schedule_fingerprint
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule

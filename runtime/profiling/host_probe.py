@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from synth.costs.costs import HOST
-from synth.links import Link
+from synth.profile.links import Link
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 

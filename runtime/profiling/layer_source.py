@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from synth.workload import Workload
+from synth.profile.workload import Workload
 
 from ..dtypes import dtype_of
 from ..models import (

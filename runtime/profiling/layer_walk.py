@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
-from synth.workload import Workload
+from synth.profile.workload import Workload
 
 from ..input_function import MicroBatch
 from ..models import layer_signature, num_safe_ids

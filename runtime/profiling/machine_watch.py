@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from synth.measurement_conditions import Conditions
+from synth.profile.measurement_conditions import Conditions
 
 # The time constant of the kernel's 1-minute load average.
 _LOAD_DECAY_S = 60.0

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
-from synth.links import Links
+from synth.profile.links import Links
 
 from .machine_watch import MachineWatch
 from .pace import ProfilingProgress

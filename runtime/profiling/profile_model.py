@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from synth.errors import SynthError
-from synth.layer_profile import Layer, LayerProfile
-from synth.links import Links
-from synth.measurement_conditions import spread_of
 from synth.op_kinds import OpKind
-from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
+from synth.profile.layer_profile import Layer, LayerProfile
+from synth.profile.links import Links
+from synth.profile.measurement_conditions import spread_of
+from synth.profile.optimizer import OptimizerSpec
+from synth.profile.workload import Workload
 from synth.units import format_bytes
-from synth.workload import Workload
 
 from ..execution.stage.side_effects import same_buffers
 from ..input_function import InputFunction, MicroBatch

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from synth.layer_profile import LayerProfile, Timing
 from synth.op_kinds import MEASURED, OpKind
-from synth.optimizer import OptimizerSpec
+from synth.profile.layer_profile import LayerProfile, Timing
+from synth.profile.optimizer import OptimizerSpec
 from synth.schedule.ops import Op
 
 from ..execution.core.clock import OpClock

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from synth import version
-from synth.links import Links
-from synth.measurement_conditions import Conditions
 from synth.profile import Provenance
-from synth.workload import Workload
+from synth.profile.links import Links
+from synth.profile.measurement_conditions import Conditions
+from synth.profile.workload import Workload
 
 from ..world import describe_device
 

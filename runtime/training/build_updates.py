@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import nn
 
 from synth.errors import SynthError
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 

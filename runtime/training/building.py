@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from synth.errors import Mismatch
+from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.weight_flow import Route
-from synth.workload import Workload
 
 from ..dtypes import dtype_of
 from ..execution.stage.stage import Stage

@@ -2,7 +2,7 @@
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
-from synth.optimizer import OptimizerKind, OptimizerSpec
+from synth.profile.optimizer import OptimizerKind, OptimizerSpec
 from synth.run_options.delay_options import DelayOptions
 from synth.schedule.files.plan_file import Plan
 

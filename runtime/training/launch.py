@@ -17,7 +17,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from synth import version
 from synth.errors import ExitCode, RunFailure, SynthError
-from synth.links import Links
+from synth.profile.links import Links
 from synth.run_options.emulation_options import EmulationOptions
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan

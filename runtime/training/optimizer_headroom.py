@@ -7,7 +7,7 @@ from torch import nn
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import lower
 from synth.schedule.rank_memory import peak_bytes

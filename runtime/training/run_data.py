@@ -1,7 +1,7 @@
 """The data of a run: tokens of files, or micro-batches that a user's function makes."""
 
+from synth.profile.workload import Workload
 from synth.run_options.train_options import TrainOptions
-from synth.workload import Workload
 
 from ..execution.stage.stage import Stage
 from ..models import vocabulary_size

@@ -13,19 +13,19 @@ from synth.cli.answer.output import answer, talk, warn_of
 from synth.cli.progress.line import current_line
 from synth.cli.read.profile_request import ProfileRequest
 from synth.errors import SynthError
-from synth.model_flops import format_flops
+from synth.profile.model_flops import format_flops
 from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:
     import torch
 
-    from synth.links import Link, Links
-    from synth.model_flops import ModelFlops
     from synth.profile import Profile
+    from synth.profile.links import Link, Links
+    from synth.profile.model_flops import ModelFlops
+    from synth.profile.workload import Workload
     from synth.runtime.input_function import MicroBatch
     from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.profiling.pace import ProfilingProgress
-    from synth.workload import Workload
 
 
 def command(
@@ -73,8 +73,8 @@ def _workload(model: str, request: ProfileRequest) -> "tuple[Workload, MicroBatc
     Raises:
         SynthError: the model, its inputs or its optimizer cannot be made of the options.
     """
+    from synth.profile.workload import Workload
     from synth.runtime.models import ModelSpec, check_spec
-    from synth.workload import Workload
 
     spec = ModelSpec(model, request.model_arguments)
     check_spec(spec)
@@ -175,7 +175,7 @@ def _links_of_this_machine(ranks: int | None, device: "torch.device") -> "Links"
 
 
 def _link_to_host(device: "torch.device") -> "Links":
-    from synth.links import Links
+    from synth.profile.links import Links
     from synth.runtime.profiling.host_probe import probe_host
 
     return Links(host=probe_host(device))

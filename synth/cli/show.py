@@ -18,7 +18,7 @@ from synth.cli.answer.output import (
 )
 from synth.cli.read.plans import load_checked
 from synth.cli.read.show_request import ShowRequest
-from synth.throughput import Throughput, throughput
+from synth.profile.throughput import Throughput, throughput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

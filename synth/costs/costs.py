@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.record import Record
 from synth.units import MOST_SUMMABLE
 

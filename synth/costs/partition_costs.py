@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
-from synth.layer_profile import LayerProfile
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Profile
+from synth.profile.layer_profile import LayerProfile
 
 
 def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:

@@ -12,9 +12,9 @@ import fnmatch
 from collections.abc import Collection, Iterable
 
 from synth.errors import SynthError
-from synth.layer_profile import LayerProfile, Timing
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.layer_profile import LayerProfile, Timing
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
 

@@ -9,8 +9,8 @@ from pydantic import (
     model_validator,
 )
 
-from synth.layer_profile import check_held_until
 from synth.op_kinds import TIMELESS, OpKind
+from synth.profile.layer_profile import check_held_until
 from synth.record import Record
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from synth.errors import SynthError
-from synth.layer_times import LayerTimes
+from synth.profile.layer_times import LayerTimes
 from synth.record import describe
 from synth.units import shown
 

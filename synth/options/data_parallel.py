@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
-from synth.links import MOST_RANKS
 from synth.options.conflicts import refuse_beside
+from synth.profile.links import MOST_RANKS
 
 if TYPE_CHECKING:
     from synth.options.arguments.solve import SolveArguments

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from synth.errors import SynthError
-from synth.links import Link, Links, NodeLink
 from synth.messages import talk
+from synth.profile.links import Link, Links, NodeLink
 from synth.record import describe
 from synth.units import parse_bandwidth, parse_seconds, shown
 

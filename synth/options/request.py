@@ -13,8 +13,8 @@ from synth.options.deadline import Deadline
 from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched, read_sizes
 from synth.profile import Profile
+from synth.profile.throughput import Throughput, throughput
 from synth.record import is_stream
-from synth.throughput import Throughput, throughput
 
 if TYPE_CHECKING:
     from synth.objective import HasSpans

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import field_serializer
 
-from synth.measurement_conditions import Conditions
+from synth.profile.measurement_conditions import Conditions
 from synth.record import FileRecord
 from synth.report.explain.run_against_plan import RunComparison
 

@@ -18,7 +18,7 @@ from pydantic import (
 
 from synth.command_option import CommandOption, OptionPanel
 from synth.errors import SynthError
-from synth.optimizer import OptimizerKind, OptimizerSpec, OptimizerSwitches
+from synth.profile.optimizer import OptimizerKind, OptimizerSpec, OptimizerSwitches
 from synth.record import Record
 from synth.run_options.checkpoint_options import CheckpointOptions
 from synth.run_options.delay_options import DelayOptions

@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 from math import gcd, lcm
 
 from synth.errors import SynthError
-from synth.links import MOST_COPIES, MOST_RANKS
+from synth.profile.links import MOST_COPIES, MOST_RANKS
 from synth.schedule.model import Placement
 
 _MIRROR = "bidirectional"

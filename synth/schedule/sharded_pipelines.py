@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from synth.links import MOST_COPIES
 from synth.op_kinds import ADDING, READING, VISITS, OpKind
+from synth.profile.links import MOST_COPIES
 from synth.schedule.error import ScheduleError
 from synth.schedule.insert_visits import with_visits
 from synth.schedule.model import Placement, Schedule

@@ -13,12 +13,12 @@ from synth.cli import run_command_line
 from synth.cli.progress import interrupt
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
-from synth.links import Link, Links
 from synth.profile import Profile
+from synth.profile.links import Link, Links
+from synth.profile.workload import Workload
 from synth.profiles import find
 from synth.schedule import lower, peak_bytes
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 
 NAME = "zb-1.5b-p8-m24"
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from synth.cli.answer.run import stopped_after
-from synth.workload import Workload
+from synth.profile.workload import Workload
 from tests.cli.conftest import TINY, make_run_plan
 from tests.cli.worker_processes import end, read_until, workers_of
 

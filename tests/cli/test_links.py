@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from synth.links import Link, Links, NodeLink, PairLink
 from synth.profile import Profile
+from synth.profile.links import Link, Links, NodeLink, PairLink
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth

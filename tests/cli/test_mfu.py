@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from synth.layer_times import LayerTimes
 from synth.profile import Profile
+from synth.profile.layer_times import LayerTimes
 from tests.cli.conftest import NAME, Synth
 
 SIZE = ("--ranks", "2", "--micro-batches", "4")

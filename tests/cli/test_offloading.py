@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from synth.layer_profile import Timing
-from synth.links import Link
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.layer_profile import Timing
+from synth.profile.links import Link
 from synth.report.explain.overlay import overlay
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.programs import Transfer

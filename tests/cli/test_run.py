@@ -13,13 +13,13 @@ import torch
 
 from synth.families import generate
 from synth.plan.reason import reason_of
+from synth.profile.workload import Workload
 from synth.report.explain.difference import Difference
 from synth.runtime.profiling.profile_model import profile_model
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
 from synth.schedule.measured.trace_file import Source, Trace
-from synth.workload import Workload
 from tests.tied_model import TIED
 
 COMMAND = [sys.executable, "-m", "synth"]

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from synth.families import generate
-from synth.links import Link, Links
-from synth.optimizer import OptimizerSpec
+from synth.profile.links import Link, Links
+from synth.profile.optimizer import OptimizerSpec
+from synth.profile.workload import Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import lower
 from synth.schedule.simulate import simulate
-from synth.workload import Workload
 
 TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 32}
 

@@ -10,9 +10,9 @@ import pytest
 from synth import solve as synth_solve
 from synth.errors import SynthError
 from synth.plan.reason import reason_of
+from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.weight_flow import Sharded
-from synth.workload import Workload
 from tests.cli.conftest import NAME, TINY, Synth, make_run_profile
 
 SOLVE = (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 from tests.cli.conftest import Synth, make_run_plan
 
 COMMAND = [sys.executable, "-m", "synth"]

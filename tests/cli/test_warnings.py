@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from synth.measurement_conditions import Conditions
 from synth.profile import Profile
+from synth.profile.measurement_conditions import Conditions
 from synth.profiles import find
 from synth.runtime.profiling.machine_watch import Senses
 from synth.schedule.files.plan_file import Plan

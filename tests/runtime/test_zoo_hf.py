@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from synth.families import generate
+from synth.profile.workload import Workload
 from synth.runtime.training.rank_result import RankResult
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 
 pytest.importorskip("transformers")
 

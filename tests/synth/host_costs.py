@@ -1,8 +1,8 @@
 """Equal stages whose weights are kept by the host."""
 
 from synth.costs.costs import Costs, uniform_costs
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 
 F_US, BW_US = 10, 20
 WEIGHTS, GRADIENTS, SAVED = 100, 60, 500

@@ -4,12 +4,12 @@ import random
 from collections.abc import Sequence
 
 from synth.costs.partition_costs import partition_costs
-from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import OpKind
 from synth.profile import Profile, Provenance
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.workload import Workload
 from synth.schedule.placements import placement
 from synth.solver import Problem
-from synth.workload import Workload
 
 UNTIL = (OpKind.F, OpKind.B, OpKind.W)
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
-from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links, PairLink
 from synth.schedule import Op
 from synth.solver import Problem
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
-from synth.links import Link, Links, PairLink
 from synth.op_kinds import MEASURED, OpKind
+from synth.profile.links import Link, Links, PairLink
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.placements import placement

@@ -16,7 +16,7 @@ from benchmarks.solver.case import Case, Look, Suite
 from benchmarks.solver.probe import Cell
 from synth.costs.costs import Costs, uniform_costs
 from synth.families import family_placement, generate
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 from synth.schedule.placements import placement
 from synth.solver import Problem, Result
 

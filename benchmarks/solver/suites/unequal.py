@@ -18,8 +18,8 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import MEASURED, OpKind
+from synth.profile.links import Link, Links
 from synth.solver import Objective, Problem, Result
 
 NUM_RANKS, NUM_MICRO_BATCHES = 8, 32

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from benchmarks.solver.baselines import peak_of
 from benchmarks.solver.case import Case, Suite
 from synth.costs.costs import Costs, uniform_costs
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 from synth.schedule.placements import placement
 from synth.solver import Objective, Problem
 

@@ -4,10 +4,10 @@ from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any
 
 from synth.cli.answer.output import value_line
+from synth.profile.throughput import Throughput, throughput
 from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
 from synth.report.text.tables import fitted_table, size_unit, table
-from synth.throughput import Throughput, throughput
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison, Entry

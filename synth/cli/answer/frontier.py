@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from synth.cli.answer.choice_page import write_choice
+from synth.profile.throughput import Throughput, throughput
 from synth.report.text.curve import Curve, Dot, Point, plot
 from synth.report.text.tables import fitted_table, milliseconds, size_unit
-from synth.throughput import Throughput, throughput
 from synth.units import format_bytes, format_bytes_both
 
 if TYPE_CHECKING:

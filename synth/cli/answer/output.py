@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from synth.messages import talk as talk
-from synth.messages import warn_of as warn_of
+from synth.profile.measurement_conditions import warn_of as warn_of
 from synth.terminal_text import escaped
 from synth.units import format_us
 
 if TYPE_CHECKING:
-    from synth.measurement_conditions import Conditions
+    from synth.profile.measurement_conditions import Conditions
 
 
 # Columns of sentences where there is no terminal.

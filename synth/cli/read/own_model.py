@@ -8,8 +8,8 @@ from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
 
 if TYPE_CHECKING:
+    from synth.profile.workload import Workload
     from synth.run_options.train_options import TrainOptions
-    from synth.workload import Workload
 
 TrustOption = Annotated[
     bool,

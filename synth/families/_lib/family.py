@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families._lib.options import SYNC, Option, Options, spelled
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement

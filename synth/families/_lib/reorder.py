@@ -16,8 +16,8 @@ from heapq import heappop, heappush
 
 from synth.families._lib.activations import growth_bytes
 from synth.families._lib.family import Programs, Setting
-from synth.links import Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Links
 from synth.schedule.ops import Op
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W

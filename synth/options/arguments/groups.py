@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from synth.command_option import CommandArgument, CommandOption
-from synth.links import MOST_RANKS
 from synth.options.memory_limit import MemoryLimit, read_limit
 from synth.options.profiles import load_profile
 from synth.profile import Profile
+from synth.profile.links import MOST_RANKS
 from synth.record import Record
 
 # Most solver threads or processes: starting more takes longer than they gain.

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from synth.command_option import CommandOption
-from synth.links import MOST_COPIES
 from synth.options.arguments.groups import (
     LIMIT_HELP,
     PARTITION_HELP,
@@ -20,6 +19,7 @@ from synth.options.arguments.groups import (
     SearchArguments,
     WeightsPlace,
 )
+from synth.profile.links import MOST_COPIES
 from synth.record import Record
 
 

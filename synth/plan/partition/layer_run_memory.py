@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 
 from synth.costs.costs import IntArray
-from synth.layer_profile import LayerProfile
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.layer_profile import LayerProfile
 
 B, BW, F, STEP, W = OpKind.B, OpKind.BW, OpKind.F, OpKind.STEP, OpKind.W
 

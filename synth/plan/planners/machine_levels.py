@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from synth.errors import SynthError
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 
 
 class MachineLevel(NamedTuple):

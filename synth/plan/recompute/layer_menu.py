@@ -22,10 +22,10 @@ from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs, stage_costs
 from synth.costs.recomputed_layers import is_recomputed_already, recomputed, recomputing
 from synth.costs.stage_costs import StageCosts
-from synth.layer_profile import LayerProfile
 from synth.op_kinds import OpKind
 from synth.plan.tuning import LAYER_MENU
 from synth.profile import Profile
+from synth.profile.layer_profile import LayerProfile
 
 # Times are compared in nanoseconds, the resolution of profiles.
 _NS_PER_US = 1000

@@ -20,10 +20,10 @@ from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.costs.stage_costs import StageCosts
 from synth.errors import ExitCode, SynthError
-from synth.layer_profile import LayerProfile
 from synth.op_kinds import VISITS, OpKind
 from synth.plan.weight_passing.least_share import with_least_share
 from synth.profile import Profile
+from synth.profile.layer_profile import LayerProfile
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Self
 
+from synth.profile.throughput import throughput
 from synth.report.chart.timed import TimedSchedule
 from synth.report.explain.overlay import Overlay
 from synth.report.text.tables import places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
-from synth.throughput import throughput
 from synth.units import format_bytes, format_us
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from synth.objective import Objective
+from synth.profile.throughput import Throughput
 from synth.report.text.tables import fitted_table, milliseconds, size_unit
-from synth.throughput import Throughput
 
 
 @dataclass(frozen=True)

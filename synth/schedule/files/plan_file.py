@@ -13,9 +13,10 @@ from synth.costs.recomputed_layers import recomputing
 from synth.display import Displayed
 from synth.errors import SynthError
 from synth.field_types import PlainText, StrictCount
-from synth.measurement_conditions import Conditions
-from synth.model_flops import ModelFlops
 from synth.profile import Profile
+from synth.profile.measurement_conditions import Conditions
+from synth.profile.model_flops import ModelFlops
+from synth.profile.workload import Workload
 from synth.record import FileRecord, is_stream
 from synth.safe_read import parse_json, read_bytes
 from synth.schedule.files.claim import Claim
@@ -29,7 +30,6 @@ from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.units import format_bytes, format_us, shown
-from synth.workload import Workload
 
 _Layer = TypeVar("_Layer")
 

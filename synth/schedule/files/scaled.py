@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from synth.costs.costs import HOST, Costs
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
-from synth.links import Link, Links, NodeLink, PairLink
+from synth.profile.links import Link, Links, NodeLink, PairLink
 from synth.record import describe
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan

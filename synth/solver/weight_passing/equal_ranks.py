@@ -14,8 +14,8 @@ fraction of the time.
 
 from dataclasses import replace
 
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.placements import everywhere
 from synth.schedule.rank_memory import kept_bytes
 from synth.schedule.weight_flow import Sharded

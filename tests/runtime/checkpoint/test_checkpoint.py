@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from synth.errors import SynthError, TrainingDiverged
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 from synth.runtime.checkpoint import CheckpointOptions, TrainingState
 from synth.runtime.checkpoint.checkpointer import Checkpointer
 from synth.runtime.optimize import StageSteps, StepSettings, build_steps

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from synth.families import generate
-from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
+from synth.profile.optimizer import OptimizerSpec
+from synth.profile.workload import Workload
 from synth.run_options.delay_options import DelayOptions
 from synth.run_options.learning_rate import LearningRate
 from synth.run_options.train_options import TrainOptions
@@ -19,7 +20,6 @@ from synth.runtime.training.rank_result import RankResult
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 
 TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 4, "num_heads": 2, "context_length": 16}
 CPU = torch.device("cpu")

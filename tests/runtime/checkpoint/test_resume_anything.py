@@ -8,6 +8,7 @@ import torch
 
 from synth.families import generate
 from synth.profile import Profile
+from synth.profile.workload import Workload
 from synth.run_options.learning_rate import LearningRate
 from synth.run_options.train_options import TrainOptions
 from synth.runtime.checkpoint import CheckpointOptions
@@ -15,7 +16,6 @@ from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 from tests.tied_model import TIED
 
 CPU = torch.device("cpu")

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from synth.families import generate
-from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
+from synth.profile.optimizer import OptimizerSpec
+from synth.profile.workload import Workload
 from synth.run_options.train_options import TrainOptions
 from synth.runtime.checkpoint import CheckpointOptions
 from synth.runtime.checkpoint.fingerprint import fingerprint
@@ -17,7 +18,6 @@ from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 
 TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 2, "num_heads": 2, "context_length": 16}
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import torch
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import RunFailure
 from synth.families import family_placement, generate
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 from synth.schedule import Op, Schedule, peak_bytes, verify
 from synth.schedule.lowering.lower import lower
 from synth.schedule.lowering.programs import Transfer

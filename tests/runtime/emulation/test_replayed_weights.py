@@ -10,8 +10,8 @@ import torch
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import Schedule, peak_bytes, verify
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.lowering.programs import Action

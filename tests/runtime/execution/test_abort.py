@@ -70,7 +70,7 @@ def test_ranks_that_wait_for_one_that_failed_and_lives_fail_too(
 def fail_before_the_norm(rank: int, size: int, optimizer: str) -> str:
     """Rank 1 has done all its ops, and fails once rank 0 asks for its part of the norm."""
     from synth.errors import RunFailure
-    from synth.optimizer import OptimizerSpec
+    from synth.profile.optimizer import OptimizerSpec
     from synth.runtime.optimize import StepSettings, build_steps
     from synth.runtime.pipeline import Pipeline
 

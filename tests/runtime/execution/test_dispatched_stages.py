@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
 from synth.op_kinds import OpKind
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 from synth.runtime.execution.stage.shared_host import SharedHost
 from synth.runtime.execution.weights.keeping import check_head_stays
 from synth.schedule import Placement

@@ -4,8 +4,8 @@ import pytest
 
 from synth.costs.costs import uniform_costs
 from synth.families import families, family_placement, family_variants, generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.model import Schedule
 from tests.runtime.rank_threads import RankThreads
 from tests.runtime.replaying import replay

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.errors import SynthError
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 from synth.runtime.optimize import StepSettings, build_steps, held_bytes, static_bytes
 from synth.runtime.split import Recorder, SplitTape, enter
 

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from synth.errors import SynthError
 from synth.families import generate
 from synth.op_kinds import OpKind
-from synth.optimizer import OptimizerKind, OptimizerSpec
+from synth.profile.optimizer import OptimizerKind, OptimizerSpec
 from synth.schedule.model import Schedule
 from synth.schedule.ops import ValueKind
 from synth.schedule.version_facts import version_facts

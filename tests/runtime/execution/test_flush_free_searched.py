@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from synth.costs.costs import uniform_costs
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.schedule.weight_versions import ForwardReads, WeightVersions

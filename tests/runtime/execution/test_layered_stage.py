@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.families import generate
 from synth.profile import Profile
+from synth.profile.workload import Workload
 from synth.run_options.train_options import TrainOptions
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.profiling.profile_model import profile_model
@@ -18,7 +19,6 @@ from synth.runtime.training.rank_result import RankResult
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 from tests.runtime.gradients import gradient_of
 
 CPU = torch.device("cpu")

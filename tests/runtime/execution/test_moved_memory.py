@@ -9,16 +9,16 @@ import torch
 
 from synth.costs.partition_costs import partition_costs
 from synth.families import family_placement, generate
-from synth.layer_profile import Timing
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.layer_profile import Timing
+from synth.profile.links import Link, Links
+from synth.profile.workload import Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.rank_result import RankResult
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
-from synth.workload import Workload
 from tests.runtime.train_plans import train_plans
 from tests.synth.plain import random_schedule
 

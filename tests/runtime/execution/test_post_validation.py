@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from synth.costs.costs import uniform_costs
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.optimizer import OptimizerKind, OptimizerSpec
+from synth.profile.links import Link, Links
+from synth.profile.optimizer import OptimizerKind, OptimizerSpec
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, ValueKind

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.families import generate
-from synth.layer_profile import Timing
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.plan.recompute.choice import needs_bytes, solve_with
 from synth.profile import Profile
+from synth.profile.layer_profile import Timing
+from synth.profile.links import Link, Links
+from synth.profile.workload import Workload
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.profiling.profile_model import profile_model
@@ -25,7 +26,6 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
 from synth.solver import Problem, SolveOptions
-from synth.workload import Workload
 from tests.runtime.train_plans import train_plans
 from tests.synth.plain import random_schedule
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from synth.costs.partition_costs import partition_costs
-from synth.links import Link, Links
 from synth.profile import Profile
+from synth.profile.links import Link, Links
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import everywhere

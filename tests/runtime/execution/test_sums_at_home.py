@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.optimizer import OptimizerSpec
+from synth.profile.optimizer import OptimizerSpec
 from synth.schedule.model import Schedule
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.weight_flow import Sharded

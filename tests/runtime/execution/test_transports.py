@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from synth.costs.costs import uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import family_placement, generate
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 from synth.runtime.execution.transport.channels import Channels
 from synth.runtime.execution.transport.open_channels import open_channels
 from synth.runtime.pipeline import Pipeline

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from synth.costs.costs import uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
-from synth.optimizer import OptimizerSpec
+from synth.profile.links import Link, Links
+from synth.profile.optimizer import OptimizerSpec
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
 from tests.runtime.gradients import gradient_of

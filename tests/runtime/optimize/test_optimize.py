@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from synth.errors import SynthError
-from synth.optimizer import OptimizerKind, OptimizerSpec
+from synth.profile.optimizer import OptimizerKind, OptimizerSpec
 from synth.runtime.optimize import (
     PostValidatedStep,
     StageOptimizer,

@@ -165,7 +165,7 @@ def test_weights_and_scale_go_together(pool: Any) -> None:
 
 
 def scale_wrongly(rank: int, size: int, what: str) -> str:
-    from synth.optimizer import OptimizerSpec
+    from synth.profile.optimizer import OptimizerSpec
     from synth.runtime.grad_scaler import PipelineGradScaler
     from synth.runtime.optimize import StepSettings, build_steps
     from synth.runtime.pipeline import Pipeline

@@ -5,11 +5,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from synth.profile.workload import Workload
 from synth.runtime.models import ModelSpec, build_layers
 from synth.runtime.profiling.flop_count import forward_flops
 from synth.runtime.profiling.profile_model import profile_layers, profile_model
 from synth.runtime.profiling.sample import Sample
-from synth.workload import Workload
 
 WIDTH, BLOCKS, VOCABULARY, LENGTH, BATCH = 32, 3, 64, 16, 2
 TOKENS = BATCH * LENGTH

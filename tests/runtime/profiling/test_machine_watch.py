@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from synth.profile.workload import Workload
 from synth.runtime.profiling.machine_watch import MachineWatch, Senses
 from synth.runtime.profiling.profile_model import profile_model
-from synth.workload import Workload
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 TINY = {"vocabulary_size": 64, "width": 32, "num_blocks": 1, "num_heads": 2, "context_length": 16}

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from synth.profile.workload import Workload
 from synth.runtime.profiling.pace import ProfilingPace, ProfilingProgress
 from synth.runtime.profiling.profile_model import profile_layers, profile_model
-from synth.workload import Workload
 
 TINY = {"vocabulary_size": 64, "width": 32, "num_blocks": 5, "num_heads": 2, "context_length": 16}
 

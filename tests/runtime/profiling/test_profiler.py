@@ -11,6 +11,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.workload import Workload
 from synth.runtime.execution.stage.stage import LayerChain
 from synth.runtime.models import ModelSpec, build_layers, build_model, materialise
 from synth.runtime.models.user_function import import_function
@@ -19,7 +20,6 @@ from synth.runtime.profiling.held_bytes import held_bytes
 from synth.runtime.profiling.layer_source import LayerSource
 from synth.runtime.profiling.profile_model import profile_model, reserve_advice
 from synth.runtime.profiling.sample import Sample
-from synth.workload import Workload
 
 CPU = torch.device("cpu")
 TINY = {"vocabulary_size": 64, "width": 32, "num_blocks": 3, "num_heads": 2, "context_length": 16}

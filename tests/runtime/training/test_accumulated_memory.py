@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from synth.families import generate
+from synth.profile.workload import Workload
 from synth.run_options.delay_options import DelayOptions
 from synth.run_options.train_options import TrainOptions
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 
 # Bytes. On a busy machine the peaks of equal runs differ by as much: small tensors of messages are
 # let go of sooner or later.

@@ -7,8 +7,9 @@ import torch
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
+from synth.profile.optimizer import OptimizerSpec
+from synth.profile.workload import Workload
 from synth.run_options.delay_options import DelayOptions
 from synth.runtime.optimize import StepSettings, build_flush_free_step
 from synth.runtime.profiling.profile_model import profile_model
@@ -16,7 +17,6 @@ from synth.runtime.training.delay_hooks import check_corrections
 from synth.runtime.training.optimizer_headroom import extra_bytes
 from synth.runtime.training.update_counts import UpdateCounts
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 
 TINY = {"vocabulary_size": 64, "width": 8, "num_blocks": 2, "num_heads": 2, "context_length": 8}
 

@@ -5,14 +5,14 @@ import torch
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links
-from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
+from synth.profile.links import Link, Links
+from synth.profile.optimizer import OptimizerSpec
+from synth.profile.workload import Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.building import build_stages
 from synth.runtime.training.optimizer_headroom import extra_bytes
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 
 CPU = torch.device("cpu")
 NARROW, WIDE = map(OptimizerSpec.parse, ("adamw+master", "adamw+master+float32-gradients"))

@@ -8,9 +8,10 @@ import torch
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links
-from synth.optimizer import OptimizerSpec
 from synth.profile import Profile
+from synth.profile.links import Link, Links
+from synth.profile.optimizer import OptimizerSpec
+from synth.profile.workload import Workload
 from synth.run_options.train_options import TrainOptions
 from synth.runtime.checkpoint import CheckpointOptions
 from synth.runtime.profiling.profile_model import profile_model
@@ -18,7 +19,6 @@ from synth.runtime.training.rank_result import RankResult
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 from tests.tied_model import TIED
 
 CPU = torch.device("cpu")

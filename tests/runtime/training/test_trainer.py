@@ -8,10 +8,10 @@ import torch
 from synth.costs.partition_costs import partition_costs
 from synth.errors import Mismatch, SynthError
 from synth.families import generate
+from synth.profile.workload import Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.building import build_stages
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 
 CPU = torch.device("cpu")
 MODEL = """

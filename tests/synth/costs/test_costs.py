@@ -4,8 +4,8 @@ import pytest
 
 from synth.costs.costs import Costs, uniform_costs
 from synth.costs.stage_costs import StageCosts
-from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links, PairLink
 
 
 def test_stage_costs_need_every_kind_of_op() -> None:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import MEASURED, TIMELESS, OpKind
 from synth.profile import Profile, Provenance
-from synth.workload import Workload
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.workload import Workload
 
 F, B, W, BW, STEP, R, *_ = OpKind
 

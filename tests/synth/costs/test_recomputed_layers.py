@@ -8,12 +8,12 @@ from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputed, recomputing
 from synth.errors import SynthError
 from synth.families import generate
-from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import OpKind
 from synth.profile import Profile, Provenance
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.workload import Workload
 from synth.schedule.files.check_against_profile import differences
 from synth.schedule.files.plan_file import Plan
-from synth.workload import Workload
 
 
 def layer(**changes: object) -> LayerProfile:

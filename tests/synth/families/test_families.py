@@ -22,8 +22,8 @@ from synth.families import (
     generate,
     generate_for,
 )
-from synth.links import Link, Links
 from synth.profile import Profile
+from synth.profile.links import Link, Links
 from synth.profiles import find
 from synth.schedule import Buffering, peak_bytes, verify
 from synth.schedule.placements import placement

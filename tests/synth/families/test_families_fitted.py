@@ -12,9 +12,9 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.activations import activation_bytes, peak_activation_bytes
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.links import Link, Links
 from synth.profiles import find
 from synth.schedule import Buffering, peak_bytes, verify
 

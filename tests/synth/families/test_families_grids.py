@@ -4,8 +4,8 @@ import pytest
 
 from synth.costs.costs import Costs, uniform_costs
 from synth.families import families, family_placement, generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import Op, Schedule, peak_bytes, verify
 from synth.schedule.files.program_text import program_text
 from tests.synth.grids import (

@@ -4,8 +4,8 @@ import pytest
 
 from synth.costs.costs import HOST, Costs, uniform_costs
 from synth.families import family_placement, family_variants, generate
-from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links, PairLink
 from synth.schedule import Lowered, Timeline, peak_bytes, verify
 from synth.schedule.files.program_text import program_text
 from tests.synth.picture import picture, rows

@@ -7,7 +7,7 @@ import pytest
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
-from synth.links import Link, Links, PairLink
+from synth.profile.links import Link, Links, PairLink
 from synth.schedule import Timeline, peak_bytes, verify
 from synth.solver import Problem
 from synth.solver.solver import solve

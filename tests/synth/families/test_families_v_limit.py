@@ -17,7 +17,7 @@ from synth.families._lib.activations import peak_activation_bytes
 from synth.families._lib.v_greedy import ALL_CHOICES, VGreedyRun
 from synth.families._lib.v_passes import averaged, costs_by_pass, units_bytes
 from synth.families.zb_v_greedy import released
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 from synth.schedule import Buffering, Schedule, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solver import Objective, Part, Problem, solve

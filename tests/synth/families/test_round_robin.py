@@ -20,10 +20,10 @@ from synth.families._lib.updates import (
     one_forward_one_backward,
     with_updates,
 )
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.plan.planners.pipedream import pipedream_partition
 from synth.plan.reason import reason_of
+from synth.profile.links import Link, Links
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Buffering, Placement, Schedule

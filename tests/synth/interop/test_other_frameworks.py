@@ -21,8 +21,8 @@ from synth.interop.jaxpp import to_jaxpp
 from synth.interop.megatron import to_megatron
 from synth.interop.torch_csv import to_torch_csv
 from synth.interop.torchtitan import schedule_name, to_torchtitan
-from synth.layer_times import LayerTimes
 from synth.profile import Profile
+from synth.profile.layer_times import LayerTimes
 
 NAME = "zb-1.5b-p8-m24"  # an embedding, 22 blocks and a head
 

@@ -7,16 +7,16 @@ import pytest
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.partition.balance import balance
 from synth.plan.partition.several_stages_per_rank import _Search, _State
 from synth.profile import Profile, Provenance
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.workload import Workload
 from synth.schedule import Placement, ScheduleError, verify
 from synth.schedule.placements import placement
 from synth.solver import Problem, Shortage, find_shortage
 from synth.solver.infeasibility import needed_bytes, serial_schedule
-from synth.workload import Workload
 
 
 def profile_of(work_us: list[int], parameter_bytes: list[int] | None = None) -> Profile:

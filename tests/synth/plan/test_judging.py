@@ -8,7 +8,6 @@ from benchmarks.auto_placement import question
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import is_pipeline, variants_for
-from synth.links import Link, Links
 from synth.options.profiles import load_profile
 from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
@@ -22,6 +21,7 @@ from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.recompute.stages import recomputed, without_recompute, written_out
+from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering
 from synth.schedule.verify import verify
 from synth.solver import Problem, Result, SolveOptions

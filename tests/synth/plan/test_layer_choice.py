@@ -12,7 +12,6 @@ import pytest
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.costs.stage_costs import StageCosts
-from synth.layer_profile import LayerProfile, Timing
 from synth.op_kinds import OpKind
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
@@ -25,6 +24,7 @@ from synth.plan.recompute.layer_menu import figures, menu
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
 from synth.profile import Profile
+from synth.profile.layer_profile import LayerProfile, Timing
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
 from synth.solver import Incumbent, Problem, SolveOptions, solve

@@ -14,7 +14,6 @@ import pytest
 from synth.costs.costs import uniform_costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import RunFailure, SynthError
-from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.cap_search import InOnePartition
@@ -24,10 +23,11 @@ from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.memory_curve.workers import Task, Workers
 from synth.profile import Profile, Provenance
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.solver import Objective, Problem, SolveOptions, StoppedBy
-from synth.workload import Workload
 from tests.synth.effort import HOURS_S
 from tests.synth.every_order import true_curve, true_value
 

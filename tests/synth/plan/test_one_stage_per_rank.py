@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import pytest
 
-from synth.layer_profile import Timing
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.partition.layer_run_memory import RunNeeds
 from synth.plan.partition.one_stage_per_rank import most_even, smallest_limit_bytes
 from synth.plan.partition.stage_table import StageTable
 from synth.profile import Profile
+from synth.profile.layer_profile import Timing
 from tests.synth.plan.test_balance import uneven_profile
 
 F, B, W, R = OpKind.F, OpKind.B, OpKind.W, OpKind.R

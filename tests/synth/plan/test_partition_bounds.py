@@ -10,14 +10,14 @@ import pytest
 from benchmarks.solver.suites import partition
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
-from synth.layer_profile import Layer, LayerProfile, Timing
-from synth.links import Link, Links, NodeLink, PairLink
 from synth.objective import Objective
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.path_dp import NEVER, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_table import StageTable
 from synth.profile import Profile
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.links import Link, Links, NodeLink, PairLink
 from synth.profiles import find
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify

@@ -9,8 +9,6 @@ from itertools import pairwise
 import pytest
 
 from synth.errors import SynthError
-from synth.layer_profile import LayerProfile, Timing
-from synth.links import Link, Links, NodeLink, PairLink
 from synth.op_kinds import OpKind
 from synth.plan.planners.pipedream import pipedream_partition
 from synth.plan.planners.replicated_pipeline import (
@@ -22,6 +20,8 @@ from synth.plan.planners.replicated_pipeline import (
 from synth.plan.planners.two_bw import TwoBwChoice, two_bw_configurations, two_bw_plan
 from synth.plan.weight_passing.choice import even_stages
 from synth.profile import Profile
+from synth.profile.layer_profile import LayerProfile, Timing
+from synth.profile.links import Link, Links, NodeLink, PairLink
 from synth.schedule.model import Placement
 from tests.synth.layered import invented
 

@@ -11,7 +11,6 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.layer_profile import Layer, LayerProfile, Timing
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.plan.memory_curve.curve_file import knowledge_of
@@ -31,6 +30,8 @@ from synth.plan.recompute.stages import (
     written_out,
 )
 from synth.profile import Profile, Provenance
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.workload import Workload
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement
@@ -39,7 +40,6 @@ from synth.schedule.verify import ScheduleError, verify
 from synth.solver import Incumbent, Problem, SolveOptions, solve
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.result import StoppedBy
-from synth.workload import Workload
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plain import random_costs, random_schedule
 

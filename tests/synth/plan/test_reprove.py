@@ -8,8 +8,6 @@ import pytest
 from synth.certificate import Certificate, ProverName
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
-from synth.layer_times import LayerTimes
-from synth.links import Link, Links
 from synth.objective import BoundScope, Objective
 from synth.plan.claim import claim_of
 from synth.plan.partition.bounds import PartitionBounds
@@ -18,6 +16,8 @@ from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove import reprove
 from synth.profile import Profile
+from synth.profile.layer_times import LayerTimes
+from synth.profile.links import Link, Links
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement

@@ -9,10 +9,10 @@ from itertools import combinations, permutations, product
 from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
 from synth.interop.torch_comms_csv import to_torch_comms_csv
-from synth.links import Link, Links
 from synth.op_kinds import ADDING, READING, OpKind
 from synth.plan.weight_passing.least_share import one_of, with_least_share, with_share
 from synth.plan.weight_passing.sharded_search import solve_sharded_pipelines
+from synth.profile.links import Link, Links
 from synth.schedule.model import Placement
 from synth.schedule.ops import Op
 from synth.schedule.rank_memory import peak_bytes

@@ -3,8 +3,8 @@
 import pytest
 
 from synth.costs.costs import uniform_costs
-from synth.links import Link, Links
 from synth.plan.memory_curve.steady_cap import SteadyCap, least_steady
+from synth.profile.links import Link, Links
 from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solver import Problem, SolveOptions

@@ -11,7 +11,6 @@ from itertools import product
 import pytest
 
 from synth.costs.partition_costs import partition_costs
-from synth.links import Link, Links
 from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate
 from synth.plan.memory_curve import curve_search
@@ -31,6 +30,7 @@ from synth.plan.memory_curve.workers import _solve as solve_task
 from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.plan.weight_passing.choice import WeightPassingCandidate
 from synth.profile import Profile
+from synth.profile.links import Link, Links
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.placements import everywhere
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes

@@ -9,7 +9,7 @@ import pytest
 
 from synth.costs.costs import uniform_costs
 from synth.families import generate
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 from synth.report.explain.difference import Difference, explain_difference
 from synth.report.text.difference import difference_text
 from synth.schedule.lowering.lower import Lowered, lower

@@ -4,8 +4,9 @@ import pytest
 
 from synth.costs.costs import uniform_costs
 from synth.families import generate
-from synth.links import Link, Links
 from synth.objective import Objective
+from synth.profile.links import Link, Links
+from synth.profile.throughput import Throughput
 from synth.report.text.axis import axis
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.gantt import gantt, render
@@ -18,7 +19,6 @@ from synth.schedule.measured.execution_trace import (
     planned_execution,
     planned_spans,
 )
-from synth.throughput import Throughput
 
 
 def spans_of(name: str, num_ranks: int = 4, num_micro_batches: int = 4) -> OpSpans:

@@ -8,8 +8,8 @@ import pytest
 from synth.costs.costs import HOST, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.files.plan_file import schedule_fingerprint
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule

@@ -8,8 +8,8 @@ import pytest
 from synth.costs.costs import HOST
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Links
 from synth.schedule.files.weight_records import Weights
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule

@@ -10,8 +10,8 @@ from benchmarks.look_ahead_simulation import LookAheadSimulation
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.look_ahead import LookAhead
 from synth.schedule.lowering.lower import Action, Lowered, Transfer, lower
 from synth.schedule.model import Schedule

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from synth.costs.costs import uniform_costs
 from synth.errors import SynthError
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 from synth.schedule import Buffering, Op, Placement, Schedule, lower
 from synth.schedule.lowering.lower import Instruction, Lowered
 from tests.synth.plain import Plain, Route, random_costs, random_schedule, shuffled

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from benchmarks.solver.back_to_back import executed_period_us, iteration_ends_us
 from synth.costs.costs import uniform_costs
 from synth.families import generate_for
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import Buffering, Op, Schedule, Timeline, verify
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError

@@ -14,15 +14,15 @@ import pytest
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links
 from synth.objective import BoundScope
 from synth.profile import Profile
+from synth.profile.links import Link, Links
+from synth.profile.workload import Workload
 from synth.profiles import find
 from synth.schedule import Buffering, Op, Schedule
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
-from synth.workload import Workload
 from tests.synth.naive import Naive
 
 P, M = 4, 6

@@ -4,8 +4,8 @@ import pytest
 
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, lower, peak_bytes, verify
 from synth.schedule.rank_memory import memory_usage
 

@@ -7,8 +7,8 @@ import pytest
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links, NodeLink, PairLink
 from synth.profile import Profile
+from synth.profile.links import Link, Links, NodeLink, PairLink
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.scaled import moved_bytes, scaled

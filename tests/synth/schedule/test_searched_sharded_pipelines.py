@@ -7,8 +7,6 @@ import pytest
 import synth
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
-from synth.layer_times import LayerTimes
-from synth.links import Link, Links
 from synth.plan.weight_passing.data_parallel_plan import (
     SharesExceedLimit,
     costs_of_one,
@@ -17,6 +15,8 @@ from synth.plan.weight_passing.data_parallel_plan import (
     sharing_optimizer,
 )
 from synth.profile import Profile
+from synth.profile.layer_times import LayerTimes
+from synth.profile.links import Link, Links
 from synth.schedule.model import Placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines

@@ -4,8 +4,8 @@ import pytest
 
 from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.error import ScheduleError
 from synth.schedule.lowering.collectives import CollectiveKind
 from synth.schedule.lowering.lower import Lowered

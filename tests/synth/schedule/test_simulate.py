@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
-from synth.links import Link, Links, PairLink
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links, PairLink
 from synth.schedule import Op, Placement, Schedule, Timeline, lower, simulate, verify
 from synth.schedule.processor_sharing import shared_period_us, simulate_shared
 from synth.schedule.simulate import DeadlockError

@@ -8,8 +8,8 @@ import pytest
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline, simulate

@@ -7,8 +7,8 @@ import pytest
 
 from synth.costs.costs import uniform_costs
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.lowering.lower import Action, Lowered, lower
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.costs.costs import uniform_costs
-from synth.links import Link, Links
+from synth.profile.links import Link, Links
 from synth.schedule import Buffering, Op, Placement, Schedule, ScheduleError, peak_bytes, verify
 from tests.synth.plain import damaged, random_costs, random_schedule, refusal, shuffled
 

@@ -14,9 +14,9 @@ from synth.costs.partition_costs import partition_costs
 from synth.costs.stage_costs import StageCosts
 from synth.families import generate
 from synth.families.weipipe import home, turns
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.links import Link, Links
 from synth.profiles import find
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan

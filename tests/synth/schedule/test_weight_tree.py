@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links, NodeLink
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links, NodeLink
 from synth.schedule.error import ScheduleError
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.lowering.weight_tree import staging_rank

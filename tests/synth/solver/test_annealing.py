@@ -8,8 +8,8 @@ import pytest
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solver import Objective, Part, Problem, StoppedBy, solve

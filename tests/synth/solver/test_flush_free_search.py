@@ -9,8 +9,8 @@ import pytest
 from synth.costs.costs import Costs, uniform_costs
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes

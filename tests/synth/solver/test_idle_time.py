@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from benchmarks.solver.suites import v_shaped
 from synth.costs.costs import Costs, uniform_costs
-from synth.links import Link, Links
 from synth.objective import Objective
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solver import Part, Problem, SolveOptions, StoppedBy, solve

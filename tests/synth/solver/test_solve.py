@@ -10,8 +10,8 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import MEASURED, OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import Op, Placement, Schedule, peak_bytes, verify
 from synth.solver import (
     Incumbent,

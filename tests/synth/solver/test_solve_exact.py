@@ -9,9 +9,9 @@ import pytest
 
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
-from synth.links import Link, Links, PairLink
 from synth.objective import Spans
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links, PairLink
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.solver import Objective, Problem, Result, SolveOptions, SolverName, StoppedBy, solve
 from synth.solver.infeasibility import find_shortage

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from synth.costs.costs import Costs
 from synth.errors import SynthError
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.schedule.placements import placement
 from synth.solver import Objective, Problem, SolveOptions, StoppedBy, solve

@@ -13,8 +13,8 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.families import generate
-from synth.links import Link, Links
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.schedule.lowering.lower import lower
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.placements import everywhere

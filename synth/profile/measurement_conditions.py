@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from synth.messages import warn
 from synth.op_kinds import OpKind
 from synth.record import Record
 
 if TYPE_CHECKING:
-    from synth.layer_profile import LayerProfile
+    from synth.profile.layer_profile import LayerProfile
 
 # Load of others per processor. Above it more than half of the processors are taken: the measured
 # thread then shares caches, memory bandwidth and clock, even where it has a processor of its own.
@@ -82,3 +83,10 @@ def spread_of(layers: Iterable["LayerProfile"]) -> float:
     total_us = sum(timing.median_us for timing in timings)
     apart_us = sum(timing.p90_us - timing.p10_us for timing in timings)
     return round(apart_us / total_us, 4) if total_us else 0.0
+
+
+def warn_of(conditions: Conditions | None, profile: str) -> None:
+    """Warn if times were measured under doubtful conditions."""
+    warning = None if conditions is None else conditions.warning(profile)
+    if warning is not None:
+        warn(warning)

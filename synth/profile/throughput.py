@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from synth.model_flops import ModelFlops, format_flops
-from synth.workload import Workload
+from synth.profile.model_flops import ModelFlops, format_flops
+from synth.profile.workload import Workload
 
 
 class Trained(Protocol):

@@ -4,12 +4,12 @@ import pytest
 
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
-from synth.layer_times import LayerTimes
 from synth.profile import Profile
+from synth.profile.layer_times import LayerTimes
+from synth.profile.throughput import Throughput, throughput
 from synth.profiles import find
 from synth.profiles.zero_bubble import ROWS, PublishedModel
 from synth.schedule import verify
-from synth.throughput import Throughput, throughput
 
 
 def profile(forward_flops: int | None, peak: float | None = None) -> Profile:

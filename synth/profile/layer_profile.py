@@ -7,8 +7,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from synth.field_types import PlainText, TimeUs, Whole
-from synth.model_flops import Flops
 from synth.op_kinds import MEASURED, OpKind
+from synth.profile.model_flops import Flops
 from synth.record import Record
 from synth.units import MOST_SUMMABLE, MOST_US
 

@@ -7,10 +7,10 @@ import pytest
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.interop.times_csv import from_times_csv
-from synth.layer_profile import Timing
-from synth.layer_times import LayerTimes
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.layer_profile import Timing
+from synth.profile.layer_times import LayerTimes
 from synth.profiles import find
 
 TIMES = """

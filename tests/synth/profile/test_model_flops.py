@@ -8,9 +8,9 @@ import pytest
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.families import generate
-from synth.layer_times import LayerTimes
-from synth.model_flops import format_flops, parse_flops_per_s
 from synth.profile import Profile
+from synth.profile.layer_times import LayerTimes
+from synth.profile.model_flops import format_flops, parse_flops_per_s
 from synth.profiles import find
 from synth.schedule.files.check_against_profile import differences
 from synth.schedule.files.plan_file import Plan

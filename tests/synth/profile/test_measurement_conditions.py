@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from synth.families import generate
-from synth.layer_profile import Timing
-from synth.measurement_conditions import (
+from synth.op_kinds import OpKind
+from synth.profile import Profile
+from synth.profile.layer_profile import Timing
+from synth.profile.measurement_conditions import (
     BUSY_LOAD,
     BUSY_WAITING_SHARE,
     WIDE_SPREAD,
     Conditions,
     spread_of,
 )
-from synth.op_kinds import OpKind
-from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 

@@ -13,8 +13,8 @@ from pydantic import (
 
 from synth.errors import SynthError
 from synth.field_types import PlainText
-from synth.links import MOST_RANKS
-from synth.optimizer import OptimizerSpec
+from synth.profile.links import MOST_RANKS
+from synth.profile.optimizer import OptimizerSpec
 from synth.record import Record
 
 ModelArguments = dict[str, int | float | str | bool]

@@ -12,15 +12,15 @@ from pydantic import Field, model_validator
 from synth.display import Displayed
 from synth.errors import SynthError
 from synth.field_types import PlainText, Whole, check_plain
-from synth.layer_profile import Layer, LayerProfile, Timing
-from synth.layer_times import LayerTimes
-from synth.links import Links
-from synth.measurement_conditions import Conditions
-from synth.model_flops import ModelFlops, PeakFlops
 from synth.op_kinds import OpKind
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.layer_times import LayerTimes
+from synth.profile.links import Links
+from synth.profile.measurement_conditions import Conditions
+from synth.profile.model_flops import ModelFlops, PeakFlops
+from synth.profile.workload import Workload
 from synth.record import FileRecord, Record
 from synth.units import MOST_SUMMABLE, format_us
-from synth.workload import Workload
 
 
 class Provenance(Record):

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from synth.errors import SynthError
-from synth.links import Link, Links, NodeLink, PairLink
 from synth.profile import Profile
+from synth.profile.links import Link, Links, NodeLink, PairLink
 from synth.profiles import find
 
 NAME = "zb-1.5b-p8-m24"

@@ -1,0 +1,106 @@
+"""Layers that were measured elsewhere: times of passes and sizes, from which a profile is made."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from synth.op_kinds import OpKind
+from synth.profile.model_flops import Flops
+from synth.record import Record
+from synth.units import MOST_SUMMABLE, MOST_US
+
+# AdamW keeps two moments of each parameter.
+_MOMENTS = 2
+
+
+class LayerTimes(Record):
+    """A layer, or `count` equal ones in a row, as another program has measured it.
+
+    Times are in µs per micro-batch. A backward that is given whole counts half as B and half as W,
+    unless one of the two is given. Sizes are in bytes:
+
+    - `parameter_bytes`, `gradient_bytes` (None: as many as of parameters), `optimizer_bytes` (None:
+      twice as many, as AdamW's moments): once per layer;
+    - `output_bytes`: the output of a micro-batch, 0 for the last layer;
+    - `saved_bytes`: what F keeps of a micro-batch for the backward, with the layer's input;
+    - `saved_w_bytes`: the part of it that W needs after B (None: all of it).
+
+    `forward_flops` are the floating-point operations of a micro-batch's forward, a multiply-add
+    being two; None: not counted, so there is no MFU.
+    """
+
+    name: str
+    count: int = Field(default=1, ge=1, le=1 << 16)
+    forward_us: float = Field(ge=0, le=MOST_US)
+    backward_us: float | None = Field(default=None, ge=0, le=MOST_US)
+    backward_input_us: float | None = Field(default=None, ge=0, le=MOST_US)
+    backward_weight_us: float | None = Field(default=None, ge=0, le=MOST_US)
+    step_us: float = Field(default=0.0, ge=0, le=MOST_US)
+    parameter_bytes: int = Field(default=0, ge=0, le=MOST_SUMMABLE)
+    gradient_bytes: int | None = Field(default=None, ge=0, le=MOST_SUMMABLE)
+    optimizer_bytes: int | None = Field(default=None, ge=0, le=MOST_SUMMABLE)
+    output_bytes: int = Field(default=0, ge=0, le=MOST_SUMMABLE)
+    saved_bytes: int = Field(default=0, ge=0, le=MOST_SUMMABLE)
+    saved_w_bytes: int | None = Field(default=None, ge=0, le=MOST_SUMMABLE)
+    forward_flops: Flops | None = None
+
+    @model_validator(mode="after")
+    def _has_backward(self) -> Self:
+        whole, parts = self.backward_us, (self.backward_input_us, self.backward_weight_us)
+        if whole is None and None in parts:
+            raise ValueError(
+                f"layer {self.name!r} lacks the time of its backward; give backward, or "
+                f"backward_input and backward_weight"
+            )
+        longest = max(part or 0.0 for part in parts)
+        if whole is not None and longest > whole:
+            raise ValueError(
+                f"layer {self.name!r}: backward is {whole:g} µs, and a part of it {longest:g} µs"
+            )
+        return self
+
+    @property
+    def time_us(self) -> dict[OpKind, float]:
+        """The time of each op."""
+        input_us, weight_us = self.backward_input_us, self.backward_weight_us
+        whole_us = self.backward_us
+        if whole_us is None:
+            assert input_us is not None and weight_us is not None
+            whole_us = input_us + weight_us
+        if input_us is None:
+            input_us = whole_us / 2 if weight_us is None else whole_us - weight_us
+        if weight_us is None:
+            weight_us = whole_us - input_us
+        return {
+            OpKind.F: self.forward_us,
+            OpKind.B: input_us,
+            OpKind.W: weight_us,
+            OpKind.BW: whole_us,
+            OpKind.STEP: self.step_us,
+        }
+
+    def rise_bytes(self, input_bytes: int) -> dict[OpKind, int]:
+        """The rise of memory during each op: what is saved, the output, the input's gradient."""
+        saved_w = self.saved_bytes if self.saved_w_bytes is None else self.saved_w_bytes
+        more = max(0, saved_w - self.saved_bytes)
+        return {
+            OpKind.F: self.saved_bytes + self.output_bytes,
+            OpKind.B: input_bytes + more,
+            OpKind.W: 0,
+            OpKind.BW: input_bytes + more,
+            OpKind.STEP: 0,
+        }
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes in bytes, by their names in a profile."""
+        parameters = self.parameter_bytes
+        gradients, state, saved_w = self.gradient_bytes, self.optimizer_bytes, self.saved_w_bytes
+        return {
+            "parameter_bytes": parameters,
+            "gradient_bytes": parameters if gradients is None else gradients,
+            "optimizer_bytes": _MOMENTS * parameters if state is None else state,
+            "output_bytes": self.output_bytes,
+            "saved_bytes": self.saved_bytes,
+            "saved_w_bytes": self.saved_bytes if saved_w is None else saved_w,
+        }
