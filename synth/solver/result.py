@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from synth.certificate import Certificate
 from synth.objective import BoundScope
+from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Schedule
 from synth.schedule.simulate import Timeline
 from synth.solver.problem import Problem

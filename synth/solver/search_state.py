@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from synth.certificate import NOTHING_PROVEN, Certificate, Proven
+from synth.schedule.files.certificate import NOTHING_PROVEN, Certificate, Proven
 from synth.schedule.ops import Op
 from synth.solver.bounds.background import Background
 from synth.solver.budget import Budget

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from synth.certificate import Certificate, ProverName
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
+from synth.schedule.files.certificate import Certificate, ProverName
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, Synth
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from synth.certificate import Certificate
 from synth.families import placements_for
 from synth.plan.recompute.choice import Choice
+from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Placement
 from synth.schedule.placements import usual
 from synth.solver.evaluate.evaluate import EvaluatedSchedule

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from synth.certificate import Certificate, ProverName
 from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
 from synth.plan.choose.judging import (
@@ -34,6 +33,7 @@ from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import JUDGING, RACE
 from synth.profile import Profile
+from synth.schedule.files.certificate import Certificate, ProverName
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result, StoppedBy
 

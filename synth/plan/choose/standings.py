@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from synth.certificate import Certificate, PartitionProof, ProverName
 from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial, why_ended
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.tuning import RACE
+from synth.schedule.files.certificate import Certificate, PartitionProof, ProverName
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result, StoppedBy, rank_key, relative_gap

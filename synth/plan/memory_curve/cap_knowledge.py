@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from synth.certificate import Certificate
+from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Schedule
 from synth.schedule.simulate import Timeline
 from synth.solver.result import Incumbent, Result

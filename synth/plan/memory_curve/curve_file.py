@@ -12,7 +12,6 @@ from typing import ClassVar, Self
 
 from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from synth.certificate import Certificate
 from synth.display import Displayed
 from synth.errors import SynthError
 from synth.field_types import PlainText
@@ -24,6 +23,7 @@ from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
 from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.record import FileRecord, Record
+from synth.schedule.files.certificate import Certificate
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import current_placement_name

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from synth.certificate import Certificate
 from synth.objective import BoundScope
 from synth.plan.memory_curve.cap_knowledge import Found
+from synth.schedule.files.certificate import Certificate
 from synth.schedule.verify import verify
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result, StoppedBy

@@ -18,11 +18,17 @@ from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
-from synth.certificate import MOST_PARTS, Certificate, LayerRun, PartitionProof, ProverName
 from synth.op_kinds import OpKind
 from synth.plan.partition.path_dp import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.tuning import PARTITION_BOUNDS
+from synth.schedule.files.certificate import (
+    MOST_PARTS,
+    Certificate,
+    LayerRun,
+    PartitionProof,
+    ProverName,
+)
 from synth.schedule.model import Placement
 from synth.solver.bounds.bound import Reference
 from synth.solver.bounds.closed_form import rank_bounds

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from synth.certificate import Certificate, ProverName
 from synth.plan.recompute.given_stages import OnImprovement, solve_recomputing, without_schedule
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.stages import bounds, merged
 from synth.plan.tuning import RECOMPUTE_TRIALS
+from synth.schedule.files.certificate import Certificate, ProverName
 from synth.solver.infeasibility import may_fit
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from synth.certificate import Certificate, ProverName
 from synth.plan.recompute.layer_bounds import needed_whatever_is_recomputed
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.stages import bounds, merged, relaxed, without_recompute, written_out
+from synth.schedule.files.certificate import Certificate, ProverName
 from synth.schedule.model import Schedule
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.infeasibility import needed_bytes

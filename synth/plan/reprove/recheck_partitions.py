@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from synth.certificate import Certificate, ProverName
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.path_dp import RankLayers, Sizes, runs_of
+from synth.schedule.files.certificate import Certificate, ProverName
 from synth.solver.bounds.recheck import recheck
 from synth.solver.bounds.rechecker import Recheck, refute_below
 from synth.solver.options import SolveOptions

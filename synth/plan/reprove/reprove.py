@@ -19,7 +19,6 @@ run, and briefly if a certificate does not prove its bound.
 import threading
 from dataclasses import replace
 
-from synth.certificate import Certificate, ProverName
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.objective import BoundScope
@@ -39,6 +38,7 @@ from synth.plan.weight_passing.data_parallel_plan import (
     sharing_optimizer,
 )
 from synth.profile import Profile
+from synth.schedule.files.certificate import Certificate, ProverName
 from synth.schedule.files.claim import NOT_SEARCHED
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule

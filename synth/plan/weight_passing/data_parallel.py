@@ -6,11 +6,11 @@ reduced as soon as they are complete.
 
 from dataclasses import replace
 
-from synth.certificate import Proven
 from synth.families import generate
 from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.plan.choose.candidates import Candidate, Trial
+from synth.schedule.files.certificate import Proven
 from synth.schedule.rank_memory import exceeds_caps
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import SolveOptions

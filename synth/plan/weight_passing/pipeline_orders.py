@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from synth.certificate import Proven
 from synth.families import generate_for
 from synth.plan.tuning import SHARDED_PIPELINES
 from synth.plan.weight_passing.least_share import one_of, with_least_share, with_share
+from synth.schedule.files.certificate import Proven
 from synth.schedule.model import Schedule
 from synth.schedule.weight_flow import Sharded
 from synth.solver.bounds.closed_form import work_bound_us

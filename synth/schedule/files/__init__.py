@@ -1,1 +1,1 @@
-"""Plan files: format, fingerprint, comparison with their profile."""
+"""Plan files: format, fingerprint, claim with its certificate, comparison with their profile."""

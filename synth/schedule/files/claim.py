@@ -5,12 +5,12 @@ from typing import Self
 
 from pydantic import Field, NonNegativeInt
 
-from synth.certificate import Certificate
 from synth.costs.costs import Costs
 from synth.field_types import PlainText
 from synth.objective import BoundScope, Objective
 from synth.record import Record
 from synth.schedule.error import ScheduleError
+from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Schedule
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline

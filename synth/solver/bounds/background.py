@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
-from synth.certificate import Proven
+from synth.schedule.files.certificate import Proven
 
 
 class Background:

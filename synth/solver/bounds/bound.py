@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
-from synth.certificate import Certificate, Proven, ProverName
 from synth.objective import Objective
+from synth.schedule.files.certificate import Certificate, Proven, ProverName
 from synth.solver.bounds.forward_spacing_model import Spacings
 from synth.solver.bounds.idle_time_model import IdleTimes
 from synth.solver.bounds.rechecker import Rechecker

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from synth.certificate import Proven
+from synth.schedule.files.certificate import Proven
 from synth.solver.bounds import bounds, forward_spacing
 from synth.solver.bounds.bound import BoundSetting, LowerBound, ProofState, RankwiseBound
 from synth.solver.cpsat.run import TimedBounds

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from synth.certificate import Certificate, Proven, ProverName
 from synth.objective import Objective, Spans
+from synth.schedule.files.certificate import Certificate, Proven, ProverName
 from synth.solver.bounds.bound import BoundSetting
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import TimedBounds

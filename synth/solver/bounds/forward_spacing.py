@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Self
 
-from synth.certificate import Certificate, ForwardSpacing, Proven, ProverName
 from synth.objective import Objective
+from synth.schedule.files.certificate import Certificate, ForwardSpacing, Proven, ProverName
 from synth.solver.bounds.bound import BoundSetting
 from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings, SpacingToEndModel
 from synth.solver.bounds.rechecker import Rechecker

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
-from synth.certificate import ForwardSpacing
 from synth.objective import Objective
+from synth.schedule.files.certificate import ForwardSpacing
 from synth.solver.cpsat.model import ExactModel, SpanVariable
 from synth.solver.cpsat.run import search_from_below
 from synth.solver.instance.instance import F, Instance, OpIndex

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from synth.certificate import Certificate, IdleTime, Proven, ProverName
 from synth.objective import Objective, Spans
+from synth.schedule.files.certificate import Certificate, IdleTime, Proven, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import work_bounds_of_search
 from synth.solver.bounds.idle_time_agenda import IdleAgenda, IdleGrowth

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
-from synth.certificate import IdleTime
+from synth.schedule.files.certificate import IdleTime
 from synth.solver.bounds.idle_time_model import End, IdleTimes, LeastIdle, Stretch
 from synth.solver.instance.instance import Instance
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 
-from synth.certificate import Proven
 from synth.objective import Spans
+from synth.schedule.files.certificate import Proven
 from synth.solver.bounds.background import Background
 from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solver.bounds.bound_policy import BoundPolicy

@@ -7,8 +7,8 @@ from typing import ClassVar, Self
 
 from ortools.sat.python import cp_model
 
-from synth.certificate import Certificate, Proven, ProverName
 from synth.objective import Objective
+from synth.schedule.files.certificate import Certificate, Proven, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings

@@ -7,7 +7,7 @@ models, as it did when the bound was found.
 
 from collections.abc import Callable, Mapping
 
-from synth.certificate import Certificate, ProverName, Relaxation
+from synth.schedule.files.certificate import Certificate, ProverName, Relaxation
 from synth.solver.bounds import bounds
 from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.rechecker import Recheck, RecheckEnded, Rechecker, judged

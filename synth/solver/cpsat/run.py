@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 from ortools.sat.python.cp_model_helper import ResponseHelper
 
-from synth.certificate import Proven
+from synth.schedule.files.certificate import Proven
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.parameters import mind_orders, of_options, quiet, search_from_below
 from synth.solver.cpsat.restarting_call import FOUND, ask

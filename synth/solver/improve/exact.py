@@ -8,7 +8,7 @@ the same, without boundary bytes all are.
 from dataclasses import replace
 from typing import ClassVar
 
-from synth.certificate import Certificate, Proven, ProverName, Relaxation
+from synth.schedule.files.certificate import Certificate, Proven, ProverName, Relaxation
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.run import ModelOutcome, run
 from synth.solver.crosscheck.milp import run_milp

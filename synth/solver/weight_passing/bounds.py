@@ -14,9 +14,9 @@ stage 0. So its period is its end, and bounds of the makespan hold for the perio
 
 from itertools import accumulate
 
-from synth.certificate import NOTHING_PROVEN, Proven
 from synth.objective import Spans
 from synth.op_kinds import OpKind
+from synth.schedule.files.certificate import NOTHING_PROVEN, Proven
 from synth.schedule.rank_memory import kept_bytes
 from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from synth.certificate import Certificate, Proven, ProverName
 from synth.objective import Spans
 from synth.op_kinds import OpKind
+from synth.schedule.files.certificate import Certificate, Proven, ProverName
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Sharded

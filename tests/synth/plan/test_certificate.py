@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from synth.certificate import Certificate, ForwardSpacing, Proven, ProverName, Relaxation
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
@@ -20,6 +19,13 @@ from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove import reprove
 from synth.profile import Profile
 from synth.profiles import find
+from synth.schedule.files.certificate import (
+    Certificate,
+    ForwardSpacing,
+    Proven,
+    ProverName,
+    Relaxation,
+)
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement

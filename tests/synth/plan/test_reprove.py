@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from synth.certificate import Certificate, ProverName
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.objective import BoundScope, Objective
@@ -19,6 +18,7 @@ from synth.profile import Profile
 from synth.profile.layer_times import LayerTimes
 from synth.profile.links import Link, Links
 from synth.profiles import find
+from synth.schedule.files.certificate import Certificate, ProverName
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement

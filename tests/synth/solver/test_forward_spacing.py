@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from synth.certificate import Proven
 from synth.costs.costs import Costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
+from synth.schedule.files.certificate import Proven
 from synth.schedule.placements import placement
 from synth.solver import Objective, Problem, SolveOptions, solve
 from synth.solver.bounds import forward_spacing

@@ -5,8 +5,8 @@ from itertools import permutations
 
 import pytest
 
-from synth.certificate import ProverName
 from synth.op_kinds import OpKind
+from synth.schedule.files.certificate import ProverName
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
