@@ -1,5 +1,5 @@
 """Everything that uses torch: models, the split backward, channels, executor, trainer, profiler."""
 
-from synth.extras import TORCH, require
+from synth.system.extras import TORCH, require
 
 require("torch", TORCH, "profiling, running and emulating need")

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from synth.errors import SynthError
-from synth.processors import num_processors
+from synth.system.processors import num_processors
 
 from .execution.transport.nccl.communicators import load_kernels_eagerly
 

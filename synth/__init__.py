@@ -9,7 +9,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from synth.extras import TORCH, missing_of
+from synth.system.extras import TORCH, missing_of
 from synth.version import __version__
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from pathlib import Path
 import torch.distributed as dist
 
 from synth.errors import SynthError
-from synth.messages import is_quiet
 from synth.record import Record
 from synth.run_options.emulation_options import EmulationOptions
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
-from synth.terminal_text import as_message
+from synth.system.messages import is_quiet
+from synth.system.terminal_text import as_message
 
 from ..emulation.emulated_rank import RankEmulation
 from ..execution.core.progress import RankProgress, counted_place

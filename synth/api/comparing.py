@@ -20,11 +20,11 @@ from synth.api.words import (
     texts,
     whole_number,
 )
-from synth.display import draw_with
 from synth.options.arguments.compare import CompareArguments
 from synth.options.arguments.groups import HardwareArguments, MemoryArguments, SearchArguments
 from synth.options.question import read_comparison
 from synth.profile import Profile
+from synth.system.display import draw_with
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison

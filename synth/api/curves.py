@@ -22,14 +22,14 @@ from synth.api.words import (
     shown_value,
     whole_number,
 )
-from synth.display import draw_with
 from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
 from synth.options.arguments.groups import MOST_AT_ONCE, HardwareArguments, SearchArguments
 from synth.options.curve import read_curve, read_effort
 from synth.options.defaults import NONE
 from synth.options.partition import EVEN
-from synth.processors import num_processors
+from synth.system.display import draw_with
+from synth.system.processors import num_processors
 
 if TYPE_CHECKING:
     from synth.plan.memory_curve.curve_file import MemoryCurve

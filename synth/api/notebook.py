@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from synth.display import draw_with
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
+from synth.system.display import draw_with
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison

@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from synth.errors import SynthError
-from synth.messages import REWORDED
 from synth.options.arguments.groups import PipelineArguments
 from synth.options.memory_limit import is_least
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
+from synth.system.messages import REWORDED
 
 _Given = ParamSpec("_Given")
 _Returned = TypeVar("_Returned")

@@ -15,7 +15,7 @@ from typing import NoReturn
 from synth.cli.read.arguments import refuse_empty
 from synth.errors import ExitCode, SynthError
 from synth.options.deadline import BEGAN
-from synth.terminal_text import as_message
+from synth.system.terminal_text import as_message
 
 __all__ = ["app", "main", "run_command_line"]
 

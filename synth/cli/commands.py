@@ -11,7 +11,7 @@ import typer
 from synth.cli.progress.command import with_progress
 from synth.cli.read.arguments import within_limits
 from synth.cli.read.record_options import with_records
-from synth.discovery import discover
+from synth.system.discovery import discover
 from synth.version import __version__
 
 __all__ = ["app"]

@@ -14,9 +14,9 @@ from synth.cli.read.plans import load_checked
 from synth.cli.read.run_request import refuse_charts
 from synth.command_option import After
 from synth.overwrite_guard import TRACE, check_replaceable
-from synth.processors import num_processors
 from synth.record import Record, check_outputs
 from synth.run_options.emulation_options import EmulationOptions
+from synth.system.processors import num_processors
 from synth.units import format_bytes
 
 if TYPE_CHECKING:

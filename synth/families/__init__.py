@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import cache
 
 from synth.costs.costs import Costs
-from synth.discovery import discover
 from synth.errors import SynthError
 from synth.families._lib.family import Family, Setting
 from synth.families._lib.old_names import current_name
 from synth.families._lib.options import ROUNDS, Options, parse, spelled, variants
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.placements import is_all_stages
+from synth.system.discovery import discover
 
 __all__ = [
     "Family",

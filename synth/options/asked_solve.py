@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
-from synth.messages import talk
 from synth.options.arguments.solve import SolveArguments
 from synth.options.candidates import (
     Candidates,
@@ -33,6 +32,7 @@ from synth.options.weights import (
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.profile import Profile
 from synth.record import check_outputs
+from synth.system.messages import talk
 from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:

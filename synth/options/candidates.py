@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
-from synth.messages import talk
 from synth.options.deadline import Deadline
 from synth.options.defaults import AUTO, FOR_ALL, SolveChoices
 from synth.options.keywords import word
@@ -13,6 +12,7 @@ from synth.options.partition import EVEN, SEARCH, is_searched, read_sizes
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
 from synth.options.target import is_steady
+from synth.system.messages import talk
 from synth.units import shown
 
 if TYPE_CHECKING:

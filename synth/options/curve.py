@@ -12,8 +12,8 @@ from synth.options.partition import EVEN, is_searched
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
 from synth.options.weights import GATHER, RING, STAY, check_goes_with_weights, read_weight_passing
-from synth.processors import num_processors
 from synth.profile import Profile
+from synth.system.processors import num_processors
 from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:

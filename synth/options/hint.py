@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
-from synth.messages import talk
 from synth.options.recompute import LAYERS
 from synth.profile import Profile
+from synth.system.messages import talk
 
 if TYPE_CHECKING:
     from synth.costs.costs import Costs

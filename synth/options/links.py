@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from synth.errors import SynthError
-from synth.messages import talk
 from synth.profile.links import Link, Links, NodeLink
 from synth.record import describe
+from synth.system.messages import talk
 from synth.units import parse_bandwidth, parse_seconds, shown
 
 _EXAMPLES = "--link 10us,25GB/s, or between nodes of 8 ranks --link 8:20us,200Gb/s"

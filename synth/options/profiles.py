@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from synth.messages import talk
 from synth.options.links import read_links
 from synth.profile import Profile
 from synth.profile.measurement_conditions import warn_of
 from synth.profile.model_flops import parse_flops_per_s
+from synth.system.messages import talk
 
 
 def load_profile(

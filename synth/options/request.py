@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.errors import ExitCode, SynthError
-from synth.messages import talk
 from synth.options.deadline import Deadline
 from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched, read_sizes
 from synth.profile import Profile
 from synth.profile.throughput import Throughput, throughput
 from synth.record import is_stream
+from synth.system.messages import talk
 
 if TYPE_CHECKING:
     from synth.objective import HasSpans

@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
-from synth.messages import talk
 from synth.options.conflicts import refuse_beside
 from synth.options.keywords import word
 from synth.options.partition import EVEN, is_searched, read_sizes
 from synth.options.target import is_steady
 from synth.profile import Profile
+from synth.system.messages import talk
 
 if TYPE_CHECKING:
     from synth.options.arguments.solve import SolveArguments

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from synth.display import MOST_ROWS, Displayed
 from synth.objective import Objective
 from synth.plan.choose.candidates import Partitioning
 from synth.plan.planners.planned import Prediction
@@ -14,6 +13,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.solver.result import relative_gap
 from synth.solver.weight_passing.problem import WeightMovement
+from synth.system.display import MOST_ROWS, Displayed
 from synth.units import format_bytes, format_us
 
 # Prefix of the rows of published planners.

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from synth.messages import warn
 from synth.op_kinds import OpKind
 from synth.record import Record
+from synth.system.messages import warn
 
 if TYPE_CHECKING:
     from synth.profile.layer_profile import LayerProfile

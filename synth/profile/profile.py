@@ -9,7 +9,6 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from synth.display import Displayed
 from synth.errors import SynthError
 from synth.field_types import PlainText, Whole, check_plain
 from synth.op_kinds import OpKind
@@ -20,6 +19,7 @@ from synth.profile.measurement_conditions import Conditions
 from synth.profile.model_flops import ModelFlops, PeakFlops
 from synth.profile.workload import Workload
 from synth.record import FileRecord, Record
+from synth.system.display import Displayed
 from synth.units import MOST_SUMMABLE, format_us
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from synth.errors import SynthError
-from synth.processors import num_processors
 from synth.schedule.model import Schedule
 from synth.solver.result import Result
+from synth.system.processors import num_processors
 
 
 class Part(StrEnum):

@@ -13,7 +13,7 @@ import typer
 from synth.cli.commands import app
 from synth.cli.progress import line as progress
 from synth.cli.progress.line import ProgressLine, current_line, progress_line
-from synth.messages import is_quiet
+from synth.system.messages import is_quiet
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from synth.messages import talk as talk
 from synth.profile.measurement_conditions import warn_of as warn_of
-from synth.terminal_text import escaped
+from synth.system.messages import talk as talk
+from synth.system.terminal_text import escaped
 from synth.units import format_us
 
 if TYPE_CHECKING:

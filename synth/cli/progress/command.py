@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from synth.cli.progress.line import progress_line
-from synth.messages import silenced
+from synth.system.messages import silenced
 
 QuietOption = Annotated[
     bool,

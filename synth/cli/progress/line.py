@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-from synth.messages import is_quiet
-from synth.terminal_text import escaped
+from synth.system.messages import is_quiet
+from synth.system.terminal_text import escaped
 
 # Seconds between two drawings, and of silence before the first one.
 _EVERY_S, _AFTER_S = 0.25, 0.3

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
-from synth.messages import warn
 from synth.overwrite_guard import SCHEDULE, check_replaceable
-from synth.terminal_text import as_message
+from synth.system.messages import warn
+from synth.system.terminal_text import as_message
 
 if TYPE_CHECKING:
     from synth.schedule.files.plan_file import Plan

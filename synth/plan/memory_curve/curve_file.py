@@ -12,7 +12,6 @@ from typing import ClassVar, Self
 
 from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from synth.display import Displayed
 from synth.errors import SynthError
 from synth.field_types import PlainText
 from synth.objective import BoundScope, Objective
@@ -29,6 +28,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import current_placement_name
 from synth.solver.problem import Problem
 from synth.solver.result import StoppedBy, relative_gap
+from synth.system.display import Displayed
 from synth.units import format_bytes, format_us
 from synth.version import __version__
 

@@ -17,12 +17,12 @@ from queue import SimpleQueue
 from types import TracebackType
 
 from synth.errors import RunFailure, SynthError
-from synth.interrupt_signal import sigint_blocked
 from synth.plan.memory_curve.cap_knowledge import ConditionalStop, Found
 from synth.plan.memory_curve.cap_search import CapSearch
 from synth.schedule.files.certificate import Certificate
 from synth.solver.options import SolveOptions
 from synth.solver.result import Baseline, StoppedBy, relative_gap
+from synth.system.interrupt_signal import sigint_blocked
 
 
 @dataclass(frozen=True)

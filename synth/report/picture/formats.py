@@ -5,12 +5,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from synth.errors import SynthError
-from synth.extras import require
 from synth.record import write_atomically
 from synth.report.picture.pdf import pdf_bytes
 from synth.report.picture.picture import Picture
 from synth.report.picture.png import png_bytes
 from synth.report.picture.svg import svg_text
+from synth.system.extras import require
 
 # The modules that PNG and PDF need.
 _NEEDED = ("reportlab", "pypdfium2")

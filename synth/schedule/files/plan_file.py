@@ -10,7 +10,6 @@ from pydantic import Field, PositiveInt, model_validator
 from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
-from synth.display import Displayed
 from synth.errors import SynthError
 from synth.field_types import PlainText, StrictCount
 from synth.profile import Profile
@@ -29,6 +28,7 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
+from synth.system.display import Displayed
 from synth.units import format_bytes, format_us, shown
 
 _Layer = TypeVar("_Layer")

@@ -5,9 +5,9 @@ A bound's module defines `BOUND`. Only the order of the bounds (`bound_policy`) 
 
 from functools import cache
 
-from synth.discovery import discover
 from synth.solver.bounds.bound import LowerBound
 from synth.solver.options import Part
+from synth.system.discovery import discover
 
 
 @cache

@@ -21,10 +21,10 @@ from typing import IO, TypeAlias
 from ortools.sat.python import cp_model
 
 from synth.errors import RunFailure
-from synth.interrupt_signal import sigint_blocked
 from synth.solver.cpsat import worker_program
 from synth.solver.cpsat.worker_program import Answer, FoundSolution, Messages
 from synth.solver.tuning import CPSAT
+from synth.system.interrupt_signal import sigint_blocked
 
 _log = logging.getLogger(__name__)
 

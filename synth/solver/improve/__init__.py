@@ -6,9 +6,9 @@ names them.
 
 from functools import cache
 
-from synth.discovery import discover
 from synth.solver.improve.improver import Improver
 from synth.solver.options import Part
+from synth.system.discovery import discover
 
 
 @cache

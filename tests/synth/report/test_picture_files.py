@@ -7,13 +7,13 @@ import pypdfium2
 import pytest
 from PIL import Image
 
-from synth import extras
 from synth.errors import SynthError
 from synth.overwrite_guard import PICTURE
 from synth.report.picture.formats import check_drawable, format_of, save_picture
 from synth.report.picture.pdf import pdf_bytes
 from synth.report.picture.picture import Picture
 from synth.report.picture.png import PIXELS, png_bytes
+from synth.system import extras
 
 STYLES = {
     "box": "fill:#197cff;stroke:none",

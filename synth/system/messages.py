@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from synth.terminal_text import escaped
+from synth.system.terminal_text import escaped
 
 # Rewords messages that name options of the command line, where they are called otherwise.
 REWORDED: ContextVar[Callable[[str], str]] = ContextVar("REWORDED", default=str)

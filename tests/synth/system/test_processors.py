@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from synth.processors import num_processors
+from synth.system.processors import num_processors
 
 
 def test_there_is_one_at_least_also_where_the_system_does_not_tell_whose_they_are(

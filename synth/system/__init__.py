@@ -1,0 +1,1 @@
+"""The system around a process: terminal and notebook, signals, processors, installed packages."""
