@@ -1,6 +1,6 @@
 """Fill the tables of the documentation from the saved results, or check that they are so.
 
-    python -m benchmarks.tables            rewrites docs/*.md
+    python -m benchmarks.tables            rewrites README.md and docs/*.md
     python -m benchmarks.tables --check    names the tables that differ, and exits with 1
 
 A table stands between two comments, of which the first names a file of `benchmarks/results`:
@@ -26,6 +26,7 @@ from benchmarks import (
     emulation,
     late_gradients_table,
     look_ahead,
+    page_tables,
     split_cost_table,
     strads_table,
     tight_caps,
@@ -42,6 +43,7 @@ from benchmarks.solver import report
 from synth.errors import SynthError
 
 ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 RESULTS = ROOT / "benchmarks" / "results"
 # The makers of a document's tables, by its format and by the word behind its name.
 _TABLES: dict[str, Mapping[str, Table]] = {
@@ -64,7 +66,7 @@ _TABLES: dict[str, Mapping[str, Table]] = {
     )
 } | {
     module.FORMAT: module.TABLES
-    for module in (cpsat_calls, report, strads_table, weight_passing_papers)
+    for module in (cpsat_calls, page_tables, report, strads_table, weight_passing_papers)
 }
 _PLACE = re.compile(r"(<!-- results: (\S+)(?: (\S+))? -->\n).*?(<!-- /results -->)", re.DOTALL)
 
@@ -97,17 +99,17 @@ def main(given: list[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     differing = []
     try:
-        for page in sorted((ROOT / "docs").glob("*.md")):
+        for page in PAGES:
             text = page.read_text(encoding="utf-8")
             if (new := filled(text)) != text:
-                differing.append(page.name)
+                differing.append(page.relative_to(ROOT))
                 if not arguments.check:
                     page.write_text(new, encoding="utf-8")
     except SynthError as error:
         print(error, file=sys.stderr)
         return 2
     for name in differing:
-        print(f"docs/{name} {'differs from the results' if arguments.check else 'rewritten'}")
+        print(f"{name} {'differs from the results' if arguments.check else 'rewritten'}")
     return int(arguments.check and bool(differing))
 
 

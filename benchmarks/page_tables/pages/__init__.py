@@ -1,0 +1,1 @@
+"""The tables of each page: modules with `TABLES`, found by being in this folder."""
