@@ -40,7 +40,7 @@ from benchmarks.weight_passing_model import (
     network,
     simulate,
 )
-from synth.record import write_atomically
+from synth.records.record import write_atomically
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text

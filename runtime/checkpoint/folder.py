@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from synth.errors import SynthError
-from synth.file_lock import Taken, take
+from synth.records.file_lock import Taken, take
 
 from .manifest import MANIFEST
 

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, NonNegativeInt, model_validator
 
 from synth.errors import SynthError
-from synth.record import Record
+from synth.records.record import Record
 from synth.units import shown
 
 from .errors import Damaged

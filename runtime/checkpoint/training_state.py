@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from synth.errors import Mismatch, SynthError
-from synth.record import FileRecord, Record
+from synth.records.record import FileRecord, Record
 from synth.run_options.checkpoint_options import CheckpointOptions
 
 

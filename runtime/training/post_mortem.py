@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from synth.errors import RunFailure, SynthError, TrainingDiverged
-from synth.record import write_atomically
+from synth.records.record import write_atomically
 from synth.schedule.lowering.lower import Instruction, Lowered
 
 from ..execution.core.progress import last_place

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from synth.errors import SynthError
-from synth.record import Record
+from synth.records.record import Record
 from synth.run_options.emulation_options import EmulationOptions
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan

@@ -14,11 +14,11 @@ from synth.cli.answer.check import (
     raise_if_false,
 )
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
-from synth.command_option import CommandOption
 from synth.errors import ExitCode, SynthError
 from synth.options.arguments.groups import AtOnce, LinkTexts
 from synth.options.deadline import read_time_limit
-from synth.record import Record
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
 from synth.report.text.tables import facts
 
 if TYPE_CHECKING:

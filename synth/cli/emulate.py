@@ -12,9 +12,9 @@ from synth.cli.progress.line import current_line
 from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.plans import load_checked
 from synth.cli.read.run_request import refuse_charts
-from synth.command_option import After
-from synth.overwrite_guard import TRACE, check_replaceable
-from synth.record import Record, check_outputs
+from synth.records.command_option import After
+from synth.records.overwrite_guard import TRACE, check_replaceable
+from synth.records.record import Record, check_outputs
 from synth.run_options.emulation_options import EmulationOptions
 from synth.system.processors import num_processors
 from synth.units import format_bytes

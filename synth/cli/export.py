@@ -10,7 +10,7 @@ from synth.cli.answer.output import answer, talk
 from synth.cli.read.options import ForceOption
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
-from synth.overwrite_guard import (
+from synth.records.overwrite_guard import (
     JAXPP,
     MEGATRON,
     STAGE_TABLE,
@@ -19,7 +19,7 @@ from synth.overwrite_guard import (
     FileKind,
     check_replaceable,
 )
-from synth.record import check_outputs, is_stream, write_atomically
+from synth.records.record import check_outputs, is_stream, write_atomically
 from synth.version import __version__
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from synth.cli.progress.line import current_line
 from synth.cli.read.frontier_request import FrontierRequest
 from synth.cli.read.plans import save_plans
 from synth.errors import SynthError
-from synth.file_lock import only_writer
 from synth.options.curve import CurveProblem, read_curve, read_effort
 from synth.profile import Profile
+from synth.records.file_lock import only_writer
 from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:

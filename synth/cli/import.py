@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from synth.cli.answer.output import talk
-from synth.command_option import CommandOption
 from synth.options.arguments.groups import LinkTexts, ProfileName
 from synth.options.partition import read_partition
 from synth.options.profiles import load_profile
-from synth.record import Record, check_outputs
+from synth.records.command_option import CommandOption
+from synth.records.record import Record, check_outputs
 
 
 class ImportRequest(Record):
@@ -38,7 +38,7 @@ def command(
     """
     from synth.interop.torch_csv import from_torch_csv
     from synth.plan.partition.balance import balance
-    from synth.safe_read import read_text
+    from synth.records.safe_read import read_text
     from synth.schedule.files.plan_file import Plan, check_replaceable
 
     check_outputs(request.output, inputs=[schedule_path, request.profile_name])

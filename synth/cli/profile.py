@@ -124,7 +124,7 @@ def _read_times(path: Path, request: ProfileRequest, peak_flops_per_s: float | N
     """
     from synth.interop.times_csv import from_times_csv
     from synth.profile import Profile
-    from synth.safe_read import read_text
+    from synth.records.safe_read import read_text
 
     request.check_files(path)
     layers = from_times_csv(read_text(path, "a CSV file of layers"), str(path))

@@ -9,10 +9,10 @@ import typer
 
 from synth.cli.answer.output import answer, talk
 from synth.errors import SynthError
-from synth.record import check_folder, write_atomically
+from synth.records.record import check_folder, write_atomically
 
 if TYPE_CHECKING:
-    from synth.record import FileRecord
+    from synth.records.record import FileRecord
 
 
 class FileFormat(StrEnum):
@@ -36,7 +36,7 @@ def command(
     ] = None,
 ) -> None:
     """Print the JSON Schema of a file format: profile, plan, trace, curve, checkpoint or run."""
-    from synth.json_schema import schema_name, schema_of
+    from synth.records.json_schema import schema_name, schema_of
 
     if file_format is None and folder is None:
         names = ", ".join(FileFormat)

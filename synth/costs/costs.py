@@ -11,7 +11,7 @@ from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.record import Record
+from synth.records.record import Record
 from synth.units import MOST_SUMMABLE
 
 IntArray = npt.NDArray[np.int64]

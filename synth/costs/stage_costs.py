@@ -11,7 +11,7 @@ from pydantic import (
 
 from synth.op_kinds import TIMELESS, OpKind
 from synth.profile.layer_profile import check_held_until
-from synth.record import Record
+from synth.records.record import Record
 
 
 class StageCosts(Record):

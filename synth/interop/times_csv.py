@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.profile.layer_times import LayerTimes
-from synth.record import describe
+from synth.records.record import describe
 from synth.units import shown
 
 _TIMES = ("forward", "backward", "backward_input", "backward_weight", "step")

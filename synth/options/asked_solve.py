@@ -31,7 +31,7 @@ from synth.options.weights import (
 )
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.profile import Profile
-from synth.record import check_outputs
+from synth.records.record import check_outputs
 from synth.system.messages import talk
 from synth.units import parse_fraction, parse_seconds
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.profile.links import Link, Links, NodeLink
-from synth.record import describe
+from synth.records.record import describe
 from synth.system.messages import talk
 from synth.units import parse_bandwidth, parse_seconds, shown
 

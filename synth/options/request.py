@@ -13,7 +13,7 @@ from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched, read_sizes
 from synth.profile import Profile
 from synth.profile.throughput import Throughput, throughput
-from synth.record import is_stream
+from synth.records.record import is_stream
 from synth.system.messages import talk
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from synth.field_types import PlainText, TimeUs, Whole
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile.model_flops import Flops
-from synth.record import Record
+from synth.records.field_types import PlainText, TimeUs, Whole
+from synth.records.record import Record
 from synth.units import MOST_SUMMABLE, MOST_US
 
 _Bytes = Annotated[Whole, Field(ge=0, le=MOST_SUMMABLE)]

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from synth.op_kinds import OpKind
 from synth.profile.model_flops import Flops
-from synth.record import Record
+from synth.records.record import Record
 from synth.units import MOST_SUMMABLE, MOST_US
 
 # AdamW keeps two moments of each parameter.

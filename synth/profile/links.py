@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from synth.field_types import TimeUs, Whole
-from synth.record import Record
+from synth.records.field_types import TimeUs, Whole
+from synth.records.record import Record
 
 # The least is far below any link, and still no time overflows.
 _Bandwidth = Annotated[float, Field(ge=1e-30)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from synth.op_kinds import OpKind
-from synth.record import Record
+from synth.records.record import Record
 from synth.system.messages import warn
 
 if TYPE_CHECKING:

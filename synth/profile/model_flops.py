@@ -7,8 +7,8 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from synth.errors import SynthError
-from synth.field_types import Whole
-from synth.record import Record
+from synth.records.field_types import Whole
+from synth.records.record import Record
 from synth.units import shown
 
 # Beyond any micro-batch of a layer, any micro-batch of a model, and any device.

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from synth.command_option import CommandOption
 from synth.errors import SynthError
-from synth.record import Record
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
 
 _FLOAT32_BYTES = 4
 _COUNT_BYTES = 4

@@ -10,7 +10,6 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from synth.errors import SynthError
-from synth.field_types import PlainText, Whole, check_plain
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.layer_times import LayerTimes
@@ -18,7 +17,8 @@ from synth.profile.links import Links
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.model_flops import ModelFlops, PeakFlops
 from synth.profile.workload import Workload
-from synth.record import FileRecord, Record
+from synth.records.field_types import PlainText, Whole, check_plain
+from synth.records.record import FileRecord, Record
 from synth.system.display import Displayed
 from synth.units import MOST_SUMMABLE, format_us
 

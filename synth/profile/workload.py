@@ -12,10 +12,10 @@ from pydantic import (
 )
 
 from synth.errors import SynthError
-from synth.field_types import PlainText
 from synth.profile.links import MOST_RANKS
 from synth.profile.optimizer import OptimizerSpec
-from synth.record import Record
+from synth.records.field_types import PlainText
+from synth.records.record import Record
 
 ModelArguments = dict[str, int | float | str | bool]
 

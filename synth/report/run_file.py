@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from pydantic import field_serializer
 
 from synth.profile.measurement_conditions import Conditions
-from synth.record import FileRecord
+from synth.records.record import FileRecord
 from synth.report.explain.run_against_plan import RunComparison
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
-from synth.command_option import CommandOption
 from synth.errors import SynthError
-from synth.record import Record
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
 from synth.units import shown
 
 LAST_GOOD: Literal["last-good"] = "last-good"

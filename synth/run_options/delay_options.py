@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import PositiveInt
 
-from synth.command_option import CommandOption
-from synth.record import Record
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
 
 
 class DelayOptions(Record):

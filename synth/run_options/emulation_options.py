@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from synth.command_option import CommandOption
-from synth.record import Record
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
 from synth.run_options.train_options import LookAheadCount, Timeout
 
 

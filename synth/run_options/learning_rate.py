@@ -9,9 +9,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
-from synth.command_option import CommandOption
 from synth.errors import SynthError
-from synth.record import Record
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
 
 Decay = Literal["constant", "linear", "cosine"]
 

@@ -16,10 +16,10 @@ from pydantic import (
     model_validator,
 )
 
-from synth.command_option import CommandOption, OptionPanel
 from synth.errors import SynthError
 from synth.profile.optimizer import OptimizerKind, OptimizerSpec, OptimizerSwitches
-from synth.record import Record
+from synth.records.command_option import CommandOption, OptionPanel
+from synth.records.record import Record
 from synth.run_options.checkpoint_options import CheckpointOptions
 from synth.run_options.delay_options import DelayOptions
 from synth.run_options.learning_rate import LearningRate

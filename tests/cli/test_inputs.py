@@ -10,8 +10,8 @@ from torch import Tensor
 
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
-from synth.json_schema import schema_of
 from synth.profile import Profile
+from synth.records.json_schema import schema_of
 from synth.report.run_file import RunFile
 from synth.runtime.execution.stage.stage import LayerChain
 from synth.runtime.input_function import InputFunction

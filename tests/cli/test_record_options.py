@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from synth.cli.read.record_options import with_records
 from synth.cli.read.run_request import RunRequest
-from synth.command_option import After, CommandArgument, CommandOption
 from synth.errors import SynthError
 from synth.options.arguments.compare import CompareArguments
 from synth.options.arguments.curve import CurveArguments
 from synth.options.arguments.solve import SolveArguments
 from synth.profile.optimizer import OptimizerSpec
-from synth.record import Record
+from synth.records.command_option import After, CommandArgument, CommandOption
+from synth.records.record import Record
 from synth.run_options.train_options import TrainOptions
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from synth.cli.schema import FileFormat, _record_of
 from synth.families import generate
-from synth.json_schema import schema_name, schema_of
 from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.profile import Profile
 from synth.profiles import find
+from synth.records.json_schema import schema_name, schema_of
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import Synth
 from tests.synth.schema_check import mistakes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from synth.cli.answer.output import talk
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
-from synth.record import write_atomically
+from synth.records.record import write_atomically
 
 if TYPE_CHECKING:
     from synth.report.chart.chart import Chart

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import talk
-from synth.record import write_atomically
+from synth.records.record import write_atomically
 
 if TYPE_CHECKING:
     from synth.report.chart.chart import Chart

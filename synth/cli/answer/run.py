@@ -8,7 +8,7 @@ from synth.cli.answer.charts import ChartSet
 from synth.cli.answer.output import Format, answer, talk
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.profile.throughput import Throughput, throughput
-from synth.record import write_atomically
+from synth.records.record import write_atomically
 
 if TYPE_CHECKING:
     from synth.cli.read.run_request import RunRequest

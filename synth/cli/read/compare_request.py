@@ -9,8 +9,8 @@ from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ForceOption, width_option
 from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.options.arguments.compare import CompareArguments
-from synth.overwrite_guard import PAGE, check_replaceable
-from synth.record import Record, check_folder, check_outputs
+from synth.records.overwrite_guard import PAGE, check_replaceable
+from synth.records.record import Record, check_folder, check_outputs
 
 
 class CompareRequest(Record):

@@ -6,7 +6,7 @@ import typer
 
 from synth.errors import SynthError
 from synth.options.ranges import read_ranges
-from synth.record import Record
+from synth.records.record import Record
 from synth.units import parse_seconds, shown
 
 if TYPE_CHECKING:

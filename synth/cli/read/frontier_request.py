@@ -8,11 +8,11 @@ import typer
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ForceOption, width_option
 from synth.cli.read.pictures import CurvePictureOption, check_pictures
-from synth.command_option import After
 from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
-from synth.overwrite_guard import PAGE, check_replaceable
-from synth.record import Record, check_folder, check_outputs
+from synth.records.command_option import After
+from synth.records.overwrite_guard import PAGE, check_replaceable
+from synth.records.record import Record, check_folder, check_outputs
 
 
 class FrontierRequest(Record):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from synth.overwrite_guard import PICTURE, check_replaceable
+from synth.records.overwrite_guard import PICTURE, check_replaceable
 
 _NAMES = ("--picture", "--svg")
 _FORMATS = "SVG, PNG or PDF by the file's suffix. Can be repeated."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
-from synth.overwrite_guard import SCHEDULE, check_replaceable
+from synth.records.overwrite_guard import SCHEDULE, check_replaceable
 from synth.system.messages import warn
 from synth.system.terminal_text import as_message
 

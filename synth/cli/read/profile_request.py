@@ -8,10 +8,10 @@ import typer
 from synth.cli.read.options import ForceOption
 from synth.errors import SynthError
 from synth.options.arguments.groups import PeakFlops
-from synth.overwrite_guard import PROFILE, check_replaceable
 from synth.profile.model_flops import parse_flops_per_s
 from synth.profile.optimizer import OptimizerSpec, OptimizerSwitches
-from synth.record import Record, check_outputs
+from synth.records.overwrite_guard import PROFILE, check_replaceable
+from synth.records.record import Record, check_outputs
 
 if TYPE_CHECKING:
     from synth.profile.workload import ModelArguments

@@ -18,8 +18,8 @@ from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 from typer.models import OptionInfo
 
-from synth.command_option import After, CommandArgument, CommandOption, OptionPanel
-from synth.record import Record
+from synth.records.command_option import After, CommandArgument, CommandOption, OptionPanel
+from synth.records.record import Record
 
 _Metadata = TypeVar("_Metadata")
 

@@ -9,10 +9,10 @@ from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.own_model import TrustOption
 from synth.cli.read.pictures import PictureOption, check_pictures
-from synth.command_option import After
 from synth.errors import SynthError
-from synth.overwrite_guard import PAGE, RUN, TRACE, check_replaceable
-from synth.record import Record, check_folder, check_outputs
+from synth.records.command_option import After
+from synth.records.overwrite_guard import PAGE, RUN, TRACE, check_replaceable
+from synth.records.record import Record, check_folder, check_outputs
 from synth.run_options.train_options import TrainOptions
 
 

@@ -11,8 +11,8 @@ from synth.cli.read.excerpt import ExcerptOptions
 from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.errors import SynthError
-from synth.overwrite_guard import PAGE, PERFETTO, TRACE, check_replaceable
-from synth.record import Record, check_outputs
+from synth.records.overwrite_guard import PAGE, PERFETTO, TRACE, check_replaceable
+from synth.records.record import Record, check_outputs
 
 
 class ShowRequest(Record):

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-from synth.command_option import CommandOption
 from synth.options.arguments.groups import (
     ChosenRecompute,
     HardwareArguments,
@@ -11,7 +10,8 @@ from synth.options.arguments.groups import (
     PipelineArguments,
     SearchArguments,
 )
-from synth.record import Record
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
 
 
 class CompareArguments(Record):

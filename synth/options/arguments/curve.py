@@ -4,7 +4,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from synth.command_option import After, CommandOption
 from synth.options.arguments.groups import (
     PARTITION_HELP,
     PLACEMENT_HELP,
@@ -16,7 +15,8 @@ from synth.options.arguments.groups import (
     SearchArguments,
     WeightsPlace,
 )
-from synth.record import Record
+from synth.records.command_option import After, CommandOption
+from synth.records.record import Record
 
 
 class CurveArguments(Record):

@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from synth.command_option import CommandArgument, CommandOption
 from synth.options.memory_limit import MemoryLimit, read_limit
 from synth.options.profiles import load_profile
 from synth.profile import Profile
 from synth.profile.links import MOST_RANKS
-from synth.record import Record
+from synth.records.command_option import CommandArgument, CommandOption
+from synth.records.record import Record
 
 # Most solver threads or processes: starting more takes longer than they gain.
 MOST_AT_ONCE = 1024

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from synth.command_option import CommandOption
 from synth.options.arguments.groups import (
     LIMIT_HELP,
     PARTITION_HELP,
@@ -20,7 +19,8 @@ from synth.options.arguments.groups import (
     WeightsPlace,
 )
 from synth.profile.links import MOST_COPIES
-from synth.record import Record
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
 
 
 class LimitOrLeast(MemoryArguments):

@@ -13,7 +13,6 @@ from typing import ClassVar, Self
 from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from synth.errors import SynthError
-from synth.field_types import PlainText
 from synth.objective import BoundScope, Objective
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge, Found
 from synth.plan.partition import bounds
@@ -21,7 +20,8 @@ from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
 from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
-from synth.record import FileRecord, Record
+from synth.records.field_types import PlainText
+from synth.records.record import FileRecord, Record
 from synth.schedule.files.certificate import Certificate
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from synth.record import Record
+from synth.records.record import Record
 from synth.report.explain.critical_path import Measured, by_node, critical_path, number_nodes
 from synth.schedule.lowering.collectives import CollectiveKind
 from synth.schedule.lowering.lower import Lowered

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from synth.op_kinds import VISITS, OpKind
-from synth.record import Record
+from synth.records.record import Record
 from synth.report.explain.difference import Difference, explain_difference
 from synth.report.explain.overlapping import explain_overlapping
 from synth.report.text.difference import difference_text

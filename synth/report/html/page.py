@@ -22,7 +22,7 @@ from synth.schedule.ops import ValueKind
 from synth.schedule.rank_memory import peak_bytes, slot_levels, static_bytes
 from synth.version import __version__
 
-# The beginning of each page; `synth.overwrite_guard` knows a page by it.
+# The beginning of each page; `synth.records.overwrite_guard` knows a page by it.
 HEAD = '<!doctype html>\n<html lang="en" data-made-by="synth">\n'
 
 # Parts of the page, as package data.

@@ -15,7 +15,7 @@ from pydantic import (
     model_serializer,
 )
 
-from synth.record import Record
+from synth.records.record import Record
 
 # More ranks, lemmas or partitions than any search uses.
 MOST_PARTS = 10_000

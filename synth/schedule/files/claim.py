@@ -6,9 +6,9 @@ from typing import Self
 from pydantic import Field, NonNegativeInt
 
 from synth.costs.costs import Costs
-from synth.field_types import PlainText
 from synth.objective import BoundScope, Objective
-from synth.record import Record
+from synth.records.field_types import PlainText
+from synth.records.record import Record
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Schedule

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from synth.errors import SynthError
-from synth.record import Record
+from synth.records.record import Record
 
 # The key of the fingerprint in the file.
 KEY = "fingerprint"

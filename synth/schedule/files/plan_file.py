@@ -11,13 +11,13 @@ from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
-from synth.field_types import PlainText, StrictCount
 from synth.profile import Profile
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.model_flops import ModelFlops
 from synth.profile.workload import Workload
-from synth.record import FileRecord, is_stream
-from synth.safe_read import parse_json, read_bytes
+from synth.records.field_types import PlainText, StrictCount
+from synth.records.record import FileRecord, is_stream
+from synth.records.safe_read import parse_json, read_bytes
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.fingerprint import KEY as FINGERPRINT
 from synth.schedule.files.fingerprint import Fingerprint

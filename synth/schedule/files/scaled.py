@@ -6,7 +6,7 @@ from synth.costs.costs import HOST, Costs
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.profile.links import Link, Links, NodeLink, PairLink
-from synth.record import describe
+from synth.records.record import describe
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from synth.field_types import StrictCount
-from synth.record import Record
+from synth.records.field_types import StrictCount
+from synth.records.record import Record
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 
 from synth.costs.costs import HOST
 from synth.errors import Mismatch
-from synth.record import FileRecord, Record
+from synth.records.record import FileRecord, Record
 from synth.schedule.files.plan_file import Plan, schedule_fingerprint
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.programs import Transfer

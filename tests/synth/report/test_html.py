@@ -14,10 +14,10 @@ import pytest
 
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
-from synth.overwrite_guard import PAGE
 from synth.profile import Profile
 from synth.profile.links import Link
 from synth.profiles import find
+from synth.records.overwrite_guard import PAGE
 from synth.report.chart.chart import Chart
 from synth.report.chart.palette import COLOURS, LIGHTEST
 from synth.report.chart.timed import TimedSchedule

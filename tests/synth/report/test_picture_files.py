@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from synth.errors import SynthError
-from synth.overwrite_guard import PICTURE
+from synth.records.overwrite_guard import PICTURE
 from synth.report.picture.formats import check_drawable, format_of, save_picture
 from synth.report.picture.pdf import pdf_bytes
 from synth.report.picture.picture import Picture

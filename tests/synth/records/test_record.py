@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from synth.errors import SynthError
-from synth.record import check_folder, check_outputs, check_writable, write_atomically
+from synth.records.record import check_folder, check_outputs, check_writable, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
 def test_an_open_file_is_written_to_where_it_stands_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "output"
     code = (
-        "import sys; from synth.record import Path, write_atomically as w; print('one')\n"
+        "import sys; from synth.records.record import Path, write_atomically as w; print('one')\n"
         "for name in '/dev/stdout', '/dev/fd/1', '/proc/self/fd/1': w(Path(name), 'two\\n')\n"
         "print('three')"
     )
@@ -85,7 +85,10 @@ def test_an_output_that_would_replace_what_is_read_or_written_is_refused(tmp_pat
 def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     path = tmp_path / "picture"
     in_ascii = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    code = f"from synth.record import Path, write_atomically as w; w(Path({str(path)!r}), '\\xb5')"
+    code = (
+        "from synth.records.record import Path, write_atomically as w; "
+        f"w(Path({str(path)!r}), '\\xb5')"
+    )
     subprocess.run([sys.executable, "-c", code], env=in_ascii, check=True)
     assert path.read_bytes() == "µ".encode()
 

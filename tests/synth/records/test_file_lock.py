@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from synth.errors import SynthError
-from synth.file_lock import only_writer, take
+from synth.records.file_lock import only_writer, take
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from synth.file_lock import take
+from synth.records.file_lock import take
 take(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
@@ -150,8 +150,9 @@ def test_where_there_are_no_locks_it_goes_on_with_a_warning(
 
 def test_an_open_pipe_is_not_locked_and_is_written_to(tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path; from synth.file_lock import only_writer; "
-        "from synth.record import check_writable, write_atomically; p = Path('/dev/stdout')\n"
-        "check_writable(p)\nwith only_writer(p, ''): write_atomically(p, 'text')"
+        "from pathlib import Path; from synth.records.file_lock import only_writer; "
+        "from synth.records.record import check_writable, write_atomically\n"
+        "p = Path('/dev/stdout')\ncheck_writable(p)\n"
+        "with only_writer(p, ''): write_atomically(p, 'text')"
     )
     assert subprocess.check_output([sys.executable, "-c", code]) == b"text"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from synth.errors import SynthError
-from synth.safe_read import (
+from synth.records.safe_read import (
     MOST_BYTES,
     descriptor_of,
     half_character,

@@ -6,7 +6,7 @@ as that names differ, are checked when synth reads a file.
 
 from typing import Any
 
-from synth.record import FileRecord
+from synth.records.record import FileRecord
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -1,0 +1,1 @@
+"""Validated records and their JSON files: fields, schemas, safe reading, protected writing."""
