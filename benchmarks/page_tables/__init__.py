@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.page_tables.page_table import FORMAT, PageTable
 from benchmarks.results_file import Table
-from synth.discovery import discover
 from synth.errors import SynthError
+from synth.system.discovery import discover
 
 __all__ = ["ALL", "FORMAT", "TABLES"]
 

@@ -8,7 +8,7 @@ from benchmarks.page_tables import ALL, FORMAT
 from benchmarks.page_tables import __doc__ as about
 from benchmarks.results_file import Run, parse_without_seeds, report_rows
 from synth.errors import SynthError
-from synth.processors import num_processors
+from synth.system.processors import num_processors
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
