@@ -1,5 +1,6 @@
 """README and the pages: every command runs, or says why not and is at least understood."""
 
+import ast
 import os
 import re
 import shlex
@@ -62,6 +63,38 @@ def test_the_readme_shows_the_commands_of_make_demo() -> None:
     shown = next(b for b in blocks(ROOT / "README.md") if "synth run out/plan.json" in b.text)
     for made, said in zip(options(recipe), options(shown.text), strict=True):
         assert set(made) == set(said) - {"-c"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_programs_of_a_page_import_exists(page: Path) -> None:
+    missing = [
+        f"from {module} import {name}"
+        for block in blocks(page)
+        if block.language == "python"
+        for module, name in _imported(block.text)
+        if name not in _names(module)
+    ]
+    assert not missing
+
+
+def _imported(program: str) -> Iterator[tuple[str, str]]:
+    """Yield module and name of what a program imports from synth."""
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "synth":
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def _names(module: str) -> set[str]:
+    """Names that a module defines or imports; it is read only, as some import torch."""
+    path = ROOT.joinpath(*module.split("."))
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    nodes = list(ast.walk(ast.parse(source.read_text(encoding="utf-8"))))
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return (
+        {node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+        | {node.id for node in nodes if isinstance(node, ast.Name)}
+        | {alias.asname or alias.name for node in imports for alias in node.names}
+    )
 
 
 @pytest.mark.slow
