@@ -7,7 +7,6 @@ import typer
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.answer.preview import preview
 from synth.cli.searches.least_cap import solve_least
-from synth.cli.searches.search import solve_within_limits
 from synth.cli.searches.steady_cap import solve_steady
 from synth.cli.searches.trials import preview_candidates, solve_candidates
 from synth.cli.searches.versions import solve_versions

@@ -122,7 +122,7 @@ class AskedSolve(NamedTuple):
         self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
     ) -> "Chosen":
         """Find the best schedule of the candidates with weight passing, and of the others."""
-        from synth.plan.weight_passing.choose import solve_choosing_weights
+        from synth.plan.weight_passing.weights_race import solve_choosing_weights
 
         request = self.request
         return solve_choosing_weights(

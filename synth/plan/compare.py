@@ -16,14 +16,14 @@ from synth.errors import SynthError
 from synth.families import current_name, family_placement, generate, variants_for
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
-from synth.plan.claim import claim_of
 from synth.plan.comparison import PLANNED, Comparison, Entry, Question, Refusal, Search
+from synth.plan.make_claim import claim_of
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.planners.planned import Planner, Prediction, planned
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.weight_passing.choice import even_stages, weight_passing_candidates
-from synth.plan.weight_passing.choose import solve_choosing_weights
+from synth.plan.weight_passing.weights_race import solve_choosing_weights
 from synth.schedule.files.claim import Claim
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement

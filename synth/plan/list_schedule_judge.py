@@ -1,6 +1,6 @@
 """Judging variants of a problem by list schedules: a quick estimate, within a given effort.
 
-It ranks partitions (`partition.tight_cap_search`) and choices of layers to recompute
+It ranks partitions (`partition.partition_search`) and choices of layers to recompute
 (`recompute.layer_choice`) before any of them gets a trial of the solver.
 """
 

@@ -18,8 +18,9 @@ class Step(NamedTuple):
     """A run of an improver, or a step of the prover.
 
     Attributes:
-        action: the improver's part, or the prover's step.
-        share: the share of the time that remains.
+        action: the improver's part, or the prover's step. share: the share of the time that
+        remains. Improvers of rows with `_own` choose a smaller one,
+            and a deterministic search counts effort by `tuning` instead.
         is_brief: the improver ends where little is gained, because other steps follow.
     """
 
@@ -42,6 +43,11 @@ def _with(part: Part) -> Callable[[SearchSetting], bool]:
 
 
 def _all(_: SearchSetting) -> float:
+    return 1.0
+
+
+def _own(_: SearchSetting) -> float:
+    """Leave it to the improver, which knows by itself how much time it is worth."""
     return 1.0
 
 
@@ -68,7 +74,7 @@ class _Row(NamedTuple):
     is_brief: Callable[[SearchSetting], bool] = _never
 
 
-_FIRST = (_Row(Part.LIST_SCHEDULING, _with(Part.LIST_SCHEDULING), is_brief=_always),)
+_FIRST = (_Row(Part.LIST_SCHEDULING, _with(Part.LIST_SCHEDULING), _own, is_brief=_always),)
 
 _BY_MILP = (_Row(Part.EXACT, _always),)
 
@@ -86,7 +92,11 @@ _BY_CPSAT = (
         lambda _: SEARCH.annealing_share_first,
         is_brief=_always,
     ),
-    _Row(Part.SHORT_INSTANCE, lambda s: s.has(Part.SHORT_INSTANCE, Part.EXACT) and not s.is_tiny),
+    _Row(
+        Part.SHORT_INSTANCE,
+        lambda s: s.has(Part.SHORT_INSTANCE, Part.EXACT) and not s.is_tiny,
+        _own,
+    ),
     _Row(
         Part.EXACT,
         lambda s: s.has(Part.EXACT) and s.num_ops <= SEARCH.exact_brief_ops,
@@ -95,8 +105,9 @@ _BY_CPSAT = (
     _Row(
         Part.LIST_SCHEDULING,
         lambda s: s.has(Part.LIST_SCHEDULING) and not (s.is_small or s.is_exact_alone),
+        _own,
     ),
-    _Row(Part.MODULO, _with(Part.MODULO)),
+    _Row(Part.MODULO, _with(Part.MODULO), _own),
     _Row(BoundStep.IN_TURN, _with(Part.BOUNDS)),
     # On small problems the exact model may find more than a patient search.
     _Row(Part.WINDOWS, _with(Part.WINDOWS), _share_of_windows, is_brief=lambda s: s.is_small),

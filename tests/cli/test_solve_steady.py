@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.searches.search import search
+from synth.cli.searches.within_limits import search
 from synth.families import generate
 from synth.options.request import Request
 from synth.plan.memory_curve.steady_cap import SteadyCap

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import Format, percent, talk
 from synth.cli.progress.interrupt import run_interruptibly
-from synth.cli.searches.search import finish, search
+from synth.cli.searches.within_limits import finish, search
 from synth.options.memory_limit import MemoryLimit
 from synth.options.request import Request, announce
 from synth.units import format_bytes, format_bytes_both, parse_seconds

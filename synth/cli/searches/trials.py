@@ -7,7 +7,7 @@ from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.preview import Infeasible
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
-from synth.cli.searches.search import finish
+from synth.cli.searches.within_limits import finish
 from synth.objective import BoundScope
 from synth.options.best_so_far import BestSoFar
 from synth.options.candidates import Candidates

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
-from synth.cli.searches.search import finish
 from synth.cli.searches.trials import sizes, trials_json, trials_table
+from synth.cli.searches.within_limits import finish
 from synth.options.asked_solve import AskedSolve
 from synth.options.best_so_far import BestSoFar
 from synth.options.request import announce_sizes

@@ -6,8 +6,8 @@ from dataclasses import replace
 from synth.plan.choose.candidates import Candidate, Trial
 from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
+from synth.plan.partition.partition_search import PartitionSearch
 from synth.plan.partition.queue import PartitionQueue
-from synth.plan.partition.tight_cap_search import PartitionSearch
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.plan.tuning import PARTITION_TRIALS, RACE

@@ -16,7 +16,7 @@ from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
 from synth.plan.memory_curve.cap_knowledge import Found
 from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.partition.bounds import with_partition
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice import Choice, limits_bytes, solve_with
 from synth.plan.recompute.repartition import repartitioned
 from synth.plan.weight_passing.candidates import WeightCandidates
@@ -154,8 +154,8 @@ class OverPartitions:
         return incumbent.bound_scope == BoundScope.ALL
 
     @cached_property
-    def _table(self) -> StageTable:
-        return StageTable(self.profile)
+    def _table(self) -> StageCostTable:
+        return StageCostTable(self.profile)
 
     def problem_of(self, found: Found) -> Problem:
         """Return the problem in the partition of a schedule."""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
 from synth.errors import SynthError
-from synth.plan.partition.one_stage_per_rank import Stopped, most_even, smallest_limit_bytes
-from synth.plan.partition.several_stages_per_rank import rebalance
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.most_even import Stopped, most_even, smallest_limit_bytes
+from synth.plan.partition.rebalance import rebalance
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import BALANCE
 from synth.profile import Profile
 from synth.schedule.model import Placement
@@ -38,7 +38,7 @@ def balance(
     With stage k on rank k that is exact, by dynamic programming over all partitions. So it is where
     backwards have ranks of their own: every stage comes to every rank, so the stages themselves are
     balanced, without caps. If ranks hold several stages, it is a local search: see
-    `several_stages_per_rank`.
+    `rebalance`.
 
     Args:
         caps_bytes: one for each rank; None: memory does not matter.
@@ -58,7 +58,7 @@ def balance(
             f"{num_stages} stages asked for, the profile has {num_layers} layers; every stage "
             f"needs one layer at least: {way_out}, or profile a deeper model"
         )
-    table = StageTable(profile)
+    table = StageCostTable(profile)
     if placement.backward_ranks is not None:
         return _balance_linear(table, num_stages, None, recompute, should_stop)
     if is_linear:
@@ -72,11 +72,11 @@ def smallest_limit_of_any(profile: Profile, num_ranks: int) -> int:
     Args:
         num_ranks: no more than there are layers.
     """
-    return smallest_limit_bytes(StageTable(profile), num_ranks)
+    return smallest_limit_bytes(StageCostTable(profile), num_ranks)
 
 
 def _balance_linear(
-    table: StageTable,
+    table: StageCostTable,
     num_stages: int,
     caps_bytes: Sequence[int] | None,
     recompute: Collection[int],
@@ -104,7 +104,7 @@ def _never() -> bool:
     return False
 
 
-def _keeps(table: StageTable, sizes: Sequence[int], caps_bytes: Sequence[int]) -> bool:
+def _keeps(table: StageCostTable, sizes: Sequence[int], caps_bytes: Sequence[int]) -> bool:
     edges = [sum(sizes[:stage]) for stage in range(len(sizes) + 1)]
     needs = [table.need_bytes(first, end) for first, end in pairwise(edges)]
     return not exceeds_caps(needs, caps_bytes)

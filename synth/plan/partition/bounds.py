@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from synth.op_kinds import OpKind
 from synth.plan.partition.path_dp import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import PARTITION_BOUNDS
 from synth.schedule.files.certificate import (
     MOST_PARTS,
@@ -65,7 +65,7 @@ class Raised(NamedTuple):
     spent_s: float
 
 
-def with_partition(table: StageTable, problem: Problem, sizes: Sizes) -> Problem:
+def with_partition(table: StageCostTable, problem: Problem, sizes: Sizes) -> Problem:
     """A problem on another partition."""
     costs = table.costs((0, *accumulate(sizes)))
     return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
@@ -90,7 +90,7 @@ def num_runs(problem: Problem) -> int:
 class PartitionBounds:
     """Bounds that hold for all partitions of a model with one stage per rank."""
 
-    def __init__(self, table: StageTable, problem: Problem) -> None:
+    def __init__(self, table: StageCostTable, problem: Problem) -> None:
         """Nothing is known yet.
 
         Args:
@@ -264,7 +264,7 @@ class _Way(NamedTuple):
 class _Layers:
     """Least times of the layers on other ranks, however they are partitioned."""
 
-    def __init__(self, table: StageTable, num_ranks: int) -> None:
+    def __init__(self, table: StageCostTable, num_ranks: int) -> None:
         profile, self.num_ranks = table.profile, num_ranks
         self.links = profile.links
         layers = [profile.layer_profile(index).time_us for index in range(len(profile.layers))]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from synth.costs.costs import IntArray
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import BALANCE
 
 
@@ -14,7 +14,7 @@ class RunWorks:
     differences of prefix sums, which may be off by a microsecond of rounding.
     """
 
-    def __init__(self, table: StageTable) -> None:
+    def __init__(self, table: StageCostTable) -> None:
         self._table, self._all = table, dict[bool, IntArray]()
         self.up_to = np.concatenate(([0], table.works_us(0, table.num_layers)))
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from synth.plan.partition.bounds import PartitionBounds
+from synth.plan.partition.partition_search import PartitionSearch
 from synth.plan.partition.path_dp import Sizes
-from synth.plan.partition.tight_cap_search import PartitionSearch
 from synth.plan.tuning import PARTITION_QUEUE
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.planners.machine_levels import MachineLevel, machine_levels
 from synth.plan.planners.replicated_pipeline import (
     Bottleneck,
@@ -146,7 +146,7 @@ def _run_sums(values: Sequence[float], *, rounded: bool = False) -> _Array:
 
 def _saved_bytes(profile: Profile) -> _Array:
     """Return the activations that F of each run saves, with its input."""
-    table, count = StageTable(profile), len(profile.layers)
+    table, count = StageCostTable(profile), len(profile.layers)
     saved = np.zeros((count, count + 1))
     for first in range(count):
         input_bytes = profile.layer_profile(first - 1).output_bytes if first else 0

@@ -23,7 +23,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.objective import BoundScope
 from synth.plan.partition.bounds import PartitionBounds, applies
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed, without_recompute
@@ -262,7 +262,7 @@ class _Reproving:
         certificate = self.plan.claim.certificate
         if certificate is not None:
             limited = replace(self.options, time_limit_s=self.search.left_s())
-            all_bounds = PartitionBounds(StageTable(profile), self.problem)
+            all_bounds = PartitionBounds(StageCostTable(profile), self.problem)
             found = recheck_all(
                 all_bounds, certificate, self.claimed_us, limited, self.search.is_over
             )
@@ -273,7 +273,7 @@ class _Reproving:
         if least_us < self.claimed_us:
             return self._verdict(least_us, holds_for)
         all_bounds, proven = (
-            PartitionBounds(StageTable(profile), self.problem),
+            PartitionBounds(StageCostTable(profile), self.problem),
             {self.plan.partition},
         )
         while not self.search.is_over():

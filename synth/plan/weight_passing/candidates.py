@@ -8,8 +8,8 @@ from synth.errors import SynthError
 from synth.plan.choose.candidates import Candidate, Chosen, Partitioning
 from synth.plan.recompute.choice import limits_bytes
 from synth.plan.weight_passing.choice import WeightPassingCandidate
-from synth.plan.weight_passing.choose import Listener, solve_choosing_weights
 from synth.plan.weight_passing.data_parallel import data_parallel
+from synth.plan.weight_passing.weights_race import Listener, solve_choosing_weights
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.solver.options import SolveOptions

@@ -16,8 +16,8 @@ from synth.schedule.weight_flow import Sharded, WeightFlow
 from synth.solver.problem import Problem
 from synth.solver.weight_passing.free_bytes import FreeBytes
 from synth.solver.weight_passing.gradient_sums import rounds_of, take_sums
+from synth.solver.weight_passing.unshard_placement import with_gathers
 from synth.solver.weight_passing.visit_options import VisitOptions
-from synth.solver.weight_passing.visit_placement import with_gathers
 
 
 class OrderOfOne:

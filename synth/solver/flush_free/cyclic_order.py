@@ -17,17 +17,17 @@ class CyclicOp(NamedTuple):
 
 @dataclass(frozen=True)
 class CyclicOrder:
-    """The starts of the first micro-batch's ops; the next one follows a period later.
+    """The starts of the first micro-batch's ops; the next one follows an interval later.
 
     Attributes:
         starts: in ticks.
         fused: stage copies whose B and W are one op.
-        period: in ticks.
+        interval: in ticks.
     """
 
     starts: dict[CyclicOp, int]
     fused: frozenset[int]
-    period: int
+    interval: int
 
     def programs(self, instance: Instance) -> list[list[Op]]:
         """Unroll to all micro-batches: prologue and epilogue are those that are not there yet or
@@ -42,6 +42,6 @@ class CyclicOrder:
             # Ops of no duration: F, B, W, and later stages' B's before those of earlier stages.
             depth = index if kind == F else -index
             for k in range(copy.num_micro_batches):
-                place = (at + k * self.period, kind.rank_in_chain, k, depth)
+                place = (at + k * self.interval, kind.rank_in_chain, k, depth)
                 timed[copy.rank].append((*place, copy.op(run, k)))
         return [[op for *_, op in sorted(ops)] for ops in timed]

@@ -122,7 +122,7 @@ class FlushFreeProblem:
     ) -> "FlushFreeProblem":
         """Make the problem, with as few micro-batches for an update as cost no time if none given.
 
-        With two versions these are at least those in flight at the period that the work allows
+        With two versions these are at least those in flight at the interval that the work allows
         without memory limits, and at least the ranks, as 2BW's paper asks for.
 
         Raises:

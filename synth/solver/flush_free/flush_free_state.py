@@ -57,7 +57,7 @@ class FlushFreeState:
         best: the best verified schedule within the limits, None before the first.
         lower_bound_us: the lower bound on all orders.
         closed_form_us: a bound of all orders, at most as large. The search of several micro-batches
-            per period begins there: at the larger one itself its models are the hardest.
+            per interval begins there: at the larger one itself its models are the hardest.
         repeating_us: the lower bound on orders that repeat with every micro-batch; infinity if none
             fits.
         ticks_per_us: ticks per microsecond; a tick is far below any gap that matters.
@@ -80,7 +80,7 @@ class FlushFreeState:
         self._makespan_bound_us = makespan_us(flush_free)
         self._least_micro_batches = 0
         self.closed_form_us = closed_form_us(flush_free)
-        precise = FLUSH_FREE.ticks_per_period / max(1.0, self.closed_form_us)
+        precise = FLUSH_FREE.ticks_per_interval / max(1.0, self.closed_form_us)
         self.ticks_per_us = max(1, math.ceil(precise))
 
     def is_within(self, bound_us: float) -> bool:
@@ -123,20 +123,20 @@ class FlushFreeState:
 
     def offer_order(self, modelled: ModelledOrder) -> float:
         """Evaluate an order of a model, as `offer` does."""
-        period_us = modelled.order.period / self.ticks_per_us
-        return self.offer(modelled.order.programs(modelled.instance), period_us, modelled)
+        interval_us = modelled.order.interval / self.ticks_per_us
+        return self.offer(modelled.order.programs(modelled.instance), interval_us, modelled)
 
     def offer(
         self,
         programs: Sequence[Sequence[Op]],
-        period_us: float,
+        interval_us: float,
         modelled: ModelledOrder | None = None,
     ) -> float:
         """Evaluate programs with the buffering that is best for them, and take them if better.
 
         Args:
             programs: F, B, W and BW of all micro-batches, by rank.
-            period_us: the time of a micro-batch if no transfer waits.
+            interval_us: the time of a micro-batch if no transfer waits.
             modelled: the model that they are from.
 
         Returns:
@@ -157,7 +157,7 @@ class FlushFreeState:
                 continue
             least_us = min(least_us, us)
             self._take(SteadySchedule(judged, us, modelled))
-            if us <= period_us * (1 + ROUNDING):
+            if us <= interval_us * (1 + ROUNDING):
                 break
         return least_us
 

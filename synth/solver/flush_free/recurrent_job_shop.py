@@ -1,4 +1,4 @@
-"""Modulo scheduling of one micro-batch per period, with versions of the weights, at a period T.
+"""Modulo scheduling of one micro-batch per interval, with versions of the weights.
 
 The model with a flush is `solver/modulo/modulo_model.py`.
 
@@ -47,10 +47,10 @@ class _Transfer(NamedTuple):
 
 
 class FlushFreeModel:
-    """The model at one period.
+    """The model at one interval.
 
     Attributes:
-        period: in ticks.
+        interval: in ticks.
         start: by op, in ticks.
         height: by pair of a rank's ops.
     """
@@ -59,7 +59,7 @@ class FlushFreeModel:
         self,
         flush_free: FlushFreeProblem,
         instance: Instance,
-        period: int,
+        interval: int,
         ticks_per_us: int,
         *,
         is_relaxed: bool,
@@ -69,15 +69,15 @@ class FlushFreeModel:
         Args:
             flush_free: the rule of versions, and the bytes of the parameters.
             instance: the problem's instance, under a memory model.
-            period: in ticks.
+            interval: in ticks.
             ticks_per_us: all times are whole numbers of ticks.
             is_relaxed: round down what is no whole number, so that a refutation is a proof.
         """
-        self.flush_free, self.instance, self.period = flush_free, instance, period
+        self.flush_free, self.instance, self.interval = flush_free, instance, interval
         self._ticks_per_us, self._is_relaxed = ticks_per_us, is_relaxed
         self.cp = cp_model.CpModel()
         self.latest = self._latest()
-        self.most = self.latest // period + 2
+        self.most = self.latest // interval + 2
         ops = [CyclicOp(index, kind) for index in self._copies for kind in SPLIT]
         self.start = {op: self.cp.new_int_var(0, self.latest, "") for op in ops}
         self.cp.add(self.start[ops[0]] == 0)
@@ -97,25 +97,25 @@ class FlushFreeModel:
     def _latest(self) -> int:
         """An upper bound on all start times of at least one feasible order, if there is any.
 
-        Where a value waits for a period or more, all ops after it could run a whole period sooner,
-        and less memory is held. A transfer waits less than a period for its link. Only W's may gain
-        by waiting: those of the first stage with vertical sync, so that no stage is later; and with
-        2BW, where W's that are late by an update save the second version. Stages that hold theirs
-        in turn may gain by any wait; but no F of 2BW comes k + 1 periods or more before its W, and
-        all F's and B's come between F and W of the first stage.
+        Where a value waits for an interval or more, all ops after it could run a whole interval
+        sooner, and less memory is held. A transfer waits less than an interval for its link. Only
+        W's may gain by waiting: those of the first stage with vertical sync, so that no stage is
+        later; and with 2BW, where W's that are late by an update save the second version. Stages
+        that hold theirs in turn may gain by any wait; but no F of 2BW comes k + 1 intervals or more
+        before its W, and all F's and B's come between F and W of the first stage.
         """
         instance, idle = self.instance, 2 * len(self.instance) + 6
         idle += sum(map(len, self._links.values()))
         is_limited = any(headroom is not None for headroom in instance.headroom_bytes)
         if self.flush_free.consistency == Consistency.TWO_VERSIONS and is_limited:
             if instance.holds_several:
-                return 2 * (self.flush_free.every + 1) * self.period
+                return 2 * (self.flush_free.every + 1) * self.interval
             idle += self.flush_free.every
         ways_us = [
             instance.head_us[i] + copy.work_us + copy.duration_us[BW] + instance.round_trip_us[i]
             for i, copy in enumerate(instance.copies)
         ]
-        return self._ticks(max(ways_us)) + idle * self.period
+        return self._ticks(max(ways_us)) + idle * self.interval
 
     @property
     def _copies(self) -> range:
@@ -156,7 +156,7 @@ class FlushFreeModel:
             self.height[one, other], self.height[other, one] = height, 1 - height
             for a, b in ((one, other), (other, one)):
                 self.cp.add(
-                    self.start[b] + self.period * self.height[a, b]
+                    self.start[b] + self.interval * self.height[a, b]
                     >= self.start[a] + self._duration(a)
                 )
 
@@ -204,7 +204,7 @@ class FlushFreeModel:
             for one, other in permutations(transfers, 2):
                 height = self.height[one.maker, other.maker]
                 end = begin[one] + self._ticks(one.us)
-                self.cp.add(begin[other] + self.period * height >= end)
+                self.cp.add(begin[other] + self.interval * height >= end)
 
     def _precede(self, first: CyclicOp, second: CyclicOp, lag_us: int) -> None:
         end = self.start[first] + self._duration(first)
@@ -268,11 +268,11 @@ class FlushFreeModel:
             self.cp.add_hint(self.start[op], at)
 
     def decide(self, seconds: float, seed: int, should_stop: Callable[[], bool]) -> Decided:
-        """Find an order or refute the period, within CP-SAT's deterministic seconds."""
+        """Find an order or refute the interval, within CP-SAT's deterministic seconds."""
         return decide_by_relaxation(self.cp, seconds, seed, should_stop)
 
     def read(self, values: Values) -> CyclicOrder:
         """The order of a solution."""
         starts = {op: values.value(start) for op, start in self.start.items()}
         fused = frozenset(i for i, literal in self.fused.items() if values.value(literal))
-        return CyclicOrder(starts, fused, self.period)
+        return CyclicOrder(starts, fused, self.interval)

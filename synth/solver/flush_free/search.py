@@ -1,12 +1,12 @@
-"""The search without a flush: modulo scheduling with the least period (initiation interval).
+"""The search without a flush: modulo scheduling with the least initiation interval.
 
-Orders that repeat with every micro-batch are searched first. If a period is feasible, so is every
-longer one, because the order can pause once in each period. So the least period lies between the
-refuted and the found ones, and bisection narrows the gap. Under the relaxed memory model a
-refutation is a lower bound for these orders.
+Orders that repeat with every micro-batch are searched first. If an interval is feasible, so is
+every longer one, because the order can pause once in each interval. So the least interval lies
+between the refuted and the found ones, and bisection narrows the gap. Under the relaxed memory
+model a refutation is a lower bound for these orders.
 
 Orders that repeat after several micro-batches can be faster: with K in flight, the ops of a
-micro-batch that returns exactly K periods later may collide with each other on a rank. If ranks
+micro-batch that returns exactly K intervals later may collide with each other on a rank. If ranks
 hold one stage each, such orders come from the models of the search with a flush.
 
 All orders are unrolled, verified and simulated, and the simulated time counts.
@@ -19,7 +19,7 @@ from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.flush_free_state import ROUNDING, FlushFreeState, ModelledOrder
 from synth.solver.flush_free.recurrent_job_shop import FlushFreeModel
-from synth.solver.flush_free.several_per_period import with_early_weights, with_versions
+from synth.solver.flush_free.several_per_interval import with_early_weights, with_versions
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import BW, B, Instance
 from synth.solver.instance.memory_models import distinct, relaxed_memory, safe_memory
@@ -75,13 +75,13 @@ class _FlushFreeSearch:
             self._narrow(instance, is_relaxed=False)
         self._compact()
         if Part.MODULO not in state.options.without:
-            self._try_several_per_period()
+            self._try_several_per_interval()
         return state.result()
 
-    # One micro-batch per period
+    # One micro-batch per interval
 
     def _narrow(self, instance: Instance, *, is_relaxed: bool) -> None:
-        """Bisect between the longest refuted period and the shortest found one."""
+        """Bisect between the longest refuted interval and the shortest found one."""
         state, ticks_per_us = self.state, self.state.ticks_per_us
         low = math.ceil(state.repeating_us * ticks_per_us * (1 - ROUNDING)) - 1
         high = longest = self._longest(instance)
@@ -92,17 +92,17 @@ class _FlushFreeSearch:
         else:
             high = min(high, math.ceil(state.best.us * ticks_per_us))
         while high - low > 1 and not self._is_over() and not state.is_within(state.repeating_us):
-            period = tries.pop(0) if tries else (low + high) // 2
-            model = self._model(instance, period, is_relaxed=is_relaxed)
+            interval = tries.pop(0) if tries else (low + high) // 2
+            model = self._model(instance, interval, is_relaxed=is_relaxed)
             found, _, is_refuted = model.decide(self._seconds, state.options.seed, self._is_over)
             if found is not None:
                 us = state.offer_order(ModelledOrder(model.read(found), instance, is_relaxed))
-                high = period if us == math.inf else min(period, math.ceil(us * ticks_per_us))
+                high = interval if us == math.inf else min(interval, math.ceil(us * ticks_per_us))
                 continue
-            low = period
+            low = interval
             if is_relaxed and is_refuted:
-                state.raise_repeating(math.inf if period >= longest else period / ticks_per_us)
-            if period >= longest:
+                state.raise_repeating(math.inf if interval >= longest else interval / ticks_per_us)
+            if interval >= longest:
                 return
 
     @property
@@ -110,7 +110,7 @@ class _FlushFreeSearch:
         return min(FLUSH_FREE.decide_s, max(0.0, self.budget.left_s()))
 
     def _longest(self, instance: Instance) -> int:
-        """A period in ticks in which a single micro-batch passes the whole pipeline."""
+        """An interval in ticks in which a single micro-batch passes the whole pipeline."""
         us = 0.0
         for copy in instance.copies:
             times = copy.duration_us
@@ -118,31 +118,31 @@ class _FlushFreeSearch:
             us += self.flush_free.step_us(copy.stage)
         return math.ceil(us * self.state.ticks_per_us) + len(instance)
 
-    def _model(self, instance: Instance, period: int, *, is_relaxed: bool) -> FlushFreeModel:
+    def _model(self, instance: Instance, interval: int, *, is_relaxed: bool) -> FlushFreeModel:
         ticks_per_us = self.state.ticks_per_us
         return FlushFreeModel(
-            self.flush_free, instance, period, ticks_per_us, is_relaxed=is_relaxed
+            self.flush_free, instance, interval, ticks_per_us, is_relaxed=is_relaxed
         )
 
     def _is_over(self) -> bool:
         return self.budget.is_over()
 
     def _compact(self) -> None:
-        """Start the ops of the best order as early as its period allows."""
+        """Start the ops of the best order as early as its interval allows."""
         best = self.state.best
         if best is None or best.modelled is None or self._is_over():
             return
         known = best.modelled
-        model = self._model(known.instance, known.order.period, is_relaxed=known.is_relaxed)
+        model = self._model(known.instance, known.order.interval, is_relaxed=known.is_relaxed)
         model.begin_soon(known.order)
         found = model.decide(FLUSH_FREE.compact_s, self.state.options.seed, self._is_over).found
         if found is not None:
             order = model.read(found)
             self.state.offer_order(ModelledOrder(order, known.instance, known.is_relaxed))
 
-    # Several micro-batches per period
+    # Several micro-batches per interval
 
-    def _try_several_per_period(self) -> None:
+    def _try_several_per_interval(self) -> None:
         """Look for orders that repeat after several micro-batches, with more or fewer versions."""
         state, whole = self.state, safe_memory(self.flush_free.problem, BUFFERINGS[0])
         if not modulo_search.applies(whole):

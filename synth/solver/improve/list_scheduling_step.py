@@ -23,7 +23,7 @@ class ListSchedulingStep:
     def __init__(self, context: SearchContext) -> None:
         self.state = context.state
         # Modulo schedules of several micro-batches follow, which are better starts.
-        self.has_rounds = modulo_search.follows(context.fusion_relaxed, self.state.options)
+        self.precedes_modulo = modulo_search.follows(context.fusion_relaxed, self.state.options)
 
     def run(self, share: float, *, is_brief: bool) -> None:
         """Schedule with a number of ops that depends on the time limit, or a small one."""
@@ -40,7 +40,9 @@ class ListSchedulingStep:
     def _run_thorough(self) -> None:
         """Schedule with the incumbent's buffering and the usual one."""
         per_s = (
-            LIST_SCHEDULING.ops_per_s_with_rounds if self.has_rounds else LIST_SCHEDULING.ops_per_s
+            LIST_SCHEDULING.ops_per_s_before_modulo
+            if self.precedes_modulo
+            else LIST_SCHEDULING.ops_per_s
         )
         best = self.state.best
         bufferings = BUFFERINGS if best is None else (best.schedule.buffering, BUFFERINGS[0])

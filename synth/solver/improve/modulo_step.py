@@ -1,4 +1,4 @@
-"""Offers modulo schedules of several micro-batches per period to a search."""
+"""Offers modulo schedules of several micro-batches per interval to a search."""
 
 from itertools import takewhile
 from typing import ClassVar
@@ -12,7 +12,7 @@ from synth.solver.tuning import MODULO
 
 
 class SeveralMicroBatches:
-    """Offers modulo schedules of several micro-batches per period, where ranks hold one stage."""
+    """Offers modulo schedules of several micro-batches per interval, where ranks hold one stage."""
 
     part: ClassVar[Part] = Part.MODULO
 
@@ -45,7 +45,8 @@ class SeveralMicroBatches:
             rotations = (
                 found.orders(unrolling.instance, first) for first in range(0, found.size, step)
             )
-            unrolling.offer_best(takewhile(lambda _: not self.state.poll(), rotations), "rounds")
+            wanted = takewhile(lambda _: not self.state.poll(), rotations)
+            unrolling.offer_best(wanted, "modulo scheduling")
 
     @property
     def _share(self) -> float:

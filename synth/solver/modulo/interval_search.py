@@ -1,12 +1,12 @@
-"""Search for the shortest initiation interval (period) of several micro-batches."""
+"""Search for the shortest initiation interval of several micro-batches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from synth.solver.instance.instance import Instance
 from synth.solver.modulo.modulo_model import (
-    PeriodicSchedule,
-    SeveralMicroBatchesModel,
+    ModuloModel,
+    ModuloSchedule,
     num_ops,
 )
 from synth.solver.tuning import INTERVAL_SEARCH
@@ -14,15 +14,15 @@ from synth.solver.tuning import INTERVAL_SEARCH
 
 @dataclass
 class IntervalSearch:
-    """The shortest period that can be found for a number of micro-batches.
+    """The shortest interval that can be found for a number of micro-batches.
 
     Attributes:
-        size: micro-batches per period.
-        seconds: effort for all periods together, in terms of `decide`.
+        size: micro-batches per interval.
+        seconds: effort for all intervals together, in terms of `decide`.
         is_challenger: True if another size has been found, whose rate is to be beaten.
         is_thorough: True once brief tries are over.
-        refuted_us: the longest period that was refuted; 0 if none was.
-        tried_us: every period that was tried thoroughly.
+        refuted_us: the longest interval that was refuted; 0 if none was.
+        tried_us: every interval that was tried thoroughly.
     """
 
     instance: Instance
@@ -40,22 +40,22 @@ class IntervalSearch:
 
     @property
     def is_worth_a_try(self) -> bool:
-        """True if the effort for the first period suffices to find a schedule of this size."""
+        """True if the effort for the first interval suffices to find a schedule of this size."""
         return (
             INTERVAL_SEARCH.s_per_pair * self._num_ops**2
             <= INTERVAL_SEARCH.share_before_found * self.seconds
         )
 
-    def run(self, least_us: int, high_us: int) -> Iterator[PeriodicSchedule]:
-        """Yield every schedule found between two periods, each shorter than the one before.
+    def run(self, least_us: int, high_us: int) -> Iterator[ModuloSchedule]:
+        """Yield every schedule found between two intervals, each shorter than the one before.
 
-        Periods far too short are refuted at once, and those a little longer than need be are found
-        soon, because they leave few schedules; long ones leave many and take longer. So the search
-        begins near the least period. Periods slightly too short are neither found nor refuted for a
-        long time, so an undecided period is followed by a longer one, and tried thoroughly only
-        later if there is time. The least period itself, which may have no bubble, comes after
-        longer ones. Last come the periods just below the shortest found: one of them may be found
-        although one or two longer ones stay undecided.
+        Intervals far too short are refuted at once, and those a little longer than need be are
+        found soon, because they leave few schedules; long ones leave many and take longer. So the
+        search begins near the least interval. Intervals slightly too short are neither found nor
+        refuted for a long time, so an undecided interval is followed by a longer one, and tried
+        thoroughly only later if there is time. The least interval itself, which may have no bubble,
+        comes after longer ones. Last come the intervals just below the shortest found: one of them
+        may be found although one or two longer ones stay undecided.
         """
         low_us, step = least_us - 1, INTERVAL_SEARCH.first_step  # the longest that was not found
         rise_us = (INTERVAL_SEARCH.most_rise - 1) * least_us
@@ -65,7 +65,7 @@ class IntervalSearch:
             is_done = is_narrow and (low_us >= least_us or gap_us <= 1)
             is_over = is_done or self.open_in_a_row >= self._most_open
             if is_over or self._is_soon_thorough:
-                # Brief tries end here; undecided periods lie between those refuted and found.
+                # Brief tries end here; undecided intervals lie between those refuted and found.
                 floor_us = max(least_us - 1, self.refuted_us)
                 is_open_below = floor_us < low_us and high_us - floor_us > 1
                 is_of_use = is_open_below or not is_over
@@ -76,46 +76,46 @@ class IntervalSearch:
             step_us = 0 if is_narrow else min(step * (high_us - low_us), rise_us)
             if self.open_in_a_row and not self.is_found:
                 step_us = min(step_us, INTERVAL_SEARCH.rise_after_undecided * low_us)
-            period_us = low_us + max(1, round(step_us))
-            found = self._try(period_us)
+            interval_us = low_us + max(1, round(step_us))
+            found = self._try(interval_us)
             if found is None:
-                low_us, step = period_us, self._next_step
+                low_us, step = interval_us, self._next_step
                 rise_us *= INTERVAL_SEARCH.most_rise
             else:
                 high_us, step = (
-                    period_us,
+                    interval_us,
                     max(INTERVAL_SEARCH.least_step, step - INTERVAL_SEARCH.step_decrease),
                 )
                 yield found
         if self.is_thorough and self.is_found:
             yield from self._run_below(least_us, high_us)
 
-    def _run_below(self, least_us: int, high_us: int) -> Iterator[PeriodicSchedule]:
-        """Yield schedules of undecided periods just below the shortest found."""
-        period_us, self.open_in_a_row = high_us, 0
+    def _run_below(self, least_us: int, high_us: int) -> Iterator[ModuloSchedule]:
+        """Yield schedules of undecided intervals just below the shortest found."""
+        interval_us, self.open_in_a_row = high_us, 0
         while (
             self._has_time
             and self.open_in_a_row < INTERVAL_SEARCH.most_undecided_below
             and not self.should_stop()
         ):
-            period_us -= max(1, round(INTERVAL_SEARCH.precision * period_us))
-            if period_us <= max(least_us - 1, self.refuted_us):
+            interval_us -= max(1, round(INTERVAL_SEARCH.precision * interval_us))
+            if interval_us <= max(least_us - 1, self.refuted_us):
                 return
-            if period_us not in self.tried_us:
-                found = self._try(period_us)
+            if interval_us not in self.tried_us:
+                found = self._try(interval_us)
                 if found is not None:
                     yield found
 
-    def _try(self, period_us: int) -> PeriodicSchedule | None:
-        found = self._find(period_us)
+    def _try(self, interval_us: int) -> ModuloSchedule | None:
+        found = self._find(interval_us)
         if self.is_thorough:
-            self.tried_us.add(period_us)
+            self.tried_us.add(interval_us)
         self.is_found |= found is not None
         return found
 
     @property
     def _next_step(self) -> float:
-        """The step after a period that was not found."""
+        """The step after an interval that was not found."""
         if self.open_in_a_row:
             return INTERVAL_SEARCH.step_after_undecided
         return (
@@ -124,9 +124,9 @@ class IntervalSearch:
             else INTERVAL_SEARCH.first_step
         )
 
-    def _find(self, period_us: int) -> PeriodicSchedule | None:
+    def _find(self, interval_us: int) -> ModuloSchedule | None:
         model, left_s = (
-            SeveralMicroBatchesModel(self.instance, self.size, period_us),
+            ModuloModel(self.instance, self.size, interval_us),
             self.seconds - self.spent_s,
         )
         if self.is_thorough:
@@ -147,7 +147,7 @@ class IntervalSearch:
         )
         self.spent_s += spent_s
         if is_refuted:
-            self.refuted_us = max(self.refuted_us, period_us)
+            self.refuted_us = max(self.refuted_us, interval_us)
         is_open = found is None and not is_refuted
         self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
         return found
@@ -160,7 +160,7 @@ class IntervalSearch:
 
     @property
     def _is_soon_thorough(self) -> bool:
-        """True if brief tries cost nearly as much and periods both found and refuted are known."""
+        """True if brief tries cost nearly as much, and intervals found and refuted are known."""
         brief_s = INTERVAL_SEARCH.most_s_per_pair * self._num_ops**2
         is_between = self.is_found and self.refuted_us > 0 and not self.is_thorough
         return is_between and 2 * brief_s > self._thorough_s and self._has_time

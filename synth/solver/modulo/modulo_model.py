@@ -1,12 +1,12 @@
-"""Modulo scheduling of several micro-batches per period, in exact times, at a fixed period T.
+"""Modulo scheduling of several micro-batches per interval, in exact times, at a fixed interval T.
 
-    rank 0 | F0 F1 .. B0 W0 B1 W1 |        two micro-batches per period, `start`
+    rank 0 | F0 F1 .. B0 W0 B1 W1 |        two micro-batches per interval, `start`
     rank 1 |    F0 F1 B0 B1 W0 W1 |        the next two do the same T later, and so on:
            |<--------- T -------->|        ops that are T apart are one op of the model
 
 With T fixed the model only asks for feasibility: ops of a rank must not overlap on a circle of
 circumference T, and every precedence, memory's too, is a difference of two starts and whole
-periods. It is for ranks that hold one stage copy, where memory is precedences (`precedences`).
+intervals. It is for ranks that hold one stage copy, where memory is precedences (`precedences`).
 """
 
 from collections.abc import Callable, Iterator
@@ -30,17 +30,17 @@ from synth.solver.instance.timing import Orders
 
 
 @dataclass(frozen=True)
-class PeriodicSchedule:
-    """Starts of the ops of the first `size` micro-batches; the next ones follow a period later."""
+class ModuloSchedule:
+    """Starts of the ops of the first `size` micro-batches; the next follow an interval later."""
 
     starts: dict[tuple[int, OpIndex], int]
     size: int
-    period_us: int
+    interval_us: int
 
     @property
     def rate_us(self) -> float:
         """The time per micro-batch in the steady state."""
-        return self.period_us / self.size
+        return self.interval_us / self.size
 
     def orders(self, instance: Instance, first: int = 0) -> Orders:
         """Unroll to the orders of (copy, kind) of all micro-batches, by rank.
@@ -49,34 +49,36 @@ class PeriodicSchedule:
 
         Args:
             instance: gives the numbers of micro-batches.
-            first: the micro-batch of the period with which the schedule begins.
+            first: the micro-batch of the interval with which the schedule begins.
         """
         ordered = []
         for (index,) in instance.held:
             ops = []
             for k in range(instance[index].num_micro_batches):
-                periods, microbatch = divmod(k + first, self.size)
+                intervals, microbatch = divmod(k + first, self.size)
                 for kind in SPLIT:
-                    at = self.starts[index, OpIndex(kind, microbatch)] + periods * self.period_us
+                    at = (
+                        self.starts[index, OpIndex(kind, microbatch)] + intervals * self.interval_us
+                    )
                     ops.append((at, kind.rank_in_chain, k, kind))
             ordered.append(tuple((index, kind) for *_, kind in sorted(ops)))
         return tuple(ordered)
 
 
 def num_ops(instance: Instance, size: int) -> int:
-    """Return the ops of a period on all ranks."""
+    """Return the ops of an interval on all ranks."""
     return size * len(instance) * len(SPLIT)
 
 
-class SeveralMicroBatchesModel:
-    """The starts of one period's ops; those of other periods are whole periods apart."""
+class ModuloModel:
+    """The starts of one interval's ops; those of other intervals are whole intervals apart."""
 
-    def __init__(self, instance: Instance, size: int, period_us: int) -> None:
-        """Build the model of periods of `size` micro-batches, on ranks that hold one stage copy."""
-        self.instance, self.size, self.period_us = instance, size, period_us
+    def __init__(self, instance: Instance, size: int, interval_us: int) -> None:
+        """Model intervals of `size` micro-batches, on ranks that hold one stage copy."""
+        self.instance, self.size, self.interval_us = instance, size, interval_us
         self.cp = cp_model.CpModel()
         trip_us = max(instance.head_us) + max(instance.round_trip_us)
-        self.latest_us = 2 * trip_us + 4 * period_us
+        self.latest_us = 2 * trip_us + 4 * interval_us
         self.start = {
             (index, op_index): self.cp.new_int_var(0, self.latest_us, "")
             for index in range(len(instance))
@@ -94,19 +96,19 @@ class SeveralMicroBatchesModel:
         return [OpIndex(kind, microbatch) for kind in SPLIT for microbatch in range(self.size)]
 
     def _at(self, index: int, op_index: OpIndex) -> cp_model.LinearExprT:
-        """Return the start of any micro-batch's op, in this period or another one."""
-        periods, microbatch = divmod(op_index.microbatch, self.size)
-        return self.start[index, OpIndex(op_index.kind, microbatch)] + periods * self.period_us
+        """Return the start of any micro-batch's op, in this interval or another one."""
+        intervals, microbatch = divmod(op_index.microbatch, self.size)
+        return self.start[index, OpIndex(op_index.kind, microbatch)] + intervals * self.interval_us
 
     def _add_circle(self, index: int) -> None:
-        """Let starts modulo the period, and the same a period later, not overlap."""
+        """Let starts modulo the interval, and the same an interval later, not overlap."""
         cp, intervals = self.cp, []
         for op_index in self._op_indices:
             duration_us = self.instance[index].duration_us[op_index.kind]
-            whole = cp.new_int_var(0, self.latest_us // self.period_us + 1, "")
-            rest = cp.new_int_var(0, self.period_us - 1, "")
-            cp.add(self.start[index, op_index] == whole * self.period_us + rest)
-            for at in (rest, rest + self.period_us):
+            whole = cp.new_int_var(0, self.latest_us // self.interval_us + 1, "")
+            rest = cp.new_int_var(0, self.interval_us - 1, "")
+            cp.add(self.start[index, op_index] == whole * self.interval_us + rest)
+            for at in (rest, rest + self.interval_us):
                 intervals.append(cp.new_fixed_size_interval_var(at, duration_us, ""))
         cp.add_no_overlap(intervals)
 
@@ -126,7 +128,7 @@ class SeveralMicroBatchesModel:
         return self.cp.add(self._at(index, second) >= end)
 
     def _add_memory(self, index: int) -> None:
-        """Require of every op of the period what memory requires of an op in the steady state."""
+        """Require of every op of the interval what memory requires of an op in the steady state."""
         copy = self.instance[index]
         for middle, alternatives in _steady_requirements(copy, self.instance.headroom_of(index)):
             for microbatch in range(self.size):
@@ -168,7 +170,7 @@ class SeveralMicroBatchesModel:
         for earlier, later in pairwise(arrivals):
             self.cp.add(later >= earlier + lag_us)
         if arrivals:
-            self.cp.add(arrivals[0] + self.period_us >= arrivals[-1] + lag_us)
+            self.cp.add(arrivals[0] + self.interval_us >= arrivals[-1] + lag_us)
 
     def solve(
         self,
@@ -177,7 +179,7 @@ class SeveralMicroBatchesModel:
         should_stop: Callable[[], bool],
         *,
         is_thorough: bool = False,
-    ) -> tuple[PeriodicSchedule | None, float, bool]:
+    ) -> tuple[ModuloSchedule | None, float, bool]:
         """Return a schedule or None, the effort, and True if there is provably none (`decide`)."""
         found, spent_s, is_refuted = decide(
             self.cp, seconds, seed, should_stop, is_thorough=is_thorough
@@ -185,7 +187,7 @@ class SeveralMicroBatchesModel:
         if found is None:
             return None, spent_s, is_refuted
         starts = {key: found.value(start) for key, start in self.start.items()}
-        return PeriodicSchedule(starts, self.size, self.period_us), spent_s, False
+        return ModuloSchedule(starts, self.size, self.interval_us), spent_s, False
 
 
 def _steady_requirements(copy: StageCopy, headroom_bytes: int | None) -> Iterator[Requirement]:

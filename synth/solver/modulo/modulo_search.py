@@ -1,8 +1,8 @@
-"""Modulo scheduling of several micro-batches per period, for several sizes.
+"""Modulo scheduling of several micro-batches per interval, for several sizes.
 
 Under caps below the need of 1F1B, the best schedules repeat bursts and not single micro-batches.
-Models of a fixed period (`modulo_model`) are decided quickly, so the shortest period is found by
-trying (`interval_search`).
+Models of a fixed interval (`modulo_model`) are decided quickly, so the shortest interval is found
+by trying (`interval_search`).
 """
 
 import math
@@ -11,7 +11,7 @@ from itertools import islice
 
 from synth.solver.instance.instance import Instance
 from synth.solver.modulo.interval_search import IntervalSearch
-from synth.solver.modulo.modulo_model import PeriodicSchedule, num_ops
+from synth.solver.modulo.modulo_model import ModuloSchedule, num_ops
 from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import SEVERAL_MICRO_BATCHES
 
@@ -33,8 +33,8 @@ def search(
     seconds: float,
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Iterator[PeriodicSchedule]:
-    """Yield schedules of ever shorter periods per micro-batch.
+) -> Iterator[ModuloSchedule]:
+    """Yield schedules of ever shorter intervals per micro-batch.
 
     Args:
         least_us: per micro-batch; nothing shorter is tried. It may be an estimate.

@@ -1,4 +1,4 @@
-"""Modulo scheduling (Rau 1994) of one micro-batch per period, in coarse ticks.
+"""Modulo scheduling (Rau 1994) of one micro-batch per interval, in coarse ticks.
 
     rank 0 | F0 .. B0 .. W0 |          one micro-batch's ops, t(op)
     rank 1 |    F0 B0 W0    |          the next one does the same T later, and so on:
@@ -36,10 +36,10 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Pattern:
-    """Starts of the ops of the first micro-batch, in ticks; the next one follows a period later."""
+    """Starts of the ops of the first micro-batch, in ticks; the next follows an interval later."""
 
     starts: dict[Item, int]
-    period: int
+    interval: int
 
     def orders(self, instance: Instance) -> list[list[tuple[int, OpKind]]]:
         """Unroll to the orders of (copy, kind) of all micro-batches, by rank."""
@@ -54,15 +54,15 @@ class Pattern:
         """Yield the tick, stage copy, kind and number of every op."""
         for (copy, kind), at in self.starts.items():
             for k in range(instance[copy].num_micro_batches):
-                yield at + k * self.period, copy, kind, k
+                yield at + k * self.interval, copy, kind, k
 
 
-class OneMicroBatchModel:
-    """The starts of one micro-batch's ops, as whole periods and the rest, rank by rank.
+class SteadyStateModel:
+    """The starts of one micro-batch's ops, as whole intervals and the rest, rank by rank.
 
     Attributes:
         tick_us: the duration of a tick.
-        period: in ticks.
+        interval: in ticks.
         cap: the limit for all ranks that is minimised, in bytes, if static bytes are given.
         start: by op, in ticks.
     """
@@ -70,7 +70,7 @@ class OneMicroBatchModel:
     def __init__(
         self,
         instance: Instance,
-        period_share: float,
+        interval_share: float,
         ticks: int,
         static_bytes: Sequence[int] | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class OneMicroBatchModel:
 
         Args:
             instance: gives times, memory and the caps; no caps if static bytes are given.
-            period_share: the period, as a multiple of the largest work of a rank.
+            interval_share: the interval, as a multiple of the largest work of a rank.
             ticks: the ticks of the largest work of a rank for one micro-batch.
             static_bytes: by rank, to minimise the limit (`least`); None: the caps stand.
         """
@@ -88,11 +88,11 @@ class OneMicroBatchModel:
         works = [
             sum(self._ticks(c, kind) for c in held for kind in SPLIT) for held in instance.held
         ]
-        self.period = max(1, round(max(works) * period_share))
+        self.interval = max(1, round(max(works) * interval_share))
         self.cp = cp_model.CpModel()
         self.cap = self.cp.new_int_var(0, self._most_bytes(), "cap")
         trips = [self._trip(index) for index in range(len(instance))]
-        self.latest = 2 * max(trips) + 6 * self.period
+        self.latest = 2 * max(trips) + 6 * self.interval
         self.start = {
             Item(index, kind): self.cp.new_int_var(0, self.latest, "")
             for index in range(len(instance))
@@ -123,15 +123,15 @@ class OneMicroBatchModel:
         return round(trip_us / self.tick_us) + 4 * len(self.instance)
 
     def _add_rank(self, items: list[Item]) -> None:
-        """Let ops of a rank repeat without overlap; periods begin at the start of the first F."""
+        """Let ops of a rank repeat without overlap; intervals begin at the start of the first F."""
         cp, origin = self.cp, self.start[items[0]]
         whole: dict[Item, cp_model.LinearExprT] = {items[0]: 0}
         rest: dict[Item, cp_model.LinearExprT] = {items[0]: 0}
-        most = self.latest // self.period + 1
+        most = self.latest // self.interval + 1
         for item in items[1:]:
-            q, r = cp.new_int_var(-most, most, ""), cp.new_int_var(0, self.period - 1, "")
-            cp.add(r + self._ticks(item.copy, item.kind) <= self.period)
-            cp.add(self.start[item] - origin == q * self.period + r)
+            q, r = cp.new_int_var(-most, most, ""), cp.new_int_var(0, self.interval - 1, "")
+            cp.add(r + self._ticks(item.copy, item.kind) <= self.interval)
+            cp.add(self.start[item] - origin == q * self.interval + r)
             whole[item], rest[item] = q, r
         cp.add_no_overlap(
             cp.new_fixed_size_interval_var(rest[item], self._ticks(item.copy, item.kind), "")
@@ -204,7 +204,7 @@ class OneMicroBatchModel:
 
     def _minimise(self) -> None:
         """Minimise the time of a micro-batch on all ranks, which warm-up and drain add."""
-        span = self.cp.new_int_var(0, self.latest + self.period, "span")
+        span = self.cp.new_int_var(0, self.latest + self.interval, "span")
         for item, start in self.start.items():
             self.cp.add(span >= start + self._ticks(item.copy, item.kind))
         self.cp.minimize(span)
@@ -218,12 +218,12 @@ class OneMicroBatchModel:
         if found is None:
             return None
         starts = {item: found.value(start) for item, start in self.start.items()}
-        return Pattern(starts, self.period)
+        return Pattern(starts, self.interval)
 
 
 def find(
     instance: Instance,
-    period_share: float,
+    interval_share: float,
     seconds: float,
     *,
     ticks: int = STEADY_STATE.ticks,
@@ -234,11 +234,11 @@ def find(
     """Find a pattern that keeps the caps, with the shortest way through the pipeline.
 
     Args:
-        period_share: the period, as a multiple of the largest work of a rank: 1 has no bubble.
+        interval_share: the interval, as a multiple of the largest work of a rank: 1 has no bubble.
         seconds: CP-SAT's deterministic seconds.
         ticks: of the largest work of a rank for one micro-batch.
     """
-    model = OneMicroBatchModel(instance, period_share, ticks)
+    model = SteadyStateModel(instance, interval_share, ticks)
     return model.solve(seconds, seed, workers, should_stop)
 
 
@@ -272,7 +272,7 @@ def least_memory(
         should_stop: polled while solving; then the least limit so far is returned.
     """
     ticks, is_exact = _exact_ticks(instance)
-    model = OneMicroBatchModel(instance, 1.0, ticks, static_bytes)
+    model = SteadyStateModel(instance, 1.0, ticks, static_bytes)
     found = model.least(seconds, seed, workers, should_stop)
     if found is None:
         return None

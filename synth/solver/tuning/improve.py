@@ -22,7 +22,7 @@ class ListSchedulingTuning:
     # Later, per second of the time limit; the second value is where modulo schedules of several
     # micro-batches are better starts.
     ops_per_s: int = 6_000
-    ops_per_s_with_rounds: int = 2_500
+    ops_per_s_before_modulo: int = 2_500
     # Best orders of one call that are verified and simulated exactly.
     orders_evaluated: int = 4
     # Memory models over which the effort is divided, at most.

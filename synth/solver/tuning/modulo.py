@@ -5,28 +5,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SteadyStateTuning:
-    """Modulo schedules of one micro-batch per period, in coarse ticks."""
+    """Modulo schedules of one micro-batch per interval, in coarse ticks."""
 
-    # Exact ticks are used up to this many per period.
+    # Exact ticks are used up to this many per interval.
     most_exact_ticks: int = 400
     # Ticks per largest work: with more the search stalls, with fewer unequal stages look alike.
     ticks: int = 36
 
 
 @dataclass(frozen=True)
-class PeriodSearchTuning:
-    """Search for the shortest period (initiation interval) of several micro-batches.
+class IntervalSearchTuning:
+    """Search for the shortest initiation interval of several micro-batches.
 
-    A *step* is the next period to try, as a share of the way from the longest period not found to
-    the shortest found. Seconds are effort as `cpsat.run.decide` counts it.
+    A *step* is the next interval to try, as a share of the way from the longest interval not found
+    to the shortest found. Seconds are effort as `cpsat.run.decide` counts it.
     """
 
-    # The search ends when the open interval is this share of the period.
+    # The search ends when the open gap is this share of the interval.
     precision: float = 0.001
-    # Largest share of the effort for one period, before and after one is found.
+    # Largest share of the effort for one interval, before and after one is found.
     share_before_found: float = 0.6
     share_after_found: float = 0.35
-    # Undecided periods in a row after which a size is given up; and just below the shortest found.
+    # Undecided intervals in a row that end a size; and just below the shortest found.
     most_undecided: int = 2
     most_undecided_below: int = 3
     # Effort per pair of ops: expected, the most for a brief try, and expected for a thorough one.
@@ -37,7 +37,7 @@ class PeriodSearchTuning:
     thorough_s_per_op: float = 0.015
     # Factor on the expected effort that one thorough try may take.
     thorough_factor: float = 1.15
-    # Steps: at first and after a refuted period until one is found; after a refuted one later; at
+    # Steps: at first and after a refuted interval until one is found; after a refuted one later; at
     # first in thorough tries; after an undecided one; less by this after each found, down to the
     # least.
     first_step: float = 0.25
@@ -46,7 +46,7 @@ class PeriodSearchTuning:
     step_after_undecided: float = 0.6
     step_decrease: float = 0.2
     least_step: float = 0.3
-    # Until one is found: largest factor from one period to the next, since far too long periods
+    # Until one is found: largest factor from one interval to the next, since far too long intervals
     # leave too many schedules; and the largest rise after an undecided one, since the transition
     # from refuted to found is sharp.
     most_rise: float = 1.25
@@ -55,9 +55,9 @@ class PeriodSearchTuning:
 
 @dataclass(frozen=True)
 class SeveralMicroBatchesTuning:
-    """Modulo scheduling of several micro-batches per period."""
+    """Modulo scheduling of several micro-batches per interval."""
 
-    # Micro-batches per period, in this order, after as many as fill the memory.
+    # Micro-batches per interval, in this order, after as many as fill the memory.
     sizes: tuple[int, ...] = (4, 2, 6, 3, 8)
     # Largest model.
     most_ops: int = 800
@@ -77,7 +77,7 @@ class ModuloTuning:
     least_share: float = 0.08
     # Relative gain after a short instance that is of use: windows get farther from its schedules.
     least_gain: float = 0.01
-    # Micro-batches of a period from which the unrolling begins, at most.
+    # Micro-batches of an interval from which the unrolling begins, at most.
     most_unrollings: int = 8
 
 
@@ -85,15 +85,15 @@ class ModuloTuning:
 class FlushFreeTuning:
     """Modulo models of schedules without a flush."""
 
-    # Ticks of a period, at least: times closer than one of them are not told apart.
-    ticks_per_period: int = 100_000
-    # CP-SAT's deterministic seconds for one period, and for beginning ops sooner at the best one.
+    # Ticks of an interval, at least: times closer than one of them are not told apart.
+    ticks_per_interval: int = 100_000
+    # CP-SAT's deterministic seconds for one interval, and for beginning ops sooner at the best one.
     decide_s: float = 20.0
     compact_s: float = 2.0
-    # Micro-batches in flight beyond latency / period for which 2BW's batch has room by default.
+    # Micro-batches in flight beyond latency / interval for which 2BW's batch has room by default.
     more_in_flight: int = 2
     # Share of the remaining time for orders of several micro-batches, and the micro-batches of
-    # their period from which the unrolling begins, at most.
+    # their interval from which the unrolling begins, at most.
     several_share: float = 0.9
     most_rotations: int = 8
     # Of the bound by the states of a stage: states, passes of Bellman and Ford, those after which a
@@ -105,7 +105,7 @@ class FlushFreeTuning:
 
 
 STEADY_STATE = SteadyStateTuning()
-INTERVAL_SEARCH = PeriodSearchTuning()
+INTERVAL_SEARCH = IntervalSearchTuning()
 SEVERAL_MICRO_BATCHES = SeveralMicroBatchesTuning()
 MODULO = ModuloTuning()
 FLUSH_FREE = FlushFreeTuning()

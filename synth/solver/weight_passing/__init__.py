@@ -2,7 +2,7 @@
 
 problem          the ranks that keep each stage, and the micro-batches of each rank
 compute_order    the order of F, B and W of a rank, and the moves of the search
-visit_placement  the places of UNSHARD and REDUCE_GRAD in a given order, as memory allows
+unshard_placement  the places of UNSHARD and REDUCE_GRAD in a given order, as memory allows
 visit_options    the choices by which visits are placed
 gradient_sums    the gradients that a rank accumulates until they are reduce-scattered
 free_bytes       the memory that a rank has left at each op of an order

@@ -19,7 +19,7 @@ from synth.solver.cpsat.run import Values
 from synth.solver.options import SolveOptions
 from synth.solver.tuning import CPSAT, WEIGHT_PASSING
 from synth.solver.weight_passing.bounds import level_bound_us, levels_that_may_fit
-from synth.solver.weight_passing.gather_model import GatherModel, num_slots
+from synth.solver.weight_passing.exact_gather_model import GatherModel, num_slots
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.programs import of_rank
 

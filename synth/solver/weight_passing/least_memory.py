@@ -16,8 +16,8 @@ from synth.solver.weight_passing.bounds import least_cap_bytes
 from synth.solver.weight_passing.first_orders import orders_of_one_by_one
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.unshard_placement import OpNeeds
 from synth.solver.weight_passing.visit_options import VisitOptions
-from synth.solver.weight_passing.visit_placement import OpNeeds
 
 # Every search of a curve, or of a bisection, asks for the same few problems. Costs have no hash, so
 # problems are compared.

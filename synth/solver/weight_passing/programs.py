@@ -8,8 +8,8 @@ from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.solver.weight_passing.compute_order import ComputeOrder
 from synth.solver.weight_passing.problem import WeightPassingProblem
+from synth.solver.weight_passing.unshard_placement import OpNeeds, with_chosen_visits
 from synth.solver.weight_passing.visit_options import VisitOptions
-from synth.solver.weight_passing.visit_placement import OpNeeds, with_chosen_visits
 
 _COUNTED = (OpKind.UNSHARD, OpKind.REDUCE_GRAD)
 

@@ -1,7 +1,7 @@
 """The search for a schedule with weight passing: first orders, then simulated annealing.
 
 A state is the order of each rank's ops, or one order for all ranks, with the choices by which
-visits are placed in it (`visit_placement`). It is evaluated by the exact lowering, memory and
+visits are placed in it (`unshard_placement`). It is evaluated by the exact lowering, memory and
 simulation of its schedule. With all-gathers two ranks represent all of them (`equal_ranks`); a
 better schedule is evaluated on all ranks before it counts.
 """
@@ -39,8 +39,8 @@ from synth.solver.weight_passing.problem import (
     passes_from_rank_to_rank,
 )
 from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.unshard_placement import OpNeeds
 from synth.solver.weight_passing.visit_options import VisitOptions
-from synth.solver.weight_passing.visit_placement import OpNeeds
 from synth.units import format_bytes_both
 
 _BUFFERINGS = tuple(Buffering(*pair) for pair in WEIGHT_PASSING.bufferings)

@@ -23,8 +23,8 @@ from synth.solver.problem import Problem
 from synth.solver.weight_passing.first_orders import first_orders
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.unshard_placement import OpNeeds
 from synth.solver.weight_passing.visit_options import VisitOptions
-from synth.solver.weight_passing.visit_placement import OpNeeds
 from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
 from tests.runtime.replaying import build_batch, build_stages, plain_autograd

@@ -9,7 +9,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.partition.balance import balance
-from synth.plan.partition.several_stages_per_rank import _Search, _State
+from synth.plan.partition.rebalance import _Search, _State
 from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.workload import Workload

@@ -14,7 +14,7 @@ from synth.objective import Objective
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.path_dp import NEVER, PartitionPaths, RankLayers, Sizes, runs_of
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile import Profile
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.links import Link, Links, NodeLink, PairLink
@@ -134,7 +134,7 @@ def test_where_bw_is_rounded_once_and_b_and_w_each_no_schedule_is_below(
     profile = profile_that_saves_much().replace(layer_profiles={"l": each}, links=Links())
     for sizes in every_partition(4, 2):
         problem = Problem.linear(partition_costs(profile, sizes), 64, None, objective)
-        bounds = PartitionBounds(StageTable(profile), problem)
+        bounds = PartitionBounds(StageCostTable(profile), problem)
         least = bounds.raise_least(10**6, (), counted(1), lambda: False).least
         _, timeline = verify(generate("1f1b", 2, 64), problem.costs)
         assert (bounds.bound_us(sizes) or 0) <= objective.value_us(timeline)
@@ -145,7 +145,7 @@ def test_where_bw_is_rounded_once_and_b_and_w_each_no_schedule_is_below(
 def test_a_rank_s_least_work_is_no_more_than_that_of_its_stage(seed: int) -> None:
     profile, problem = drawn(seed)
     problem = replace(problem, caps_bytes=None)
-    bounds = PartitionBounds(StageTable(profile), problem)
+    bounds = PartitionBounds(StageCostTable(profile), problem)
     for sizes in every_partition(len(profile.layers), problem.num_ranks):
         instance = relaxed_for_fusion(bounds.problem_on(sizes))
         for run, copy in zip(runs_of(sizes), instance.copies, strict=True):
@@ -169,7 +169,7 @@ def test_a_rank_s_least_work_is_no_more_than_that_of_its_stage(seed: int) -> Non
 @pytest.mark.parametrize("seed", range(30))
 def test_no_partition_has_a_schedule_below_its_bound_nor_below_that_of_all(seed: int) -> None:
     profile, problem = drawn(seed)
-    table = StageTable(profile)
+    table = StageCostTable(profile)
     bounds = PartitionBounds(table, problem)
     values: dict[Sizes, int] = {}
     closed: dict[Sizes, int | None] = {}
@@ -196,7 +196,7 @@ def test_of_a_real_model_they_prove_that_no_other_partition_is_better() -> None:
     # Three fifths of what 1F1B holds on the even partition, which takes 3.724 s, proven optimal.
     problem = partition.problem("linear", 4, 0.6)
     assert problem.partition == (6, 6, 6, 6)
-    bounds = PartitionBounds(StageTable(Profile.load(find(partition.PROFILE))), problem)
+    bounds = PartitionBounds(StageCostTable(Profile.load(find(partition.PROFILE))), problem)
     best = solve(bounds.problem_on((5, 6, 6, 7)), counted(5))
     assert best.value_us is not None
     assert best.value_us < 3_100_000
@@ -210,14 +210,14 @@ def test_of_a_real_model_they_prove_that_no_other_partition_is_better() -> None:
 
 def test_more_time_never_lowers_a_bound_and_a_stop_ends_it_at_once() -> None:
     profile, problem = drawn(3)
-    bounds = PartitionBounds(StageTable(profile), problem)
+    bounds = PartitionBounds(StageCostTable(profile), problem)
     found = [
         bounds.raise_least(10**6, (), counted(seconds), lambda: False).least.bound_us
         for seconds in (0, 0.01, 1, 1)
     ]
     assert found == sorted(found)
     assert found[-1] > found[0]
-    stopped = PartitionBounds(StageTable(profile), problem)
+    stopped = PartitionBounds(StageCostTable(profile), problem)
     stopped.raise_least(10**6, (), SolveOptions(60), lambda: True)
     assert stopped.run_bounds == {}
 
@@ -225,7 +225,7 @@ def test_more_time_never_lowers_a_bound_and_a_stop_ends_it_at_once() -> None:
 def test_partitions_that_nothing_fits_in_have_no_bound() -> None:
     profile = profile_that_saves_much()
     problem = Problem.linear(partition_costs(profile, (1, 3)), 2, 100)
-    bounds = PartitionBounds(StageTable(profile), problem)
+    bounds = PartitionBounds(StageCostTable(profile), problem)
     assert bounds.bound_us((1, 3)) is None
     assert bounds.bound_us((2, 2)) is not None
     assert solve(bounds.problem_on((1, 3)), counted(1)).stopped_by == StoppedBy.INFEASIBLE

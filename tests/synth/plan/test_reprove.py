@@ -8,9 +8,9 @@ import pytest
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.objective import BoundScope, Objective
-from synth.plan.claim import claim_of
+from synth.plan.make_claim import claim_of
 from synth.plan.partition.bounds import PartitionBounds
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove import reprove
@@ -179,7 +179,7 @@ def test_a_bound_of_every_choice_of_layers_needs_the_profile() -> None:
 
 def test_a_bound_of_all_partitions_needs_the_profile() -> None:
     problem = problem_of(None)
-    least = PartitionBounds(StageTable(PROFILE), problem).raise_least(
+    least = PartitionBounds(StageCostTable(PROFILE), problem).raise_least(
         10**9, (), OPTIONS, lambda: False
     )
     bound_us, value_us = least.least.bound_us, solved(problem).claim.makespan_us

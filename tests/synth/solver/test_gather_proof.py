@@ -18,7 +18,7 @@ from synth.solver.weight_passing.bounds import (
     levels_that_may_fit,
     prove_weight_passing,
 )
-from synth.solver.weight_passing.gather_model import num_slots
+from synth.solver.weight_passing.exact_gather_model import num_slots
 from synth.solver.weight_passing.gather_proof import is_small, prove_gathers, solve_level
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.search import solve_weight_passing

@@ -1,4 +1,4 @@
-"""The search for the period of a modulo schedule: periods, their order and their time."""
+"""The search for the interval of a modulo schedule: intervals, their order and their time."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ import pytest
 from synth.solver.modulo import interval_search
 from synth.solver.modulo.interval_search import IntervalSearch
 from synth.solver.modulo.modulo_model import (
-    PeriodicSchedule,
-    SeveralMicroBatchesModel,
+    ModuloModel,
+    ModuloSchedule,
 )
 from synth.solver.tuning import INTERVAL_SEARCH
 from tests.synth.even_stages import even
@@ -26,31 +26,31 @@ def narrowed(
     seconds: float = NO_TIME_S,
     still_open_us: range = range(0),
 ) -> tuple[list[int], list[int]]:
-    """The periods that are tried, and those found, where this one and longer ones can be found.
+    """The intervals that are tried, and those found, where this one and longer ones can be found.
 
     Args:
-        open_us: the periods that brief tries leave open.
+        open_us: the intervals that brief tries leave open.
         still_open_us: those that thorough ones leave open too.
     """
     tried: list[int] = []
 
     class Pretended(IntervalSearch):
-        def _find(self, period_us: int) -> PeriodicSchedule | None:
-            tried.append(period_us)
-            is_open = period_us in (still_open_us if self.is_thorough else open_us)
-            is_found = period_us >= shortest_us and not is_open
+        def _find(self, interval_us: int) -> ModuloSchedule | None:
+            tried.append(interval_us)
+            is_open = interval_us in (still_open_us if self.is_thorough else open_us)
+            is_found = interval_us >= shortest_us and not is_open
             self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
             if not (is_open or is_found):
-                self.refuted_us = max(self.refuted_us, period_us)
-            return PeriodicSchedule({}, 2, period_us) if is_found else None
+                self.refuted_us = max(self.refuted_us, interval_us)
+            return ModuloSchedule({}, 2, interval_us) if is_found else None
 
-    periods = Pretended(even(2, 3, 12), 2, seconds, 0, lambda: False, is_challenger).run(
+    intervals = Pretended(even(2, 3, 12), 2, seconds, 0, lambda: False, is_challenger).run(
         1000, high_us
     )
-    return tried, [found.period_us for found in periods]
+    return tried, [found.interval_us for found in intervals]
 
 
-def test_the_period_is_narrowed_from_near_the_least() -> None:
+def test_the_interval_is_narrowed_from_near_the_least() -> None:
     tried, found = narrowed(1100, range(0), 2000)
     assert found == sorted(found, reverse=True)
     assert found[-1] <= 1.002 * 1100
@@ -58,7 +58,7 @@ def test_the_period_is_narrowed_from_near_the_least() -> None:
     assert len(tried) < 15
 
 
-def test_the_least_period_itself_is_tried_last() -> None:
+def test_the_least_interval_itself_is_tried_last() -> None:
     tried, found = narrowed(1000, range(0), 2000)
     assert (tried[-1], found[-1]) == (1000, 1000)
 
@@ -90,7 +90,7 @@ def test_what_is_a_little_longer_than_what_stays_open_is_found() -> None:
 
 
 def test_what_stays_open_is_looked_at_thoroughly_where_there_is_time() -> None:
-    """Between refuted and found periods, also if brief tries found nothing at all."""
+    """Between refuted and found intervals, also if brief tries found nothing at all."""
     for shortest_us, open_us in ((1150, range(1100, 1300)), (1150, range(1050, 10**6))):
         for is_challenger in (False, True):
             tried, found = narrowed(
@@ -125,7 +125,7 @@ def test_where_brief_tries_take_as_long_thorough_ones_follow_the_first_found(
 
 
 def test_thorough_tries_are_made_once() -> None:
-    """Periods that they leave open too are given up."""
+    """Intervals that they leave open too are given up."""
     never = range(1100, 10**6)
     briefly, _ = narrowed(10**6, never, 2000)
     tried, found = narrowed(10**6, never, 2000, seconds=TIME_S, still_open_us=never)
@@ -145,7 +145,7 @@ def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
         asked.append((seconds, is_thorough))
         return None, 0.0, False
 
-    monkeypatch.setattr(SeveralMicroBatchesModel, "solve", solve_none)
+    monkeypatch.setattr(ModuloModel, "solve", solve_none)
     four = IntervalSearch(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_challenger=False)
     assert list(four.run(600, 900)) == []
     ops = 4 * 8 * 3
@@ -168,7 +168,7 @@ def test_a_size_whose_first_try_takes_most_of_its_effort_is_given_up_after_it(
         asked.append(seconds)
         return None, seconds, False
 
-    monkeypatch.setattr(SeveralMicroBatchesModel, "solve", solve_none)
+    monkeypatch.setattr(ModuloModel, "solve", solve_none)
     for try_s_of_all, tries in ((0.55, 1), (0.45, 2)):
         asked.clear()
         seconds = INTERVAL_SEARCH.most_s_per_pair * (4 * 8 * 3) ** 2 / try_s_of_all

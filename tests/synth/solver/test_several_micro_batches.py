@@ -1,4 +1,4 @@
-"""Modulo schedules of several micro-batches: exact times, caps, and the shortest period."""
+"""Modulo schedules of several micro-batches: exact times, caps, and the shortest interval."""
 
 import random
 from dataclasses import replace
@@ -18,8 +18,8 @@ from synth.solver.instance.timing import keeps_caps, number, timed
 from synth.solver.modulo import modulo_search
 from synth.solver.modulo.interval_search import IntervalSearch
 from synth.solver.modulo.modulo_model import (
-    PeriodicSchedule,
-    SeveralMicroBatchesModel,
+    ModuloModel,
+    ModuloSchedule,
 )
 from synth.solver.options import Part
 from tests.synth.even_stages import even
@@ -40,7 +40,7 @@ def lasting(instance: Instance) -> Instance:
     return replace(instance, copies=copies)
 
 
-def shortest(instance: Instance, seconds: float = 4.0) -> PeriodicSchedule:
+def shortest(instance: Instance, seconds: float = 4.0) -> ModuloSchedule:
     return list(modulo_search.search(instance, 0, LONG_US, seconds, 0))[-1]
 
 
@@ -48,7 +48,7 @@ def test_without_a_cap_the_busiest_rank_is_always_busy() -> None:
     assert shortest(even(4, None, 12)).rate_us == 55 + 58 + 35
 
 
-def test_of_periods_that_differ_by_little_the_shortest_is_found() -> None:
+def test_of_intervals_that_differ_by_little_the_shortest_is_found() -> None:
     """To the microsecond, however long ops take."""
     instance = even(4, 16, 12, down_us=2_000)
     slow = tuple(
@@ -89,7 +89,7 @@ def test_ranks_that_hold_several_stages_are_left_to_other_parts() -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_unrolled_rounds_keep_caps_and_take_a_period_more_for_each_round(seed: int) -> None:
+def test_unrolled_rounds_keep_caps_and_take_an_interval_more_for_each_round(seed: int) -> None:
     rng = random.Random(seed)
     num_ranks, m = rng.randint(1, 4), 24
     costs = odd_costs(rng, num_ranks, num_ranks)
@@ -105,7 +105,7 @@ def test_unrolled_rounds_keep_caps_and_take_a_period_more_for_each_round(seed: i
     )
     instance = lasting(relaxed_memory(replace(free, caps_bytes=caps)))
     for found in modulo_search.search(instance, 0, LONG_US, 0.2, seed):
-        assert found.period_us >= found.size * max(copy.work_us for copy in instance.copies)
+        assert found.interval_us >= found.size * max(copy.work_us for copy in instance.copies)
         for first in range(found.size):
             orders = found.orders(instance, first)
             assert keeps_caps(tuple(number(instance, order) for order in orders), instance)
@@ -115,7 +115,7 @@ def test_unrolled_rounds_keep_caps_and_take_a_period_more_for_each_round(seed: i
                     every = [starts[index, op_index._replace(microbatch=k)] for k in range(m)]
                     turns = every[:: found.size]
                     # The first ones may gain on the round, by what it waits; none is slower.
-                    rounds_us = (len(turns) - 1) * found.period_us
+                    rounds_us = (len(turns) - 1) * found.interval_us
                     assert turns[-1] - turns[0] <= rounds_us + max(found.starts.values())
 
 
@@ -125,24 +125,24 @@ def test_ops_that_take_no_time_are_no_trouble() -> None:
     idle = replace(
         instance, copies=tuple(c._replace(duration_us=durations) for c in instance.copies)
     )
-    assert all(found.period_us >= 1 for found in modulo_search.search(idle, 0, 10.0, 0.5, 0))
+    assert all(found.interval_us >= 1 for found in modulo_search.search(idle, 0, 10.0, 0.5, 0))
 
 
-@pytest.mark.parametrize(("share", "period_us", "seed"), [(0.5, 1564, 2), (0.9, 929, 3)])
-def test_what_is_refuted_is_survived(share: float, period_us: int, seed: int) -> None:
+@pytest.mark.parametrize(("share", "interval_us", "seed"), [(0.5, 1564, 2), (0.9, 929, 3)])
+def test_what_is_refuted_is_survived(share: float, interval_us: int, seed: int) -> None:
     """Of OR-Tools 9.15: it aborts the process on the one, on the other it never ends.
 
     The one with dynamic precedences, the other with an assumption besides.
     """
     instance = safe_memory(table.problem(8, 64, share), BUFFERINGS[0])
-    model = SeveralMicroBatchesModel(instance, 6, period_us)
+    model = ModuloModel(instance, 6, interval_us)
     found, spent_s, is_refuted = model.solve(4.0, seed, lambda: False)
     assert found is None
     assert is_refuted or spent_s >= 4
 
 
 def test_thorough_tries_say_what_brief_ones_say() -> None:
-    """Of every period around the shortest one, of equal and of unequal stages."""
+    """Of every interval around the shortest one, of equal and of unequal stages."""
     rng = random.Random(5)
     unequal = even(4, 9, 64)
     unequal_chunks = tuple(
@@ -155,8 +155,8 @@ def test_thorough_tries_say_what_brief_ones_say() -> None:
         *_, best = IntervalSearch(instance, 2, 4.0, 0, lambda: False, is_challenger=False).run(
             2, 4_000
         )
-        for period_us in range(best.period_us - 3, best.period_us + 3):
-            model = SeveralMicroBatchesModel(instance, 2, period_us)
+        for interval_us in range(best.interval_us - 3, best.interval_us + 3):
+            model = ModuloModel(instance, 2, interval_us)
             said = []
             for is_thorough in (False, True):
                 found, _, is_refuted = model.solve(30.0, 0, lambda: False, is_thorough=is_thorough)
@@ -169,7 +169,7 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 ) -> None:
     asked: dict[int, int] = {}
 
-    def run(search_of_size: IntervalSearch, least_us: int, _: int) -> list[PeriodicSchedule]:
+    def run(search_of_size: IntervalSearch, least_us: int, _: int) -> list[ModuloSchedule]:
         asked[search_of_size.size] = least_us
         search_of_size.refuted_us = search_of_size.size * (160 if search_of_size.size == 4 else 150)
         return []
@@ -183,7 +183,7 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 def test_models_too_large_for_the_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
-    def run(search_of_size: IntervalSearch, *_: int) -> list[PeriodicSchedule]:
+    def run(search_of_size: IntervalSearch, *_: int) -> list[ModuloSchedule]:
         begun.append(search_of_size.size)
         return []
 
@@ -209,7 +209,7 @@ def test_rounds_are_looked_for_between_the_bound_and_the_incumbent(
 ) -> None:
     asked: list[tuple[float, float]] = []
 
-    def search(_: Instance, least_us: float, most_us: float, *__: object) -> list[PeriodicSchedule]:
+    def search(_: Instance, least_us: float, most_us: float, *__: object) -> list[ModuloSchedule]:
         asked.append((least_us, most_us))
         return []
 

@@ -36,8 +36,8 @@ from synth.solver.weight_passing.problem import (
 )
 from synth.solver.weight_passing.programs import make_schedule
 from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.unshard_placement import OpNeeds
 from synth.solver.weight_passing.visit_options import VisitOptions
-from synth.solver.weight_passing.visit_placement import OpNeeds
 from tests.synth.every_weight_schedule import (
     BUFFERINGS,
     gather_programs,

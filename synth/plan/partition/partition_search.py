@@ -22,7 +22,7 @@ from synth.plan.list_schedule_judge import ListScheduleJudge, RuleValue
 from synth.plan.partition import bounds
 from synth.plan.partition.bounds import PartitionBounds, with_partition
 from synth.plan.partition.path_dp import Sizes
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.stages import merged
 from synth.plan.tuning import LIST_JUDGING, TIGHT_CAPS
 from synth.profile import Profile
@@ -62,7 +62,7 @@ class PartitionSearch:
         self.problem, self.should_stop = problem, should_stop
         self.judge = ListScheduleJudge(problem, effort_s)
         self.recompute, self.options = recompute, options or SolveOptions(0)
-        self.table, self.rng = StageTable(profile), random.Random(0)
+        self.table, self.rng = StageCostTable(profile), random.Random(0)
         self.num_micro_batches = self.judge.num_micro_batches
         self.judged: dict[Sizes, RuleValue | None] = {}
         self.bounds_us: dict[Sizes, int | None] = {}

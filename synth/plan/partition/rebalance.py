@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from synth.plan.partition.boundary_moves import BoundaryMoves
 from synth.plan.partition.layer_run_work import RunWorks
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import SEVERAL_STAGES
 from synth.schedule.model import Placement
 from synth.solver.infeasibility import needed_bytes
@@ -44,7 +44,7 @@ class _State(NamedTuple):
 
 
 def rebalance(
-    table: StageTable,
+    table: StageCostTable,
     placement: Placement,
     caps_bytes: Sequence[int] | None = None,
     num_micro_batches: int | None = None,
@@ -73,7 +73,7 @@ class _Search:
 
     def __init__(
         self,
-        table: StageTable,
+        table: StageCostTable,
         placement: Placement,
         caps_bytes: Sequence[int] | None,
         num_micro_batches: int | None,

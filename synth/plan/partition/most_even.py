@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from synth.plan.partition.bands import Band, Runs, nearly_even, runs_from_last
 from synth.plan.partition.layer_run_memory import RunNeeds
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.stage_cost_table import StageCostTable
 
 _Array = npt.NDArray[Any]
 
@@ -50,7 +50,7 @@ class Stopped(Exception):
 
 
 def most_even(
-    table: StageTable,
+    table: StageCostTable,
     caps_bytes: Sequence[int | None],
     recompute: Collection[int],
     should_stop: ShouldStop = lambda: False,
@@ -73,7 +73,7 @@ def most_even(
 
 
 def smallest_limit_bytes(
-    table: StageTable, num_stages: int, should_stop: ShouldStop = lambda: False
+    table: StageCostTable, num_stages: int, should_stop: ShouldStop = lambda: False
 ) -> int:
     """The least over all partitions of the most that a stage needs.
 
@@ -107,7 +107,7 @@ class _EvenPartition:
 
     def __init__(
         self,
-        table: StageTable,
+        table: StageCostTable,
         caps_bytes: Sequence[int | None],
         recompute: Collection[int],
         should_stop: ShouldStop,

@@ -13,8 +13,8 @@ import pytest
 
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.partition.layer_run_memory import RunNeeds
-from synth.plan.partition.one_stage_per_rank import most_even, smallest_limit_bytes
-from synth.plan.partition.stage_table import StageTable
+from synth.plan.partition.most_even import most_even, smallest_limit_bytes
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile import Profile
 from synth.profile.layer_profile import Timing
 from tests.synth.plan.test_balance import uneven_profile
@@ -34,7 +34,7 @@ _Partial = tuple[_Score, tuple[int, ...]]
 
 
 def oracle(
-    table: StageTable, caps_bytes: Sequence[int | None], recompute: Collection[int]
+    table: StageCostTable, caps_bytes: Sequence[int | None], recompute: Collection[int]
 ) -> tuple[int, ...] | None:
     """The best partition of all that keep the caps, if there is one."""
     num_layers = table.num_layers
@@ -73,7 +73,7 @@ def _pareto(partials: Iterator[_Partial]) -> list[_Partial]:
     return kept
 
 
-def least_largest_need(table: StageTable, num_stages: int) -> int:
+def least_largest_need(table: StageCostTable, num_stages: int) -> int:
     num_layers = table.num_layers
     needs = {run: table.need_bytes(*run) for run in runs(num_layers)}
     never = sum(needs.values()) + 1
@@ -114,7 +114,7 @@ def test_both_passes_find_what_the_program_over_all_runs_finds(seed: int) -> Non
     rng = random.Random(seed)
     num_layers = rng.randint(1, 12)
     num_stages = rng.randint(1, min(num_layers, 5))
-    table = StageTable(odd_profile(rng, num_layers))
+    table = StageCostTable(odd_profile(rng, num_layers))
     recompute = [stage for stage in range(num_stages) if rng.random() < 0.2]
     free = [None] * num_stages
     assert most_even(table, free, recompute) == oracle(table, free, recompute)
@@ -133,7 +133,7 @@ def test_both_passes_find_what_the_program_over_all_runs_finds(seed: int) -> Non
 def test_the_needs_of_all_runs_at_once_are_those_of_each_run_alone(seed: int) -> None:
     rng = random.Random(seed)
     profile = odd_profile(rng, rng.randint(1, 9))
-    table, needs = StageTable(profile), RunNeeds(profile)
+    table, needs = StageCostTable(profile), RunNeeds(profile)
     for first in reversed(range(table.num_layers)):
         ends = range(first + 1, table.num_layers + 1)
         alone = [table.need_bytes(first, end) for end in ends]
@@ -149,7 +149,7 @@ def test_the_squares_of_very_long_stages_are_added_up_exactly() -> None:
         )
         for size, (name, layer) in enumerate(profile.layer_profiles.items())
     }
-    table = StageTable(profile.replace(layer_profiles=changed))
+    table = StageCostTable(profile.replace(layer_profiles=changed))
     assert most_even(table, [None] * 3, ()) == oracle(table, [None] * 3, ())
 
 
@@ -158,7 +158,7 @@ def test_many_layers_need_few_runs() -> None:
     profile = uneven_profile(0, 1)
     layer = profile.layers[0]
     layers = tuple(layer.replace(name=f"l{i}") for i in range(2000))
-    table = StageTable(profile.replace(layers=layers))
+    table = StageCostTable(profile.replace(layers=layers))
     asked = 0
     works_us = table.works_us
 

@@ -20,7 +20,7 @@ _WORK = (OpKind.F, OpKind.B, OpKind.W)
 _Content = tuple[tuple[str, ...], str, str]
 
 
-class StageTable:
+class StageCostTable:
     """Costs of stages by first layer and end; runs of equal layers are computed once."""
 
     def __init__(self, profile: Profile) -> None:

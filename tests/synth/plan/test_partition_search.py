@@ -12,7 +12,7 @@ from synth.objective import BoundScope, Objective
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.partition.balance import balance
-from synth.plan.partition.tight_cap_search import PartitionSearch, _moved
+from synth.plan.partition.partition_search import PartitionSearch, _moved
 from synth.profile import Profile
 from synth.profile.layer_profile import Layer, Timing
 from synth.schedule.placements import placement
