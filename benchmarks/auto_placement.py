@@ -24,7 +24,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.families import generate, is_pipeline, variants_for
 from synth.op_kinds import OpKind
 from synth.plan.compare import compare
-from synth.plan.comparison import Question, Search
+from synth.plan.comparison import Question, SearchRequest
 from synth.plan.partition.balance import balance
 from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
@@ -37,7 +37,7 @@ from synth.solver.options import SolveOptions
 FORMAT = "synth-auto-placement-benchmark-1"
 
 # Everything is left to the search.
-AUTO = Search("auto", None, None)
+AUTO = SearchRequest("auto", None, None)
 
 # Memory limits between static memory plus one micro-batch and the memory of 1F1B, as shares.
 _SHARES = (0.15, 0.3, 0.5, 0.75, 1.0)

@@ -231,7 +231,7 @@ class RankTrainer:
         self, outcome: StepOutcome, saves: bool, result: RankResult, on_step: OnStep | None
     ) -> None:
         """Record the outcome of a step, and save a checkpoint if one is due."""
-        losses = outcome.losses
+        losses = dict(outcome.losses)
         if saves:
             losses |= self._iteration.settle()
         self._state.count(losses)
@@ -256,14 +256,16 @@ class RankTrainer:
             modules += self._pipeline.updated.values()
             result.static_bytes = held_bytes(modules, self._optimizer)
         self._optimizer.finish()  # its norm would be freed meanwhile by another thread
-        seen_bytes, device = 0, self._world.device
+        renewed_bytes, device = 0, self._world.device
         with measure(device) as found:
             if self._pipeline.lowered.versions is not None and device.type == "cpu":
+                # A STEP gives parameters new memory, and the old is freed after its last reader.
+                # On a CPU that is only seen of memory that was allocated within the window.
                 stages = self._stages.values()
-                seen_bytes = renew({p: None for stage in stages for p in stage.parameters()})
+                renewed_bytes = renew({p: None for stage in stages for p in stage.parameters()})
             yield
             self._optimizer.finish()
-        result.peak_bytes = result.static_bytes - seen_bytes + found.peak_bytes
+        result.peak_bytes = result.static_bytes - renewed_bytes + found.peak_bytes
 
     def _settings(self, step: int) -> StepSettings:
         options = self._options

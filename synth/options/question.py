@@ -17,7 +17,7 @@ from synth.profile import Profile
 from synth.units import parse_fraction, shown
 
 if TYPE_CHECKING:
-    from synth.plan.comparison import Question, Search
+    from synth.plan.comparison import Question, SearchRequest
     from synth.plan.planners.planned import Planner
     from synth.plan.recompute.choice import Choice
     from synth.solver.options import SolveOptions
@@ -31,7 +31,7 @@ class AskedComparison(NamedTuple):
 
     question: "Question"
     limit: MemoryLimit
-    searches: "list[Search]"
+    searches: "list[SearchRequest]"
     planners: "list[Planner]"
     options: "SolveOptions"
 
@@ -104,7 +104,7 @@ def _refuse_options_of_the_solver(given: CompareArguments) -> None:
         )
 
 
-def _searches(given: CompareArguments) -> "list[Search]":
+def _searches(given: CompareArguments) -> "list[SearchRequest]":
     """Return the searches: one per placement, and one more with recomputation if asked for.
 
     `auto` is one search, which also chooses recomputation. On named placements nothing recomputes
@@ -115,7 +115,7 @@ def _searches(given: CompareArguments) -> "list[Search]":
         SynthError: an unknown placement, or a stage that does not exist on one of them; unknown
             movements or versions of weights, or options that do not go with versions.
     """
-    from synth.plan.comparison import Search
+    from synth.plan.comparison import SearchRequest
     from synth.schedule.placements import placement as named_placement
     from synth.solver.flush_free.flush_free_problem import parse_consistency
     from synth.solver.weight_passing.problem import WeightMovement
@@ -124,21 +124,21 @@ def _searches(given: CompareArguments) -> "list[Search]":
     names = given.placement or [AUTO]
     for name in names:
         if word(name) == AUTO:
-            searches.append(Search(AUTO, None, _on_any(given.recompute or AUTO)))
+            searches.append(SearchRequest(AUTO, None, _on_any(given.recompute or AUTO)))
             continue
         where = named_placement(name, given.pipeline.ranks)
         choice = read_recompute(given.recompute or "none", where.num_stages)
-        searches.append(Search(name, where))
+        searches.append(SearchRequest(name, where))
         if choice != ():
-            searches.append(Search(name, where, choice))
+            searches.append(SearchRequest(name, where, choice))
     for name in given.weights or ():
         if name not in [*map(str, WeightMovement)]:
             raise SynthError(f"--weights {shown(name)} is not understood; give ring or gather")
-        searches.append(Search(name, None, movement=WeightMovement(name)))
+        searches.append(SearchRequest(name, None, movement=WeightMovement(name)))
     check_goes_with_version_rows(given.versions or (), names, given.recompute)
     for name in given.versions or ():
         parse_consistency(name)
-        searches.append(Search(word(name), None, never_flushes=True))
+        searches.append(SearchRequest(word(name), None, never_flushes=True))
     return searches
 
 

@@ -16,7 +16,7 @@ from synth.errors import SynthError
 from synth.families import current_name, family_placement, generate, variants_for
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
-from synth.plan.comparison import PLANNED, Comparison, Entry, Question, Refusal, Search
+from synth.plan.comparison import PLANNED, Comparison, Entry, Question, Refusal, SearchRequest
 from synth.plan.make_claim import claim_of
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.planners.planned import Planner, Prediction, planned
@@ -47,7 +47,7 @@ OnFound = Callable[[str, Incumbent], None]
 def compare(
     question: Question,
     names: Sequence[str] | None = None,
-    searches: Sequence[Search] = (),
+    searches: Sequence[SearchRequest] = (),
     options: SolveOptions | None = None,
     on_begin: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
@@ -195,7 +195,7 @@ class _Comparing:
             name = f"{PLANNED}{schedule.name}"
             self._add(name, sizes, verify(schedule, costs), prediction=prediction)
 
-    def add_solved(self, search: Search) -> None:
+    def add_solved(self, search: SearchRequest) -> None:
         """Add the solver's schedule on a placement, or the reason why there is none."""
         name = search.title
         try:
@@ -213,7 +213,7 @@ class _Comparing:
         claim = claim_of(result, solved, self.options)
         self._add(name, solved.partition, simulated, claim)
 
-    def _solve(self, search: Search) -> Result:
+    def _solve(self, search: SearchRequest) -> Result:
         asked, options = self.question, self.options
         listeners = self._listeners(search.title)
         if search.movement is not None:
@@ -266,7 +266,7 @@ class _Comparing:
             sizes = even_stages(self.question.profile, where.num_stages)
         return self._problem_in(sizes, partition_costs(self.question.profile, sizes), where)
 
-    def _candidates(self, search: Search) -> list[Candidate]:
+    def _candidates(self, search: SearchRequest) -> list[Candidate]:
         """Return the placement of a search as candidate, or all possible ones.
 
         Raises:

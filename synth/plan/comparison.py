@@ -24,8 +24,8 @@ SOLVED = "solved "
 WITH_R = "+R"
 
 
-class Search(NamedTuple):
-    """A search of the solver: its name, placement, stages that recompute, and movement of weights.
+class SearchRequest(NamedTuple):
+    """A search to be made: its name, placement, stages that recompute, and movement of weights.
 
     None as placement or as stages leaves them to the solver; as movement, weights stay. With
     `never_flushes` the name is that of the versions of weights (`2bw:every=8`).

@@ -1,4 +1,8 @@
-"""The verifier: completeness, order, freedom from deadlock, memory limits."""
+"""The verifier: completeness, order, freedom from deadlock, memory limits.
+
+A deadlock is a cycle of waits between ops and transfers. The simulation finds it (`simulate`),
+because it runs every op whose inputs are there until none is left.
+"""
 
 from collections.abc import Sequence
 from itertools import product

@@ -72,6 +72,7 @@ def keep_stages(
         for number in sorted(stages)
     }
     if shared is not None:
+        # A barrier: a name may go only after all ranks have mapped the memory.
         group.gather("kept")
         shared.forget_names()
     return kept

@@ -1,7 +1,8 @@
 """The answer of `synth compare`: table, plot and refused schedules, as text or JSON."""
 
+from collections.abc import Callable
 from textwrap import fill, wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.cli.answer.output import value_line
 from synth.profile.throughput import Throughput, throughput
@@ -79,45 +80,86 @@ def _table(comparison: "Comparison", pareto: Pareto, width: int) -> str:
     return fitted_table(*head_and_rows(comparison, pareto), width, _SPARE)
 
 
+class _Column(NamedTuple):
+    """A column of the table: its head, and a cell for each schedule."""
+
+    head: str
+    cells: list[str]
+
+
 def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], list[list[str]]]:
     """Return the heads of the columns, and one row per schedule, best first."""
-    entries, front = comparison.ranked(), {mark.name for mark in pareto.front}
-    memory, held = size_unit(max(max(entry.peak_bytes) for entry in entries))
-    sent = [entry.sent_bytes + entry.host_bytes for entry in entries]
-    traffic, moved = size_unit(max(*sent, *(entry.reduced_bytes for entry in entries)))
-    unit = comparison.question.profile.workload.unit
-    speeds = [_throughput(entry, comparison) for entry in entries]
-    has_mfu = any(speed.mfu is not None for speed in speeds)
-    header = ["\n   schedule", "\nmakespan\nms", "\nperiod\nms", "bubble\nrate\n%", "mean\nidle\n%"]
-    header += ["\nMFU\n%"] if has_mfu else []
-    header += [f"\npeak\n{held}", f"\nstatic\n{held}", f"\nsent\n{moved}", f"\nsummed\n{moved}"]
-    header.append(f"\n{unit}\nper s")
-    has_cap = comparison.question.caps_bytes is not None
-    has_delay = any(entry.delay for entry in entries)
     columns = [
-        _sizes([max(entry.peak_bytes) for entry in entries], memory, 2),
-        _sizes([max(entry.static_bytes) for entry in entries], memory, 2),
-        _sizes(sent, traffic, 1),
-        _sizes([entry.reduced_bytes for entry in entries], traffic, 1),
+        _names(comparison, pareto),
+        *_times(comparison),
+        *_utilization(comparison),
+        *_memory_and_traffic(comparison),
+        *_speed_and_verdicts(comparison),
     ]
-    rows = []
-    for number, (entry, speed) in enumerate(zip(entries, speeds, strict=True)):
-        sign = letter(number) + ("*" if entry.name in front else " ")
-        sizes = [column[number] for column in columns]
-        delay = [str(entry.delay)] if has_delay else []
-        fits = ["yes" if entry.fits else "no"] if has_cap else []
-        figures = [*_figures(entry, comparison), *([speed.mfu_cell(1)] if has_mfu else [])]
-        rows.append([f"{sign} {entry.name}", *figures, *sizes, speed.cell, *delay, *fits])
-    header += ["\ndelay"] if has_delay else []
-    return [*header, *(["\nfits"] if has_cap else [])], rows
+    rows = [list(row) for row in zip(*(column.cells for column in columns), strict=True)]
+    return [column.head for column in columns], rows
 
 
-def _figures(entry: "Entry", comparison: "Comparison") -> list[str]:
+def _names(comparison: "Comparison", pareto: Pareto) -> _Column:
+    front = {mark.name for mark in pareto.front}
+    return _Column(
+        "\n   schedule",
+        [
+            f"{letter(number)}{'*' if entry.name in front else ' '} {entry.name}"
+            for number, entry in enumerate(comparison.ranked())
+        ],
+    )
+
+
+def _times(comparison: "Comparison") -> list[_Column]:
     """Return makespan and period, and bubble rate and mean idle share of the objective."""
-    times = (f"{us / 1000:,.1f}" for us in (entry.makespan_us, entry.period_us))
-    objective = comparison.question.objective
-    rates = [objective.bubble_rate(entry, us) for us in (entry.work_us, entry.mean_work_us)]
-    return [*times, *(f"{100 * rate:.1f}" for rate in rates)]
+    entries, objective = comparison.ranked(), comparison.question.objective
+
+    def rates(of_us: Callable[["Entry"], int | float]) -> list[str]:
+        return [f"{100 * objective.bubble_rate(entry, of_us(entry)):.1f}" for entry in entries]
+
+    return [
+        _Column("\nmakespan\nms", [f"{entry.makespan_us / 1000:,.1f}" for entry in entries]),
+        _Column("\nperiod\nms", [f"{entry.period_us / 1000:,.1f}" for entry in entries]),
+        _Column("bubble\nrate\n%", rates(lambda entry: entry.work_us)),
+        _Column("mean\nidle\n%", rates(lambda entry: entry.mean_work_us)),
+    ]
+
+
+def _utilization(comparison: "Comparison") -> list[_Column]:
+    """Return the MFU, if it is known of a schedule."""
+    speeds = [_throughput(entry, comparison) for entry in comparison.ranked()]
+    if all(speed.mfu is None for speed in speeds):
+        return []
+    return [_Column("\nMFU\n%", [speed.mfu_cell(1) for speed in speeds])]
+
+
+def _memory_and_traffic(comparison: "Comparison") -> list[_Column]:
+    entries = comparison.ranked()
+    peaks = [max(entry.peak_bytes) for entry in entries]
+    static = [max(entry.static_bytes) for entry in entries]
+    sent = [entry.sent_bytes + entry.host_bytes for entry in entries]
+    summed = [entry.reduced_bytes for entry in entries]
+    memory, held = size_unit(max(peaks))
+    traffic, moved = size_unit(max(*sent, *summed))
+    return [
+        _Column(f"\npeak\n{held}", _sizes(peaks, memory, 2)),
+        _Column(f"\nstatic\n{held}", _sizes(static, memory, 2)),
+        _Column(f"\nsent\n{moved}", _sizes(sent, traffic, 1)),
+        _Column(f"\nsummed\n{moved}", _sizes(summed, traffic, 1)),
+    ]
+
+
+def _speed_and_verdicts(comparison: "Comparison") -> list[_Column]:
+    """Return the throughput, and delay and fit where there are late gradients and a limit."""
+    entries, unit = comparison.ranked(), comparison.question.profile.workload.unit
+    speeds = [_throughput(entry, comparison).cell for entry in entries]
+    columns = [_Column(f"\n{unit}\nper s", speeds)]
+    if any(entry.delay for entry in entries):
+        columns.append(_Column("\ndelay", [str(entry.delay) for entry in entries]))
+    if comparison.question.caps_bytes is not None:
+        columns.append(_Column("\nfits", ["yes" if entry.fits else "no" for entry in entries]))
+    return columns
 
 
 def _sizes(sizes: list[int], unit: float, decimals: int) -> list[str]:

@@ -38,9 +38,10 @@ class AnnealingStep:
         allowance = budget.allow(share * budget.left_s())
         limit_units = budget.time_limit_s * ANNEALING.units_per_s
         began = improved = annealing.units_spent
+        least_patience = self._least_stalled_share() * limit_units
 
         def should_stop() -> bool:
-            patience = max(ANNEALING.least_stalled_share * limit_units, improved - began)
+            patience = max(least_patience, improved - began)
             is_stalled = is_brief and annealing.units_spent - improved > patience
             return allowance.is_over() or is_stalled or self.state.poll()
 
@@ -50,6 +51,14 @@ class AnnealingStep:
         for candidate in annealing.run(effort, should_stop):
             improved = annealing.units_spent
             self.state.offer(candidate)
+
+    def _least_stalled_share(self) -> float:
+        """Return the share of the time limit that a brief run spends at least without a gain."""
+        without = self.state.options.without
+        is_exact_next = self.state.problem.num_ops <= SEARCH.exact_brief_ops
+        if is_exact_next and Part.EXACT not in without:
+            return ANNEALING.least_stalled_share_before_exact
+        return ANNEALING.least_stalled_share
 
 
 IMPROVER = AnnealingStep

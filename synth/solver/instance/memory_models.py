@@ -140,7 +140,8 @@ class _Builder:
                 size = self.costs.stages[copy % self.num_stages].output_bytes
                 for rank in (self._rank(copy), self._rank(below)):
                     largest[rank] = max(largest[rank], size)
-        # The next receive is posted before the present send is waited for.
+        # The safe model has one more: the next receive is posted before the present send is waited
+        # for, and the exact number depends on the order.
         ops = self.buffering.receive_ahead + self.buffering.send_behind + self.is_safe
         return [ops * size for size in largest]
 
@@ -172,23 +173,27 @@ class _Builder:
             down_us=ways[0],
             up_us=ways[1],
             reduce_us=self.problem.reduction_us(stage),
-            beside_bytes=self._beside_bytes(copy, delta),
+            beside_bytes=self._least_beside_saved_bytes(copy, delta),
         )
 
-    def _beside_bytes(self, copy: int, delta: dict[OpKind, int]) -> int | None:
-        """Return the least besides what F's keep, whenever most micro-batches are in flight.
+    def _least_beside_saved_bytes(self, copy: int, delta: dict[OpKind, int]) -> int | None:
+        """Return a lower bound on the bytes beside saved activations, when most are in flight.
 
-        On a rank that holds one stage, the last of several F in a row is followed by a B, whose
-        gradient's buffer exists while the F's output still does; or by a W, and then the values
-        that it frees existed when the F ended. So besides the output there is the lesser of the
-        two, and no fewer micro-batches are in flight then than after any F before.
+        On a rank that holds one stage, the last of several F in a row is followed by one of two:
+
+        - a B: the buffer of the gradient that it reads exists while the F's output still does;
+        - a W: what it frees, retained by its B, existed when the F ended.
+
+        So besides the output there is at least the lesser of the two. No fewer micro-batches are in
+        flight then than after any F before. None: the rank holds several stages, or the last one.
         """
         below, stage = self._below(copy), self.costs.stages[copy % self.num_stages]
         if len(self.placement.held[self._rank(copy)]) > 1 or below is None:
             return None
-        for_weights = delta[F] + delta[B]
+        # F keeps all, B frees all but what W reads.
+        retained = delta[F] + delta[B]
         sent = stage.output_bytes if stage.output_until == F else 0
-        return sent + max(0, min(stage.output_bytes, for_weights))
+        return sent + max(0, min(stage.output_bytes, retained))
 
     def _peaks_above(self, copy: int, delta: dict[OpKind, int]) -> dict[OpKind, int]:
         """Return by kind the peak above the usage before an op, while it runs or right after it."""

@@ -68,6 +68,8 @@ class AnnealingTuning:
     # Share of the time limit without a gain after which the first run ends: about what the first
     # rounds of all bufferings take under a limit of a few seconds.
     least_stalled_share: float = 0.2
+    # The same share where the exact model follows, which soon finds more in so small a problem.
+    least_stalled_share_before_exact: float = 0.02
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from synth.errors import SynthError
 from synth.families import family_placement, family_variants, generate, variants_for
 from synth.objective import Objective
 from synth.plan.compare import compare
-from synth.plan.comparison import Comparison, Entry, Question, Search
+from synth.plan.comparison import Comparison, Entry, Question, SearchRequest
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find
@@ -88,7 +88,7 @@ def test_the_best_by_the_objective_comes_first(comparison: Comparison) -> None:
 
 def test_the_solver_stands_beside_on_its_placements_and_is_no_worse() -> None:
     question = Question(PROFILE, 4, 8, (30 * 10**9,) * 4)
-    searches = [Search(name, placement(name, 4)) for name in ("linear", "bidirectional")]
+    searches = [SearchRequest(name, placement(name, 4)) for name in ("linear", "bidirectional")]
     told: list[str] = []
     found = compare(question, ["1f1b", "chimera"], searches, counted(0.2, gap=0.01), told.append)
     assert told == ["1f1b", "chimera", "solved linear", "solved bidirectional"]
@@ -103,7 +103,7 @@ def test_the_solver_stands_beside_on_its_placements_and_is_no_worse() -> None:
 
 def test_a_cap_that_nothing_fits_refuses_the_solver_not_the_families() -> None:
     question = Question(PROFILE, 4, 8, (10**9,) * 4)
-    found = compare(question, ["1f1b"], [Search("linear", placement("linear", 4))])
+    found = compare(question, ["1f1b"], [SearchRequest("linear", placement("linear", 4))])
     assert [entry.fits for entry in found.entries] == [False]
     assert [refusal.name for refusal in found.refusals] == ["solved linear"]
 
@@ -125,5 +125,5 @@ def test_too_few_layers_refuse_a_placement_and_an_unknown_name_is_an_error() -> 
 def test_a_stop_leaves_out_what_was_not_reached() -> None:
     stop = threading.Event()
     stop.set()
-    searches = [Search("linear", placement("linear", 4))]
+    searches = [SearchRequest("linear", placement("linear", 4))]
     assert compare(Question(PROFILE, 4, 8), ["1f1b"], searches, stop=stop).entries == []
