@@ -10,7 +10,7 @@ _PIECES = (
     ("global norm and clipping", "norm_us", 1),
     ("per-iteration jitter", "jitter_us", 1),
     ("before the first op and after the last", "outside_us", 1),
-    ("slack on the critical path", "room_us", -1),
+    ("slack of this path in the plan", "room_us", -1),
 )
 
 _OVERLAPPING = (
