@@ -261,7 +261,7 @@ def test_numbers_of_solver_and_plan_are_in_their_tuning() -> None:
     }
     new = {name: module for name, module in found.items() if name not in NUMBERS}
 
-    assert not new, "move these to synth/solver/tuning or to synth/plan/tuning.py"
+    assert not new, "move these to synth/solver/tuning or to synth/plan/tuning"
     assert NUMBERS - set(found) == set(), "remove these from NUMBERS"
 
 

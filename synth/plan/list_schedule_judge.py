@@ -67,7 +67,7 @@ class ListScheduleJudge:
 
 
 def _is_far(value_us: int, best_us: int | None) -> bool:
-    return best_us is not None and value_us > LIST_JUDGING.far * best_us
+    return best_us is not None and value_us > LIST_JUDGING.far_factor * best_us
 
 
 def _num_micro_batches(problem: Problem) -> int:

@@ -43,7 +43,7 @@ def _search(request: Request, stop: threading.Event) -> "tuple[Request, Result]"
         return request, _nothing(request, spent_s, stop)
     limit_s = request.options.time_limit_s
     if request.options.deterministic:
-        spent_s = STEADY_CAP.share * limit_s
+        spent_s = STEADY_CAP.share_of_limit * limit_s
     limited = _limited(request, found, max(0.0, limit_s - spent_s))
     talk(limited.limit.explanation)
     result = search(limited, stop)

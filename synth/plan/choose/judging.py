@@ -123,7 +123,9 @@ def repartitioned_trials(
     best_us = _best_us(those) or 0
     known = {(trial.name, trial.problem.partition) for trial in those}
     near = [
-        one for one in those if one.value_us is not None and one.value_us <= JUDGING.near * best_us
+        one
+        for one in those
+        if one.value_us is not None and one.value_us <= JUDGING.near_factor * best_us
     ]
     for trial in sorted(near, key=lambda one: one.value_us or 0):
         if trial.candidate.choice is not None:

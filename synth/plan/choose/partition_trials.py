@@ -51,7 +51,7 @@ class PartitionTrials:
         race = self.race
         if len(race.candidates) == 1:
             return race.candidates
-        near = [trial.name for trial in race.near(RACE.worth_a_trial)][: RACE.few]
+        near = [trial.name for trial in race.near(RACE.trial_factor)][: RACE.few]
         first, *others = race.candidates
         return [first, *(candidate for candidate in others if candidate.name in near)]
 

@@ -230,7 +230,7 @@ class JudgedSchedules:
         if self.choice is not None or not self._fitted:
             return
         best = min(self._fitted, key=lambda fitted: fitted.value_us)
-        if best_us is not None and best.value_us > JUDGED_SCHEDULES.near * best_us:
+        if best_us is not None and best.value_us > JUDGED_SCHEDULES.near_factor * best_us:
             return
         stages = best.stages
         for stage in reversed(best.stages):

@@ -43,7 +43,10 @@ class RaceClock:
 
     def has_time(self, until_s: float) -> bool:
         """Return True if enough time is left until a moment for another trial."""
-        return not self._stop.is_set() and self.left_s(until_s) > RACE.least_share * self.limit_s
+        return (
+            not self._stop.is_set()
+            and self.left_s(until_s) > RACE.least_share_of_limit * self.limit_s
+        )
 
     def deadline(self, limit_s: float) -> Callable[[], bool]:
         """Return a function that is true after `limit_s` seconds, or once the race is stopped."""

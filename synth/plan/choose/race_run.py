@@ -94,8 +94,8 @@ class _RaceRun:
         """
         race = self.race
         race.trials = [race.new(candidate) for candidate in race.candidates]
-        until_s = self.clock.moment_s(JUDGING.with_r_share)
-        self._judge(race.trials, until_s, self.clock.moment_s(JUDGING.published_share))
+        until_s = self.clock.moment_s(JUDGING.with_r_share_of_left)
+        self._judge(race.trials, until_s, self.clock.moment_s(JUDGING.published_share_of_left))
         race.is_judged = race.best_us is not None
         for trial in race.trials:
             if not self.stop.is_set() and (nothing := infeasible_result(trial)) is not None:
@@ -106,8 +106,8 @@ class _RaceRun:
             return
         is_alone = len(race.candidates) == 1
         if is_alone and not bounds.applies(race.candidates[0].problem):
-            self._try(race.trials[0], RACE.start_share * self.options.time_limit_s)
-        until_s = self.clock.moment_s(RACE.partitions_share)
+            self._try(race.trials[0], RACE.start_share_of_limit * self.options.time_limit_s)
+        until_s = self.clock.moment_s(RACE.partitions_share_of_left)
         for new in self.partitions.first(until_s):
             race.trials += new
             self._judge(new, until_s)
@@ -155,9 +155,9 @@ class _RaceRun:
         self._begin()
         race, limit_s = self.race, self.options.time_limit_s
         if len(race.trials) > 1:
-            self._round(self._worth_a_trial(), self.clock.moment_s(RACE.first_share))
+            self._round(self._worth_a_trial(), self.clock.moment_s(RACE.first_share_of_left))
         if len(near := race.near()[: RACE.few]) > 1:
-            self._round(near, self.clock.moment_s(RACE.second_share))
+            self._round(near, self.clock.moment_s(RACE.second_share_of_left))
         if race.bounds_all_partitions:
             self._try_further()
         while self.clock.has_time(limit_s):
@@ -177,15 +177,15 @@ class _RaceRun:
 
     def _worth_a_trial(self) -> Sequence[Trial]:
         """Return the trials of the first round: as many as there is time for, best first."""
-        near = self.race.near(RACE.worth_a_trial, is_first_round=True)
+        near = self.race.near(RACE.trial_factor, is_first_round=True)
         untried = [trial for trial in near if not trial.num_searches]
-        limit_s = RACE.first_share * self.clock.left_s(self.options.time_limit_s)
+        limit_s = RACE.first_share_of_left * self.clock.left_s(self.options.time_limit_s)
         most = limit_s / (RACE.trial_s_per_op * self.race.candidates[0].problem.num_ops)
         return untried[: max(1, int(most))]
 
     def _try_further(self) -> bool:
         """Try further partitions that look good; return False if there are none."""
-        trials, until_s = self.race.trials, self.clock.moment_s(RACE.further_share)
+        trials, until_s = self.race.trials, self.clock.moment_s(RACE.further_share_of_left)
         began = len(trials)
         while self.clock.has_time(until_s) and (further := self.partitions.next(until_s)):
             trials.append(further)
@@ -202,7 +202,7 @@ class _RaceRun:
         if one not in promising:
             race.trials.append(one)
         is_last = one in promising and len(least) == 1
-        self._try(one, (1 if is_last else RACE.further_share) * self.clock.left_s(limit_s))
+        self._try(one, (1 if is_last else RACE.further_share_of_left) * self.clock.left_s(limit_s))
         return True
 
     def _round(self, those: Sequence[Trial], until_s: float) -> None:

@@ -101,7 +101,7 @@ class Standings:
         """Return the trials that may still become the best, best first."""
         return [trial for trial in self._ranked() if self.can_win(trial)]
 
-    def near(self, times: float = RACE.near, *, is_first_round: bool = False) -> list[Trial]:
+    def near(self, times: float = RACE.near_factor, *, is_first_round: bool = False) -> list[Trial]:
         """Return the promising trials whose value is near the best.
 
         Candidates on which no published schedule fits are not near once others were judged, but may

@@ -90,7 +90,7 @@ class _Bisection:
         self.breakpoints = search.breakpoints()
         self.not_below = search.limits_bytes()[0]
         self.open: list[int] = []
-        self.share, self.num_looks = LEAST_CAP.cap_share, 0
+        self.share, self.num_looks = LEAST_CAP.cap_share_of_left, 0
         self.baselines: tuple[Baseline, ...] = ()
         self.baselines_partition = search.problem.partition
 
@@ -110,10 +110,10 @@ class _Bisection:
         to.
         """
         if self.target.time_us is None:
-            self._solve(None, LEAST_CAP.free_share, self.stop, None)
+            self._solve(None, LEAST_CAP.free_share_of_left, self.stop, None)
             self._tell()
         else:
-            self._look(None, LEAST_CAP.free_share)
+            self._look(None, LEAST_CAP.free_share_of_left)
         while self._least() is None and not self._finished():
             self._look(None, 1.0)
 

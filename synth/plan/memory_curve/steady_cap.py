@@ -50,7 +50,7 @@ def least_steady(
 
     Args:
         problem: its caps do not matter.
-        options: limits and seed; `STEADY_CAP.share` of the time limit is for this search.
+        options: limits and seed; `STEADY_CAP.share_of_limit` of the time limit is for this search.
         stop: set it, from any thread, to return None soon.
     """
     search = _Search(problem, options, stop or threading.Event())
@@ -113,7 +113,7 @@ class _Search:
 
     @property
     def _seconds(self) -> float:
-        return STEADY_CAP.step_share * self.options.time_limit_s
+        return STEADY_CAP.step_share_of_limit * self.options.time_limit_s
 
     def _step_end(self) -> Callable[[], bool]:
         """Begin a step; the function returns True once the step's time by the clock is over.

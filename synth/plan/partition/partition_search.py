@@ -105,7 +105,7 @@ class PartitionSearch:
         if self.bounds is None or self._is_over():
             return None
         left_s = self.options.time_limit_s
-        options = replace(self.options, time_limit_s=TIGHT_CAPS.leap_share * left_s)
+        options = replace(self.options, time_limit_s=TIGHT_CAPS.leap_share_of_left * left_s)
         raised = self.bounds.raise_least(best.value_us, self.judged, options, self.should_stop)
         self.options = replace(options, time_limit_s=max(0.0, left_s - raised.spent_s))
         self.judge.effort_ops -= TIGHT_CAPS.bound_ops * self.problem.num_ranks
@@ -120,7 +120,7 @@ class PartitionSearch:
             most: the largest number to return, at least 1.
         """
         ranked = self._ranked()
-        near_us = LIST_JUDGING.near * ranked[0][0] if ranked else 0
+        near_us = LIST_JUDGING.near_factor * ranked[0][0] if ranked else 0
         chosen = [sizes for value_us, sizes in ranked[:most] if value_us <= near_us]
         if not chosen or (self.start not in chosen and most > 1):
             chosen[most - 1 :] = [self.start]
@@ -137,7 +137,7 @@ class PartitionSearch:
         judged = self.judged[sizes] if sizes in self.judged else self._judge(sizes, best)
         if judged is None or best is None:
             return judged is not None
-        return judged.value_us <= LIST_JUDGING.near * best.value_us
+        return judged.value_us <= LIST_JUDGING.near_factor * best.value_us
 
     @property
     def best_us(self) -> int | None:

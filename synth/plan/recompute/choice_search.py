@@ -125,7 +125,9 @@ class _Choosing:
             for c in counts[1 : 1 + RECOMPUTE_TRIALS.near_counts]
         )
         trials += len(layered) + bool(layered)
-        trial_s = (RECOMPUTE_TRIALS.share * self.options.time_limit_s - self.searched_s) / trials
+        trial_s = (
+            RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s - self.searched_s
+        ) / trials
         without = self.options.without | {Part.ROBUSTNESS}
         brief = replace(self.options, time_limit_s=max(0.0, trial_s), without=without)
         self._try(self.problem, (), brief)
@@ -158,7 +160,8 @@ class _Choosing:
         """Return the problem with the best choices of layers; empty if layers are not known."""
         if not applies(problem) or self.stop.is_set():
             return []
-        began, limit_s = time.monotonic(), RECOMPUTE_TRIALS.layers_share * self.options.time_limit_s
+        began = time.monotonic()
+        limit_s = RECOMPUTE_TRIALS.layers_share_of_limit * self.options.time_limit_s
         is_clock = not self.options.deterministic
 
         def is_late() -> bool:
@@ -193,7 +196,7 @@ class _Choosing:
         problem, stages, found = self.best
         spent_s = time.monotonic() - self.began
         if self.options.deterministic:
-            spent_s = RECOMPUTE_TRIALS.share * self.options.time_limit_s
+            spent_s = RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s
         left_s = self.options.time_limit_s - spent_s
         if found.schedule is None or left_s <= 0 or self.stop.is_set():
             return
@@ -207,9 +210,11 @@ class _Choosing:
         limit_s = self.options.time_limit_s
         for problem in () if self.options.deterministic else self.further:
             left_s = limit_s - (time.monotonic() - self.began)
-            if left_s <= RECOMPUTE_TRIALS.least_share * limit_s:
+            if left_s <= RECOMPUTE_TRIALS.least_share_of_limit * limit_s:
                 return
-            options = replace(self.options, time_limit_s=RECOMPUTE_TRIALS.further_share * left_s)
+            options = replace(
+                self.options, time_limit_s=RECOMPUTE_TRIALS.further_share_of_left * left_s
+            )
             self._try(problem, (), options)
 
     def _tell(self, problem: Problem) -> OnImprovement | None:

@@ -93,7 +93,9 @@ class LayerSearch:
         """
         ranked = [one for one in self._ranked() if any(one.picks)]
         near = [
-            one.picks for one in ranked if one.value_us <= LIST_JUDGING.near * ranked[0].value_us
+            one.picks
+            for one in ranked
+            if one.value_us <= LIST_JUDGING.near_factor * ranked[0].value_us
         ]
         if self.are_few or not ranked:
             others = [p for p in self.judged if any(p) and p not in near and may_fit(self._with(p))]

@@ -52,7 +52,7 @@ def solve_repartitioning(
     given = _distinct(profile, problem, choice)
     if len(given) == 1:
         return solve_with(problem, choice, options, listeners, stop)
-    part = replace(options, time_limit_s=REPARTITION.first_share * options.time_limit_s)
+    part = replace(options, time_limit_s=REPARTITION.first_share_of_limit * options.time_limit_s)
     first = solve_with(problem, choice, part, listeners, stop)
     spent_s = part.time_limit_s if options.deterministic else time.monotonic() - began
     left_s = options.time_limit_s - spent_s

@@ -202,7 +202,9 @@ def test_those_that_found_no_time_at_first_share_what_is_left(
     answers = Trials({name: [(2000, 1000)] * 9 for name in [c.name for c in candidates()]})
     monkeypatch.setattr(race_run, "solve_repartitioning", answers)
     monkeypatch.setattr(race_run, "judge", lambda *judged: None)
-    monkeypatch.setattr(race_run, "RACE", replace(RACE, first_share=0.0, second_share=0.0))
+    monkeypatch.setattr(
+        race_run, "RACE", replace(RACE, first_share_of_left=0.0, second_share_of_left=0.0)
+    )
     solve_best_of(candidates(), PROFILE, options=counted(100))
     first, *others = answers.asked
     assert first[0] == "linear"

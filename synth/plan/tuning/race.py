@@ -1,0 +1,52 @@
+"""Constants of the race of placements and partitions."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RaceTuning:
+    """Timed trials of placements and partitions."""
+
+    # Shares of the remaining time: for a trial of every candidate worth one, then for one of the
+    # best few.
+    first_share_of_left: float = 0.3
+    second_share_of_left: float = 0.4
+    # Multiple of the best value up to which a candidate is worth a trial of the first round, or its
+    # partitions are searched.
+    trial_factor: float = 1.15
+    # Candidates in the second round, and placements whose partitions are searched.
+    few: int = 3
+    # Multiple of the best value up to which a candidate is near it.
+    near_factor: float = 1.03
+    # Share of the others' gap below which the leader's gap is small.
+    own_gap_share: float = 0.5
+    # Share of the time limit that must remain for another trial to begin.
+    least_share_of_limit: float = 0.02
+    # Least time of a trial of the first round, in seconds per op of the first candidate.
+    trial_s_per_op: float = 200e-6
+    # Shorter trials skip the published schedules if there is a schedule already.
+    least_for_families_s: float = 2.0
+    # Share of the time limit for the first partition, before others are searched, if there are no
+    # bounds over all partitions.
+    start_share_of_limit: float = 0.5
+    # Share of the remaining time for a search for partitions, before the rounds.
+    partitions_share_of_left: float = 0.15
+    # Share of the remaining time for further partitions: after the rounds, and again when the
+    # trials near the best are over or account for little of the gap.
+    further_share_of_left: float = 0.25
+
+
+@dataclass(frozen=True)
+class PartitionTrialTuning:
+    """Search for partitions that get a trial."""
+
+    # Share of the time of the search for proofs.
+    proofs_share: float = 0.6
+    # Partitions that get a trial, including the first one: of a single placement, and of each of
+    # several.
+    partitions_of_one: int = 3
+    partitions_of_each: int = 2
+
+
+RACE = RaceTuning()
+PARTITION_TRIALS = PartitionTrialTuning()

@@ -1,0 +1,81 @@
+"""Constants of the choice of layers and stages that recompute."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RecomputeTrialTuning:
+    """Choosing what to recompute by trials of the solver."""
+
+    # Share of the time limit for all trials.
+    share_of_limit: float = 0.4
+    # Numbers of first stages to try, and the same if choices of layers are tried too.
+    most_counts: int = 9
+    most_counts_beside_layers: int = 4
+    # Numbers of stages tried on partitions of their own: the best one and its neighbours.
+    near_counts: int = 3
+    # Share of the time limit for the search for layers, and how many of its choices are tried.
+    layers_share_of_limit: float = 0.15
+    layer_choices: int = 3
+    # Further choices of layers to try if the search with the best one ends early, and the share of
+    # the remaining time for each.
+    further_choices: int = 16
+    further_share_of_left: float = 0.5
+    # Share of the time limit that must remain for one of these to begin.
+    least_share_of_limit: float = 0.02
+
+
+@dataclass(frozen=True)
+class LayerSearchTuning:
+    """Search for layers to recompute, judged by list scheduling."""
+
+    # Numbers of micro-batches in flight that must fit, as multiples of 1F1B's. Those that are best
+    # most often come first, as there may be no time for all.
+    in_flight_shares: tuple[float, ...] = (1.0, 0.75, 0.5, 1.5, 1.25, 2.0, 0.25, 0.0)
+    # Attempts to correct a rank's estimated memory if it was too low.
+    corrections: int = 8
+    # Choices up to which all are tried.
+    few_choices: int = 16
+
+
+@dataclass(frozen=True)
+class LayerMenuTuning:
+    """Menus of the Pareto-optimal choices of layers for a stage."""
+
+    # Largest and smallest number of choices for a row of layers that are followed further, for each
+    # treatment of the last layer.
+    most_followed: int = 48
+    least_followed: int = 4
+    # Bound on the layers times the square of the choices followed, with which the work grows; it
+    # keeps a menu at some milliseconds.
+    followed_squared: int = 25_000
+
+
+@dataclass(frozen=True)
+class RecomputeBoundTuning:
+    """Closed-form bounds over all choices of recomputation."""
+
+    # Stages times choices of a rank up to which such a bound respects memory limits; with more it
+    # would take seconds.
+    most_closed_forms: int = 1_100
+    # Stages on one rank up to which all choices of these stages are looked at.
+    most_held: int = 4
+    # Choices of layers looked at for a rank, over all its stages.
+    most_choices_of_rank: int = 64
+    # Choices over all ranks up to which they are looked at rank by rank.
+    most_rank_by_rank: int = 200
+
+
+@dataclass(frozen=True)
+class RepartitionTuning:
+    """Solving on two partitions for given stages that recompute."""
+
+    # Share of the time limit for the partition that does not count R's time.
+    first_share_of_limit: float = 0.6
+
+
+RECOMPUTE_TRIALS = RecomputeTrialTuning()
+LAYER_SEARCH = LayerSearchTuning()
+LAYER_MENU = LayerMenuTuning()
+RECOMPUTE_BOUNDS = RecomputeBoundTuning()
+REPARTITION = RepartitionTuning()
