@@ -44,11 +44,12 @@ def published(passing: WeightPassingProblem) -> Iterator[tuple[str, Schedule]]:
 
 def _published_names(passing: WeightPassingProblem) -> list[str]:
     """The families of the movement; those that gather weights at visits with several distances."""
-    rounds = len(passing.stages) // passing.num_ranks
+    stages_per_rank = len(passing.stages) // passing.num_ranks
     if passing.movement == WeightMovement.RING:
         visiting, others = [f"weipipe:{order}" for order in _RING_ORDERS], []
     else:
-        visiting, others = [f"zero3:{rounds}"], [f"zero2:{rounds}", f"zero1:{rounds}"]
+        visiting = [f"zero3:{stages_per_rank}"]
+        others = [f"zero2:{stages_per_rank}", f"zero1:{stages_per_rank}"]
     further = [
         f"{name},ahead={ahead}" for ahead in WEIGHT_PASSING.other_aheads for name in visiting
     ]
