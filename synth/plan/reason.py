@@ -1,6 +1,6 @@
 """The reason for a plan, in a sentence: what binds, and how long a known schedule takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from synth.errors import SynthError
 from synth.families import family_placement, generate
@@ -41,7 +41,7 @@ def reason_of(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
             f"{binds}; it updates {most} {schedule.num_updates} times, a schedule with a "
             f"flush once, so their times do not compare."
         )
-    return f"{binds}; {_compared(plan, timeline)}."
+    return f"{binds}; {_compared(plan, lowered, timeline)}."
 
 
 def full_ranks(plan: Plan, lowered: Lowered) -> list[FullRank]:
@@ -96,7 +96,7 @@ def _ranks(ranks: list[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-def _compared(plan: Plan, timeline: Timeline) -> str:
+def _compared(plan: Plan, own: Lowered, timeline: Timeline) -> str:
     """Compare with a known schedule on the placement, or with it recomputing if it is too large."""
     one = one_pipeline(plan) or plan
     name = _known_on(one)
@@ -106,7 +106,8 @@ def _compared(plan: Plan, timeline: Timeline) -> str:
         return f"{name} is not simulated here, because fitting it to so many ops takes too long"
     too_large = ""
     for candidate in (name, _RECOMPUTING) if name == "1f1b" else (name,):
-        found = _simulated(plan, one, candidate)
+        schedule = _known_schedule(plan, one, candidate)
+        found = None if schedule is None else _simulated(plan, schedule, own, timeline)
         if found is None:
             continue
         lowered, known = found
@@ -130,8 +131,8 @@ def _known_on(plan: Plan) -> str | None:
     return None
 
 
-def _simulated(plan: Plan, one: Plan, name: str) -> tuple[Lowered, Timeline] | None:
-    """Return a known schedule on a plan's stages; None: it is not defined on these numbers.
+def _known_schedule(plan: Plan, one: Plan, name: str) -> Schedule | None:
+    """Return a known schedule on a plan's placement; None: it is not defined on these numbers.
 
     Args:
         plan: the plan.
@@ -140,8 +141,21 @@ def _simulated(plan: Plan, one: Plan, name: str) -> tuple[Lowered, Timeline] | N
     """
     try:
         schedule = generate(name, one.num_ranks, one.num_micro_batches, costs=one.costs)
-        if one is not plan:
-            schedule = _side_by_side(schedule, plan)
+        return schedule if one is plan else _side_by_side(schedule, plan)
+    except SynthError:
+        return None
+
+
+def _simulated(
+    plan: Plan, schedule: Schedule, own: Lowered, timeline: Timeline
+) -> tuple[Lowered, Timeline] | None:
+    """Return a schedule on a plan's stages; None: it cannot run there.
+
+    The plan's own schedule has been simulated already.
+    """
+    if replace(schedule, name=own.schedule.name) == own.schedule:
+        return own, timeline
+    try:
         return verify(schedule, plan.costs)
     except (SynthError, ScheduleError):
         return None

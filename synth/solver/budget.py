@@ -40,14 +40,18 @@ class Budget:
         """Seconds until the limit; all of them in a deterministic search."""
         return self.limit_s - (0 if self.is_deterministic else self.elapsed_s())
 
-    def is_late(self, until_s: float) -> bool:
-        """Return True if one more evaluation would end after a moment since the start."""
-        is_late = self.elapsed_s() + self.evaluation_s > until_s
+    def is_late(self, until_s: float, evaluations: int = 1) -> bool:
+        """Return True if so many more evaluations would end after a moment since the start."""
+        is_late = self.elapsed_s() + evaluations * self.evaluation_s > until_s
         return self.stop.is_set() or (is_late and not self.is_deterministic)
 
-    def time_is_up(self) -> bool:
-        """Return True if one more evaluation would end after the limit, or the grace period."""
-        return self.is_late(self._evaluates_until_s)
+    def time_is_up(self, evaluations: int = 1) -> bool:
+        """Return True if so many more evaluations would end after the limit, or the grace period.
+
+        Args:
+            evaluations: exact evaluations of a schedule, or steps that take as long.
+        """
+        return self.is_late(self._evaluates_until_s, evaluations)
 
     def begin_grace(self) -> None:
         """Allow evaluations for a moment from now on, even if the time is up."""

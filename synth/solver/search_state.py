@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from synth.schedule.files.certificate import NOTHING_PROVEN, Certificate, Proven
 from synth.schedule.ops import Op
 from synth.solver.bounds.background import Background
 from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate_order
+from synth.solver.evaluate.scenarios import ScenarioFactors
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.timing import Programs, ScoredPrograms, TimedOrders
 from synth.solver.options import SolveOptions
@@ -167,6 +169,11 @@ class SearchState:
     def best_programs(self) -> Sequence[Sequence[Op]] | None:
         """The incumbent's programs."""
         return None if self.best is None else self.best.schedule.programs
+
+    @cached_property
+    def scenario_factors(self) -> ScenarioFactors:
+        """The factors of the duration scenarios in which the last steps judge schedules."""
+        return ScenarioFactors(self.problem)
 
     # The bound
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def as_text(request: Request, result: "Result", more: str = "") -> str:
     """Return the tables and the lines between them; `more` follows the first table."""
     from synth.plan.reason import reason_of
-    from synth.schedule.verify import verify
 
     plan = request.plan(result)
-    assert result.schedule is not None
-    lowered, timeline = verify(result.schedule, result.problem.costs, plan.caps_bytes)
+    assert result.timeline is not None
+    timeline = result.timeline
+    lowered = timeline.lowered
     if result.steady is not None:
         return steady_text(plan, result, (lowered, timeline), request.limit.explanation)
     objective = plan.claim.judged_by

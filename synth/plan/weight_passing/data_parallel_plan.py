@@ -176,9 +176,9 @@ def one_pipeline(plan: Plan) -> Plan | None:
     for the least share (`least_share`). None: the plan has no data-parallel pipelines that share
     optimizer state.
     """
-    schedule, num_pipelines = plan.schedule(), len(plan.placement)
+    num_pipelines, first = len(plan.placement), plan.placement[0]
     num_ranks, count = plan.num_ranks // num_pipelines, plan.num_micro_batches // num_pipelines
-    first, flow = schedule.placement.ranks[0], schedule.weights
+    flow = None if plan.weights is None else plan.weights.flow()
     is_chosen = is_sharding_chosen(plan)
     shares_optimizer = flow is not None and flow.sharded == Sharded.OPTIMIZER and num_ranks > 1
     if num_pipelines == 1 or not (is_chosen or shares_optimizer):
@@ -188,7 +188,7 @@ def one_pipeline(plan: Plan) -> Plan | None:
         return None
     own = (
         tuple(op for op in program if op.kind not in VISITS)
-        for program in schedule.programs[:num_ranks]
+        for program in plan.schedule().programs[:num_ranks]
     )
     if is_chosen:
         costs = with_least_share(plan.costs, num_pipelines)

@@ -84,24 +84,33 @@ def _unlimited(problem: Problem) -> Buffering:
 
 
 def relax_buffering(
-    problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
+    problem: Problem,
+    candidate: EvaluatedSchedule,
+    scenario_factors: ScenarioFactors,
+    should_stop: Callable[[], bool] = never,
 ) -> EvaluatedSchedule:
     """Return the same order with the buffering that loses least in duration scenarios.
 
     A buffering with a lower value is taken in any case. A plan that is good only for the profiled
     durations loses on a real device. Gains below a threshold are not worth their memory.
+
+    Args:
+        problem: the problem of the schedule.
+        candidate: a schedule.
+        scenario_factors: the scenarios.
+        should_stop: polled before each buffering.
     """
-    scenario_factors = ScenarioFactors(problem)
 
     def strain_us(tried: EvaluatedSchedule) -> float:
         return ScenarioTimes(tried.timeline.lowered, scenario_factors, problem.objective).value_us
 
+    given = candidate.schedule
+    others = [b for b in (*BUFFERINGS, _unlimited(problem)) if b != given.buffering]
     best, least_us = candidate, strain_us(candidate)
-    for buffering in (*BUFFERINGS, _unlimited(problem)):
+    for buffering in others:
         if should_stop():
             break
-        schedule = replace(candidate.schedule, buffering=buffering)
-        tried = evaluate(problem, schedule, candidate.found_by)
+        tried = evaluate(problem, replace(given, buffering=buffering), candidate.found_by)
         if tried is None or tried.value_us > best.value_us:
             continue
         tried_us = strain_us(tried)

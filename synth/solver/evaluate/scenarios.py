@@ -6,6 +6,7 @@ the profiled durations.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from synth.objective import Objective
 from synth.op_kinds import VISITS
 from synth.schedule.arrays import KIND_CODES
+from synth.schedule.generations import Generations
 from synth.schedule.lowering.effects import VALUE_KINDS, WEIGHTS
 from synth.schedule.lowering.lower import Lowered
 from synth.solver.problem import Problem
@@ -46,41 +48,53 @@ class ScenarioFactors:
         deviation: float = SCENARIOS.deviation,
         bias: float = 0.0,
     ) -> None:
-        rng = np.random.default_rng(seed)
-        placement, m = problem.placement, problem.num_micro_batches
-        copies = len(placement.ranks) * placement.num_stages
-        scenarios = num_scenarios or (
-            SCENARIOS.scenarios if m * copies <= SCENARIOS.many_cells else SCENARIOS.few_scenarios
+        self._rng, self._deviation, self._bias = np.random.default_rng(seed), deviation, bias
+        placement, self._m = problem.placement, problem.num_micro_batches
+        self._copies = len(placement.ranks) * placement.num_stages
+        self._num_cells = self._copies * self._m
+        few = self._num_cells > SCENARIOS.many_cells
+        self._num_scenarios = num_scenarios or (
+            SCENARIOS.few_scenarios if few else SCENARIOS.scenarios
         )
+        # Kinds that only schedules from elsewhere have are among them.
+        of_ops = self._draw(len(KIND_CODES) - len(VISITS) + 1)
+        self._of_ops, self._of_sums = np.split(of_ops, [-self._num_cells])
+        self._of_values = self._draw(VALUE_KINDS.index(WEIGHTS))
 
-        def factors(num_kinds: int) -> Times:
-            shape = (num_kinds, copies, m, scenarios)
-            drawn = 1 + deviation * rng.standard_normal(shape)
-            drawn += bias * rng.standard_normal((num_kinds, copies, 1, scenarios))
-            drawn[..., 0] = 1
-            clipped: Times = np.clip(drawn, SCENARIOS.least_factor, SCENARIOS.most_factor).reshape(
-                -1, scenarios
-            )
-            return clipped
+    def _draw(self, num_kinds: int) -> Times:
+        """Return the factors of some kinds, [kind · cells + cell, scenario]."""
+        shape = (num_kinds, self._copies, self._m, self._num_scenarios)
+        drawn = self._rng.standard_normal(shape)
+        drawn *= self._deviation
+        drawn += 1
+        shared = self._rng.standard_normal((num_kinds, self._copies, 1, self._num_scenarios))
+        if self._bias:
+            drawn += self._bias * shared
+        drawn[..., 0] = 1
+        np.clip(drawn, SCENARIOS.least_factor, SCENARIOS.most_factor, out=drawn)
+        return drawn.reshape(-1, self._num_scenarios)
 
-        # Kinds that only schedules from elsewhere have are among them. Those of weight passing
-        # are drawn last: the factors of a plan do not depend on which other kinds there are.
-        num_visit_values = len(VALUE_KINDS) - VALUE_KINDS.index(WEIGHTS)
-        of_ops = factors(len(KIND_CODES) - len(VISITS) + 1)
-        of_values = factors(len(VALUE_KINDS) - num_visit_values)
-        self._of_sums = of_ops[-copies * m :]
-        self._of_ops = np.concatenate([of_ops[: -copies * m], factors(len(VISITS))])
-        self._of_values = np.concatenate([of_values, factors(num_visit_values)])
-        self._num_cells = copies * m
+    @cached_property
+    def _with_visits(self) -> tuple[Times, Times]:
+        """The factors of ops and values, those of weight passing included.
+
+        They are drawn last: the factors of a plan do not depend on which other kinds there are.
+        """
+        of_visits = self._draw(len(VISITS))
+        of_weights = self._draw(len(VALUE_KINDS) - VALUE_KINDS.index(WEIGHTS))
+        return (
+            np.concatenate([self._of_ops, of_visits]),
+            np.concatenate([self._of_values, of_weights]),
+        )
 
     def durations_us(self, lowered: Lowered) -> Times:
         """Return the duration of each node in each scenario."""
         arrays = lowered.arrays
-        of_ops = self._of_ops[arrays.kind * self._num_cells + arrays.cells]
-        of_values = self._of_values[lowered.transfer_table.value]
+        ops, values = (self._of_ops, self._of_values) if arrays.is_plain else self._with_visits
+        of_ops = ops[arrays.kind * self._num_cells + arrays.cells]
+        of_values = values[lowered.transfer_table.value]
         stages = np.array([reduction.stage for reduction in lowered.collectives], dtype=int)
-        m = lowered.schedule.num_micro_batches
-        of_sums = self._of_sums[stages * m]
+        of_sums = self._of_sums[stages * self._m]
         factors = np.concatenate([of_ops, of_values, of_sums])
         longer: Times = lowered.durations[:, None] * factors
         return longer
@@ -97,14 +111,9 @@ class ScenarioTimes:
         self, lowered: Lowered, scenario_factors: ScenarioFactors, objective: Objective
     ) -> None:
         self.lowered, self.durations_us = lowered, scenario_factors.durations_us(lowered)
-        self.order, self.after = _topological(lowered)
-        self.start_us = np.zeros_like(self.durations_us)
-        rows = list(self.start_us)
-        for node in self.order:
-            end = rows[node] + self.durations_us[node]
-            for later in self.after[node]:
-                np.maximum(rows[later], end, out=rows[later])
-        self.end_us = self.start_us + self.durations_us
+        self.start_us, self.end_us = lowered.generations.longest_paths(
+            self.durations_us, np.zeros_like(self.durations_us)
+        )
         first = np.array(lowered.first_node)
         self.begun_us, self.ended_us = self.start_us[first[:-1]], self.end_us[first[1:] - 1]
         self.spans = list(self._spans(objective))
@@ -122,15 +131,14 @@ class ScenarioTimes:
 
     def tails_us(self, span: "SpanTimes") -> Times:
         """Return the longest path from the start of each node to the end of a span."""
-        tails = np.full_like(self.start_us, NOTHING_US)
-        tails[np.array(self.lowered.first_node[1:]) - 1] = -span.origin_us
-        rows = list(tails)
-        for node in reversed(self.order):
-            row = rows[node]
-            for later in self.after[node]:
-                np.maximum(row, rows[later], out=row)
-            row += self.durations_us[node]
-        return tails
+        after_last = np.full_like(self.start_us, NOTHING_US)
+        after_last[np.array(self.lowered.first_node[1:]) - 1] = -span.origin_us
+        return self._generations_backwards.longest_paths(self.durations_us, after_last)[1]
+
+    @cached_property
+    def _generations_backwards(self) -> Generations:
+        before, after = self.lowered.edges
+        return Generations(after, before, len(self.durations_us))
 
 
 class SpanTimes(NamedTuple):
@@ -139,20 +147,3 @@ class SpanTimes(NamedTuple):
     weight: int
     origin_us: Times
     length_us: Times
-
-
-def _topological(lowered: Lowered) -> tuple[list[int], list[list[int]]]:
-    """Return all nodes, each after those that it waits for, and the followers of each."""
-    before, after = lowered.edges
-    num_nodes = len(lowered.durations)
-    waiting = np.bincount(after, minlength=num_nodes).tolist()
-    followers: list[list[int]] = [[] for _ in range(num_nodes)]
-    for node, later in zip(before.tolist(), after.tolist(), strict=True):
-        followers[node].append(later)
-    order = [node for node, count in enumerate(waiting) if count == 0]
-    for node in order:
-        for later in followers[node]:
-            waiting[later] -= 1
-            if not waiting[later]:
-                order.append(later)
-    return order, followers

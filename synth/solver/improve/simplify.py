@@ -1,5 +1,6 @@
 """Simplifying the incumbent at the same value: fewer ops, and a more robust buffering."""
 
+from functools import partial
 from typing import ClassVar
 
 from synth.solver.evaluate import evaluate
@@ -19,14 +20,22 @@ class Simplification:
         self.state = context.state
 
     def run(self, share: float, *, is_brief: bool) -> None:
-        """Try what takes a few evaluations, whatever the share."""
-        state, should_stop = self.state, self.state.budget.time_is_up
-        if state.best is None:
+        """Try what takes a few evaluations, whatever the share.
+
+        A schedule is evaluated in scenarios only if there is time for two evaluations: that takes
+        no longer than a second one.
+        """
+        state, budget = self.state, self.state.budget
+        if state.best is None or budget.time_is_up():
             return
         state.options.report_part(self.part)
-        state.refine(evaluate.fuse_backward(state.problem, state.best, should_stop))
+        state.refine(evaluate.fuse_backward(state.problem, state.best, budget.time_is_up))
+        should_stop = partial(budget.time_is_up, evaluations=2)
         if not should_stop():
-            state.refine(evaluate.relax_buffering(state.problem, state.best, should_stop))
+            relaxed = evaluate.relax_buffering(
+                state.problem, state.best, state.scenario_factors, should_stop
+            )
+            state.refine(relaxed)
 
 
 IMPROVER = Simplification

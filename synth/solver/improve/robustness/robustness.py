@@ -33,23 +33,32 @@ class Robustness:
     def run(self, share: float, *, is_brief: bool) -> None:
         """Replace the incumbent, within the effort of `improve_robustness`."""
         state, should_stop = self.state, self.state.budget.time_is_up
-        if state.best is not None and not should_stop():
+        if state.best is not None and _num_trials(state.best) > 0 and not should_stop():
             state.options.report_part(self.part)
-            state.refine(improve_robustness(state.problem, state.best, should_stop))
+            factors = state.scenario_factors
+            state.refine(improve_robustness(state.problem, state.best, should_stop, factors))
 
 
 def improve_robustness(
-    problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
+    problem: Problem,
+    candidate: EvaluatedSchedule,
+    should_stop: Callable[[], bool] = never,
+    scenario_factors: ScenarioFactors | None = None,
 ) -> EvaluatedSchedule:
     """Move ops until no move lowers the mean over scenarios, or the effort is spent.
 
     The value and the highest peak of a rank never get worse.
+
+    Args:
+        problem: the problem of the schedule.
+        candidate: a schedule.
+        should_stop: polled before each move.
+        scenario_factors: the scenarios; None: those of the problem.
     """
-    num_ops = sum(map(len, candidate.schedule.programs))
-    tries = min(ROBUSTNESS.most_trials, ROBUSTNESS.effort_ops // num_ops)
+    tries = _num_trials(candidate)
     if tries == 0 or should_stop():
         return candidate
-    search, idle = _Search(problem, candidate), 0
+    search, idle = _Search(problem, candidate, scenario_factors or ScenarioFactors(problem)), 0
     for _ in range(tries):
         if should_stop() or idle == ROBUSTNESS.patience:
             break
@@ -60,11 +69,19 @@ def improve_robustness(
     return search.best
 
 
+def _num_trials(candidate: EvaluatedSchedule) -> int:
+    """Return the number of orders to try; 0 where one of them is too much effort."""
+    num_ops = sum(map(len, candidate.schedule.programs))
+    return min(ROBUSTNESS.most_trials, ROBUSTNESS.effort_ops // num_ops)
+
+
 class _Search:
     """The best order, its times in all scenarios, and the moves tried so far."""
 
-    def __init__(self, problem: Problem, candidate: EvaluatedSchedule) -> None:
-        self.problem, self.scenario_factors = problem, ScenarioFactors(problem)
+    def __init__(
+        self, problem: Problem, candidate: EvaluatedSchedule, scenario_factors: ScenarioFactors
+    ) -> None:
+        self.problem, self.scenario_factors = problem, scenario_factors
         self.tried: set[tuple[Op, ...]] = set()
         self._use(candidate, self._scenarios(candidate))
 
