@@ -14,8 +14,9 @@ BEGAN: ContextVar[float] = ContextVar("BEGAN")
 # Share of the limit for a search for partitions; the rest is for schedules.
 _PARTITION_SHARE = 0.3
 
-# Seconds per op to verify a schedule once more and to write it; negligible up to this many ops.
-_ANSWER_S = 15e-6
+# Seconds per op to compare a schedule with a known one and to write it; negligible up to this many
+# ops.
+_ANSWER_S = 8e-6
 _FEW_OPS = 20_000
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from synth.costs import IntArray
+from synth.costs.costs import IntArray
 
 # Times of nodes, [node] or [node, scenario], whole or floating-point.
 Times = npt.NDArray[Any]

@@ -146,7 +146,7 @@ def test_reading_and_cutting_count_towards_the_time_limit(monkeypatch: pytest.Mo
     assert is_over() and deadline.left_of(10.0) == 6.0
     assert deadline.until() == 110.0 and deadline.until(2) == 120.0
     assert deadline.without_answer(20_000) == deadline
-    assert deadline.without_answer(120_000).left_of(10.0) == pytest.approx(4.5)
+    assert deadline.without_answer(120_000).left_of(10.0) == pytest.approx(5.2)
 
 
 def test_a_limit_that_is_no_clock_leaves_the_search_all_of_it() -> None:

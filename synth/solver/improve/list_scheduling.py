@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from synth.objective import Objective, Spans
 from synth.op_kinds import OpKind
+from synth.solver.evaluate.evaluate import never
 from synth.solver.instance.completion_reserve import CompletionReserve
 from synth.solver.instance.instance import BW, STEP, B, F, Instance, W
 from synth.solver.instance.timing import ScoredOrders
@@ -52,17 +53,28 @@ class _Option(NamedTuple):
 
 
 class Builder:
-    """List scheduling of one instance; holds the data that all schedules share."""
+    """List scheduling of one instance; holds the data that all schedules share.
 
-    def __init__(self, instance: Instance, objective: Objective) -> None:
-        self.instance, self.objective = instance, objective
+    Args:
+        instance: the instance.
+        objective: the objective of the scores.
+        is_time_up: polled within a schedule, which then remains unfinished.
+    """
+
+    def __init__(
+        self, instance: Instance, objective: Objective, is_time_up: Callable[[], bool] = never
+    ) -> None:
+        self.instance, self.objective, self.is_time_up = instance, objective, is_time_up
         self.chains = [
             [CompletionReserve(instance, copies) for copies in instance.chains(rank)]
             for rank in range(instance.num_ranks)
         ]
 
     def build(self, rules: Sequence[PriorityRule]) -> ScoredOrders | None:
-        """Schedule by these rules; None at a dead end, which tight or unusual memory can cause."""
+        """Schedule by these rules.
+
+        None: the time is up, or at a dead end, which tight or unusual memory can cause.
+        """
         return _Greedy(self, rules).run()
 
 
@@ -87,7 +99,13 @@ class _Greedy:
                 self.events.append((0, copy.rank))
 
     def run(self) -> ScoredOrders | None:
+        num_left = LIST_SCHEDULING.events_per_poll
         while self.events:
+            num_left -= 1
+            if not num_left:
+                if self.builder.is_time_up():
+                    return None
+                num_left = LIST_SCHEDULING.events_per_poll
             now, rank = heapq.heappop(self.events)
             if self.free_us[rank] <= now:
                 self._act(rank, now)
@@ -272,7 +290,8 @@ def search(
     objective: Objective,
     max_ops: int,
     seed: int,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = never,
+    is_time_up: Callable[[], bool] = never,
 ) -> list[tuple[ScoredOrders, list[PriorityRule]]]:
     """Try all variants, then change the best one copy by copy; return orders, best first.
 
@@ -280,10 +299,11 @@ def search(
         max_ops: the effort, in ops placed and not in time, so that the same input gives the same
             orders.
         should_stop: polled after each schedule.
+        is_time_up: polled within each schedule; one that is unfinished then is dropped.
     """
     budget = max(LIST_SCHEDULING.fewest_schedules, max_ops // instance.num_ops)
     found: list[tuple[ScoredOrders, list[PriorityRule]]] = []
-    rng, builder = random.Random(seed), Builder(instance, objective)
+    rng, builder = random.Random(seed), Builder(instance, objective, is_time_up)
     starts = list(variants(instance))[: max(LIST_SCHEDULING.fewest_uniform_rules, budget // 3)]
     for rules in starts:
         scored = builder.build(rules)

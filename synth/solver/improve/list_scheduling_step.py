@@ -69,6 +69,7 @@ def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float
         max_ops,
         state.options.seed,
         lambda: state.poll() or budget.is_late(until_s),
+        budget.time_is_up,
     )
     if found:
         state.pool.add(found[0][0].programs(instance))

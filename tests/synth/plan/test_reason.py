@@ -87,6 +87,19 @@ def test_without_a_limit_the_work_of_the_busiest_rank_is_told(name: str, expecte
     assert expected in reason(plan_of(name))
 
 
+def test_neither_the_plan_s_own_schedule_is_simulated_again_nor_its_file_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("this takes a second for large plans")
+
+    plan = plan_of("1f1b")
+    simulated = plan.check()
+    monkeypatch.setattr("synth.plan.reason.verify", never)
+    monkeypatch.setattr(Plan, "schedule", never)
+    assert reason_of(plan, *simulated).endswith("1F1B takes as long.")
+
+
 def test_v_schedules_that_take_long_to_generate_are_not_compared_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,97 @@
+"""The last steps of a search keep to its time: what they build, and when they look at the clock."""
+
+import time
+
+import pytest
+
+from synth.costs.costs import uniform_costs
+from synth.families import generate
+from synth.schedule.model import Buffering
+from synth.solver import Problem, SolveOptions
+from synth.solver.evaluate import evaluate
+from synth.solver.evaluate.scenarios import ScenarioFactors, ScenarioTimes
+from synth.solver.improve import list_scheduling
+from synth.solver.improve.robustness.robustness import Robustness
+from synth.solver.improve.simplify import Simplification
+from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.search_state import SearchState
+from synth.solver.tuning import LIST_SCHEDULING, SEARCH
+from tests.synth.search_context import context_of
+
+
+def problem_of(num_ranks: int, num_micro_batches: int) -> Problem:
+    costs = uniform_costs(num_ranks, forward_us=55, backward_input_us=58, backward_weight_us=35)
+    return Problem.linear(costs, num_micro_batches)
+
+
+def late(problem: Problem, evaluation_s: float) -> SearchState:
+    """A search whose time is up, with an incumbent, in its grace period."""
+    state = SearchState(problem, SolveOptions(time_limit_s=0.001), None, None)
+    schedule = generate("zb-h1", problem.num_ranks, problem.num_micro_batches)
+    state.offer(evaluate.evaluate(problem, schedule, "zb-h1"))
+    time.sleep(0.002)
+    state.budget.evaluation_s = evaluation_s
+    state.budget.begin_grace()
+    return state
+
+
+class Counted:
+    """Counts the scenarios that are drawn, and the schedules that are timed in them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.drawn = 0
+        self.timed: list[Buffering] = []
+        draw, time_in = ScenarioFactors.__init__, ScenarioTimes.__init__
+
+        def drawn(*args: object, **options: object) -> None:
+            self.drawn += 1
+            draw(*args, **options)  # type: ignore[arg-type]
+
+        def timed(own: ScenarioTimes, lowered: object, *rest: object) -> None:
+            self.timed.append(lowered.schedule.buffering)  # type: ignore[attr-defined]
+            time_in(own, lowered, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(ScenarioFactors, "__init__", drawn)
+        monkeypatch.setattr(ScenarioTimes, "__init__", timed)
+
+
+def test_a_buffering_is_timed_in_scenarios_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, counted = problem_of(4, 8), Counted(monkeypatch)
+    given = evaluate.evaluate(problem, generate("zb-h1", 4, 8), "zb-h1")
+    assert given is not None
+    evaluate.relax_buffering(problem, given, ScenarioFactors(problem))
+    assert len(counted.timed) > 1
+    assert len(counted.timed) == len(set(counted.timed))
+
+
+def test_the_last_steps_draw_the_scenarios_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, counted = late(problem_of(4, 8), evaluation_s=0.0), Counted(monkeypatch)
+    for step in (Simplification, Robustness):
+        step(context_of(state)).run(1.0, is_brief=False)
+    assert len(counted.timed) > 1
+    assert counted.drawn == 1
+
+
+@pytest.mark.parametrize("evaluations", [0.9, 1.9])
+def test_scenarios_that_would_end_after_the_grace_period_are_left_out(
+    evaluations: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation_s = SEARCH.grace_s / evaluations
+    state, counted = late(problem_of(4, 8), evaluation_s), Counted(monkeypatch)
+    Simplification(context_of(state)).run(1.0, is_brief=False)
+    assert (counted.drawn, counted.timed) == (0, [])
+
+
+def test_a_list_schedule_is_dropped_once_the_time_is_up() -> None:
+    instance = relaxed_memory(problem_of(16, 256))
+    polls = 0
+
+    def is_time_up() -> bool:
+        nonlocal polls
+        polls += 1
+        return polls == 2
+
+    builder = list_scheduling.Builder(instance, problem_of(16, 256).objective, is_time_up)
+    assert instance.num_ops > 2 * LIST_SCHEDULING.events_per_poll
+    assert builder.build(next(list_scheduling.variants(instance))) is None
+    assert polls == 2
