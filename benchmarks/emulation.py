@@ -22,7 +22,7 @@ from synth.families import generate
 from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.profiles import find
-from synth.report.explain.run_against_plan import RunComparison, compare
+from synth.report.explain.run_against_plan import MeasuredRun, RunComparison, compare
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
@@ -187,9 +187,8 @@ def replay(plan: Plan, steps: int) -> RunComparison:
     trace = trace_of(plan, results, Source.EMULATED)
     executions = [step.execution() for step in trace.steps]
     step_us = [step.step_us for step in trace.steps]
-    return compare(
-        plan, lowered, step_us, executions, [r.peak_bytes for r in results], plan.num_ranks
-    )
+    peaks = [result.peak_bytes for result in results]
+    return compare(plan, lowered, MeasuredRun(step_us, executions, peaks, plan.num_ranks))
 
 
 if __name__ == "__main__":

@@ -133,22 +133,23 @@ def _report(
     request: EmulateRequest,
 ) -> None:
     from synth.report.explain.run_against_plan import (
+        MeasuredRun,
         compare,
         comparison_text,
-        middle_step,
         shared_timeline,
     )
     from synth.report.text.gantt import render
     from synth.schedule.measured.execution_trace import planned_spans
 
-    executions = [step.execution() for step in trace.steps]
-    step_us = iterations_us(trace, results)
-    late = results[0].late
-    peaks = [r.peak_bytes for r in results]
-    in_order = not results[0].early_ops
-    found = compare(
-        plan, lowered, step_us, executions, peaks, plan.num_ranks, late=late, in_order=in_order
+    run = MeasuredRun(
+        iterations_us(trace, results),
+        [step.execution() for step in trace.steps],
+        [result.peak_bytes for result in results],
+        plan.num_ranks,
+        late=results[0].late,
+        in_order=not results[0].early_ops,
     )
+    found = compare(plan, lowered, run)
     if request.format == Format.JSON:
         answer_json({"emulated": True, **found.model_dump(mode="json")})
         return
@@ -159,8 +160,7 @@ def _report(
             f"was predicted: {num_processors()} processors cannot keep up with {plan.num_ranks} "
             f"ranks; give --sizes 0.01 for smaller transfers, or --times 10 for slower devices"
         )
-    planned = planned_spans(shared_timeline(lowered, plan.num_ranks, late=late))
-    answer(
-        render(planned, measured=executions[middle_step(step_us)].ops, width=request.width) + "\n"
-    )
+    planned = planned_spans(shared_timeline(lowered, plan.num_ranks, late=run.late))
+    measured = run.executions[run.middle].ops
+    answer(render(planned, measured=measured, width=request.width) + "\n")
     answer(comparison_text(found) + early_ops_text(results))

@@ -12,7 +12,8 @@ from synth.records.record import write_atomically
 
 if TYPE_CHECKING:
     from synth.cli.read.run_request import RunRequest
-    from synth.report.explain.run_against_plan import RunComparison
+    from synth.report.explain.overlay import Overlay
+    from synth.report.explain.run_against_plan import MeasuredRun, RunComparison
     from synth.runtime.training.rank_result import RankResult
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.lowering.lower import Lowered
@@ -54,65 +55,81 @@ def stopped_after(steps: int) -> SynthError:
 def _show(
     plan: "Plan", lowered: "Lowered", results: "list[RankResult]", request: "RunRequest"
 ) -> None:
-    from synth.report.explain.overlay import Overlay
-    from synth.report.explain.run_against_plan import (
-        compare,
-        comparison_text,
-        middle_step,
-        shared_timeline,
-    )
-    from synth.report.text.gantt import render
+    from synth.report.explain.run_against_plan import compare
     from synth.schedule.measured.trace_file import Source
 
     trace = trace_of(plan, results, Source.MEASURED)
-    executions = [step.execution() for step in trace.steps]
-    programs_us = [seconds * 1e6 for seconds in results[0].program_seconds]
-    step_us = iterations_us(trace, results) or programs_us
-    peaks = [r.peak_bytes for r in results]
-    found = compare(
-        plan,
-        lowered,
-        step_us,
-        executions,
-        peaks,
-        results[0].processors,
-        late=results[0].late,
-        extra_bytes=[r.extra_bytes for r in results],
-        in_order=not results[0].early_ops,
-    )
+    run = _measured(trace, results)
+    found = compare(plan, lowered, run)
     record = _as_json(plan, results, found)
     written = _write(request, record, trace) if results[0].losses else []
-    overlaid = None
-    if executions:
-        late, middle = results[0].late, middle_step(step_us)
-        overlaid = Overlay(
-            shared_timeline(lowered, found.processors, late=late),
-            executions[middle],
-            Source.MEASURED,
-            trace.steps[middle].step,
-            late=late,
-        )
-        charts = ChartSet.of(plan, overlaid)
-        if request.html is not None:
-            charts.write_page(request.html)
-        charts.write_pictures(request.pictures)
+    overlay = _overlay(lowered, run, trace) if run.executions else None
+    if overlay is not None:
+        _draw(plan, overlay, request)
     if request.format == Format.JSON:
         answer(record.rstrip())
-        return
-    if not results[0].losses:
-        return
+    elif results[0].losses:
+        _show_text(plan, results, found, overlay, request.width)
+        for path in written:
+            talk(f"written: {path}")
+
+
+def _measured(trace: "Trace", results: "list[RankResult]") -> "MeasuredRun":
+    from synth.report.explain.run_against_plan import MeasuredRun
+
+    first = results[0]
+    return MeasuredRun(
+        iterations_us(trace, results) or [seconds * 1e6 for seconds in first.program_seconds],
+        [step.execution() for step in trace.steps],
+        [result.peak_bytes for result in results],
+        first.processors,
+        late=first.late,
+        extra_bytes=[result.extra_bytes for result in results],
+        in_order=not first.early_ops,
+    )
+
+
+def _overlay(lowered: "Lowered", run: "MeasuredRun", trace: "Trace") -> "Overlay":
+    """Lay the median step over the plan."""
+    from synth.report.explain.overlay import Overlay
+    from synth.report.explain.run_against_plan import shared_timeline
+    from synth.schedule.measured.trace_file import Source
+
+    return Overlay(
+        shared_timeline(lowered, run.processors, late=run.late),
+        run.executions[run.middle],
+        Source.MEASURED,
+        trace.steps[run.middle].step,
+        late=run.late,
+    )
+
+
+def _draw(plan: "Plan", overlay: "Overlay", request: "RunRequest") -> None:
+    charts = ChartSet.of(plan, overlay)
+    if request.html is not None:
+        charts.write_page(request.html)
+    charts.write_pictures(request.pictures)
+
+
+def _show_text(
+    plan: "Plan",
+    results: "list[RankResult]",
+    found: "RunComparison",
+    overlay: "Overlay | None",
+    width: int | None,
+) -> None:
+    from synth.report.explain.run_against_plan import comparison_text
+    from synth.report.text.gantt import render
+
     answer(_loss_curve(results[0].losses, results[0].first_step))
     speed = run_throughput(plan, results[0]).words
     if speed:
         answer(f"median step, all ranks together: {speed}\n")
-    if overlaid is not None and overlaid.measured is not None:
-        planned, measured = overlaid.planned.ops, overlaid.measured.ops
-        answer(render(planned, measured=measured, width=request.width) + "\n")
-        answer(comparison_text(found) + early_ops_text(results))
-    else:
+    if overlay is None or overlay.measured is None:
         talk("no step was timed: the first two warm up and measure memory; give --steps 3 or more")
-    for path in written:
-        talk(f"written: {path}")
+        return
+    answer(render(overlay.planned.ops, measured=overlay.measured.ops, width=width) + "\n")
+    answer(comparison_text(found) + early_ops_text(results))
 
 
 def early_ops_text(results: "list[RankResult]") -> str:

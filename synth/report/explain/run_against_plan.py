@@ -3,6 +3,7 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from synth.op_kinds import VISITS, OpKind
@@ -55,80 +56,74 @@ class RunComparison(Record):
     difference: Difference | None = None
 
 
-def compare(
-    plan: Plan,
-    lowered: Lowered,
-    step_us: Sequence[float],
-    executions: Sequence[ExecutionTrace],
-    peak_bytes: Sequence[int],
-    processors: int,
-    *,
-    late: bool = False,
-    extra_bytes: Sequence[int] | None = None,
-    in_order: bool = True,
-) -> RunComparison:
-    """Compare measurements with the plan.
+@dataclass(frozen=True)
+class MeasuredRun:
+    """The measurements of a run that its comparison with the plan reads.
 
-    Args:
-        plan: the plan that was run.
-        lowered: its lowered form.
+    Attributes:
         step_us: the measured iterations.
         executions: the traces of the timed iterations.
-        peak_bytes: measured, rank by rank.
+        peak_bytes: rank by rank.
         processors: number of processors that the ranks shared.
         late: steps were validated later, so ranks did not wait for each other.
-        extra_bytes: memory of each rank's optimizer beyond that in the plan.
+        extra_bytes: memory of each rank's optimizer beyond that in the plan; None: none.
         in_order: False if ranks looked ahead: the difference is not taken apart then, as the
             critical path is that of the plan's order.
     """
-    shared = shared_timeline(lowered, processors, late=late)
-    planned = planned_spans(shared)
-    predicted_us, predicted_shared_us = _predict(lowered, shared, processors, late)
-    middle = middle_step(step_us)
+
+    step_us: Sequence[float]
+    executions: Sequence[ExecutionTrace]
+    peak_bytes: Sequence[int]
+    processors: int
+    late: bool = False
+    extra_bytes: Sequence[int] | None = None
+    in_order: bool = True
+
+    @property
+    def middle(self) -> int:
+        """The index of the iteration whose time is the measured median; 0 if there is none."""
+        return middle_step(self.step_us)
+
+
+def compare(plan: Plan, lowered: Lowered, run: MeasuredRun) -> RunComparison:
+    """Compare a run with its plan, whose lowered form is given."""
+    shared = shared_timeline(lowered, run.processors, late=run.late)
+    predicted_us, predicted_shared_us = _predict(lowered, shared, run)
+    extra_bytes = run.extra_bytes or [0] * lowered.num_ranks
     return RunComparison(
         plan=plan.name,
-        processors=processors,
-        paid="period" if late else "makespan",
+        processors=run.processors,
+        paid="period" if run.late else "makespan",
         predicted_us=predicted_us,
         predicted_shared_us=predicted_shared_us,
-        measured_us=round(step_us[middle]) if step_us else 0,
-        measured_p10_us=_quantile(step_us, 0.1),
-        measured_p90_us=_quantile(step_us, 0.9),
-        predicted_peak_bytes=tuple(
-            peak + more
-            for peak, more in zip(
-                plan.claim.peak_bytes, extra_bytes or [0] * lowered.num_ranks, strict=True
-            )
-        ),
-        measured_peak_bytes=tuple(peak_bytes),
-        ops=_compare_ops(lowered, planned, [execution.ops for execution in executions]),
-        difference=_explain(shared, executions, middle, step_us[middle], predicted_shared_us, late)
-        if executions and in_order
-        else None,
+        measured_us=round(run.step_us[run.middle]) if run.step_us else 0,
+        measured_p10_us=_quantile(run.step_us, 0.1),
+        measured_p90_us=_quantile(run.step_us, 0.9),
+        predicted_peak_bytes=tuple(map(sum, zip(plan.claim.peak_bytes, extra_bytes, strict=True))),
+        measured_peak_bytes=tuple(run.peak_bytes),
+        ops=_compare_ops(lowered, planned_spans(shared), [one.ops for one in run.executions]),
+        difference=_explain(shared, run, predicted_shared_us),
     )
 
 
-def _explain(
-    planned: Timeline,
-    executions: Sequence[ExecutionTrace],
-    index: int,
-    measured_us: float,
-    predicted_us: int,
-    late: bool,
-) -> Difference:
-    if late:
-        return explain_overlapping(planned, executions, index, measured_us, predicted_us)
-    return explain_difference(planned, executions, index, measured_us)
+def _explain(planned: Timeline, run: MeasuredRun, predicted_us: int) -> Difference | None:
+    """Return the causes of the difference; None if there is no trace, or in another order."""
+    if not run.executions or not run.in_order:
+        return None
+    middle, measured_us = run.middle, run.step_us[run.middle]
+    if run.late:
+        return explain_overlapping(planned, run.executions, middle, measured_us, predicted_us)
+    return explain_difference(planned, run.executions, middle, measured_us)
 
 
-def _predict(lowered: Lowered, shared: Timeline, processors: int, late: bool) -> tuple[int, int]:
+def _predict(lowered: Lowered, shared: Timeline, run: MeasuredRun) -> tuple[int, int]:
     """Return an iteration's time with one device per rank, and with these processors."""
-    own = shared_timeline(lowered, lowered.num_ranks, late=late)
-    if not late:
+    own = shared_timeline(lowered, lowered.num_ranks, late=run.late)
+    if not run.late:
         return own.makespan_us, max(shared.end_us[: lowered.first_node[-1]])
-    if processors >= lowered.num_ranks:
+    if run.processors >= lowered.num_ranks:
         return own.period_us, own.period_us
-    return own.period_us, shared_period_us(lowered, processors)
+    return own.period_us, shared_period_us(lowered, run.processors)
 
 
 def middle_step(step_us: Sequence[float]) -> int:
