@@ -17,6 +17,7 @@ from synth.options.data_parallel import check_data_parallel
 from synth.options.deadline import Deadline
 from synth.options.defaults import SolveChoices, choices, chooses_layers
 from synth.options.hint import read_hint
+from synth.options.memory_limit import MemoryLimit
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
@@ -149,47 +150,20 @@ def read_solve(
     Raises:
         SynthError: an option is wrong, or options do not go together.
     """
-    from synth.schedule.files.plan_file import check_replaceable
-
     check_goes_with_versions(given)
     as_given, given = given, with_weights(given)
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
-    check_outputs(given.output, inputs=[given.pipeline.profile_name] if profile is None else [])
-    check_replaceable(given.output)
-    target = read_least_target(given.memory.mem_limit, given.target)
-    if target is not None and given.deterministic:
-        raise SynthError(NOT_REPEATABLE)
+    _check_files(given, reads_profile=profile is None)
+    target = _target(given)
     check_data_parallel(given)
     profile = given.hardware.profile(profile or given.pipeline.profile_name)
     layers = read_layers(given.recompute or "none", len(profile.layers))
-    ranks, begin = given.pipeline.ranks, given.hint if hint is None else hint
-    limit = given.memory.limits(ranks, profile)
+    begin = given.hint if hint is None else hint
+    limit = given.memory.limits(given.pipeline.ranks, profile)
     chosen = choices(given, profile, begin, "none" if layers else given.recompute)
-    asked = ProblemArguments(
-        profile=recomputing(profile, layers),
-        num_micro_batches=given.pipeline.micro_batches,
-        partition=chosen.partition,
-        objective=given.objective,
-        caps_bytes=limit.caps_bytes,
-        recomputed_layers=layers,
-        # The least limit is searched with whole stages, as its steps share their results.
-        chooses_layers=given.target is None
-        and chooses_layers(chosen, len(profile.layers), parse_seconds(given.time_limit)),
-        num_pipelines=given.data_parallel,
-    )
-    is_sharded = given.data_parallel > 1 and given.weights != STAY
-    sharded: tuple[ShardedCandidate, ...] = ()
-    weight_passing: tuple[WeightPassingCandidate, ...] = ()
-    if is_sharded:
-        sharded = read_sharded_pipelines(as_given.placement, ranks, asked, profile)
-    else:
-        weight_passing = read_weight_passing(given.weights, as_given.placement, ranks, asked)
-    if sharded:
-        candidates, problem = None, sharded[0].problem
-    elif weight_passing and given.weights != AUTO:
-        candidates, problem = None, weight_passing[0].problem
-    else:
-        candidates, problem = _problem(given, chosen, asked, deadline)
+    asked = _problem_arguments(given, recomputing(profile, layers), chosen, layers, limit)
+    searched = _searched(given, as_given.placement, profile, chosen, asked, deadline)
+    problem = searched.problem
     if problem.partition is None:
         raise ValueError("a problem of the command line has a partition")
     deadline = deadline.without_answer(problem.num_ops)
@@ -204,13 +178,87 @@ def read_solve(
         recompute=read_recompute(chosen.recompute, problem.costs.num_stages),
         deadline=deadline,
         costs_from=asked.profile_of_one,
-        num_pipelines=1 if is_sharded else given.data_parallel,
+        num_pipelines=1 if _is_sharded(given) else given.data_parallel,
     )
     if is_steady(given.target):
         _check_keeps_saved(request)
     return AskedSolve(
-        request, candidates, target, weight_passing, _flush_free(given, problem), sharded
+        request,
+        searched.candidates,
+        target,
+        searched.weight_passing,
+        _flush_free(given, problem),
+        searched.sharded,
     )
+
+
+def _check_files(given: SolveArguments, *, reads_profile: bool) -> None:
+    """Raise if the output would replace an input, or cannot be replaced."""
+    from synth.schedule.files.plan_file import check_replaceable
+
+    check_outputs(given.output, inputs=[given.pipeline.profile_name] if reads_profile else [])
+    check_replaceable(given.output)
+
+
+def _target(given: SolveArguments) -> TimeTarget | None:
+    target = read_least_target(given.memory.mem_limit, given.target)
+    if target is not None and given.deterministic:
+        raise SynthError(NOT_REPEATABLE)
+    return target
+
+
+def _problem_arguments(
+    given: SolveArguments,
+    profile: Profile,
+    chosen: SolveChoices,
+    layers: tuple[int, ...],
+    limit: MemoryLimit,
+) -> ProblemArguments:
+    return ProblemArguments(
+        profile=profile,
+        num_micro_batches=given.pipeline.micro_batches,
+        partition=chosen.partition,
+        objective=given.objective,
+        caps_bytes=limit.caps_bytes,
+        recomputed_layers=layers,
+        # The least limit is searched with whole stages, as its steps share their results.
+        chooses_layers=given.target is None
+        and chooses_layers(chosen, len(profile.layers), parse_seconds(given.time_limit)),
+        num_pipelines=given.data_parallel,
+    )
+
+
+def _is_sharded(given: SolveArguments) -> bool:
+    """True if state may be sharded over data-parallel pipelines."""
+    return given.data_parallel > 1 and given.weights != STAY
+
+
+class _Searched(NamedTuple):
+    """The problem to begin with, and the candidates of each kind."""
+
+    problem: "Problem"
+    candidates: Candidates | None = None
+    weight_passing: "tuple[WeightPassingCandidate, ...]" = ()
+    sharded: "tuple[ShardedCandidate, ...]" = ()
+
+
+def _searched(
+    given: SolveArguments,
+    placement: str | None,
+    profile: Profile,
+    chosen: SolveChoices,
+    asked: ProblemArguments,
+    deadline: Deadline,
+) -> _Searched:
+    ranks = given.pipeline.ranks
+    if _is_sharded(given):
+        sharded = read_sharded_pipelines(placement, ranks, asked, profile)
+        return _Searched(sharded[0].problem, sharded=sharded)
+    passing = read_weight_passing(given.weights, placement, ranks, asked)
+    if passing and given.weights != AUTO:
+        return _Searched(passing[0].problem, weight_passing=passing)
+    candidates, problem = _problem(given, chosen, asked, deadline)
+    return _Searched(problem, candidates, passing)
 
 
 def _flush_free(given: SolveArguments, problem: "Problem") -> "FlushFreeProblem | None":
