@@ -18,6 +18,7 @@ CASES: dict[str, str] = {
     # many ranks, many micro-batches
     "16x64": f"{_16} -r 16 -m 64 --mem-limit 30GB --time-limit 0.3s",
     "16x256, list scheduling": f"{_16} -r 16 -m 256 --mem-limit 60GB --time-limit 0.3s",
+    "32x32": "zb-28.3b-p32-m96 -r 32 -m 32 --mem-limit 40GB --time-limit 0.02s",
     # several stages per rank
     "8x24, V": f"{_8} -r 8 -m 24 --placement v --time-limit 4s",
     "8x24, V, tight": f"{_8} -r 8 -m 24 --placement v --mem-limit 26GB --time-limit 4s",
