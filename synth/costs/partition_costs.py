@@ -1,6 +1,7 @@
 """Costs of the stages of a partition: the sums of their layers' times and bytes, and peaks."""
 
 from collections.abc import Sequence
+from itertools import pairwise, product
 
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
@@ -8,6 +9,9 @@ from synth.errors import SynthError
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Profile
 from synth.profile.layer_profile import LayerProfile
+
+# The later of two ops of a micro-batch.
+_LATER = {pair: max(pair, key=lambda kind: kind.rank_in_chain) for pair in product(OpKind, OpKind)}
 
 
 def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:
@@ -32,7 +36,7 @@ def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:
 def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
     """Add up the layers of one stage; the first stage holds no input."""
     interior = layers[:-1]
-    held = [_held_until(layers, i) for i in range(len(interior))]
+    held = [_LATER[layer.output_until, after.input_until] for layer, after in pairwise(layers)]
     sizes = [layer.output_bytes for layer in interior]
     kept_for_b = sum(s for s, until in zip(sizes, held, strict=True) if until != OpKind.F)
     kept_for_w = sum(s for s, until in zip(sizes, held, strict=True) if until == OpKind.W)
@@ -51,11 +55,11 @@ def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
         saved_bytes=sum(layer.saved_bytes for layer in layers) + kept_for_b,
         saved_w_bytes=sum(layer.saved_w_bytes for layer in layers) + kept_for_w + gradients_for_w,
         rise_bytes={
-            OpKind.F: _forward_rise(layers, forward_rises),
-            OpKind.R: _forward_rise(layers, [layer.recompute_rise_bytes for layer in layers]),
-            OpKind.B: _backward_rise(layers, OpKind.B),
+            OpKind.F: _forward_rise(layers, forward_rises, held),
+            OpKind.R: _forward_rise(layers, [layer.recompute_rise_bytes for layer in layers], held),
+            OpKind.B: _backward_rise(layers, OpKind.B, held),
             OpKind.W: _weight_rise(layers),
-            OpKind.BW: _backward_rise(layers, OpKind.BW),
+            OpKind.BW: _backward_rise(layers, OpKind.BW, held),
             OpKind.STEP: sum(layer.rise_bytes[OpKind.STEP] for layer in layers),
         },
         input_until=layers[0].input_until if not is_first else OpKind.F,
@@ -73,12 +77,6 @@ def _early_gradient_bytes(layer: LayerProfile) -> int:
     return layer.gradient_bytes - round(layer.deferred_share * layer.gradient_bytes)
 
 
-def _held_until(layers: list[LayerProfile], index: int) -> OpKind:
-    """The last op that needs the activation between layers `index` and `index + 1`."""
-    moments = (layers[index].output_until, layers[index + 1].input_until)
-    return max(moments, key=lambda kind: kind.rank_in_chain)
-
-
 def _light_rise(layers: list[LayerProfile], rises: list[int]) -> int:
     """The highest level of an F that saves nothing: a layer's input plus the layer's rise.
 
@@ -88,18 +86,24 @@ def _light_rise(layers: list[LayerProfile], rises: list[int]) -> int:
     return max(map(sum, zip(inputs, rises, strict=True)))
 
 
-def _forward_rise(layers: list[LayerProfile], rises: list[int]) -> int:
-    """The highest level of F, or R, above its start: layers run first to last."""
+def _forward_rise(layers: list[LayerProfile], rises: list[int], held: list[OpKind]) -> int:
+    """The highest level of F, or R, above its start: layers run first to last.
+
+    Args:
+        layers: the layers of a stage.
+        rises: by layer, the rise during its op.
+        held: by layer but the last, the last op that needs its output.
+    """
     level = rise = 0
     for i, layer in enumerate(layers):
         rise = max(rise, level + rises[i])
         level += layer.saved_bytes + layer.output_bytes
-        if i > 0 and _held_until(layers, i - 1) == OpKind.F:
+        if i > 0 and held[i - 1] == OpKind.F:
             level -= layers[i - 1].output_bytes
     return rise
 
 
-def _backward_rise(layers: list[LayerProfile], kind: OpKind) -> int:
+def _backward_rise(layers: list[LayerProfile], kind: OpKind, held: list[OpKind]) -> int:
     """The highest level of B (or BW) above its start: layers run last to first.
 
     Between layers i−1 and i lie an activation and its gradient. B of layer i makes that gradient;
@@ -116,8 +120,7 @@ def _backward_rise(layers: list[LayerProfile], kind: OpKind) -> int:
             level += layers[i - 1].output_bytes
         if i < len(layers) - 1:
             keeps_gradient = split and layer.gradient_until == OpKind.W
-            held = _held_until(layers, i)
-            frees_activation = held == OpKind.B or (held == OpKind.W and not split)
+            frees_activation = held[i] == OpKind.B or (held[i] == OpKind.W and not split)
             level -= layer.output_bytes * ((not keeps_gradient) + frees_activation)
     return rise
 
