@@ -7,9 +7,10 @@ import pytest
 
 from benchmarks import tables
 from benchmarks.page_tables import ALL, commands
+from benchmarks.page_tables.__main__ import main
 from benchmarks.page_tables.commands import Row, compared, solved
 from benchmarks.page_tables.page_table import PageTable
-from benchmarks.page_tables.pages import families
+from benchmarks.page_tables.pages import families, readme
 from benchmarks.results_file import Run, save
 from synth.errors import SynthError
 
@@ -64,9 +65,19 @@ def test_answers_of_compare_and_solve_become_rows(monkeypatch: pytest.MonkeyPatc
     assert solved("synth solve …", "a") == row
 
 
-def test_a_command_that_fails_ends_the_benchmark_with_its_message() -> None:
+def test_a_command_that_fails_ends_the_benchmark_with_its_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SynthError, match="no-such-profile"):
         commands.run("synth compare no-such-profile --ranks 2 --micro-batches 2")
+
+    def fail(command: str, folder: Path | None = None) -> dict[str, object]:
+        raise SynthError(f"{command} ended with 2")
+
+    monkeypatch.setattr(readme, "solved", fail)
+    monkeypatch.setattr(readme, "compared", lambda *_: iter(()))
+    assert main(["periods"]) == 1
+    assert "synth solve" in capsys.readouterr().err
 
 
 def made(folder: Path, name: str, rows: list[dict[str, object]]) -> str:
@@ -78,6 +89,16 @@ def test_peaks_are_those_of_the_fullest_rank_and_of_the_first(tmp_path: Path) ->
     row = families.PeakRow("bpipe", [1_000_000, 3_000_000], [1_000_400, 2_999_000], [5.5])
     page = made(tmp_path, "measured-peaks", [row._asdict()])
     assert "| `bpipe` | 1 | 3.000 | 2.999 | 1.000 | 1.000 |" in page
+
+
+def test_a_plan_that_is_not_proven_optimal_shows_its_gap(tmp_path: Path) -> None:
+    names = ("zb-limit", "1f1b:recompute", "gpipe:recompute", "bpipe", "gis:3,half")
+    rows = [Row("", name, [3], 2_000_000, 1_900_000, None, 7) for name in names]
+    plan = Row("one stage per rank", "optimal", [3], 2, 1_378_000, None, 7, gap=0, search_s=6.2)
+    auto = Row("any placement", "time limit", [3], 2, 1_257_000, None, 7, gap=0.121, search_s=60)
+    page = made(tmp_path, "periods", [row._asdict() for row in (*rows, plan, auto)])
+    assert "| **1.378 s** | proven optimal for this partition |" in page
+    assert "| **1.257 s** | gap 12.1 %, to a bound for all placements |" in page
 
 
 def test_a_table_that_no_page_has_is_refused(tmp_path: Path) -> None:

@@ -138,6 +138,14 @@ def _size(num_bytes: int, row: HeldRow) -> str:
 
 TABLES = (
     PageTable(
+        "post-validation",
+        "docs/runtime.md",
+        "an iteration on emulated devices, medians of 7 iterations.",
+        (_SOLVE, _EMULATE, f"{_EMULATE} --post-validation"),
+        _post_validation,
+        _post_validation_table,
+    ),
+    PageTable(
         "held-after-b",
         "docs/runtime.md",
         "an encoder layer with ReLU; unit: one activation, rows × width.",
