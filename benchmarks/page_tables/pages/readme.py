@@ -94,7 +94,7 @@ def _line(line: Line, row: Row) -> list[str]:
     time = f"{row.makespan_us / 1e6:.3f} s"
     fits = "yes" if row.fits else "no"
     if row.gap is not None:
-        fits += f"; gap {100 * row.gap:.1f} %"
+        fits += f"; gap to the lower bound {100 * row.gap:.1f} %"
     return [
         line.label,
         line.megatron,
