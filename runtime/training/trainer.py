@@ -260,7 +260,7 @@ class RankTrainer:
         with measure(device) as found:
             if self._pipeline.lowered.versions is not None and device.type == "cpu":
                 # A STEP gives parameters new memory, and the old is freed after its last reader.
-                # On a CPU that is only seen of memory that was allocated within the window.
+                # On a CPU this is seen only for memory allocated within the window.
                 stages = self._stages.values()
                 renewed_bytes = renew({p: None for stage in stages for p in stage.parameters()})
             yield

@@ -50,9 +50,15 @@ if TYPE_CHECKING:
 
 
 class AskedSolve(NamedTuple):
-    """A request, the candidates if there is a choice, the time to meet if there is one, the
-    candidates with weight passing, the problem without a flush if it is one, and the candidates
-    whose state is sharded over data-parallel pipelines.
+    """The search that the options of `synth solve` ask for.
+
+    Attributes:
+        request: the problem to begin with, options and limits.
+        candidates: placements and partitions, if there is a choice.
+        target: the time to meet with the least memory, if there is one.
+        weight_passing: the candidates whose weights are passed on or gathered.
+        flush_free: the problem without a flush, if it is one.
+        sharded: the candidates whose state is sharded over data-parallel pipelines.
     """
 
     request: Request

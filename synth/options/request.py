@@ -100,7 +100,7 @@ class Request:
 
     def plan(self, found: "Incumbent | Result") -> "Plan":
         """Return the plan file of a solution, for the ranks of all pipelines."""
-        from synth.plan.make_claim import claim_of
+        from synth.plan.claim import claim_of
         from synth.plan.weight_passing.data_parallel_plan import of_all
         from synth.schedule.files.plan_file import Plan
 

@@ -16,8 +16,8 @@ from synth.errors import SynthError
 from synth.families import current_name, family_placement, generate, variants_for
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
+from synth.plan.claim import claim_of
 from synth.plan.comparison import PLANNED, Comparison, Entry, Question, Refusal, SearchRequest
-from synth.plan.make_claim import claim_of
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.planners.planned import Planner, Prediction, planned
 from synth.plan.recompute.choice_search import Listeners

@@ -7,10 +7,6 @@ import numpy as np
 
 from synth.schedule.lowering.lower import Lowered
 
-# Nodes per op of the longest program from which array operations are faster; measured with 8 to 64
-# ranks.
-_WIDE = 40
-
 
 class DeadlockError(Exception):
     """The graph has a cycle; each of `nodes` waits for the next one."""
@@ -71,26 +67,11 @@ class Timeline:
 
 
 def simulate(lowered: Lowered) -> Timeline:
-    """Start each node as soon as its predecessors have ended.
+    """Run the longest-path recurrence over the DAG, in topological order (Kahn's algorithm).
 
     Raises:
         DeadlockError: the graph has a cycle, that is, the programs wait for each other.
     """
-    if _is_wide(lowered) and lowered.generations.num_reached == len(lowered.durations):
-        durations = lowered.durations
-        start, end = lowered.generations.longest_paths(durations, np.zeros_like(durations))
-        return Timeline(lowered, start.tolist(), end.tolist())
-    return _one_by_one(lowered)
-
-
-def _is_wide(lowered: Lowered) -> bool:
-    """True if many nodes do not wait for each other, so that arrays of them are faster."""
-    longest = max(map(len, lowered.ops), default=0)
-    return len(lowered.durations) >= _WIDE * longest
-
-
-def _one_by_one(lowered: Lowered) -> Timeline:
-    """Run the longest-path recurrence node by node, in topological order (Kahn's algorithm)."""
     durations, (edge_from, edge_to) = lowered.durations_us, lowered.edges
     num_nodes = len(durations)
     waiting = np.bincount(edge_to, minlength=num_nodes).tolist()

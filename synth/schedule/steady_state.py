@@ -1,9 +1,9 @@
 """The time per micro-batch while a pipeline that is never flushed is full.
 
 In the steady state every stage runs one micro-batch after the other, and stage s has K_s of them in
-flight. Its period is at least the work of a micro-batch on any stage, and at least the round trip
-of one through the stages after s and back, divided by K_s. If r_s ranks hold a stage, and take
-micro-batches in turn, its work is divided by r_s, and K_s is that of all of them:
+flight. The time per micro-batch is at least the work of a micro-batch on any stage, and at least
+the round trip of one through the stages after s and back, divided by K_s. If r_s ranks hold a
+stage, and take micro-batches in turn, its work is divided by r_s, and K_s is that of all of them:
 
     max( max_s (F_s + B_s + STEP_s / k) / r_s,
          max_s (Σ_{t ≥ s} (F_t + B_t) + 2 (n − 1 − s) c) / K_s )
@@ -125,8 +125,8 @@ def _repeats_after(program: Sequence[Op], lowered: Lowered) -> int:
     if len(counts) > 1:
         return m  # B and W are one op for some micro-batches only
     # Twice at least, as a few last ops may be like the first ones by chance.
-    periods = range(1, len(full) // (2 * of_one) + 1)
-    found = (n for n in periods if full[n * of_one :] == full[: -n * of_one])
+    repetitions = range(1, len(full) // (2 * of_one) + 1)
+    found = (n for n in repetitions if full[n * of_one :] == full[: -n * of_one])
     return next((n * (m // min(counts)) for n in found), m)
 
 

@@ -41,15 +41,15 @@ class Budget:
         return self.limit_s - (0 if self.is_deterministic else self.elapsed_s())
 
     def is_late(self, until_s: float, evaluations: int = 1) -> bool:
-        """Return True if so many more evaluations would end after a moment since the start."""
+        """Return True if this many more evaluations would end after a moment since the start."""
         is_late = self.elapsed_s() + evaluations * self.evaluation_s > until_s
         return self.stop.is_set() or (is_late and not self.is_deterministic)
 
     def time_is_up(self, evaluations: int = 1) -> bool:
-        """Return True if so many more evaluations would end after the limit, or the grace period.
+        """Return True if this many more evaluations would end after the limit, or the grace period.
 
         Args:
-            evaluations: exact evaluations of a schedule, or steps that take as long.
+            evaluations: exact evaluations of a schedule.
         """
         return self.is_late(self._evaluates_until_s, evaluations)
 

@@ -19,6 +19,9 @@ from synth.solver.instance.single_micro_batch import least_peak
 from synth.solver.problem import Problem
 from synth.units import format_bytes, format_bytes_both
 
+# The name of the schedule of one micro-batch at a time.
+SERIAL = "serial"
+
 
 @dataclass(frozen=True)
 class Shortage:
@@ -168,5 +171,5 @@ def serial_schedule(problem: Problem) -> Schedule:
                     ops += [instance[copy].op(kind, k) for copy, kind in order]
         programs.append(tuple(ops))
     return Schedule(
-        problem.placement, problem.num_micro_batches, tuple(programs), "serial", SMALLEST_BUFFERING
+        problem.placement, problem.num_micro_batches, tuple(programs), SERIAL, SMALLEST_BUFFERING
     )

@@ -73,6 +73,11 @@ class SearchSetting:
         return self.num_ops <= most_ops
 
     @property
+    def tries_exact(self) -> bool:
+        """True if the exact model is tried, at least briefly, before the windows."""
+        return self.has(Part.EXACT) and self.num_ops <= SEARCH.exact_brief_ops
+
+    @property
     def is_exact_alone(self) -> bool:
         """True if only the exact model improves on the heuristics."""
         return self.without >= {Part.MODULO, Part.WINDOWS}

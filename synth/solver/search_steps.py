@@ -18,9 +18,9 @@ class Step(NamedTuple):
     """A run of an improver, or a step of the prover.
 
     Attributes:
-        action: the improver's part, or the prover's step. share: the share of the time that
-        remains. Improvers of rows with `_own` choose a smaller one,
-            and a deterministic search counts effort by `tuning` instead.
+        action: the improver's part, or the prover's step.
+        share: the share of the time that remains. Improvers of rows with `_own` choose a smaller
+            one, and a deterministic search counts effort by `tuning` instead.
         is_brief: the improver ends where little is gained, because other steps follow.
     """
 
@@ -99,7 +99,7 @@ _BY_CPSAT = (
     ),
     _Row(
         Part.EXACT,
-        lambda s: s.has(Part.EXACT) and s.num_ops <= SEARCH.exact_brief_ops,
+        lambda s: s.tries_exact,
         _share_of_first_exact,
     ),
     _Row(

@@ -52,6 +52,7 @@ class _Search:
             state, fusion_relaxed, proves_in_background=self.prover.in_background
         )
         context = SearchContext(
+            self.setting,
             state,
             fusion_relaxed,
             self.prover.work,

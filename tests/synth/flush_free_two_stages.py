@@ -41,7 +41,7 @@ class TwoStages:
     # Orders
 
     def _programs(self) -> Iterator[Program]:
-        """Every order of a period, with W up to an update late."""
+        """Every order of an interval, with W up to an update late."""
         low, high = self.us
         f, b, w = ((kind, low) for kind in "FBW")
         f2, b2, w2 = ((kind, high) for kind in "FBW")
@@ -54,10 +54,10 @@ class TwoStages:
                 if all(lag[y] >= lag[x] + (place[y] < place[x]) for x, y in pairs):
                     yield self._unrolled((f, *rest), lag)
 
-    def _unrolled(self, period: tuple[Op, ...], lag: dict[Op, int]) -> Program:
+    def _unrolled(self, interval: tuple[Op, ...], lag: dict[Op, int]) -> Program:
         program: Program = []
         for turn in range(NUM + max(lag.values())):
-            for kind, stage in period:
+            for kind, stage in interval:
                 j = turn - lag[kind, stage]
                 if 0 <= j < NUM:
                     program.append((kind, stage, j))

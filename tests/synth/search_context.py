@@ -6,6 +6,7 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
+from synth.solver.search_setting import SearchSetting
 from synth.solver.search_state import OnImprovement, SearchState
 
 
@@ -13,7 +14,8 @@ def context_of(state: SearchState, workers: int = 1) -> SearchContext:
     """Return the context of a search without bounds in the background."""
     fusion_relaxed = relaxed_for_fusion(state.problem)
     work = work_bounds(fusion_relaxed)
-    return SearchContext(state, fusion_relaxed, work, workers, lambda: None, _refuse)
+    setting = SearchSetting.of(state, fusion_relaxed, proves_in_background=False)
+    return SearchContext(setting, state, fusion_relaxed, work, workers, lambda: None, _refuse)
 
 
 def _refuse(problem: Problem, options: SolveOptions, tell: OnImprovement) -> Result:

@@ -28,7 +28,6 @@ import numpy as np
 
 from synth.costs.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import OpArrays
-from synth.schedule.generations import Generations
 from synth.schedule.lowering.collectives import Collective, PlacedCollective, find_reductions
 from synth.schedule.lowering.def_use import DefUse, find_def_use
 from synth.schedule.lowering.effects import (
@@ -147,11 +146,6 @@ class Lowered:
         for before, after in zip(*(ends.tolist() for ends in self.edges), strict=True):
             lists[after].append(before)
         return lists
-
-    @cached_property
-    def generations(self) -> Generations:
-        """The nodes by topological generation."""
-        return Generations(*self.edges, len(self.durations))
 
     @cached_property
     def transfers(self) -> list[Transfer]:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from synth.objective import Objective
 from synth.op_kinds import VISITS
 from synth.schedule.arrays import KIND_CODES
-from synth.schedule.generations import Generations
 from synth.schedule.lowering.effects import VALUE_KINDS, WEIGHTS
 from synth.schedule.lowering.lower import Lowered
+from synth.solver.evaluate.longest_paths import longest_paths
 from synth.solver.problem import Problem
 from synth.solver.tuning import SCENARIOS
 
@@ -78,7 +78,7 @@ class ScenarioFactors:
     def _with_visits(self) -> tuple[Times, Times]:
         """The factors of ops and values, those of weight passing included.
 
-        They are drawn last: the factors of a plan do not depend on which other kinds there are.
+        Those are drawn last: the factors of a plan do not depend on which other kinds there are.
         """
         of_visits = self._draw(len(VISITS))
         of_weights = self._draw(len(VALUE_KINDS) - VALUE_KINDS.index(WEIGHTS))
@@ -111,9 +111,8 @@ class ScenarioTimes:
         self, lowered: Lowered, scenario_factors: ScenarioFactors, objective: Objective
     ) -> None:
         self.lowered, self.durations_us = lowered, scenario_factors.durations_us(lowered)
-        self.start_us, self.end_us = lowered.generations.longest_paths(
-            self.durations_us, np.zeros_like(self.durations_us)
-        )
+        self._paths = longest_paths(*lowered.edges, len(lowered.durations))
+        self.start_us, self.end_us = self._paths.forwards(self.durations_us)
         first = np.array(lowered.first_node)
         self.begun_us, self.ended_us = self.start_us[first[:-1]], self.end_us[first[1:] - 1]
         self.spans = list(self._spans(objective))
@@ -133,12 +132,7 @@ class ScenarioTimes:
         """Return the longest path from the start of each node to the end of a span."""
         after_last = np.full_like(self.start_us, NOTHING_US)
         after_last[np.array(self.lowered.first_node[1:]) - 1] = -span.origin_us
-        return self._generations_backwards.longest_paths(self.durations_us, after_last)[1]
-
-    @cached_property
-    def _generations_backwards(self) -> Generations:
-        before, after = self.lowered.edges
-        return Generations(after, before, len(self.durations_us))
+        return self._paths.backwards(self.durations_us, after_last)
 
 
 class SpanTimes(NamedTuple):

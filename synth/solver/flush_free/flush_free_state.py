@@ -237,7 +237,7 @@ class FlushFreeState:
         return is_two and may_fit(self.flush_free.problem)
 
     def _why_none(self) -> str | None:
-        """Why there is no schedule; None if there is one."""
+        """The reason why there is no schedule; None if there is one."""
         if self.best is not None:
             return None
         if self.repeating_us == math.inf:

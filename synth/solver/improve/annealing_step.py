@@ -15,7 +15,7 @@ class AnnealingStep:
     part: ClassVar[Part] = Part.ANNEALING
 
     def __init__(self, context: SearchContext) -> None:
-        self.state = context.state
+        self.state, self._setting = context.state, context.setting
         self._annealing: Annealing | None = None
 
     def run(self, share: float, *, is_brief: bool) -> None:
@@ -54,9 +54,7 @@ class AnnealingStep:
 
     def _least_stalled_share(self) -> float:
         """Return the share of the time limit that a brief run spends at least without a gain."""
-        without = self.state.options.without
-        is_exact_next = self.state.problem.num_ops <= SEARCH.exact_brief_ops
-        if is_exact_next and Part.EXACT not in without:
+        if self._setting.tries_exact:
             return ANNEALING.least_stalled_share_before_exact
         return ANNEALING.least_stalled_share
 

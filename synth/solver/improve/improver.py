@@ -9,6 +9,7 @@ from synth.solver.instance.instance import Instance
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
+from synth.solver.search_setting import SearchSetting
 from synth.solver.search_state import OnImprovement, SearchState
 
 
@@ -17,6 +18,7 @@ class SearchContext:
     """The search that improvers are parts of.
 
     Attributes:
+        setting: the facts on which steps depend.
         state: takes schedules and bounds; has the budget and the known orders.
         fusion_relaxed: the instance whose bounds hold for split and fused schedules.
         work: closed-form bounds of makespan and period.
@@ -25,6 +27,7 @@ class SearchContext:
         search: solves another problem within the limits of this search.
     """
 
+    setting: SearchSetting
     state: SearchState
     fusion_relaxed: Instance
     work: Spans

@@ -73,7 +73,7 @@ class Builder:
     def build(self, rules: Sequence[PriorityRule]) -> ScoredOrders | None:
         """Schedule by these rules.
 
-        None: the time is up, or at a dead end, which tight or unusual memory can cause.
+        None if the time is up, or at a dead end, to which tight or unusual memory can lead.
         """
         return _Greedy(self, rules).run()
 

@@ -1,12 +1,14 @@
 """List scheduling as a step: under the safe memory model of each buffering, evaluated exactly."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 from synth.schedule.model import SMALLEST_BUFFERING, Buffering
 from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.improve import list_scheduling
 from synth.solver.improve.improver import SearchContext
+from synth.solver.infeasibility import SERIAL
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import distinct, safe_memory
 from synth.solver.modulo import modulo_search
@@ -69,7 +71,7 @@ def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float
         max_ops,
         state.options.seed,
         lambda: state.poll() or budget.is_late(until_s),
-        budget.time_is_up,
+        partial(_must_stop, state),
     )
     if found:
         state.pool.add(found[0][0].programs(instance))
@@ -77,6 +79,16 @@ def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float
         if not state.improves(scored.value_us):
             break
         state.try_programs(scored.programs(instance), "list scheduling", scored.value_us)
+
+
+def _must_stop(state: SearchState) -> bool:
+    """Return True if a schedule that is begun may not be finished.
+
+    If only the serial schedule is known, the first other one is worth a moment beyond the limit.
+    """
+    if state.best is None or state.best.found_by == SERIAL:
+        return state.budget.stop.is_set()
+    return state.budget.time_is_up()
 
 
 IMPROVER = ListSchedulingStep

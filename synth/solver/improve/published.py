@@ -28,35 +28,42 @@ class PublishedIncumbents:
     def run(self, share: float = 1.0, *, is_brief: bool = False) -> None:
         """Offer the published schedules of this placement, within a time of their own."""
         self.state.options.report_part(self.part)
-        problem = self.problem
-        made = generate_for(
-            problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes
-        )
-        for name, schedule in chain(made, self._made_for_averages()):
+        made = (self._made(timed=False), self._made_for_times(), self._made_for_averages())
+        for name, schedule in chain(*made):
             self._try_family(name, schedule)
-            if self._out_of_grace():
+            if self._is_out_of_time():
                 return
+
+    def _made(self, *, timed: bool, costs: Costs | None = None) -> Iterator[tuple[str, Schedule]]:
+        problem = self.problem
+        placement, count = problem.placement, problem.num_micro_batches
+        costs = costs or problem.costs
+        return generate_for(placement, count, costs, problem.caps_bytes, timed=timed)
+
+    def _made_for_times(self) -> Iterator[tuple[str, Schedule]]:
+        """Yield the schedules that read times, which take longer to make."""
+        if not self._is_out_of_time(PUBLISHED.timed_s_per_op * self.problem.num_ops):
+            yield from self._made(timed=True)
 
     def _made_for_averages(self) -> Iterator[tuple[str, Schedule]]:
         """Yield the schedules that read times, made from mean times as their authors do."""
-        problem = self.problem
-        averaged = with_mean_times(problem.costs)
-        if averaged != problem.costs:
-            timed = {
-                name for name, family in families().items() if family.timed and not family.averages
-            }
-            made = generate_for(
-                problem.placement, problem.num_micro_batches, averaged, problem.caps_bytes
-            )
-            for name, schedule in made:
-                if name.partition(":")[0] in timed:
-                    yield f"{name}, averaged", schedule
+        costs = self.problem.costs
+        averaged, needed_s = with_mean_times(costs), PUBLISHED.timed_s_per_op * self.problem.num_ops
+        if averaged == costs or self._is_out_of_time(needed_s):
+            return
+        for name, schedule in self._made(timed=True, costs=averaged):
+            if not families()[name.partition(":")[0]].averages:
+                yield f"{name}, averaged", schedule
 
-    def _out_of_grace(self) -> bool:
-        """Return True if the remaining families must be skipped: out of time, or stopped."""
+    def _is_out_of_time(self, more_s: float = 0.0) -> bool:
+        """Return True if the remaining families must be skipped: out of time, or stopped.
+
+        Args:
+            more_s: time that the next family takes besides its evaluation.
+        """
         budget = self.state.budget
-        up = budget.is_late(PUBLISHED.share * budget.time_limit_s)
-        in_grace = budget.elapsed_s() + budget.evaluation_s < PUBLISHED.grace_s
+        up = budget.is_late(PUBLISHED.share * budget.time_limit_s - more_s)
+        in_grace = budget.elapsed_s() + budget.evaluation_s + more_s < PUBLISHED.grace_s
         return up and not in_grace
 
     def _try_family(self, name: str, schedule: Schedule) -> None:
@@ -75,7 +82,7 @@ class PublishedIncumbents:
         # The search orders F, B and W, and proves its bounds for them.
         if fits and keeps:
             self.state.offer(alone)
-            if not self._out_of_grace():
+            if not self._is_out_of_time():
                 self.state.offer(evaluate.split_backward(self.problem, alone))
 
 

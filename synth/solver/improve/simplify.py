@@ -22,8 +22,8 @@ class Simplification:
     def run(self, share: float, *, is_brief: bool) -> None:
         """Try what takes a few evaluations, whatever the share.
 
-        A schedule is evaluated in scenarios only if there is time for two evaluations: that takes
-        no longer than a second one.
+        A schedule is evaluated in scenarios only if there is time for two evaluations. With many
+        ranks that takes less than one of them, with few up to four times as long.
         """
         state, budget = self.state, self.state.budget
         if state.best is None or budget.time_is_up():

@@ -38,6 +38,10 @@ class ScenarioTuning:
     scenarios: int = 25
     few_scenarios: int = 5
     many_cells: int = 10_000
+    # Mean number of nodes of a topological generation from which generations are handled at once,
+    # and the generations after which a narrow graph is known.
+    least_mean_width: float = 12.0
+    generations_to_judge: int = 200
 
 
 EVALUATION = EvaluationTuning()

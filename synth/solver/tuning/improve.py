@@ -11,6 +11,9 @@ class PublishedTuning:
     grace_s: float = 0.5
     # Share of the time limit after which no more are tried.
     share: float = 0.5
+    # Seconds per op that making a schedule takes that reads times, at most: the zero-bubble greedy
+    # tries many warm-ups (32 ranks, 512 micro-batches).
+    timed_s_per_op: float = 60e-6
 
 
 @dataclass(frozen=True)

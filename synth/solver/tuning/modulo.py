@@ -26,7 +26,8 @@ class IntervalSearchTuning:
     # Largest share of the effort for one interval, before and after one is found.
     share_before_found: float = 0.6
     share_after_found: float = 0.35
-    # Undecided intervals in a row that end a size; and just below the shortest found.
+    # Undecided intervals in a row after which a size is given up; and the same just below the
+    # shortest found.
     most_undecided: int = 2
     most_undecided_below: int = 3
     # Effort per pair of ops: expected, the most for a brief try, and expected for a thorough one.

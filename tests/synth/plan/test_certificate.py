@@ -14,7 +14,7 @@ from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
-from synth.plan.make_claim import claim_of
+from synth.plan.claim import claim_of
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove import reprove
 from synth.profile import Profile

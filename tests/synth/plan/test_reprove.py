@@ -8,7 +8,7 @@ import pytest
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.objective import BoundScope, Objective
-from synth.plan.make_claim import claim_of
+from synth.plan.claim import claim_of
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice_search import solve_choosing

@@ -76,13 +76,13 @@ def _bursts(rng: random.Random, every: int) -> Program | None:
     """A program that repeats after one to four micro-batches; None: B or W would be too early."""
     size = rng.choice((1, 2, 3, 4))
     lag = {"F": 0, "B": rng.randint(0, 2), "W": rng.randint(0, 4)}
-    period = rng.choice((["F"] * size + ["B"] * size + ["W"] * size, list("FBW" * size)))
+    interval = rng.choice((["F"] * size + ["B"] * size + ["W"] * size, list("FBW" * size)))
     if rng.random() < 0.5:
-        rng.shuffle(period)
+        rng.shuffle(interval)
     counts = dict.fromkeys("FBW", 0)
     program: Program = []
     for turn in range(NUM // size + lag["W"] + lag["B"]):
-        for kind in period:
+        for kind in interval:
             if turn < lag[kind] or counts[kind] == NUM:
                 continue
             program.append((kind, counts[kind]))

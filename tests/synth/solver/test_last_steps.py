@@ -6,11 +6,12 @@ import pytest
 
 from synth.costs.costs import uniform_costs
 from synth.families import generate
-from synth.schedule.model import Buffering
+from synth.schedule.model import Buffering, Schedule
 from synth.solver import Problem, SolveOptions
 from synth.solver.evaluate import evaluate
 from synth.solver.evaluate.scenarios import ScenarioFactors, ScenarioTimes
-from synth.solver.improve import list_scheduling
+from synth.solver.improve import list_scheduling, list_scheduling_step, published
+from synth.solver.improve.first_incumbents import offer_serial
 from synth.solver.improve.robustness.robustness import Robustness
 from synth.solver.improve.simplify import Simplification
 from synth.solver.instance.memory_models import relaxed_memory
@@ -80,6 +81,47 @@ def test_scenarios_that_would_end_after_the_grace_period_are_left_out(
     state, counted = late(problem_of(4, 8), evaluation_s), Counted(monkeypatch)
     Simplification(context_of(state)).run(1.0, is_brief=False)
     assert (counted.drawn, counted.timed) == (0, [])
+
+
+def out_of_time(problem: Problem) -> SearchState:
+    state = SearchState(problem, SolveOptions(time_limit_s=0.001), None, None)
+    offer_serial(state)
+    time.sleep(0.002)
+    assert state.budget.time_is_up()
+    return state
+
+
+def test_the_first_schedule_beside_the_serial_one_is_finished_after_the_limit() -> None:
+    problem = problem_of(16, 256)
+    state = out_of_time(problem)
+    assert not list_scheduling_step._must_stop(state)
+    list_scheduling_step._run_in(state, relaxed_memory(problem), 1, until_s=0.0)
+    assert state.best is not None
+    assert state.best.found_by == "list scheduling"
+    assert list_scheduling_step._must_stop(state)
+
+
+def test_a_stop_ends_even_the_first_schedule() -> None:
+    state = out_of_time(problem_of(16, 256))
+    state.budget.stop.set()
+    assert list_scheduling_step._must_stop(state)
+
+
+@pytest.mark.parametrize(("limit_s", "makes_timed"), [(0.5, False), (20.0, True)])
+def test_families_that_read_times_are_made_if_there_is_time(
+    limit_s: float, makes_timed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 × 1,024 micro-batches have 49,152 ops, which take the zero-bubble greedy seconds."""
+    made = []
+
+    def generated(*_: object, timed: bool) -> list[tuple[str, Schedule]]:
+        made.append(timed)
+        return []
+
+    monkeypatch.setattr(published, "generate_for", generated)
+    state = SearchState(problem_of(16, 1024), SolveOptions(time_limit_s=limit_s), None, None)
+    published.PublishedIncumbents(context_of(state)).run(1.0, is_brief=False)
+    assert made == ([False, True] if makes_timed else [False])
 
 
 def test_a_list_schedule_is_dropped_once_the_time_is_up() -> None:
