@@ -1,1 +1,4 @@
-"""Validated records and their JSON files: fields, schemas, safe reading, protected writing."""
+"""Validated records: their JSON files and schemas, and command lines that are read into them.
+
+Reading is safe, and writing replaces no file of another kind.
+"""
