@@ -80,6 +80,19 @@ class WeightFlow:
     gradients: Route = Route.GATHER
     ranks_per_node: int | None = None
 
+    def __post_init__(self) -> None:
+        """Take plain words for the levels and the routes, too.
+
+        Raises:
+            ScheduleError: there is no such word.
+        """
+        for name, known in (("sharded", Sharded), ("weights", Route), ("gradients", Route)):
+            given = getattr(self, name)
+            if given not in list(known):
+                words = ", ".join(known)
+                raise ScheduleError(f"{name} is {given!r}; it is one of {words}")
+            object.__setattr__(self, name, known(given))
+
     @property
     def node_size(self) -> int:
         """The number of ranks of a node.

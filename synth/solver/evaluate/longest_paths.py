@@ -58,7 +58,7 @@ def wide_generations(before: IntArray, after: IntArray, num_nodes: int) -> list[
     The search for them ends soon in a long narrow graph.
 
     Raises:
-        ValueError: the graph has a cycle.
+        ValueError: the graph has a cycle, and is not found narrow before.
     """
     found: list[IntArray] = []
     num_reached = 0

@@ -42,18 +42,22 @@ class PublishedIncumbents:
 
     def _made_for_times(self) -> Iterator[tuple[str, Schedule]]:
         """Yield the schedules that read times, which take longer to make."""
-        if not self._is_out_of_time(PUBLISHED.timed_s_per_op * self.problem.num_ops):
+        if not self._is_out_of_time(self._timed_s):
             yield from self._made(timed=True)
 
     def _made_for_averages(self) -> Iterator[tuple[str, Schedule]]:
         """Yield the schedules that read times, made from mean times as their authors do."""
-        costs = self.problem.costs
-        averaged, needed_s = with_mean_times(costs), PUBLISHED.timed_s_per_op * self.problem.num_ops
-        if averaged == costs or self._is_out_of_time(needed_s):
+        averaged = with_mean_times(self.problem.costs)
+        if averaged == self.problem.costs or self._is_out_of_time(self._timed_s):
             return
         for name, schedule in self._made(timed=True, costs=averaged):
             if not families()[name.partition(":")[0]].averages:
                 yield f"{name}, averaged", schedule
+
+    @property
+    def _timed_s(self) -> float:
+        """The time that making a schedule takes that reads times, at most."""
+        return PUBLISHED.timed_s_per_op * self.problem.num_ops
 
     def _is_out_of_time(self, more_s: float = 0.0) -> bool:
         """Return True if the remaining families must be skipped: out of time, or stopped.

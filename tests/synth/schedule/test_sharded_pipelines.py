@@ -162,3 +162,13 @@ def test_one_after_another_a_stage_is_gathered_for_each_micro_batch() -> None:
     visits = sum(op.kind == OpKind.UNSHARD for op in alone)
     assert visits == count * (2 * 4 * rounds - 1)
     assert len(gathered) > visits / 2
+
+
+def test_a_level_may_be_given_as_a_word_and_an_unknown_one_is_refused() -> None:
+    pipeline = generate("1f1b", 2, 2)
+    by_word = sharded_pipelines(pipeline, 2, "gradients")  # type: ignore[arg-type]
+    assert by_word == sharded_pipelines(pipeline, 2, Sharded.GRADIENTS)
+    costs = uniform_costs(2, forward_us=5, backward_input_us=7, backward_weight_us=3)
+    assert verify(by_word, costs)[1].makespan_us > 0
+    with pytest.raises(ScheduleError, match="one of optimizer, gradients, weights"):
+        sharded_pipelines(pipeline, 2, "everything")  # type: ignore[arg-type]
