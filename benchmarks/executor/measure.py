@@ -16,7 +16,7 @@ from benchmarks.executor.plain import Plain
 from benchmarks.executor.sample import Sample
 from benchmarks.executor.stages import WholeBatch, build_batch
 from benchmarks.executor.theirs import Theirs
-from synth.runtime.profiling.meter import measure
+from synth.runtime.profiling.meter import Measurement, measure
 
 _WARM_UP_ROUNDS = 3
 _LEAST_ROUNDS = 3
@@ -59,11 +59,12 @@ def measure_case(
     samples = {name: Sample() for name in names}
     answers: dict[str, tuple[Tensor | None, list[Tensor]]] = {}
     for name in names:
-        runtime, left_bytes = _first_step(RUNTIMES[name], case, rank, batch)
+        runtime, first = _first_step(RUNTIMES[name], case, rank, batch)
+        left_bytes = first.net_bytes - _given_bytes(runtime)
         _zero(runtime)
         gc.collect()
         dist.barrier()
-        with measure(torch.device("cpu")) as second:
+        with measure(torch.device("cpu"), after=first) as second:
             loss = runtime.step()
         samples[name].peak_bytes = left_bytes + second.peak_bytes
         answers[name] = (loss, [g.clone() for g in _gradients(runtime)])
@@ -91,15 +92,21 @@ def _fitting(rounds: int, seconds: float, round_s: float) -> int:
     return max(_LEAST_ROUNDS, int(found))
 
 
-def _first_step(make: Maker, case: Case, rank: int, batch: WholeBatch) -> tuple[Runtime, int]:
-    """Bytes that the runtime holds between steps, beside parameters and gradients."""
+def _first_step(
+    make: Maker, case: Case, rank: int, batch: WholeBatch
+) -> tuple[Runtime, Measurement]:
+    """A runtime after its first step, and the bytes that it has taken."""
     with measure(torch.device("cpu")) as found:
         runtime = make(case, rank, batch)
         runtime.step()
         gc.collect()
+    return runtime, found
+
+
+def _given_bytes(runtime: Runtime) -> int:
+    """The bytes of parameters and their gradients."""
     given = [t for p in _parameters(runtime) for t in (p, p.grad)]
-    static = sum(t.numel() * t.element_size() for t in given if t is not None)
-    return runtime, found.net_bytes - static
+    return sum(t.numel() * t.element_size() for t in given if t is not None)
 
 
 def _parameters(runtime: Runtime) -> list[nn.Parameter]:

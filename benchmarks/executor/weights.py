@@ -189,7 +189,7 @@ def _begin(name: str, case: Case, rank: int) -> tuple[System, int]:
         gc.collect()
     system.zero()
     dist.barrier()
-    with measure(torch.device("cpu")) as second:
+    with measure(torch.device("cpu"), after=first) as second:
         system.step()
     return system, first.net_bytes + second.peak_bytes
 

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from synth.op_kinds import OpKind
 
 from ..execution.stage.boundary import Tensors
-from .meter import measure
+from .meter import Measurement, measure
 from .sample import Sample
 
 
@@ -42,7 +42,7 @@ def held_bytes(sample: Sample) -> HeldBytes:
     after_b = micro_batch.drop("gradient", "returned")
     alive_after_b = set(micro_batch.alive())
     micro_batch.backward_weight()
-    fused = _MeasuredMicroBatch(sample, fused=True)
+    fused = _MeasuredMicroBatch(sample, fused=True, after=micro_batch.last)
     fused.forward()
     fused_after_f = fused.drop("x", "y")
     alive_after_f |= set(fused.alive())
@@ -105,17 +105,20 @@ def _place(tensor: Tensor) -> int:
 class _MeasuredMicroBatch:
     """One micro-batch through one layer, every allocation inside a measuring window.
 
-    `level` is the number of bytes allocated now. Boundary tensors (input x, output y, the gradient
-    of y) that were dropped but still exist are held by the layer; they are recognised by their
-    storages.
+    `level` is the number of bytes allocated now, and `last` the last of the windows. Boundary
+    tensors (input x, output y, the gradient of y) that were dropped but still exist are held by the
+    layer; they are recognised by their storages.
     """
 
-    def __init__(self, sample: Sample, *, fused: bool = False) -> None:
+    def __init__(
+        self, sample: Sample, *, fused: bool = False, after: Measurement | None = None
+    ) -> None:
         self.stage = sample.stage()
         self.fused = fused
         self.sample = sample
         self.device = sample.device
         self.level = 0
+        self.last = after or Measurement()
         self.rises: dict[OpKind, int] = {}
         self.output_bytes = 0
         self._tensors: dict[str, Any] = {}
@@ -179,15 +182,13 @@ class _MeasuredMicroBatch:
 
     def _run(self, kind: OpKind, action: Callable[[], Tensors | None]) -> None:
         """Measure an op; what it returns is held, as the gradient to send back."""
-        with measure(self.device) as found:
-            returned = action()
-        self.level += found.net_bytes
-        self.rises[kind] = found.peak_bytes
+        returned = self._window(action)
+        self.rises[kind] = self.last.peak_bytes
         if returned:
             self._tensors["returned"] = returned
 
     def _window(self, action: Callable[[], Any]) -> Any:
-        with measure(self.device) as found:
+        with measure(self.device, after=self.last) as self.last:
             result = action()
-        self.level += found.net_bytes
+        self.level += self.last.net_bytes
         return result

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,21 +16,33 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 @dataclass
 class Measurement:
-    """Bytes relative to the start of the window; filled when the window closes."""
+    """Bytes relative to the start of the window; filled when the window closes.
+
+    `left` has the size of each allocation that the window, or one before it, made and nobody freed,
+    by address; only on a CPU.
+    """
 
     peak_bytes: int = 0
     net_bytes: int = 0
+    left: dict[int, int] = field(default_factory=dict, repr=False)
 
 
 @contextmanager
-def measure(device: torch.device) -> Iterator[Measurement]:
+def measure(device: torch.device, after: Measurement | None = None) -> Iterator[Measurement]:
     """Measure the allocations within the window.
 
     On CUDA the counters of the caching allocator are read, so sizes are those that it hands out
     (multiples of 512 bytes). On CPU every allocation is observed through the profiler, which costs
     time. Never measure time inside such a window, and let no collective be in flight where it opens
-    or closes: torch 2.13 crashes if another thread frees memory at that moment. Memory allocated
-    before the window and freed inside it is seen on CUDA only; keep such memory alive.
+    or closes: torch 2.13 crashes if another thread frees memory at that moment.
+
+    On CUDA every free within the window counts. On CPU only frees of memory count that was
+    allocated within it or within the windows before it; keep other memory alive.
+
+    Args:
+        device: whose memory is measured.
+        after: the window before, if this one continues it: memory that was allocated there may be
+            freed here, and must not be freed in between.
     """
     found = Measurement()
     if device.type == "cuda":
@@ -45,15 +57,23 @@ def measure(device: torch.device) -> Iterator[Measurement]:
     # torch.profiler, built upon this, imports torch's compiler first: two seconds of every process.
     with profile(profile_memory=True, acc_events=True) as prof:
         yield found
+    if after is not None:
+        found.left.update(after.left)
     level = 0
-    for size in _allocations(prof):
-        level += size
+    for address, size in _allocations(prof):
+        if size > 0:
+            found.left[address] = size
+            level += size
+        else:
+            # The profiler also reports frees of memory that an earlier window saw allocated, and of
+            # whatever was at such an address since: nothing that belongs to this window.
+            level -= found.left.pop(address, 0)
         found.peak_bytes = max(found.peak_bytes, level)
     found.net_bytes = level
 
 
-def _allocations(prof: profile) -> list[int]:
-    """The sizes of allocations (positive) and frees (negative), in order."""
+def _allocations(prof: profile) -> list[tuple[int, int]]:
+    """The addresses and sizes of allocations (positive) and frees (negative), in order."""
     assert prof.kineto_results is not None
     stack = list(prof.kineto_results.experimental_event_tree())
     events = []
@@ -63,6 +83,7 @@ def _allocations(prof: profile) -> list[int]:
         if event.tag == _EventType.Allocation:
             allocation: Any = event.extra_fields
             if allocation.device.type == "cpu":
-                events.append((event.start_time_ns, int(allocation.alloc_size)))
+                place = (allocation.ptr, int(allocation.alloc_size))
+                events.append((event.start_time_ns, place))
     events.reverse()  # the walk came from the end; ties keep the order of the program
-    return [size for _, size in sorted(events, key=lambda event: event[0])]
+    return [place for _, place in sorted(events, key=lambda event: event[0])]

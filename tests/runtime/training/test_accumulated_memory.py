@@ -14,11 +14,8 @@ from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
 
-# Bytes. On a busy machine the peaks of equal runs differ by as much: small tensors of messages are
-# let go of sooner or later.
-SMALL_TENSORS = 512
-# A rank whose messages come late does not hold all at once that the plan lets it hold.
-LEAST_SHARE = 0.9
+# The rest is the tokens of the first stage, which a plan counts though the data has them anyway.
+LEAST_SHARE = 0.99
 
 
 def peaks(rank: int, world_size: int, plan_path: str, options: TrainOptions) -> tuple[int, int]:
@@ -68,7 +65,7 @@ def test_memory_is_as_planned_however_many_mini_batches_add_up(
     for (measured, predicted), (accumulated, _) in zip(once, thrice, strict=True):
         assert measured <= predicted
         assert accumulated <= predicted
-        assert accumulated <= measured + SMALL_TENSORS
+        assert accumulated == measured
 
 
 def _plan(tmp_path: Path, name: str, num_ranks: int = 2) -> tuple[Path, TrainOptions]:
