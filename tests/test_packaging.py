@@ -90,7 +90,7 @@ def test_without_torch_solving_works_and_running_names_the_extra(
     arguments: list[str], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", f"{BARE}import synth.cli; synth.cli.main()"]
-    size = ("--ranks", "2", "--micro-batches", "2", "--time-limit", "5s", "--gap", "50%")
+    size = ("--ranks", "2", "--micro-batches", "2", "--time-limit", "60s", "--gap", "50%")
     (tmp_path / "x").write_text("text")
     solved = subprocess.run(
         [*command, "solve", "gpt-bytes-cpu", *size, "--placement", "linear", "-o", "plan.json"],

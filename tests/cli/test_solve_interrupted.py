@@ -15,12 +15,15 @@ from tests.cli.worker_processes import workers_of
 from tests.synth.worker_processes import left_after
 
 ROOT = Path(__file__).resolve().parents[2]
+# Nothing is chosen but the order, so that CP-SAT's workers start within seconds.
+ORDER_ONLY = ("--placement", "linear", "--partition", "even", "--recompute", "none")
+WITHIN_LIMIT = ("--mem-limit", "16GB", *ORDER_ONLY, "--time-limit", "300s")
 
 
 def start_long_solve(path: Path, *limit: str) -> subprocess.Popen[str]:
     """In a process group of its own, as a terminal does."""
     command = [sys.executable, "-m", "synth", "solve", NAME, "--ranks", "8"]
-    command += ["--micro-batches", "32", *(limit or ("--mem-limit", "20GB"))]
+    command += ["--micro-batches", "24", *(limit or WITHIN_LIMIT)]
     command += ["--gap", "0%", "-o", str(path)]
     process = subprocess.Popen(
         command,
