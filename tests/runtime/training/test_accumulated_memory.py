@@ -14,7 +14,7 @@ from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan
 
-# The rest is the tokens of the first stage, which a plan counts though the data has them anyway.
+# The rest is token ids: a plan counts those that the first layer saves, a part of the mini-batch.
 LEAST_SHARE = 0.99
 
 
