@@ -18,8 +18,8 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 class Measurement:
     """Bytes relative to the start of the window; filled when the window closes.
 
-    `left` has the size of each allocation that the window, or one before it, made and nobody freed,
-    by address; only on a CPU.
+    `left`: the allocations of this window and of those before it that were not freed yet, as sizes
+    in bytes by address; on CPU only.
     """
 
     peak_bytes: int = 0
@@ -36,8 +36,8 @@ def measure(device: torch.device, after: Measurement | None = None) -> Iterator[
     time. Never measure time inside such a window, and let no collective be in flight where it opens
     or closes: torch 2.13 crashes if another thread frees memory at that moment.
 
-    On CUDA every free within the window counts. On CPU only frees of memory count that was
-    allocated within it or within the windows before it; keep other memory alive.
+    On CUDA every free within the window counts. On CPU a free counts only if the memory was
+    allocated within this window or the ones before it; keep other memory alive.
 
     Args:
         device: whose memory is measured.
@@ -83,7 +83,7 @@ def _allocations(prof: profile) -> list[tuple[int, int]]:
         if event.tag == _EventType.Allocation:
             allocation: Any = event.extra_fields
             if allocation.device.type == "cpu":
-                place = (allocation.ptr, int(allocation.alloc_size))
-                events.append((event.start_time_ns, place))
+                change = (allocation.ptr, int(allocation.alloc_size))
+                events.append((event.start_time_ns, change))
     events.reverse()  # the walk came from the end; ties keep the order of the program
-    return [place for _, place in sorted(events, key=lambda event: event[0])]
+    return [change for _, change in sorted(events, key=lambda event: event[0])]

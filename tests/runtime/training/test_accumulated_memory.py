@@ -40,8 +40,10 @@ def test_stages_on_several_ranks_take_the_memory_that_is_planned(
     pool: Any, tmp_path: Path, name: str
 ) -> None:
     plan, options = _plan(tmp_path, name, num_ranks=3)
-    for measured, predicted in pool.run(peaks, 3, str(plan), options):
+    found = pool.run(peaks, 3, str(plan), options)
+    for measured, predicted in found:
         assert LEAST_SHARE * predicted < measured <= predicted
+    assert pool.run(peaks, 3, str(plan), options) == found
 
 
 def test_predicted_weights_take_the_memory_that_is_announced(pool: Any, tmp_path: Path) -> None:
