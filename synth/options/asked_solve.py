@@ -21,6 +21,7 @@ from synth.options.memory_limit import MemoryLimit
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
+from synth.options.runtime import check_goes_with_runtime
 from synth.options.target import STEADY, is_steady, read_least_target
 from synth.options.versions import check_goes_with_versions
 from synth.options.weights import (
@@ -157,6 +158,7 @@ def read_solve(
         SynthError: an option is wrong, or options do not go together.
     """
     check_goes_with_versions(given)
+    check_goes_with_runtime(given)
     as_given, given = given, with_weights(given)
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
     _check_files(given, reads_profile=profile is None)
@@ -185,6 +187,7 @@ def read_solve(
         deadline=deadline,
         costs_from=asked.profile_of_one,
         num_pipelines=1 if _is_sharded(given) else given.data_parallel,
+        left_out=() if searched.candidates is None else searched.candidates.left_out,
     )
     if is_steady(given.target):
         _check_keeps_saved(request)
@@ -229,8 +232,10 @@ def _problem_arguments(
         recomputed_layers=layers,
         # The least limit is searched with whole stages, as its steps share their results.
         chooses_layers=given.target is None
+        and given.freedom.allowed.recomputes_layers
         and chooses_layers(chosen, len(profile.layers), parse_seconds(given.time_limit)),
         num_pipelines=given.data_parallel,
+        allowed=given.freedom.allowed,
     )
 
 
@@ -329,6 +334,8 @@ def _recorded(
         "weights": weights,
         "data_parallel": pipelines,
         "versions": given.versions,
+        "for": None if given.freedom.runtime == "synth" else given.freedom.runtime,
+        "offload": "true" if given.freedom.offload else None,
     }
     return recorded | {name: text for name, text in optional.items() if text is not None}
 

@@ -1,17 +1,20 @@
 """Candidates of `synth solve`: the placements to choose from, each with its problem."""
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
+from synth.op_kinds import OpKind
 from synth.options.deadline import Deadline
 from synth.options.defaults import AUTO, FOR_ALL, SolveChoices
 from synth.options.keywords import word
 from synth.options.objective import read_objective
 from synth.options.partition import EVEN, SEARCH, is_searched, read_sizes
 from synth.options.problem_arguments import ProblemArguments
-from synth.options.recompute import read_recompute
+from synth.options.recompute import LAYERS, read_recompute
 from synth.options.target import is_steady
+from synth.plan.runtimes import Allowed
 from synth.system.messages import talk
 from synth.units import shown
 
@@ -23,10 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Candidates to choose from, at least one, and reasons why other placements are impossible."""
+    """Candidates to choose from, at least one.
+
+    Attributes:
+        them: the candidates.
+        refusals: by placement, why others are impossible.
+        left_out: those on placements that are not searched unless they are asked for.
+    """
 
     them: "tuple[Candidate, ...]"
     refusals: dict[str, str]
+    left_out: "tuple[Candidate, ...]" = ()
 
 
 def is_choice(chosen: SolveChoices, *, is_for_one: bool) -> bool:
@@ -57,9 +67,10 @@ def read_candidates(
     from synth.plan.choose.candidates import Candidate
 
     sizes = read_sizes(asked.partition)
-    placements = _placements(chosen.placement, num_ranks, len(asked.profile.layers))
+    placements, left_out = _placements(chosen.placement, num_ranks, asked)
     read_objective(asked.objective)
     _check_stages(chosen)
+    _check_ops(chosen, asked.allowed)
     found: list[Candidate] = []
     refusals: dict[str, str] = {}
     for place, (name, where) in enumerate(placements.items()):
@@ -78,7 +89,22 @@ def read_candidates(
     if not found:
         raise SynthError(_why_none(chosen, refusals))
     # Refusals of placements that were not named are not reported.
-    return Candidates(tuple(found), refusals if chosen.placement_is_given else {})
+    told = refusals if chosen.placement_is_given else {}
+    return Candidates(tuple(found), told, _left_out(asked, left_out, sizes))
+
+
+def _left_out(
+    asked: ProblemArguments, placements: "dict[str, Placement]", sizes: tuple[int, ...] | None
+) -> "tuple[Candidate, ...]":
+    """Return candidates on placements that are not searched, for comparison."""
+    from synth.plan.choose.candidates import Candidate
+
+    free, found = replace(asked, allowed=Allowed(offloads=True)), []
+    for name, where in placements.items():
+        with suppress(SynthError):
+            _check_sizes(sizes, where)
+            found.append(Candidate(name, free.on(where, lambda: True)))
+    return tuple(found)
 
 
 def _check_stages(chosen: SolveChoices) -> None:
@@ -86,6 +112,16 @@ def _check_stages(chosen: SolveChoices) -> None:
         raise SynthError(
             f"--recompute {shown(chosen.recompute)} names stages of one placement; with "
             f"--placement {AUTO} give {', '.join(FOR_ALL)}"
+        )
+
+
+def _check_ops(chosen: SolveChoices, allowed: Allowed) -> None:
+    """Raise SynthError if stages are to recompute by ops R, which the runtime lacks."""
+    if word(chosen.recompute) not in ("none", AUTO) and OpKind.R not in allowed.further_ops:
+        raise SynthError(
+            f"--recompute {shown(chosen.recompute)} rebuilds activations in ops R, which "
+            f"{allowed.runtime} does not have; give layers, such as {LAYERS}0-3 or {LAYERS}all, "
+            f"which are recomputed within B, or none"
         )
 
 
@@ -109,13 +145,18 @@ def _why_none(chosen: SolveChoices, refusals: dict[str, str]) -> str:
     return why
 
 
-def _placements(name: str, num_ranks: int, num_layers: int) -> "dict[str, Placement]":
+def _placements(
+    name: str, num_ranks: int, asked: ProblemArguments
+) -> "tuple[dict[str, Placement], dict[str, Placement]]":
+    """Return the placements to search by name, and those that are left out."""
     from synth.plan.choose.candidates import placements_to_try
     from synth.schedule.placements import placement
 
     if _is_auto(name):
-        return placements_to_try(num_ranks, num_layers)
-    return {name: placement(name, num_ranks)}
+        every = placements_to_try(num_ranks, len(asked.profile.layers))
+        searched = {n: where for n, where in every.items() if asked.allowed.is_default_on(where)}
+        return searched, {n: where for n, where in every.items() if n not in searched}
+    return {name: placement(name, num_ranks)}, {}
 
 
 def check_goes_with_choice(

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from synth.errors import SynthError
 from synth.options.data_parallel import check_one_copy
 from synth.options.objective import read_objective
 from synth.options.partition import read_partition
+from synth.plan.runtimes import Allowed
 from synth.profile import Profile
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class ProblemArguments:
         recomputed_layers: layers that are recomputed, as `profile` counts already.
         chooses_layers: let the search choose layers to recompute.
         num_pipelines: data-parallel pipelines, of which the problem is one.
+        allowed: what the schedule may do, and the runtime that will execute it.
     """
 
     profile: Profile
@@ -38,6 +41,7 @@ class ProblemArguments:
     recomputed_layers: tuple[int, ...] = ()
     chooses_layers: bool = False
     num_pipelines: int = 1
+    allowed: Allowed = Allowed()
 
     @cached_property
     def profile_of_one(self) -> Profile:
@@ -55,13 +59,15 @@ class ProblemArguments:
 
         Raises:
             SynthError: a partition for other stages or layers, too few layers or micro-batches, or
-                copies of stages in data-parallel pipelines.
+                copies of stages in data-parallel pipelines, or a placement that the runtime lacks.
         """
         from synth.plan.partition.balance import balance, is_proven_best
         from synth.plan.weight_passing.data_parallel_plan import costs_of_one
         from synth.solver.problem import Problem
 
         check_one_copy(where, self.num_pipelines)
+        if (why := self.allowed.why_not_on(where)) is not None:
+            raise SynthError(f"--for {self.allowed.runtime}: {why}; name another --placement")
         objective = read_objective(self.objective)
         given = read_partition(self.partition, where)
         one = self.profile_of_one
@@ -79,4 +85,5 @@ class ProblemArguments:
             partition_is_best=is_proven_best(where, given) and not should_stop(),
             recomputed_layers=self.recomputed_layers,
             profile=one if self.chooses_layers else None,
+            further_ops=self.allowed.further_ops,
         )

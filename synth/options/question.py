@@ -88,6 +88,7 @@ def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> 
         objective=read_objective(given.objective),
         partition=read_sizes(given.partition),
         partition_is_sought=is_searched(given.partition),
+        allowed=given.freedom.allowed,
     )
 
 

@@ -18,7 +18,7 @@ from synth.system.messages import talk
 
 if TYPE_CHECKING:
     from synth.objective import HasSpans
-    from synth.plan.choose.candidates import Partitioning
+    from synth.plan.choose.candidates import Candidate, Partitioning
     from synth.schedule.files.plan_file import Plan
     from synth.solver.options import SolveOptions
     from synth.solver.problem import Problem
@@ -31,7 +31,8 @@ class Request:
 
     `recompute` are the stages that recompute; None: chosen by the search. `costs_from` is the
     profile of the search, with the listed layers recomputed and the optimizer state shared; None:
-    it is `profile`. The problem is that of one of `num_pipelines` side by side.
+    it is `profile`. The problem is that of one of `num_pipelines` side by side. `left_out` are
+    candidates on placements that are not searched, to say what they would gain.
     """
 
     profile: Profile
@@ -45,6 +46,7 @@ class Request:
     deadline: Deadline = field(default_factory=Deadline.unlimited)
     costs_from: Profile | None = None
     num_pipelines: int = 1
+    left_out: "tuple[Candidate, ...]" = ()
 
     @property
     def as_run(self) -> Profile:

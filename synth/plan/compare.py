@@ -278,6 +278,8 @@ class _Comparing:
         found, reasons = [], []
         every = placements_to_try(asked.num_ranks, len(asked.profile.layers))
         for name, where in every.items():
+            if not asked.allowed.is_default_on(where):
+                continue
             if asked.partition is None or len(asked.partition) == where.num_stages:
                 try:
                     found.append(Candidate(name, self._problem(where), choice))
@@ -317,6 +319,7 @@ class _Comparing:
             caps_bytes=asked.caps_bytes,
             objective=asked.objective,
             partition=sizes,
+            further_ops=asked.allowed.further_ops,
         )
 
     def _add(

@@ -7,6 +7,7 @@ from synth.objective import Objective
 from synth.plan.choose.candidates import Partitioning
 from synth.plan.planners.planned import Prediction
 from synth.plan.recompute.choice import Choice
+from synth.plan.runtimes import Allowed
 from synth.profile import Profile
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
@@ -50,7 +51,8 @@ class Question:
 
     `partition`, if given, is for placements of as many stages. With `partition_is_sought` the
     solver searches for it, and published schedules have balanced ones. `caps_bytes` is the memory
-    limit of each rank; None: no limit.
+    limit of each rank; None: no limit. `allowed` limits the solver's schedules, not the published
+    ones.
     """
 
     profile: Profile
@@ -60,6 +62,7 @@ class Question:
     objective: Objective = Objective.MAKESPAN
     partition: tuple[int, ...] | None = None
     partition_is_sought: bool = False
+    allowed: Allowed = Allowed()
 
     @property
     def partitioning(self) -> Partitioning:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from synth.costs.costs import Costs
 from synth.errors import SynthError
 from synth.objective import Objective
+from synth.op_kinds import MEASURED, MOVES, OpKind
 from synth.profile import Profile
-from synth.schedule.model import Placement
+from synth.schedule.model import Placement, Schedule
 from synth.solver.tuning import SEARCH
 
 
@@ -23,6 +24,9 @@ class Problem:
         recomputed_layers: layers that B recomputes, which the costs count.
         profile: the profile of the layers without recomputation; with it a search may choose
             recomputed layers (`plan.recompute.layer_choice`).
+        further_ops: the kinds of op that a schedule may have besides those that a profile measures:
+            R, moves of activations. The search orders the others; it places R by choosing stages,
+            and takes moves from published schedules.
     """
 
     costs: Costs
@@ -34,6 +38,7 @@ class Problem:
     partition_is_best: bool = False
     recomputed_layers: tuple[int, ...] = ()
     profile: Profile | None = field(default=None, compare=False, repr=False)
+    further_ops: frozenset[OpKind] = frozenset((OpKind.R, *MOVES))
 
     def __post_init__(self) -> None:
         num_stages = self.costs.num_stages
@@ -100,6 +105,11 @@ class Problem:
     def num_replicas(self) -> int:
         """Copies of the stages."""
         return len(self.placement.ranks)
+
+    def admits(self, schedule: Schedule) -> bool:
+        """Return True if a schedule has only ops of the kinds that are allowed."""
+        kinds = {op.kind for program in schedule.programs for op in program}
+        return kinds <= self.further_ops.union(MEASURED)
 
     def share(self, replica: int) -> tuple[int, int]:
         """Return the first micro-batch of a replica, and their number, as even as possible."""

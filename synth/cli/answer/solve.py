@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 from synth.cli.answer.output import conditions_json, percent, value_line, window_columns, wrapped
 from synth.cli.answer.versions import steady_json, steady_text
 from synth.cli.show import plan_table
+from synth.op_kinds import OpKind
 from synth.options.request import Request
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.tables import places
+from synth.units import format_us
 
 if TYPE_CHECKING:
     from synth.schedule.model import Schedule
@@ -155,7 +157,12 @@ def _recomputed(schedule: "Schedule", layers: Sequence[int]) -> list[str]:
 
 
 def _faster_ones(request: Request, result: "Result") -> list[str]:
-    """Mention the best published schedule that fits and is faster, as it recomputes or offloads."""
+    """Mention the best published schedules that fit and are faster, and what would allow them."""
+    return [*_faster_on_placement(request, result), *_faster_elsewhere(request, result)]
+
+
+def _faster_on_placement(request: Request, result: "Result") -> list[str]:
+    """Mention the best one that the search may not take, as it recomputes or offloads."""
     value_us, found_us = request.problem.objective.value_us, result.value_us
     assert found_us is not None
     faster = [
@@ -164,12 +171,35 @@ def _faster_ones(request: Request, result: "Result") -> list[str]:
     if not faster:
         return []
     best = min(faster, key=value_us)
-    how = "which" if request.recompute == () else "in a way that"
-    way = "" if request.recompute is None else "try --recompute auto, or "
+    ways = [] if request.recompute is None else ["try --recompute auto"]
+    if OpKind.R not in request.problem.further_ops:
+        ways = [f"leave --for {request.arguments['for']} out"]
+    elif OpKind.OFFLOAD not in request.problem.further_ops:
+        ways.append("allow it with --offload")
     return [
-        f"{best.name} fits and is faster, as it recomputes or offloads activations, {how} "
-        f"the search did not: {way}take it from synth compare --save FOLDER"
+        f"{best.name} fits and takes {_less(value_us(best), found_us)}, as it recomputes or "
+        f"offloads activations in a way that the search did not: "
+        f"{', or '.join((*ways, 'take it from synth compare --save FOLDER'))}"
     ]
+
+
+def _faster_elsewhere(request: Request, result: "Result") -> list[str]:
+    """Mention the best one on a placement that was not searched."""
+    from synth.plan.choose.left_out import best_left_out
+
+    best, found_us = best_left_out(request.left_out), result.value_us
+    assert found_us is not None
+    if best is None or best.value_us >= found_us:
+        return []
+    return [
+        f"{best.name} fits and takes {_less(best.value_us, found_us)}, on a placement that was "
+        f"not searched: --placement {best.placement} does"
+    ]
+
+
+def _less(value_us: int, found_us: int) -> str:
+    """Return `1.19 s, 3.1 % less`."""
+    return f"{format_us(value_us)}, {1 - value_us / found_us:.1%} less"
 
 
 def _stages_with_r(result: "Result") -> list[int]:

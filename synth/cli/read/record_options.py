@@ -9,6 +9,7 @@ one of its options is given.
 
 import functools
 import inspect
+import keyword
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -191,8 +192,9 @@ def _names(name: str, option: CommandOption) -> tuple[str, ...]:
 
 
 def _key(option: str) -> str:
-    """Return the name of an option as that of a parameter."""
-    return option.removeprefix("--").replace("-", "_")
+    """Return the name of an option as that of a parameter; `for`, a keyword, becomes `for_`."""
+    name = option.removeprefix("--").replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 def _metadata(field: FieldInfo, kind: type[_Metadata]) -> _Metadata | None:

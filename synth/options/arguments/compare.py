@@ -8,6 +8,7 @@ from synth.options.arguments.groups import (
     MemoryArguments,
     ObjectiveText,
     PipelineArguments,
+    RuntimeArguments,
     SearchArguments,
 )
 from synth.records.command_option import CommandOption
@@ -30,12 +31,13 @@ class CompareArguments(Record):
     placement: Annotated[
         list[str] | None,
         CommandOption(
-            "Placement on which the solver searches: linear, v, bidirectional, …; auto: all of "
-            "them. Can be repeated.",
+            "Placement on which the solver searches: linear, v, bidirectional, …; auto: all with "
+            "one copy of the weights. Can be repeated.",
             default="auto",
         ),
     ] = None
     recompute: ChosenRecompute = None
+    freedom: RuntimeArguments = RuntimeArguments()
     weights: Annotated[
         list[str] | None,
         CommandOption(

@@ -6,6 +6,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from synth.options.memory_limit import MemoryLimit, read_limit
 from synth.options.profiles import load_profile
+from synth.plan.runtimes import Allowed, Runtime
 from synth.profile import Profile
 from synth.profile.links import MOST_RANKS
 from synth.records.command_option import CommandArgument, CommandOption
@@ -31,7 +32,7 @@ PLACEMENT_HELP = (
 RECOMPUTE_HELP = (
     "Activation checkpointing. none; all or 0,1,2: these stages, as an op R before B; "
     "layers:3-8,10: these layers, within B; auto: search for the best choice, including published "
-    "schedules that recompute or offload activations."
+    "schedules that recompute."
 )
 
 ProfileName = Annotated[
@@ -121,6 +122,32 @@ class HardwareArguments(Record):
             SynthError: see `load_profile`.
         """
         return load_profile(given, self.link, self.peak_flops)
+
+
+class RuntimeArguments(Record):
+    """The program that will execute a plan, and what a schedule may do besides F, B and W."""
+
+    runtime: Annotated[
+        Literal["synth", "torch", "torchtitan"],
+        CommandOption(
+            "Search only what this runtime can execute: its placements, no ops R with torch and "
+            "torchtitan. The answer says how much faster the best known schedule without this "
+            "limit is.",
+            names=("--for",),
+        ),
+    ] = "synth"
+    offload: Annotated[
+        bool,
+        CommandOption(
+            "Also take published schedules that offload activations to the host's memory or to "
+            "another rank (BPipe, PipeOffload)."
+        ),
+    ] = False
+
+    @property
+    def allowed(self) -> Allowed:
+        """The schedules with which a search may answer."""
+        return Allowed(Runtime(self.runtime), self.offload)
 
 
 class SearchArguments(Record):

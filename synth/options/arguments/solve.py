@@ -15,6 +15,7 @@ from synth.options.arguments.groups import (
     MemoryArguments,
     ObjectiveText,
     PipelineArguments,
+    RuntimeArguments,
     SearchArguments,
     WeightsPlace,
 )
@@ -53,10 +54,14 @@ class SolveArguments(Record):
     objective: ObjectiveText = "makespan"
     placement: Annotated[
         str | None,
-        CommandOption(f"{PLACEMENT_HELP}; auto: search over all of them.", default="auto"),
+        CommandOption(
+            f"{PLACEMENT_HELP}; auto: search over all of them with one copy of the weights.",
+            default="auto",
+        ),
     ] = None
     partition: Annotated[str | None, CommandOption(PARTITION_HELP, default="auto")] = None
     recompute: ChosenRecompute = None
+    freedom: RuntimeArguments = RuntimeArguments()
     weights: WeightsPlace = "stay"
     data_parallel: Annotated[
         int,

@@ -144,7 +144,7 @@ def _neighbours(trial: Trial) -> Iterator[tuple[int, ...]]:
     """Yield the first stages, as many as recompute in the result, then one step more and fewer."""
     assert trial.found is not None and trial.found.schedule is not None
     count = len(recomputed(trial.found.schedule))
-    counts = counts_tried(trial.problem.costs.num_stages)
+    counts = counts_tried(trial.problem)
     nearest = min(range(len(counts)), key=lambda at: abs(counts[at] - count))
     for at in (nearest, nearest + 1, nearest - 1):
         if count and 0 < at < len(counts):

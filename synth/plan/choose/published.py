@@ -150,7 +150,8 @@ class JudgedSchedules:
     def _judge(self, name: str, schedule: Schedule, *, is_order: bool) -> None:
         if is_order:
             self._keep_order(name, schedule)
-        if self.choice is None or schedule.keeps_saved:
+        may_win = self.choice is None and self.problem.admits(schedule)
+        if may_win or schedule.keeps_saved:
             alone = self._judged(name, schedule)
             self._take(alone)
             if alone is not None and schedule.keeps_saved:
@@ -256,7 +257,7 @@ class JudgedSchedules:
         if self.choice:
             yield self.choice
         elif self.choice is None and self.problem.caps_bytes is not None:
-            for count in counts_tried(self.problem.costs.num_stages)[1:]:
+            for count in counts_tried(self.problem)[1:]:
                 yield tuple(range(count))
 
     def _can_win(self, stages: tuple[int, ...], best_us: int | None) -> bool:

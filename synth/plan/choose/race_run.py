@@ -263,8 +263,11 @@ class _RaceRun:
 
 
 def _decided(candidate: Candidate) -> Candidate:
-    """Choose no recomputation for a candidate without memory limit, as R only costs time there."""
-    if candidate.choice is None and candidate.problem.caps_bytes is None:
+    """Choose no recomputation for a candidate without a memory limit, as it only costs time there,
+    or without anything to choose."""
+    problem = candidate.problem
+    has_choice = problem.further_ops or problem.profile is not None
+    if candidate.choice is None and (problem.caps_bytes is None or not has_choice):
         return candidate._replace(choice=())
     return candidate
 

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 
+from synth.op_kinds import OpKind
 from synth.plan.recompute.choice_search import Listeners, counts_tried, solve_choosing
 from synth.plan.recompute.given_stages import (
     least_needed_bytes,
@@ -78,7 +79,7 @@ def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
     never = max(needs_bytes(problem, choice))
     if choice == ():
         return never, smallest_limit_bytes(problem)
-    counts = counts_tried(problem.costs.num_stages)
+    counts = counts_tried(problem)
     tried = [range(count) for count in counts] if choice is None else [choice]
     seen = [replace(problem, costs=merged(problem.costs, stages)) for stages in tried]
     if choice is None and applies(problem):
@@ -101,4 +102,6 @@ def bound_us(problem: Problem, choice: Choice) -> int:
 
 def _stages(problem: Problem, choice: tuple[int, ...] | None) -> Collection[int]:
     """Return the stages that may recompute."""
-    return range(problem.costs.num_stages) if choice is None else choice
+    if choice is not None:
+        return choice
+    return range(problem.costs.num_stages if OpKind.R in problem.further_ops else 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from synth.op_kinds import OpKind
 from synth.plan.recompute.given_stages import OnImprovement, solve_recomputing, without_schedule
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import LayerSearch, applies
@@ -119,7 +120,7 @@ class _Choosing:
         most = (
             RECOMPUTE_TRIALS.most_counts_beside_layers if layered else RECOMPUTE_TRIALS.most_counts
         )
-        counts = counts_tried(self.problem.costs.num_stages, most)
+        counts = counts_tried(self.problem, most)
         trials = len(counts) + sum(
             len(self._partitions(tuple(range(c)))) - 1
             for c in counts[1 : 1 + RECOMPUTE_TRIALS.near_counts]
@@ -263,8 +264,14 @@ class _Choosing:
         )
 
 
-def counts_tried(num_stages: int, most: int = RECOMPUTE_TRIALS.most_counts) -> list[int]:
-    """Return the numbers of first stages to try: none, all, and evenly spaced between."""
+def counts_tried(problem: Problem, most: int = RECOMPUTE_TRIALS.most_counts) -> list[int]:
+    """Return the numbers of first stages to try: none, all, and evenly spaced between.
+
+    Without R among the problem's ops it is none alone.
+    """
+    if OpKind.R not in problem.further_ops:
+        return [0]
+    num_stages = problem.costs.num_stages
     steps = min(num_stages, most - 1)
     return sorted({round(i * num_stages / steps) for i in range(steps + 1)})
 

@@ -44,6 +44,8 @@ class JudgingTuning:
     # Multiple of the best value up to which a schedule gets partitions for the stages that it
     # recomputes.
     near_factor: float = 1.15
+    # Ops of all schedules judged on placements that are not searched: a fraction of a second.
+    left_out_most_ops: int = 30_000
 
 
 @dataclass(frozen=True)
