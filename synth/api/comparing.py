@@ -15,6 +15,7 @@ from synth.api.words import (
     pipeline_arguments,
     profile_or_name,
     recompute_text,
+    runtime_arguments,
     seconds_text,
     share_text,
     texts,
@@ -42,6 +43,8 @@ def compare(
     placement: str | Sequence[str] | None = "auto",
     partition: str | Sequence[int] = "auto",
     recompute: str | None = None,
+    runtime: str = "synth",
+    offload: bool = False,
     planner: str | Sequence[str] | None = None,
     link: str | Sequence[str] | None = None,
     time_limit: str | float = 30,
@@ -59,10 +62,14 @@ def compare(
         only: one published schedule or several, with their options, such as `"interleaved:3"`;
             None: all.
         placement: where the solver searches, one or several; `"auto"`: one search over all
-            placements; None: no search.
+            placements with one copy of
+            the weights; None: no search.
         partition: layers per stage, `"even"`, or `"auto"`: even for published schedules, searched
             by the solver.
         recompute: as of `synth.solve`; None: auto with `placement="auto"`, else none.
+        runtime: the program that will execute a plan, which limits the solver to what it can run:
+            `"synth"`, `"torch"` or `"torchtitan"`.
+        offload: also take published schedules that offload activations.
         planner: `"pipedream"` or `"2bw"`, or both: the choice of that published planner, too.
         link: latency and bandwidth instead of the profile's, as of `synth.solve`.
         time_limit: the time limit of each search, and of all published schedules together, in
@@ -92,6 +99,7 @@ def compare(
             placement=names,
             recompute=choice if names else None,
             planner=texts(planner, "planner", "pipedream"),
+            freedom=runtime_arguments(runtime, offload),
             hardware=HardwareArguments(link=links_texts(link)),
             no_solve=not names,
             partition=numbers_text(partition, "partition") or "auto",

@@ -20,6 +20,7 @@ from synth.api.words import (
     pipeline_arguments,
     profile_or_name,
     recompute_text,
+    runtime_arguments,
     seconds_text,
     share_text,
     shown_value,
@@ -55,6 +56,8 @@ def solve(
     placement: str | None = None,
     partition: str | Sequence[int] | None = None,
     recompute: str | None = None,
+    runtime: str = "synth",
+    offload: bool = False,
     weights: str = "stay",
     data_parallel: int = 1,
     versions: str | None = None,
@@ -80,10 +83,13 @@ def solve(
         mem_reserve: subtracted from the limit for memory that profiles do not contain.
         objective: the time to minimize: `"makespan"`, `"period"` or `"iterations:8"`.
         placement: `"linear"`, `"looped:2"`, `"v"`, `"wave:2"`, `"bidirectional"`, …, or `"auto"`:
-            search over all of them. None: auto, or that of the hint.
+            search over all with one copy of the weights. None: auto, or that of the hint.
         partition: layers per stage, `"even"`, or `"auto"`: search; None: auto.
         recompute: `"none"`, `"all"`, stages such as `"0,1"`, layers such as `"layers:3-8"`, or
             `"auto"`: search; None: auto.
+        runtime: the program that will execute the plan, which limits the search to what it can run:
+            `"synth"`, `"torch"` or `"torchtitan"`.
+        offload: also take published schedules that offload activations.
         weights: `"stay"`: each rank keeps its stages; `"ring"` or `"gather"`: every rank runs whole
             micro-batches and weights are passed (WeiPipe, ZeRO); `"auto"`: the best of these.
             With `data_parallel`, `"gather"` and `"auto"` search which state the pipelines shard,
@@ -124,6 +130,7 @@ def solve(
             placement=text_or_none(placement, "placement", "'linear', 'v', 'auto', …"),
             partition=numbers_text(partition, "partition"),
             recompute=recompute_text(recompute),
+            freedom=runtime_arguments(runtime, offload),
             hardware=HardwareArguments(link=links_texts(link)),
             time_limit=seconds_text(time_limit),
             search=SearchArguments(gap=share_text(gap), seed=whole_number(seed, "seed")),

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from synth.errors import SynthError
-from synth.options.arguments.groups import PipelineArguments
+from synth.options.arguments.groups import PipelineArguments, RuntimeArguments
 from synth.options.memory_limit import is_least
+from synth.plan.runtimes import Runtime
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 from synth.system.messages import REWORDED
@@ -54,7 +55,24 @@ def named_as_arguments(function: Callable[_Given, _Returned]) -> Callable[_Given
 
 
 def _renamed(said: str) -> str:
-    return _OPTION.sub(lambda found: (found[1] or "").replace("-", "_") or found[0], said)
+    return _OPTION.sub(lambda found: _argument(found[1]) if found[1] else found[0], said)
+
+
+def _argument(option: str) -> str:
+    """Return the argument that an option is in Python, where `for` is a keyword."""
+    return "runtime" if option == "for" else option.replace("-", "_")
+
+
+def runtime_arguments(runtime: object, offload: object) -> RuntimeArguments:
+    """Return the group of `--for` and `--offload`.
+
+    Raises:
+        SynthError: no runtime is called so, or `offload` is not a truth value.
+    """
+    known = " or ".join(map(repr, map(str, Runtime)))
+    return RuntimeArguments(
+        runtime=option_text(runtime, "runtime", known), offload=truth(offload, "offload")
+    )
 
 
 def profile_or_name(profile: AnyProfile) -> Profile | str:

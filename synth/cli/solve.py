@@ -45,7 +45,7 @@ def command(request: SolveRequest) -> None:
         solve_weights(asked, format, is_dry=dry_run)
     elif asked.candidates is not None and asked.target is None and not dry_run:
         solve_candidates(asked.request, asked.candidates, format)
-    elif asked.candidates is not None and len(asked.candidates.them) > 1:
+    elif asked.candidates is not None and asked.candidates.are_several:
         preview_candidates(asked.request, asked.candidates, format)
     elif dry_run:
         preview(asked.request, format, asked.flush_free)

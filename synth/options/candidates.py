@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
-from synth.op_kinds import OpKind
 from synth.options.deadline import Deadline
 from synth.options.defaults import AUTO, FOR_ALL, SolveChoices
 from synth.options.keywords import word
 from synth.options.objective import read_objective
 from synth.options.partition import EVEN, SEARCH, is_searched, read_sizes
 from synth.options.problem_arguments import ProblemArguments
-from synth.options.recompute import LAYERS, read_recompute
+from synth.options.recompute import read_recompute
 from synth.options.target import is_steady
 from synth.plan.runtimes import Allowed
 from synth.system.messages import talk
@@ -37,6 +36,11 @@ class Candidates:
     them: "tuple[Candidate, ...]"
     refusals: dict[str, str]
     left_out: "tuple[Candidate, ...]" = ()
+
+    @property
+    def are_several(self) -> bool:
+        """True if several placements were asked for, possible or not."""
+        return len(self.them) + len(self.refusals) > 1
 
 
 def is_choice(chosen: SolveChoices, *, is_for_one: bool) -> bool:
@@ -70,7 +74,6 @@ def read_candidates(
     placements, left_out = _placements(chosen.placement, num_ranks, asked)
     read_objective(asked.objective)
     _check_stages(chosen)
-    _check_ops(chosen, asked.allowed)
     found: list[Candidate] = []
     refusals: dict[str, str] = {}
     for place, (name, where) in enumerate(placements.items()):
@@ -112,16 +115,6 @@ def _check_stages(chosen: SolveChoices) -> None:
         raise SynthError(
             f"--recompute {shown(chosen.recompute)} names stages of one placement; with "
             f"--placement {AUTO} give {', '.join(FOR_ALL)}"
-        )
-
-
-def _check_ops(chosen: SolveChoices, allowed: Allowed) -> None:
-    """Raise SynthError if stages are to recompute by ops R, which the runtime lacks."""
-    if word(chosen.recompute) not in ("none", AUTO) and OpKind.R not in allowed.further_ops:
-        raise SynthError(
-            f"--recompute {shown(chosen.recompute)} rebuilds activations in ops R, which "
-            f"{allowed.runtime} does not have; give layers, such as {LAYERS}0-3 or {LAYERS}all, "
-            f"which are recomputed within B, or none"
         )
 
 

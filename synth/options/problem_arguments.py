@@ -9,7 +9,7 @@ from synth.errors import SynthError
 from synth.options.data_parallel import check_one_copy
 from synth.options.objective import read_objective
 from synth.options.partition import read_partition
-from synth.plan.runtimes import Allowed
+from synth.plan.runtimes import DEFAULT, Allowed
 from synth.profile import Profile
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ProblemArguments:
     recomputed_layers: tuple[int, ...] = ()
     chooses_layers: bool = False
     num_pipelines: int = 1
-    allowed: Allowed = Allowed()
+    allowed: Allowed = DEFAULT
 
     @cached_property
     def profile_of_one(self) -> Profile:

@@ -2,8 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from synth.errors import SynthError
 from synth.options.conflicts import refuse_beside
+from synth.options.defaults import AUTO, NONE
+from synth.options.keywords import word
+from synth.options.recompute import LAYERS
 from synth.plan.runtimes import Runtime
+from synth.units import shown
 
 if TYPE_CHECKING:
     from synth.options.arguments.solve import SolveArguments
@@ -34,3 +39,10 @@ def check_goes_with_runtime(given: "SolveArguments") -> None:
         ),
     }
     refuse_beside(f"--for {runtime}", refused)
+    recompute = word(given.recompute or NONE)
+    if recompute not in (NONE, AUTO) and not recompute.startswith(LAYERS):
+        raise SynthError(
+            f"--recompute {shown(recompute)} rebuilds activations in ops R, which {runtime} does "
+            f"not have; give layers, such as {LAYERS}0-3 or {LAYERS}all, which are recomputed "
+            f"within B, or none"
+        )

@@ -7,7 +7,7 @@ from synth.objective import Objective
 from synth.plan.choose.candidates import Partitioning
 from synth.plan.planners.planned import Prediction
 from synth.plan.recompute.choice import Choice
-from synth.plan.runtimes import Allowed
+from synth.plan.runtimes import DEFAULT, Allowed
 from synth.profile import Profile
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
@@ -62,7 +62,7 @@ class Question:
     objective: Objective = Objective.MAKESPAN
     partition: tuple[int, ...] | None = None
     partition_is_sought: bool = False
-    allowed: Allowed = Allowed()
+    allowed: Allowed = DEFAULT
 
     @property
     def partitioning(self) -> Partitioning:

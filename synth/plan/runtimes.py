@@ -64,6 +64,10 @@ class Allowed:
         return len(where.ranks) == 1 and self.why_not_on(where) is None
 
 
+# Any schedule that this project's own runtime executes, on one copy of the weights by default.
+DEFAULT = Allowed()
+
+
 def _is_of_torchtitan(where: Placement) -> bool:
     rounds = where.num_stages // where.num_ranks
     return where in (looped(where.num_ranks, rounds), wave(where.num_ranks))

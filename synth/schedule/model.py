@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from synth.op_kinds import MEASURED
+from synth.op_kinds import MEASURED, MOVES
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import WeightFlow
 from synth.schedule.weight_versions import WeightVersions
@@ -153,3 +153,8 @@ class Schedule:
     def keeps_saved(self) -> bool:
         """True if nothing is rebuilt or moved: no R, no moves, and no visits of weights."""
         return all(op.kind in MEASURED for program in self.programs for op in program)
+
+    @property
+    def offloads(self) -> bool:
+        """True if saved activations move to the host's memory or to another rank."""
+        return any(op.kind in MOVES for program in self.programs for op in program)

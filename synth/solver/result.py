@@ -31,6 +31,7 @@ class Baseline:
         fits: True if it keeps the caps.
         keeps_saved: True if the values that F saves stay where they are. Bounds of the search do
             not hold for schedules that rebuild or move them.
+        offloads: True if they move to the host's memory or to another rank.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Baseline:
     fits: bool
     keeps_saved: bool = True
     mean_work_us: float = 0.0
+    offloads: bool = False
 
 
 @dataclass(frozen=True)

@@ -174,11 +174,12 @@ def _faster_on_placement(request: Request, result: "Result") -> list[str]:
     ways = [] if request.recompute is None else ["try --recompute auto"]
     if OpKind.R not in request.problem.further_ops:
         ways = [f"leave --for {request.arguments['for']} out"]
-    elif OpKind.OFFLOAD not in request.problem.further_ops:
+    elif best.offloads and OpKind.OFFLOAD not in request.problem.further_ops:
         ways.append("allow it with --offload")
+    how = "offloads" if best.offloads else "recomputes"
     return [
-        f"{best.name} fits and takes {_less(value_us(best), found_us)}, as it recomputes or "
-        f"offloads activations in a way that the search did not: "
+        f"{best.name} fits and takes {_less(value_us(best), found_us)}, as it {how} activations in "
+        f"a way that the search did not: "
         f"{', or '.join((*ways, 'take it from synth compare --save FOLDER'))}"
     ]
 

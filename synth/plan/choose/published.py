@@ -175,6 +175,7 @@ class JudgedSchedules:
             fits=fits,
             keeps_saved=keeps,
             mean_work_us=line.mean_work_us,
+            offloads=schedule.offloads,
         )
         if not any(replace(baseline, name=other.name) == other for other in self.baselines):
             self.baselines.append(baseline)

@@ -80,7 +80,15 @@ class PublishedIncumbents:
         line, fits = alone.timeline, not exceeds_caps(alone.peak_bytes, self.problem.caps_bytes)
         keeps = schedule.keeps_saved
         times_us = line.makespan_us, line.period_us, max(line.work_us)
-        baseline = Baseline(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)
+        baseline = Baseline(
+            name,
+            *times_us,
+            alone.peak_bytes,
+            fits,
+            keeps,
+            line.mean_work_us,
+            offloads=schedule.offloads,
+        )
         if not any(replace(baseline, name=other.name) == other for other in self.state.baselines):
             self.state.baselines.append(baseline)
         # The search orders F, B and W, and proves its bounds for them.

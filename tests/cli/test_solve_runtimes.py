@@ -1,0 +1,93 @@
+"""`synth solve --for` and `--offload`: the schedules with which it may answer."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from synth.schedule.files.plan_file import Plan
+from tests.cli.conftest import NAME, Synth
+
+SIZE = ("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--partition", "even")
+# Less than 1F1B takes (36.8 GB), and enough for it if some layers recompute.
+TIGHT = (*SIZE, "--mem-limit", "24GB", "--time-limit", "6s")
+
+
+def solved(synth: Synth, path: Path, *more: str) -> Plan:
+    ended = synth(*TIGHT, *more, "-o", path)
+    assert ended.code == 0, ended.stderr
+    return Plan.load(path)
+
+
+def test_by_default_no_plan_offloads_or_holds_two_copies(synth: Synth, tmp_path: Path) -> None:
+    plan = solved(synth, tmp_path / "plan.json")
+    assert len(plan.placement) == 1
+    kinds = {str(op.kind) for program in plan.schedule().programs for op in program}
+    assert kinds <= {"F", "B", "W", "BW", "R", "STEP"}
+
+
+@pytest.mark.parametrize("runtime", ["torch", "torchtitan"])
+def test_a_plan_for_a_runtime_is_exported_to_it(synth: Synth, tmp_path: Path, runtime: str) -> None:
+    plan = solved(synth, tmp_path / "plan.json", "--for", runtime)
+    assert plan.arguments["for"] == runtime
+    kinds = {str(op.kind) for program in plan.schedule().programs for op in program}
+    assert kinds <= {"F", "B", "W", "BW", "STEP"}
+    output = tmp_path / ("plan.csv" if runtime == "torch" else "plan.toml")
+    exported = synth("export", tmp_path / "plan.json", "--to", runtime, "-o", output)
+    assert exported.code == 0, exported.stderr
+
+
+def test_only_placements_of_the_runtime_are_searched(synth: Synth) -> None:
+    ended = synth(*SIZE, "--for", "torchtitan", "--dry-run", "--format", "json")
+    names = [each["name"] for each in json.loads(ended.stdout)["candidates"]]
+    assert names == ["linear", "looped:2", "v", "looped:3", "looped:4", "looped:6"][: len(names)]
+    assert {"linear", "looped:2", "v"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--placement", "bidirectional"), "torch holds one copy of each stage, not 2"),
+        (("--recompute", "all"), "ops R, which torch does not have; give layers"),
+        (("--recompute", "0,1", "--placement", "linear"), "ops R, which torch does not have"),
+        (("--offload",), "--offload and --for torch do not go together"),
+        (("--weights", "ring"), "--weights ring and --for torch do not go together"),
+        (("--data-parallel", "2"), "--data-parallel 2 and --for torch do not go together"),
+        (("--versions", "2bw"), "--versions 2bw and --for torch do not go together"),
+    ],
+)
+def test_what_the_runtime_cannot_run_is_refused(
+    synth: Synth, more: tuple[str, ...], words: str
+) -> None:
+    ended = synth(*SIZE, "--for", "torch", *more)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert words in ended.stderr
+
+
+def test_torchtitan_has_no_wave_of_four_stages(synth: Synth) -> None:
+    ended = synth(*SIZE, "--for", "torchtitan", "--placement", "wave:2")
+    assert ended.code == 2
+    assert "torchtitan places stages as linear, looped:N or v" in ended.stderr
+
+
+def test_layers_that_b_recomputes_are_for_every_runtime(synth: Synth) -> None:
+    layers = ("--placement", "linear", "--recompute", "layers:all", "--time-limit", "2s")
+    assert synth(*SIZE, "--for", "torch", *layers).code == 0
+
+
+def test_the_answer_says_what_a_placement_that_is_left_out_would_gain(synth: Synth) -> None:
+    # 2 micro-batches on 8 ranks: Chimera's two directions halve the pipeline's filling.
+    few = ("solve", NAME, "--ranks", "8", "--micro-batches", "2", "--partition", "even")
+    ended = synth(*few, "--time-limit", "5s")
+    assert ended.code == 0
+    assert "on a placement that was not searched: --placement bidirectional" in ended.stdout
+
+
+def test_offloading_is_taken_where_it_is_asked_for(synth: Synth, tmp_path: Path) -> None:
+    linear = ("--placement", "linear", "--mem-limit", "14GB")
+    without = synth(*TIGHT, *linear, "-o", tmp_path / "without.json")
+    allowed = synth(*TIGHT, *linear, "--offload", "-o", tmp_path / "with.json")
+    plans = [Plan.load(tmp_path / f"{name}.json") for name in ("without", "with")]
+    assert plans[1].claim.makespan_us <= plans[0].claim.makespan_us
+    told = "allow it with --offload" in without.stdout
+    assert told == (plans[1].claim.makespan_us < plans[0].claim.makespan_us), allowed.stdout
