@@ -21,7 +21,7 @@ def check_goes_with_runtime(given: "SolveArguments") -> None:
         SynthError: one is given.
     """
     runtime = given.freedom.runtime
-    if runtime == Runtime.SYNTH:
+    if given.freedom.allowed.runtime == Runtime.SYNTH:
         return
     refused = {
         "--offload": (given.freedom.offload, f"{runtime} does not offload within a schedule"),
