@@ -1,4 +1,4 @@
-"""Names of the blocks of memory that ranks share, and removal of those that a killed run left.
+"""Files of the blocks of memory that ranks share: names, opening, and removal of leftovers.
 
     synth-host-NAMESPACE-PID-START-TOKEN-block
 
@@ -7,9 +7,11 @@ have removed the names, the system keeps the memory. The next pipeline on the ma
 launcher, finds that the process has ended and removes them.
 """
 
+import errno
 import hashlib
 import os
 import secrets
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -34,11 +36,39 @@ def new_prefix(folder: Path) -> str:
     return f"{folder}/{_STEM}-{owner}-{secrets.token_hex(8)}-"
 
 
+def make_block(path: Path) -> int:
+    """Return the descriptor of a new file; the folder is everyone's, so no link is followed.
+
+    Raises:
+        FileExistsError: there is a file or a link of this name.
+    """
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+
+
+def open_block(path: Path) -> int:
+    """Return the descriptor of a block that this rank makes, or that another rank has made.
+
+    Raises:
+        OSError: the file is a link or belongs to another user, or others may open it.
+    """
+    try:
+        return make_block(path)
+    except FileExistsError:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    found = os.fstat(file)
+    is_alone = stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
+    if not is_alone or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        os.close(file)
+        raise PermissionError(errno.EPERM, f"{path.name} was not made by a rank of this run")
+    return file
+
+
 def remove_blocks(prefix: str) -> None:
     """Remove the names of all blocks of a pipeline that has failed, whichever rank made them."""
     begins = Path(prefix)
     for path in begins.parent.glob(f"{begins.name}*"):
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # gone, or somebody else's
+            path.unlink()
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -31,7 +31,14 @@ from synth.errors import RunFailure, SynthError
 from synth.schedule.ops import Value
 
 from ..transport.rank_group import RankGroup
-from .block_names import new_prefix, remove_blocks, remove_leftovers, shared_folder
+from .block_names import (
+    make_block,
+    new_prefix,
+    open_block,
+    remove_blocks,
+    remove_leftovers,
+    shared_folder,
+)
 from .boundary import Tensors
 from .copy_lane import Lane, PendingCopy, ThreadLane
 from .host_memory import HostMemory
@@ -118,7 +125,7 @@ class SharedHost:
         """
         size, path = max(1, num_bytes), Path(f"{self._prefix}{name}")
         try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            file = open_block(path)
             self._named.append(path)
             try:
                 os.posix_fallocate(file, 0, size)
@@ -250,7 +257,7 @@ def _remove(names: list[Path]) -> None:
 def _all_see(group: RankGroup, probe: Path) -> bool:
     """True if a file that the first rank makes is there for all ranks."""
     if group.rank == 0:
-        probe.touch()
+        os.close(make_block(probe))
     group.gather("made")
     seen = group.gather(probe.exists())
     if group.rank == 0:
