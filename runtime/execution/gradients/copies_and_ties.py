@@ -3,7 +3,7 @@
 Copies of a stage (replicas) and tied parameters (an embedding and a head) have a gradient on each
 of their ranks. A copy's reduction starts where the lowered program says. The tied ones start at the
 rank's first STEP (its last one, with weight passing), when all its gradients are complete. Both
-work in place, and STEP waits for them.
+work in place, and STEP waits for them. A parameter that no rank used is left without a gradient.
 
 If updates stand between ops, each has a reduction of its own, and STEP waits for that of its stage.
 """
@@ -24,6 +24,7 @@ from ..transport.rank_group import RankGroup
 from .all_reduce import broadcast_from_first, start_all_reduce
 from .equal_tensors import CopiesAndTies, EqualTensors
 from .layout import GradientLayout
+from .unused import UnusedParameters
 
 
 class Reducer(Protocol):
@@ -79,6 +80,7 @@ class GradientReducer:
         self._shared = CopiesAndTies.find(lowered, group, stages, tied, layout)
         self._groups = {ranks: group.subgroup(ranks) for ranks in self._shared.ranks_together}
         self._working: dict[Collective, list[dist.Work]] = {}
+        self._unused = UnusedParameters()
         sizes = lowered.schedule.update_sizes
         self._shares = [min(sizes) / size for size in sizes]
         equal = list(self._shared.equal_tensors())
@@ -114,7 +116,10 @@ class GradientReducer:
         """REDUCE: start adding up the gradients of a stage's copies."""
         handle = self._groups[reduction.ranks]
         self._clock.ready(reduction)
-        self._working[reduction] = start_all_reduce(handle, self._own_gradients(reduction.stage))
+        parameters = list(self._own_parameters(reduction.stage))
+        counts = [self._unused.count([(p,) for p in parameters])] if parameters else []
+        gradients = [*map(self._layout.gradient_of, parameters), *counts]
+        self._working[reduction] = start_all_reduce(handle, gradients)
 
     def finish(self) -> None:
         """Wait until the gradients of copies and of tied parameters are summed over their ranks."""
@@ -128,6 +133,7 @@ class GradientReducer:
         for first, *others in (each.tensors for each in trained):
             for other in others:
                 self._layout.gradient_of(other).copy_(self._layout.gradient_of(first))
+        self._unused.leave_out()
 
     def finish_update(self, stage: int) -> None:
         """See `Reducer`.
@@ -139,20 +145,24 @@ class GradientReducer:
             with self._clock.wait(reduction):
                 _wait(self._working.pop(reduction))
             if self._shares[stage] < 1:
-                torch._foreach_mul_(list(self._own_gradients(stage)), self._shares[stage])
+                gradients = map(self._layout.gradient_of, self._own_parameters(stage))
+                torch._foreach_mul_(list(gradients), self._shares[stage])
+        if not self._working:
+            self._unused.leave_out()
 
     def _start_sum(self, tied: EqualTensors) -> list[dist.Work]:
         """Add up the gradients of this rank in that of the first, then start the sum of ranks."""
+        counts = self._unused.count([tied.tensors])
         total, *others = map(self._layout.gradient_of, tied.tensors)
         for gradient in others:
             total.add_(gradient)
-        return start_all_reduce(self._groups[tied.ranks], [total]) if tied.ranks[1:] else []
+        return start_all_reduce(self._groups[tied.ranks], [total, counts]) if tied.ranks[1:] else []
 
-    def _own_gradients(self, stage: int) -> Iterator[Tensor]:
-        """The gradients of a stage, but for those that are tied."""
+    def _own_parameters(self, stage: int) -> Iterator[Tensor]:
+        """The trainable parameters of a stage, but for those that are tied."""
         for parameter in self._shared.copied[stage].parameters():
             if id(parameter) not in self._shared.tied_ids:
-                yield self._layout.gradient_of(parameter)
+                yield parameter
 
     @torch.no_grad()
     def _broadcast(self, shared: list[EqualTensors]) -> None:

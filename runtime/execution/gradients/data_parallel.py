@@ -27,6 +27,7 @@ from synth.errors import SynthError
 from ..transport.rank_group import RankGroup
 from .all_reduce import broadcast_from_first, start_all_reduce
 from .layout import GradientLayout
+from .unused import UnusedParameters
 
 
 class Averaged(Protocol):
@@ -83,7 +84,7 @@ class DataParallel:
         self._handle = group.subgroup(range(group.size))
         self._incomplete: Counter[int] = Counter()
         self._works: list[dist.Work] = []
-        self._lacking: list[tuple[Tensor, dict[int, Tensor]]] = []
+        self._unused = UnusedParameters()
         self._broadcast()
 
     def start(self, stage: int) -> None:
@@ -105,7 +106,7 @@ class DataParallel:
             work.wait()
         self._works.clear()
         self._incomplete.clear()
-        self._leave_out_unused()
+        self._unused.leave_out()
 
     @torch.no_grad()
     def _average(self, parameters: Iterable[Tensor]) -> None:
@@ -113,24 +114,9 @@ class DataParallel:
         averaged = list(parameters)
         if not averaged:
             return
-        lacking = [number for number, p in enumerate(averaged) if p.grad is None]
-        counts = torch.ones(len(averaged), device=averaged[0].device)
-        counts[lacking] = 0
+        counts = self._unused.count([(p,) for p in averaged])
         gradients = [*map(self._layout.gradient_of, averaged), counts]
         self._works += start_all_reduce(self._handle, gradients, divisor=self._group.size)
-        if lacking:
-            self._lacking.append((counts, {number: averaged[number] for number in lacking}))
-
-    def _leave_out_unused(self) -> None:
-        """Remove the zero gradients of parameters that no pipeline used.
-
-        Optimizers would otherwise apply weight decay to these parameters.
-        """
-        for counts, parameters in self._lacking:
-            for number, count in enumerate(counts.tolist()):
-                if not count and number in parameters:
-                    parameters[number].grad = None
-        self._lacking.clear()
 
     def _broadcast(self) -> None:
         for stage in self._stages.values():
