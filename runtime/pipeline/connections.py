@@ -7,6 +7,7 @@ from itertools import chain
 import torch
 from torch import nn
 
+from synth.costs.costs import HOST
 from synth.errors import SynthError
 from synth.schedule.files.plan_file import schedule_fingerprint
 from synth.schedule.look_ahead import LookAhead
@@ -23,6 +24,7 @@ from ..execution.gradients.reductions import Reductions
 from ..execution.stage.offload_sizes import SizeFinder
 from ..execution.stage.shapes import ShapeFinder
 from ..execution.stage.warm_up import WarmUp
+from ..execution.transport.calls import CallNotes, note_links
 from ..execution.transport.channels import Channels
 from ..execution.transport.open_channels import open_channels
 from ..execution.transport.rank_group import RankGroup
@@ -48,7 +50,13 @@ class Connections:
     saved_sizes: SizeFinder
     warm_up: WarmUp
     channels: Channels
+    notes: CallNotes
     executor: Executor
+
+    @property
+    def meets(self) -> bool:
+        """True if the next step or evaluation may begin with a collective of several ranks."""
+        return bool(self.reducer.ranks_together) or self.kept is not None or not self.shapes.are_fixed
 
 
 def connect(
@@ -82,8 +90,9 @@ def connect(
     saved_sizes = SizeFinder(group, lowered, parts.stages)
     warm_up = _warm_up(parts, group, options, kept or {})
     watched = WatchedReceives() if options.look_ahead else None
+    notes = _notes(parts, group, reducer)
     channels = open_channels(
-        parts.device, lowered.transfers, options.timeout_s, group, lowered, watched, on_host
+        parts.device, lowered.transfers, options.timeout_s, group, lowered, watched, on_host, notes
     )
     peers = _join_peers(parts, groups, layout, reducer, kept)
     program = CompiledProgram(
@@ -94,7 +103,7 @@ def connect(
     )
     out_of_order = _look_ahead(parts, options.look_ahead, watched)
     executor = Executor(program, on_failure=groups.announce, out_of_order=out_of_order)
-    return Connections(kept, reducer, shapes, saved_sizes, warm_up, channels, executor)
+    return Connections(kept, reducer, shapes, saved_sizes, warm_up, channels, notes, executor)
 
 
 def _keep(
@@ -120,6 +129,15 @@ def _keep(
         timeout_s=options.timeout_s,
     )
     return kept, ties.at_home(flow, kept, parts.rank)
+
+
+def _notes(parts: RankParts, group: RankGroup, reducer: GradientReducer) -> CallNotes:
+    """The notes on calls: over the links of transfers, and among ranks that have collectives."""
+    lowered = parts.lowered
+    between = {(t.source, t.target) for t in lowered.transfers if HOST not in (t.source, t.target)}
+    collective = {tuple(each.ranks) for each in lowered.collectives}
+    together = {tuple(range(group.size)), *collective, *reducer.ranks_together}
+    return CallNotes(group.rank, note_links(between, together))
 
 
 def _context(parts: RankParts, channels: Channels, clock: OpClock) -> RankContext:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from synth.errors import RunFailure
 
+from ..execution.transport.calls import CallKind, CallNotes
 from ..execution.transport.channels import Channels
 from ..execution.transport.rank_group import Refused
 from .groups import PipelineGroups
@@ -13,14 +14,15 @@ from .groups import PipelineGroups
 class JointCalls:
     """Guards such calls on one rank."""
 
-    def __init__(self, groups: PipelineGroups, channels: Channels) -> None:
+    def __init__(self, groups: PipelineGroups, channels: Channels, notes: CallNotes) -> None:
         """Prepare a rank.
 
         Args:
             groups: to whose ranks a failure is announced.
             channels: aborted after a failure, so that no other rank waits for this one.
+            notes: by which the ranks agree on each call.
         """
-        self._groups, self._channels = groups, channels
+        self._groups, self._channels, self._notes = groups, channels, notes
         self._is_broken = False
 
     def end(self) -> None:
@@ -28,12 +30,16 @@ class JointCalls:
         self._is_broken = True
 
     @contextmanager
-    def call(self) -> Iterator[None]:
+    def call(self, kind: CallKind, *, meets: bool) -> Iterator[None]:
         """Guard a call.
+
+        Args:
+            kind: of the call.
+            meets: True if it may begin with a collective.
 
         Raises:
             RunFailure: an earlier call failed, or there are to be no more; or this one failed, and
-                another rank failed before.
+                another rank failed before; or another rank makes another call.
         """
         if self._is_broken:
             raise RunFailure(
@@ -42,7 +48,8 @@ class JointCalls:
             )
         self._groups.withdraw()
         try:
-            yield
+            with self._agreed(kind, meets=meets):
+                yield
         except Refused:
             raise
         except BaseException as error:
@@ -53,3 +60,16 @@ class JointCalls:
             if explained is not error:
                 raise explained from error
             raise
+
+    @contextmanager
+    def _agreed(self, kind: CallKind, *, meets: bool) -> Iterator[None]:
+        """Agree with the other ranks on a call, which all of them may refuse together."""
+        self._notes.begin(kind)
+        if meets:
+            self._notes.check_all()
+        try:
+            yield
+        except Refused:
+            self._notes.end()
+            raise
+        self._notes.end()

@@ -33,6 +33,7 @@ from ..execution.core.stepper import Stepper
 from ..execution.gradients.reductions import Reductions
 from ..execution.stage.loss_terms import LossTerms, Weights
 from ..execution.stage.stage import Stage
+from ..execution.transport.calls import CallKind
 from ..execution.transport.rank_group import RankGroup
 from ..execution.transport.with_host import WithHost
 from ..execution.weights.shared_tensor import SharedParameter
@@ -78,7 +79,9 @@ class Pipeline:
             self._groups = self._groups.on(self.device)
             self.clock = self._options.clock or OpClock(self.device, recording=False)
             self._connections = connect(self._parts, self._groups, self._options, self.clock)
-        self._joint = JointCalls(self._groups, self._connections.channels)
+        self._joint = JointCalls(
+            self._groups, self._connections.channels, self._connections.notes
+        )
 
     def __repr__(self) -> str:
         """Name the rank, its stages and the schedule."""
@@ -239,7 +242,8 @@ class Pipeline:
                 requested of a module that computes its loss itself; the scaler does not fit. The
                 other ranks get a RunFailure that says so, and the pipeline cannot be used again.
         """
-        with self._joint.call():
+        kind = CallKind.STEP if update else CallKind.ACCUMULATE
+        with self._joint.call(kind, meets=self._connections.meets):
             if not torch.is_grad_enabled():
                 raise SynthError(
                     "a step needs autograd, which is off here (torch.no_grad or inference_mode): "
@@ -285,7 +289,7 @@ class Pipeline:
         Raises:
             As `step`.
         """
-        with self._joint.call():
+        with self._joint.call(CallKind.EVALUATE, meets=self._connections.meets):
             with_loss = outputs is None or losses is not None or batch.targets is not None
             terms = self._terms(1.0, weights, losses, outputs, with_loss=with_loss)
             batch.check(self.num_micro_batches)
@@ -314,7 +318,7 @@ class Pipeline:
             SynthError: a stepper is set, which clips by itself.
             RunFailure: another rank is gone.
         """
-        with self._joint.call():
+        with self._joint.call(CallKind.CLIP, meets=True):
             if self.stepper is not None:
                 raise SynthError("the pipeline's stepper clips: give build_steps its clip_norm")
             gradients = Gradients(self.updated, self.owns)
@@ -332,7 +336,7 @@ class Pipeline:
             found_inf: a scalar on this rank's device.
             group: the process group to take the maximum over; None: the pipeline's ranks.
         """
-        with self._joint.call():
+        with self._joint.call(CallKind.OVERFLOW, meets=True):
             (group or self._among_all()).allreduce([found_inf], ReduceOp.MAX).wait()
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ import re
 # How gloo (gloo/transport/tcp), NCCL, torch's TCPStore, the kernel and this package say that the
 # other end is gone.
 _CLOSED = re.compile(
-    r"closed by (remote )?peer|reset by peer|broken pipe|pair closure|got 0 bytes|"
+    r"closed by (remote )?(peer|rank)|reset by peer|broken pipe|pair closure|got 0 bytes|"
     r"connection was likely closed|is gone",
     re.IGNORECASE,
 )

@@ -108,6 +108,11 @@ class GradientReducer:
         return self._shared.copied.keys()
 
     @property
+    def ranks_together(self) -> Collection[tuple[int, ...]]:
+        """The sets of ranks that have sums in common, of the whole pipeline."""
+        return self._groups.keys()
+
+    @property
     def has_tied(self) -> bool:
         """True if a parameter of this rank is tied to one of another rank or stage."""
         return bool(self._shared.tied)

@@ -44,6 +44,11 @@ class ShapeFinder:
         """By micro-batch, the properties that the last shapes depended on."""
         return self._kinds
 
+    @property
+    def are_fixed(self) -> bool:
+        """True if the ranks need not meet to find the shapes of the next mini-batch."""
+        return self._fixed is not None and not self._changing
+
     def of(self, batch: Batch, num_micro_batches: int) -> list[list[Boundary]]:
         """Return boundaries by micro-batch and stage; all ranks call this for one mini-batch.
 
@@ -52,7 +57,7 @@ class ShapeFinder:
                 shapes than the fixed ones; on all ranks, if a stage's trial fails.
         """
         is_first = self._owners[0] == self._group.rank
-        if self._fixed is not None and not self._changing:
+        if self._fixed is not None and self.are_fixed:
             if is_first and _kinds(batch, num_micro_batches) != self._kinds:
                 raise SynthError(
                     "the inputs have other shapes or dtypes, or are computed in another precision, "

@@ -14,6 +14,7 @@ from synth.schedule.lowering.lower import Transfer
 from ...stage.boundary import Tensors
 from ..channels import DirectTransfer, Pending
 from ..groups import Group
+from .private_groups import UNUSED_TAG
 from .eager_links import EagerLinks
 
 
@@ -42,6 +43,7 @@ class GlooChannels:
         self._staged = device.type != "cpu"
         self._eager = eager
         self._count: Counter[tuple[int, int]] = Counter()
+        self._call = 0
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Start sending contiguous tensors, through host memory if they are on a device."""
@@ -68,14 +70,18 @@ class GlooChannels:
         works = [self._ends.recv([b], source, self._next_tag(transfer)) for b in buffers]
         return DirectTransfer(works, buffers)
 
+    def begin_call(self, kind: int) -> None:
+        """Let the next messages meet those of calls of the same kind only; a small number."""
+        self._call = kind
+
     def abort(self) -> None:
         """Close the sockets, and all connections of the pipeline's gloo groups."""
         self._private.abort()
 
     def _next_tag(self, transfer: Transfer) -> int:
         link = (transfer.source, transfer.target)
-        self._count[link] = (self._count[link] + 1) % 2**20
-        return self._count[link]
+        self._count[link] = (self._count[link] + 1) % UNUSED_TAG
+        return self._count[link] + self._call * 2 * UNUSED_TAG
 
 
 def _num_bytes(tensors: Tensors) -> int:

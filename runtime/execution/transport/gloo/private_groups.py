@@ -26,8 +26,8 @@ from synth.errors import RunFailure
 from ....processes import ProcessIdentity
 from ..rendezvous import Rendezvous
 
-# Above the tags that channels use: nothing is ever sent under it.
-_UNUSED_TAG = 2**20
+# Between the tags that channels use: nothing is ever sent under it.
+UNUSED_TAG = 2**20
 _SOON = timedelta(milliseconds=1)
 # Dtypes that gloo's collectives support; others, such as int16 and float8, are sent as bytes.
 _KNOWN = {
@@ -113,7 +113,7 @@ class PrivateGroups:
 def _run_out_of_time(group: Any, peer: int) -> None:
     # Gloo has connections for each network interface, and spreads consecutive tags over them.
     interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "").count(",") + 1
-    for tag in range(_UNUSED_TAG, _UNUSED_TAG + interfaces):
+    for tag in range(UNUSED_TAG, UNUSED_TAG + interfaces):
         with suppress(RuntimeError):
             group.recv([torch.empty(1)], peer, tag).wait(_SOON)
 
