@@ -10,13 +10,16 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from synth.errors import SynthError
 from synth.system.processors import num_processors
 
 from .execution.transport.nccl.communicators import load_kernels_eagerly
+
+STORE_FOLDER = "SYNTH_STORE_FOLDER"
+"""The variable by which a launcher on one machine names the folder in which its ranks meet."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,17 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
 
 
 def _store(timeout: timedelta) -> Store:
-    """The store of this start of the ranks.
+    """The store of this start of the ranks: a file, if the launcher named a folder for it.
 
     torchrun (2.13) shares its own store between all starts, in which gloo would find the addresses
     of dead ranks (pytorch #135712). Its count of starts is common to all ranks on one node only. On
     several nodes, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes it use a new store for each start.
     """
+    folder = os.environ.get(STORE_FOLDER)
+    if folder is not None:
+        file = FileStore(f"{folder}/store-{restarts()}", int(os.environ["WORLD_SIZE"]))
+        file.set_timeout(timeout)
+        return file
     store, _, size = next(rendezvous("env://", timeout=timeout))
     if int(os.environ.get("LOCAL_WORLD_SIZE", 0)) == size:
         return PrefixStore(f"start-{restarts()}", store)

@@ -7,7 +7,7 @@ from synth.errors import RunFailure
 
 from ..execution.transport.calls import CallKind, CallNotes
 from ..execution.transport.channels import Channels
-from ..execution.transport.rank_group import Refused
+from ..execution.transport.rank_group import Refused, named_failure
 from .groups import PipelineGroups
 
 
@@ -64,7 +64,9 @@ class JointCalls:
     @contextmanager
     def _agreed(self, kind: CallKind, *, meets: bool) -> Iterator[None]:
         """Agree with the other ranks on a call, which all of them may refuse together."""
-        self._notes.begin(kind)
+        pipeline = self._groups.pipeline
+        with named_failure(pipeline.rank, pipeline.rendezvous):
+            self._notes.begin(kind)
         if meets:
             self._notes.check_all()
         try:

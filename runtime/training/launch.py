@@ -24,6 +24,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
 from ..execution.stage.block_names import remove_leftovers, shared_folder
+from .local_rendezvous import BACKEND, meeting_in
 from .post_mortem import LastSeen, explain, last_attempt, places_of_all
 from .rank_result import RankResult
 from .stopping import passing_on_sigterm
@@ -138,12 +139,14 @@ def _start(
     max_restarts: int = 0,
     signals: str = _SIGNALS,
 ) -> None:
-    """Run `torchrun --standalone -m MODULE` on the loopback interface.
+    """Run a module as `torchrun --standalone -m MODULE` does, such that only this user gets in.
 
-    The engine's own files go into the folder, because it never removes them.
+    Ranks meet in the folder, which is this user's alone, and their connections are on the loopback
+    interface. The engine's own files go into the folder, too, because it never removes them.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", _loopback())
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3")
     _silence("torch.distributed.elastic")
@@ -153,15 +156,14 @@ def _start(
         max_nodes=1,
         nproc_per_node=num_ranks,
         run_id=f"synth-{os.getpid()}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_backend=BACKEND,
         local_addr="localhost",
         max_restarts=max_restarts,
         monitor_interval=0.1,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "torchelastic")),
         signals_to_handle=signals,
     )
-    with _killing_on_ctrl_c():
+    with _killing_on_ctrl_c(), meeting_in(folder):
         elastic_launch(config, sys.executable)("-m", module, *arguments)
 
 
