@@ -8,11 +8,14 @@ from synth.op_kinds import VISITS, OpKind
 from synth.schedule.lowering.lower import Action, Instruction
 from synth.schedule.ops import Op, ValueKind
 
+from ...micro_batch import MicroBatch, running
 from ..gradients.copies_and_ties import Reducer
 from .rank_context import RankContext
 from .rank_handlers import RankHandlers
 
 Run = Callable[[], None]
+
+_OF_MICRO_BATCHES = (OpKind.F, OpKind.R, OpKind.B, OpKind.W, OpKind.BW)
 
 # The values that cross between ranks, or to the host and back, besides weights and sums.
 _TRANSFERRED = (
@@ -40,6 +43,7 @@ class InstructionCompiler:
         self._reads, self._clock = context.lowered.effects.reads, context.clock
         self._reducer = reducer
         self._slots, self._table = context.slots, context.table
+        self._device = context.device
         self._weight_passing, self._versions = handlers.weight_passing, handlers.versions
         self._transfers, self._updates = handlers.transfers, handlers.updates
         ops, moves = handlers.ops, handlers.moves
@@ -92,12 +96,18 @@ class InstructionCompiler:
         ]
         # Ops of visits compute nothing: they begin and end transfers, collectives and frees.
         work = _nothing if op.kind in VISITS else self._handlers[op.kind](op)
+        if op.kind in _OF_MICRO_BATCHES:
+            work = partial(self._for_micro_batch, op.microbatch, work)
         if self._weight_passing is not None:
             arrivals += self._weight_passing.arrivals(op)
             work = self._weight_passing.running(op, work)
         if self._versions is not None:
             work = self._versions.running(op, work)
         return self._updates.after(op, partial(self._compute, op, arrivals, work))
+
+    def _for_micro_batch(self, microbatch: int, work: Run) -> None:
+        with running(MicroBatch(microbatch, self._table.terms, self._device)):
+            work()
 
     def _compute(self, op: Op, arrivals: list[int], work: Run) -> None:
         """Wait for the inputs that are under way, then run the op."""
