@@ -18,6 +18,8 @@ from synth.system.processors import num_processors
 
 from .execution.transport.nccl.communicators import load_kernels_eagerly
 
+_INTERFACES = "GLOO_SOCKET_IFNAME"
+
 STORE_FOLDER = "SYNTH_STORE_FOLDER"
 """The variable by which a launcher on one machine names the folder in which its ranks meet."""
 
@@ -67,7 +69,11 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
     """Join the process group that the environment describes; leave it at the end of the block.
 
     The backend is NCCL if each local rank has a GPU of its own, else gloo.
+
+    Raises:
+        SynthError: gloo is to use an interface that this machine has not.
     """
+    _check_interfaces()
     load_kernels_eagerly()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
@@ -93,6 +99,19 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
     # other end waits for this rank. The process ends anyway, and the others notice that.
     yield World(rank, size, device, backend, socket.gethostname(), processors, restarts())
     dist.destroy_process_group()
+
+
+def _check_interfaces() -> None:
+    """Refuse interfaces for gloo that are not there."""
+    named = os.environ.get(_INTERFACES, "")
+    there = [name for _, name in socket.if_nameindex()]
+    missing = [name for name in named.split(",") if named and name not in there]
+    if missing:
+        raise SynthError(
+            f"{_INTERFACES} names {', '.join(map(repr, missing))}, and {socket.gethostname()} has "
+            f"no such network interface; it has {', '.join(there)}: name one of these, or unset "
+            f"the variable"
+        )
 
 
 def _store(timeout: timedelta) -> Store:

@@ -2,11 +2,14 @@
 
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from synth.errors import SynthError
+
+from ..execution.transport.rank_group import named_failure
 
 T = TypeVar("T")
 
@@ -23,7 +26,8 @@ def agree(look: Callable[[], T], what: str, group: Any) -> T:
             answer[1] = SynthError(f"{what}: {error.strerror or error}")
         except Exception as error:
             answer[1] = _unexpected(error)
-    dist.broadcast_object_list(answer, 0, group)
+    with of_checkpoints():
+        dist.broadcast_object_list(answer, 0, group)
     if answer[1] is not None:
         raise answer[1]
     found: T = answer[0]
@@ -40,11 +44,18 @@ def together(work: Callable[[], T], group: Any) -> T:
     except Exception as error:
         refusal = _unexpected(error)
     refusals: list[SynthError | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(refusals, refusal, group)
+    with of_checkpoints():
+        dist.all_gather_object(refusals, refusal, group)
     first = next((error for error in refusals if error is not None), None)
     if first is not None:
         raise first
     return done
+
+
+def of_checkpoints() -> AbstractContextManager[None]:
+    """Within the block a lost connection is a `RunFailure` that says where this rank was."""
+    where = "where all ranks agree on a checkpoint"
+    return named_failure(dist.get_rank(), where=where)
 
 
 def _unexpected(error: Exception) -> SynthError:

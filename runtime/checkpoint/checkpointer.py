@@ -16,7 +16,7 @@ from synth.run_options.checkpoint_options import LAST_GOOD, CheckpointOptions
 
 from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize import StageSteps
-from .agreement import agree, together
+from .agreement import agree, of_checkpoints, together
 from .errors import Damaged
 from .folder import CheckpointFolder
 from .loading import find_targets, load_tensors
@@ -80,7 +80,8 @@ class Checkpointer:
         )
         self._folder = CheckpointFolder(options.folder)
         self._tell = tell
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        with of_checkpoints():
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         self._is_first = dist.get_rank() == 0
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._saving: tuple[int, Future[None]] | None = None
@@ -236,7 +237,8 @@ class Checkpointer:
             except (SynthError, OSError) as error:
                 own.obstacle = reason(error)
         found = [own] * dist.get_world_size()
-        dist.all_gather_object(found, own, self._group)
+        with of_checkpoints():
+            dist.all_gather_object(found, own, self._group)
         refusal = _refusal(found, step)
         if refusal is not None:
             if self._is_first:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..optimize.multi_tensor import is_sharded
+from .agreement import of_checkpoints
 from .folder import CheckpointFolder
 from .manifest import Manifest, StoredFile, StoredTensor
 from .rank_file import host_copy, write_tensors
@@ -66,9 +67,11 @@ class Saving:
         report = self._write(staged)
         is_first = dist.get_rank() == 0
         reports: list[_Report] | None = [report] * dist.get_world_size() if is_first else None
-        dist.gather_object(report, reports, 0, self._group)
+        with of_checkpoints():
+            dist.gather_object(report, reports, 0, self._group)
         outcome = [None if reports is None else self._complete(reports, aliases)]
-        dist.broadcast_object_list(outcome, 0, self._group)
+        with of_checkpoints():
+            dist.broadcast_object_list(outcome, 0, self._group)
         if outcome[0] is not None:
             raise NotWritten(outcome[0])
 

@@ -56,7 +56,9 @@ class Connections:
     @property
     def meets(self) -> bool:
         """True if the next step or evaluation may begin with a collective of several ranks."""
-        return bool(self.reducer.ranks_together) or self.kept is not None or not self.shapes.are_fixed
+        return (
+            bool(self.reducer.ranks_together) or self.kept is not None or not self.shapes.are_fixed
+        )
 
 
 def connect(

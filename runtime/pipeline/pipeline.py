@@ -79,9 +79,7 @@ class Pipeline:
             self._groups = self._groups.on(self.device)
             self.clock = self._options.clock or OpClock(self.device, recording=False)
             self._connections = connect(self._parts, self._groups, self._options, self.clock)
-        self._joint = JointCalls(
-            self._groups, self._connections.channels, self._connections.notes
-        )
+        self._joint = JointCalls(self._groups, self._connections.channels, self._connections.notes)
 
     def __repr__(self) -> str:
         """Name the rank, its stages and the schedule."""

@@ -24,6 +24,7 @@ from synth.system.terminal_text import as_message
 
 from ..emulation.emulated_rank import RankEmulation
 from ..execution.core.progress import RankProgress, counted_place
+from ..execution.transport.rank_group import named_failure
 from ..world import World, join_world, restarts
 from .hang_detector import HangDetector
 from .post_mortem import (
@@ -68,7 +69,8 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
     # Whoever has not joined yet may still import: only a process that is stopped counts.
     watchdog = ProcessWatchdog(sibling_pids(), int(os.environ["RANK"]), on_end)
     with join_world(order.options.device, order.options.timeout_s) as world:
-        pids = local_pids()
+        with named_failure(world.rank, where="where the ranks find each other"):
+            pids = local_pids()
         watchdog.close()
         hanging = _hanging_processes(lowered, order.options, attempt)
         watchdog = ProcessWatchdog(pids, world.rank, on_end, hanging)
@@ -79,7 +81,8 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
             else:
                 result = _train(plan, lowered, order, world, progress)
         gathered: list[RankResult | None] = [None] * world.size
-        dist.all_gather_object(gathered, result)
+        with named_failure(world.rank, where="where the results of all ranks are gathered"):
+            dist.all_gather_object(gathered, result)
         watchdog.close()
     complete = [r for r in gathered if r is not None]
     return of_first_pipeline(complete, plan.num_ranks) if result.rank == 0 else None

@@ -147,7 +147,11 @@ class RankGroup(ABC):
 
 
 @contextmanager
-def named_failure(rank: int, rendezvous: Rendezvous | None = None) -> Iterator[None]:
+def named_failure(
+    rank: int,
+    rendezvous: Rendezvous | None = None,
+    where: str = "where all ranks tell each other what they need to know before a step",
+) -> Iterator[None]:
     """Add this rank's name to an error in the block, and the cause that another rank announced."""
     try:
         yield
@@ -155,10 +159,7 @@ def named_failure(rank: int, rendezvous: Rendezvous | None = None) -> Iterator[N
         cause = rendezvous.cause_of(error) if rendezvous is not None else None
         if cause is not None:
             raise RunFailure(f"rank {rank} cannot continue: {cause}") from error
-        raise RunFailure(
-            f"rank {rank} failed where all ranks tell each other what they need to know before a "
-            f"step: {describe_failure(error)}"
-        ) from error
+        raise RunFailure(f"rank {rank} failed {where}: {describe_failure(error)}") from error
 
 
 @contextmanager

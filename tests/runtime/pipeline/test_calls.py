@@ -94,8 +94,9 @@ def test_a_rank_that_ends_before_a_call_is_named_with_the_call(
 ) -> None:
     errors = ranks.run(call, 2, "1f1b", SMALL, {fewer: "s", 1 - fewer: "s" + last})
     assert errors[fewer] == ""
-    assert f"in call 3 of its pipeline, {NAMES[last]}, which rank {fewer} has not begun" in (
-        errors[1 - fewer]
+    assert (
+        f"in call 3 of its pipeline, {NAMES[last]}, which rank {fewer} has not begun"
+        in (errors[1 - fewer])
     )
 
 
