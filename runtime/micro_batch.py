@@ -29,7 +29,7 @@ from .execution.stage.loss_terms import LossTerms
 
 
 @dataclass(frozen=True)
-class MicroBatch:
+class CurrentMicroBatch:
     """A micro-batch of a step.
 
     Attributes:
@@ -62,13 +62,13 @@ class MicroBatch:
         return self.terms.seed(torch.ones((), device=self.device), self.index)
 
 
-_ALONE = MicroBatch(0, LossTerms((1.0,)), torch.device("cpu"))
+_ALONE = CurrentMicroBatch(0, LossTerms((1.0,)), torch.device("cpu"))
 
 # By thread, because ranks may be threads of one process.
-_RUNNING: dict[int, MicroBatch] = {}
+_RUNNING: dict[int, CurrentMicroBatch] = {}
 
 
-def current_micro_batch() -> MicroBatch:
+def current_micro_batch() -> CurrentMicroBatch:
     """Return the micro-batch whose forward or backward calls this.
 
     Outside of a pipeline, and where shapes are found, it is the only micro-batch, with factor 1.
@@ -89,7 +89,7 @@ def current_micro_batch() -> MicroBatch:
 
 
 @contextmanager
-def running(microbatch: MicroBatch) -> Iterator[None]:
+def running(microbatch: CurrentMicroBatch) -> Iterator[None]:
     """Within the block a micro-batch is this thread's current one."""
     thread = threading.get_ident()
     _RUNNING[thread] = microbatch

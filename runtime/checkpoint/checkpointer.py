@@ -24,7 +24,7 @@ from .manifest import Manifest
 from .optimizer_state import optimizer_state_of
 from .regular_files import read_regular
 from .saving import NotWritten, Saving, reason, stage
-from .tensor_names import named_tensors
+from .tensor_names import named_tensors, named_values
 from .training_state import TrainingState
 from .writer_assignment import Holding, WriterAssignment, assign_writers, holding_of
 
@@ -186,7 +186,7 @@ class Checkpointer:
         return found
 
     def _load_named(self, path: Path, manifest: Manifest) -> None:
-        load_tensors(path, manifest, self._targets(manifest.names, manifest.step))
+        load_tensors(path, manifest, self._targets(manifest.names, manifest.step, manifest))
 
     def _load_version_1(self, path: Path, state: TrainingState) -> None:
         from .version_1 import load_version_1, read_metadata  # slow to import
@@ -200,10 +200,13 @@ class Checkpointer:
                 f"data nor optimizer: nothing of it was verified; the next checkpoint has them"
             )
 
-    def _targets(self, saved: set[str], step: int) -> dict[str, Tensor]:
+    def _targets(
+        self, saved: set[str], step: int, manifest: Manifest | None = None
+    ) -> dict[str, Tensor]:
         ignore = self._options.ignore_optimizer
+        state = self._optimizer_state
         return find_targets(
-            self._layers, self._optimizer_state, saved, step=step, ignore_optimizer=ignore
+            self._layers, state, saved, manifest, step=step, ignore_optimizer=ignore
         )
 
     def save(self, state: TrainingState) -> None:
@@ -223,7 +226,8 @@ class Checkpointer:
         else:
             saving = Saving(self._folder, state, self._options.keep, self._group)
             staged = stage(tensors, assignment)
-            written = self._thread.submit(saving.run, staged, assignment.aliases)
+            values = named_values(self._layers, self._optimizer_state)
+            written = self._thread.submit(saving.run, staged, assignment.aliases, values)
         self._saving = (state.step, written)
 
     def _assign_writers(self, own: Holding, step: int) -> WriterAssignment | NotWritten:

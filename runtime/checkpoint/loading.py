@@ -1,7 +1,7 @@
 """Loads a checkpoint's tensors into those of this rank, by name, after verifying each."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
 import torch
@@ -12,15 +12,16 @@ from synth.errors import Mismatch
 from ..execution.weights.shared_tensor import SharedTensor
 from ..optimize.multi_tensor import is_sharded
 from .manifest import Manifest
-from .optimizer_state import OptimizerState
+from .optimizer_state import OptimizerState, SavedState
 from .rank_file import RankFile
-from .tensor_names import named_tensors, optimizer_prefixes
+from .tensor_names import TOGETHER, named_tensors, named_values, optimizer_prefixes
 
 
 def find_targets(
     layers: Mapping[str, nn.Module],
     optimizer_state: OptimizerState,
     saved: Set[str],
+    manifest: Manifest | None = None,
     *,
     step: int,
     ignore_optimizer: bool,
@@ -33,6 +34,7 @@ def find_targets(
         layers: this rank's layers.
         optimizer_state: the optimizer state of their parameters.
         saved: the names in the checkpoint.
+        manifest: of the checkpoint; None: its format has none.
         step: the step of the checkpoint. After a step at least some parameters have state, unless
             the optimizer was one without state.
         ignore_optimizer: True resets the state of parameters for which it does not match.
@@ -42,18 +44,24 @@ def find_targets(
     """
     optimizer_state.finish()
     optimizer_state.allocate()
+    prefixes = optimizer_prefixes(layers)
+    values = {} if manifest is None else manifest.optimizer_values
+    if manifest is not None:
+        _adopt(prefixes, optimizer_state, manifest)
     tensors = named_tensors(layers, optimizer_state)
-    ours, theirs = _state_keys(tensors), _state_keys(saved)
+    ours = _state_keys([*tensors, *_value_names(named_values(layers, optimizer_state))], prefixes)
+    theirs = _state_keys([*saved, *_value_names(values)], prefixes)
+    has_state = any(name.startswith("optimizer.") for name in (*saved, *values))
     fresh = set()
-    for prefix, parameter in optimizer_prefixes(layers).items():
+    for prefix, parameter in prefixes.items():
         own, other = ours.get(prefix, set()), theirs.get(prefix, set())
         if own == other:
             continue
-        if not ignore_optimizer and (other or (step > 0 and not theirs)):
+        if not ignore_optimizer and (other or (step > 0 and not has_state)):
             raise _other_optimizer(prefix, own, other)
         optimizer_state.forget(parameter)
         fresh.add(prefix)
-    targets = {name: t for name, t in tensors.items() if name.rpartition(".")[0] not in fresh}
+    targets = {name: t for name, t in tensors.items() if _prefix_of(name, prefixes) not in fresh}
     lacking = next((name for name in targets if name not in saved), None)
     if lacking is not None:
         raise Mismatch(f"the checkpoint has no {lacking}: it is of another model")
@@ -79,17 +87,56 @@ def load_tensors(path: Path, manifest: Manifest, targets: Mapping[str, Tensor]) 
                 _fill(targets[name], file.read(stored_name, manifest.tensors[stored_name]))
 
 
-def _state_keys(names: Set[str] | Mapping[str, Tensor]) -> dict[str, set[str]]:
+def _adopt(
+    prefixes: Mapping[str, nn.Parameter], optimizer_state: OptimizerState, manifest: Manifest
+) -> None:
+    """Give the optimizer's state the form of the saved one, where that is not tensors alone."""
+    joint = optimizer_state.is_joint
+    tensors: defaultdict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]] = defaultdict(dict)
+    for name in manifest.names:
+        prefix = _prefix_of(name, prefixes)
+        if prefix is not None:
+            stored = manifest.tensors[manifest.stored_name(name)]
+            shape_dtype = stored.shape, getattr(torch, stored.dtype)
+            tensors[prefix][name.removeprefix(f"{prefix}.")] = shape_dtype
+    for prefix, parameter in prefixes.items():
+        values = dict(manifest.optimizer_values.get(prefix, {}))
+        together = values.pop(TOGETHER, None)
+        if (joint and together == sorted(prefixes)) or (not joint and together is None):
+            optimizer_state.adopt(parameter, SavedState(tensors[prefix], values))
+
+
+def _value_names(values: Mapping[str, Mapping[str, object]]) -> list[str]:
+    return [f"{prefix}.{key}" for prefix, keys in values.items() for key in keys]
+
+
+def _prefix_of(name: str, prefixes: Set[str] | Mapping[str, object]) -> str | None:
+    """The prefix of a name of optimizer state; None: it is none of these."""
+    if not name.startswith("optimizer."):
+        return None
+    while name and name not in prefixes:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def _state_keys(names: Iterable[str], prefixes: Mapping[str, nn.Parameter]) -> dict[str, set[str]]:
     """Group the names of optimizer state by the parameter that it is of."""
     keys: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
-        prefix, _, key = name.rpartition(".")
-        if name.startswith("optimizer."):
-            keys[prefix].add(key)
+        prefix = _prefix_of(name, prefixes)
+        if prefix is not None:
+            keys[prefix].add(name.removeprefix(f"{prefix}.").split(".")[0])
     return keys
 
 
 def _other_optimizer(prefix: str, ours: set[str], theirs: set[str]) -> Mismatch:
+    if TOGETHER in theirs:
+        return Mismatch(
+            f"the checkpoint's optimizer keeps its state of all parameters of a rank together, at "
+            f"{prefix.removeprefix('optimizer.')}, as LBFGS does; this run has another optimizer, "
+            f"or other layers on this rank: give it the same ones, or --ignore-optimizer resets "
+            f"such state"
+        )
     own, other = (", ".join(sorted(keys)) or "nothing" for keys in (ours, theirs))
     return Mismatch(
         f"of {prefix.removeprefix('optimizer.')} the checkpoint's optimizer keeps {other}, this "

@@ -8,7 +8,7 @@ import hashlib
 import json
 from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, JsonValue, NonNegativeInt, model_validator
 
 from synth.errors import SynthError
 from synth.records.record import Record
@@ -43,17 +43,19 @@ class StoredFile(Record):
 
 
 class Manifest(TrainingState):
-    """Format version 3. `aliases` are further names of tensors that are stored once.
+    """Format version 4. `aliases` are further names of tensors that are stored once.
 
-    Version 2 has no numbers of updates.
+    `optimizer_values` is the optimizer state that is no tensor, by parameter and name, as
+    `nested_values` encodes it; version 3 has none. Version 2 has no numbers of updates.
     """
 
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     OLDEST: ClassVar[int] = 2
 
     files: dict[FileName, StoredFile]
     tensors: dict[str, StoredTensor]
     aliases: dict[str, str]
+    optimizer_values: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     checksum: str = ""
 
     @model_validator(mode="after")

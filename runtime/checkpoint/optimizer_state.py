@@ -1,16 +1,27 @@
 """Optimizer state of each parameter: of this project's optimizers, or any of torch's."""
 
+import inspect
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from synth.errors import SynthError
+from synth.units import shown
 
 from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize import StageSteps, zero_gradient
+from .errors import Damaged
+from .nested_values import NotStorable, decode, encode
+
+
+class SavedState(NamedTuple):
+    """The state of a parameter in a checkpoint: shapes and dtypes of its tensors, and the rest."""
+
+    tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+    values: Mapping[str, Any]
 
 
 class OptimizerState(Protocol):
@@ -22,6 +33,19 @@ class OptimizerState(Protocol):
 
     def of(self, parameter: nn.Parameter) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the tensor that is updated for a parameter, and its state by name."""
+        ...
+
+    def values_of(self, parameter: nn.Parameter) -> Mapping[str, Any]:
+        """Return the parameter's state that is no tensor, as JSON (`nested_values`), by name."""
+        ...
+
+    @property
+    def is_joint(self) -> bool:
+        """True if the state at one parameter may be of all parameters of the rank together."""
+        ...
+
+    def adopt(self, parameter: nn.Parameter, saved: SavedState) -> None:
+        """Give a parameter's state the form of a saved one; its tensors are still to be loaded."""
         ...
 
     def allocate(self) -> None:
@@ -72,6 +96,16 @@ class _OfSteps:
         weight = self._weights.get(parameter)
         return (parameter, {}) if weight is None else (weight.master, weight.state)
 
+    def values_of(self, parameter: nn.Parameter) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def is_joint(self) -> bool:
+        return False
+
+    def adopt(self, parameter: nn.Parameter, saved: SavedState) -> None:
+        """Do nothing: all state is tensors."""
+
     def allocate(self) -> None:
         """Do nothing: the state exists from the start."""
 
@@ -120,16 +154,58 @@ class _OfTorch:
         """Do nothing: its steps are final."""
 
     def of(self, parameter: nn.Parameter) -> tuple[Tensor, Mapping[str, Tensor]]:
-        state = self._optimizer.state.get(parameter, {})
-        for name, value in state.items():
-            if value is not None and not isinstance(value, Tensor):
-                raise SynthError(
-                    f"{type(self._optimizer).__name__} keeps {name} as a "
-                    f"{type(value).__name__}; only what optimizers keep as tensors can be saved"
-                )
-        return parameter, {name: value for name, value in state.items() if value is not None}
+        return parameter, self._split(parameter)[0]
+
+    def values_of(self, parameter: nn.Parameter) -> Mapping[str, Any]:
+        return self._split(parameter)[1]
+
+    def _split(self, parameter: nn.Parameter) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of a parameter's state, also nested ones, and what is no tensor."""
+        tensors: dict[str, Tensor] = {}
+        values: dict[str, Any] = {}
+        for name, value in self._optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[name] = value
+            elif value is not None or self.is_joint:
+                try:
+                    values[name] = encode(value, name, tensors)
+                except NotStorable as error:
+                    raise SynthError(
+                        f"{type(self._optimizer).__name__} keeps {name} as a {error}; a "
+                        f"checkpoint holds tensors, numbers, texts, and lists, tuples and dicts "
+                        f"of them"
+                    ) from None
+        return tensors, values
+
+    @property
+    def is_joint(self) -> bool:
+        """True of an optimizer whose step needs a closure: LBFGS keeps all at one parameter."""
+        closure = inspect.signature(self._optimizer.step).parameters.get("closure")
+        return closure is not None and closure.default is inspect.Parameter.empty
+
+    def adopt(self, parameter: nn.Parameter, saved: SavedState) -> None:
+        own = self._optimizer.state.get(parameter, {})
+        found = self._split(parameter)[0]
+
+        def tensor_of(name: str) -> Tensor:
+            if name not in saved.tensors:
+                raise Damaged(f"the manifest is damaged: there is no tensor {shown(name)}")
+            shape, dtype = saved.tensors[name]
+            here = found.get(name)
+            fits = here is not None and tuple(here.shape) == shape
+            return here if fits else torch.empty(shape, dtype=dtype, device=parameter.device)  # type: ignore[return-value]
+
+        for name, value in saved.values.items():
+            if name in own or self.is_joint:
+                self._optimizer.state[parameter][name] = decode(value, tensor_of)
+        for name in saved.tensors:
+            is_whole = "." not in name and name not in saved.values
+            if is_whole and (self.is_joint or (name in own and not isinstance(own[name], Tensor))):
+                self._optimizer.state[parameter][name] = tensor_of(name)
 
     def allocate(self) -> None:
+        if self.is_joint:
+            return  # it has a form once it has stepped
         groups = self._optimizer.param_groups
         trainable = [p for group in groups for p in group["params"] if p.requires_grad]
         if not all(self._optimizer.state.get(p) for p in trainable):

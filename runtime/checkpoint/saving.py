@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -16,6 +16,9 @@ from .rank_file import host_copy, write_tensors
 from .training_state import TrainingState
 from .writer_assignment import WriterAssignment
 
+Values = Mapping[str, Mapping[str, Any]]
+"""Optimizer state that is no tensor, by parameter and name."""
+
 
 class NotWritten(Exception):
     """A checkpoint could not be written; the message is the reason."""
@@ -27,6 +30,7 @@ class _Report:
 
     file: tuple[str, StoredFile] | None = None
     tensors: Mapping[str, StoredTensor] | None = None
+    values: Values = field(default_factory=dict)
     failure: str | None = None
 
 
@@ -58,13 +62,16 @@ class Saving:
         """
         self._folder, self._state, self._keep, self._group = folder, state, keep, group
 
-    def run(self, staged: dict[str, Tensor], aliases: Mapping[str, str]) -> None:
+    def run(self, staged: dict[str, Tensor], aliases: Mapping[str, str], values: Values) -> None:
         """Write this rank's file; rank 0 then completes the checkpoint when all ranks have written.
+
+        `values` is this rank's optimizer state that is no tensor.
 
         Raises:
             NotWritten: a rank could not write; raised on all ranks.
         """
         report = self._write(staged)
+        report.values = values
         is_first = dist.get_rank() == 0
         reports: list[_Report] | None = [report] * dist.get_world_size() if is_first else None
         with of_checkpoints():
@@ -97,6 +104,7 @@ class Saving:
                     "files": dict(r.file for r in reports if r.file is not None),
                     "tensors": {n: t for r in reports for n, t in (r.tensors or {}).items()},
                     "aliases": dict(aliases),
+                    "optimizer_values": {n: v for r in reports for n, v in r.values.items()},
                 }
             )
             self._folder.complete(self._state.step, manifest.sealed(), self._keep)

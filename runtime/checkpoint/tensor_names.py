@@ -8,10 +8,14 @@ of a parameter is the one that the optimizer updates (the float32 master copy, i
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
 from .optimizer_state import OptimizerState
+
+TOGETHER = "(parameters)"
+"""The key of the names of parameters whose state is kept at one of them."""
 
 
 def named_tensors(
@@ -30,6 +34,19 @@ def named_tensors(
             for key, moment in state.items():
                 found[f"optimizer.{layer_name}.{name}.{key}"] = moment
     return found
+
+
+def named_values(
+    layers: Mapping[str, nn.Module], optimizer_state: OptimizerState
+) -> dict[str, dict[str, Any]]:
+    """The optimizer state that is no tensor, as JSON, by the names of `optimizer_prefixes`.
+
+    State of all parameters together also has the names of these.
+    """
+    prefixes = optimizer_prefixes(layers)
+    found = {name: dict(optimizer_state.values_of(p)) for name, p in prefixes.items()}
+    of_all = {TOGETHER: sorted(prefixes)} if optimizer_state.is_joint else {}
+    return {name: values | of_all for name, values in found.items() if values}
 
 
 def optimizer_prefixes(layers: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:

@@ -8,7 +8,7 @@ from synth.op_kinds import VISITS, OpKind
 from synth.schedule.lowering.lower import Action, Instruction
 from synth.schedule.ops import Op, ValueKind
 
-from ...micro_batch import MicroBatch, running
+from ...micro_batch import CurrentMicroBatch, running
 from ..gradients.copies_and_ties import Reducer
 from .rank_context import RankContext
 from .rank_handlers import RankHandlers
@@ -106,7 +106,7 @@ class InstructionCompiler:
         return self._updates.after(op, partial(self._compute, op, arrivals, work))
 
     def _for_micro_batch(self, microbatch: int, work: Run) -> None:
-        with running(MicroBatch(microbatch, self._table.terms, self._device)):
+        with running(CurrentMicroBatch(microbatch, self._table.terms, self._device)):
             work()
 
     def _compute(self, op: Op, arrivals: list[int], work: Run) -> None:

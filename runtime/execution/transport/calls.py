@@ -1,4 +1,4 @@
-"""The calls that all ranks of a pipeline make together, such as `step`: ranks agree on each of them.
+"""The calls that all ranks of a pipeline make together, such as `step`, and agree on.
 
 A rank that evaluates would take the activations of one that steps for its own. So at the beginning
 of a call each rank notes its kind to some others, and nothing that such a rank sends is used before
@@ -220,7 +220,7 @@ class _Agreed:
 
 
 class _Explained:
-    """A send to a rank whose note had not been read: if that rank is gone, its last call is told."""
+    """A send to a rank whose note was not read yet: if that rank is gone, the call is named."""
 
     __slots__ = ("_notes", "_pending", "_target")
 

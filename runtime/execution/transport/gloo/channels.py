@@ -14,8 +14,8 @@ from synth.schedule.lowering.lower import Transfer
 from ...stage.boundary import Tensors
 from ..channels import DirectTransfer, Pending
 from ..groups import Group
-from .private_groups import UNUSED_TAG
 from .eager_links import EagerLinks
+from .private_groups import UNUSED_TAG
 
 
 class _Unstaging:
