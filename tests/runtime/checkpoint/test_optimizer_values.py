@@ -31,6 +31,8 @@ class Shampoo(torch.optim.Optimizer):
                     self._update(p, self.state[p], group["lr"])
 
     def _update(self, p: Tensor, state: dict[str, Any], lr: float) -> None:
+        gradient = p.grad
+        assert gradient is not None
         if not state:
             state |= {"step": 0, "warm": True, "decay": 1.0, "name": "shampoo", "worst": math.inf}
             state["factors"] = [torch.eye(n) for n in p.shape]
@@ -38,14 +40,14 @@ class Shampoo(torch.optim.Optimizer):
         state["step"] += 1
         state["decay"] *= 1 - 1 / 3 * (lr > 0)
         state["warm"] = state["step"] < 3
-        state["history"][0]["norms"].append(float(p.grad.norm()))  # type: ignore[union-attr]
+        state["history"][0]["norms"].append(float(gradient.norm()))
         state["history"][1].add_(7)
-        update = p.grad
+        update = gradient
         for n, factor in enumerate(state["factors"]):
-            flat = p.grad.movedim(n, 0).flatten(1) if p.dim() > 1 else p.grad[:, None]  # type: ignore[union-attr]
+            flat = gradient.movedim(n, 0).flatten(1) if p.dim() > 1 else gradient[:, None]
             factor.add_(flat @ flat.T)
-            update = torch.tensordot(torch.linalg.inv(factor), update, ([1], [n])).movedim(0, n)  # type: ignore[arg-type]
-        p.sub_(lr * state["decay"] * update)  # type: ignore[operator]
+            update = torch.tensordot(torch.linalg.inv(factor), update, ([1], [n])).movedim(0, n)
+        p.sub_(lr * state["decay"] * update)
 
 
 class Loop:
