@@ -17,11 +17,9 @@ from synth.errors import SynthError
 from synth.system.processors import num_processors
 
 from .execution.transport.nccl.communicators import load_kernels_eagerly
+from .run_folder import run_folder
 
 _INTERFACES = "GLOO_SOCKET_IFNAME"
-
-STORE_FOLDER = "SYNTH_STORE_FOLDER"
-"""The variable by which a launcher on one machine names the folder in which its ranks meet."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ def _store(timeout: timedelta) -> Store:
     of dead ranks (pytorch #135712). Its count of starts is common to all ranks on one node only. On
     several nodes, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes it use a new store for each start.
     """
-    folder = os.environ.get(STORE_FOLDER)
+    folder = run_folder()
     if folder is not None:
         file = FileStore(f"{folder}/store-{restarts()}", int(os.environ["WORLD_SIZE"]))
         file.set_timeout(timeout)

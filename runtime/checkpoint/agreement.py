@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from synth.errors import SynthError
 
+from ..execution.transport.objects import broadcast_object, gather_objects
 from ..execution.transport.rank_group import named_failure
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ def agree(look: Callable[[], T], what: str, group: Any) -> T:
         except Exception as error:
             answer[1] = _unexpected(error)
     with of_checkpoints():
-        dist.broadcast_object_list(answer, 0, group)
+        answer = broadcast_object(answer, 0, group)
     if answer[1] is not None:
         raise answer[1]
     found: T = answer[0]
@@ -43,9 +44,8 @@ def together(work: Callable[[], T], group: Any) -> T:
         refusal = error
     except Exception as error:
         refusal = _unexpected(error)
-    refusals: list[SynthError | None] = [None] * dist.get_world_size()
     with of_checkpoints():
-        dist.all_gather_object(refusals, refusal, group)
+        refusals: list[SynthError | None] = gather_objects(refusal, group)
     first = next((error for error in refusals if error is not None), None)
     if first is not None:
         raise first

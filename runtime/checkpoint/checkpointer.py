@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from synth.errors import Mismatch, SynthError, TrainingDiverged
 from synth.run_options.checkpoint_options import LAST_GOOD, CheckpointOptions
 
+from ..execution.transport.objects import gather_objects
 from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize import StageSteps
 from .agreement import agree, of_checkpoints, together
@@ -240,9 +241,8 @@ class Checkpointer:
                 self._folder.begin(step)
             except (SynthError, OSError) as error:
                 own.obstacle = reason(error)
-        found = [own] * dist.get_world_size()
         with of_checkpoints():
-            dist.all_gather_object(found, own, self._group)
+            found: list[Holding] = gather_objects(own, self._group)
         refusal = _refusal(found, step)
         if refusal is not None:
             if self._is_first:

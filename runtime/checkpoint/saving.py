@@ -8,6 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
+from ..execution.transport.objects import broadcast_object, gather_objects
 from ..optimize.multi_tensor import is_sharded
 from .agreement import of_checkpoints
 from .folder import CheckpointFolder
@@ -72,15 +73,13 @@ class Saving:
         """
         report = self._write(staged)
         report.values = values
-        is_first = dist.get_rank() == 0
-        reports: list[_Report] | None = [report] * dist.get_world_size() if is_first else None
         with of_checkpoints():
-            dist.gather_object(report, reports, 0, self._group)
-        outcome = [None if reports is None else self._complete(reports, aliases)]
+            reports: list[_Report] = gather_objects(report, self._group)
+        outcome = self._complete(reports, aliases) if dist.get_rank() == 0 else None
         with of_checkpoints():
-            dist.broadcast_object_list(outcome, 0, self._group)
-        if outcome[0] is not None:
-            raise NotWritten(outcome[0])
+            outcome = broadcast_object(outcome, 0, self._group)
+        if outcome is not None:
+            raise NotWritten(outcome)
 
     def _write(self, staged: dict[str, Tensor]) -> _Report:
         if not staged:

@@ -18,6 +18,7 @@ from synth.schedule.ops import Value, ValueKind
 from ..execution.transport.channels import Channels
 from ..execution.transport.gloo.eager_sockets import MOST_BYTES
 from ..execution.transport.groups import Group
+from ..execution.transport.objects import broadcast_object, gather_objects
 from ..execution.transport.open_channels import open_channels
 from ..world import World, join_world
 from .host_probe import probe_host
@@ -58,8 +59,7 @@ def probe_links(world: World) -> Links | None:
 def _probe_hosts(world: World) -> Link:
     """All ranks at once, as they would in a run; the median."""
     dist.barrier()
-    links: list[Link] = [Link()] * world.size
-    dist.all_gather_object(links, probe_host(world.device))
+    links: list[Link] = gather_objects(probe_host(world.device))
     return Link(
         latency_us=round(statistics.median(link.latency_us for link in links), 3),
         bandwidth_bytes_per_s=round(
@@ -77,9 +77,8 @@ def _probe_pair(world: World, channels: Channels, pair: tuple[int, int]) -> Link
     times: list[list[float]] = []
     if world.rank in pair:
         times = _times_us(world, channels, pair)
-    shared = [[statistics.median(of_kind) for of_kind in times]]
-    dist.broadcast_object_list(shared, pair[0])
-    return fitted_link(*shared[0])
+    medians = [statistics.median(of_kind) for of_kind in times]
+    return fitted_link(*broadcast_object(medians, pair[0]))
 
 
 def fitted_link(tiny_us: float, small_us: float, large_us: float, both_us: float) -> Link:

@@ -24,7 +24,8 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
 from ..execution.stage.block_names import remove_leftovers, shared_folder
-from .local_rendezvous import BACKEND, meeting_in
+from ..run_folder import named_to_ranks
+from .local_rendezvous import BACKEND
 from .post_mortem import LastSeen, explain, last_attempt, places_of_all
 from .rank_result import RankResult
 from .stopping import passing_on_sigterm
@@ -163,7 +164,7 @@ def _start(
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "torchelastic")),
         signals_to_handle=signals,
     )
-    with _killing_on_ctrl_c(), meeting_in(folder):
+    with _killing_on_ctrl_c(), named_to_ranks(folder):
         elastic_launch(config, sys.executable)("-m", module, *arguments)
 
 

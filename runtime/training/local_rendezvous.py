@@ -2,13 +2,8 @@
 
 torchrun's own rendezvous is a TCP store, which listens on all interfaces and unpickles what any
 client leaves there. Here its engine, which is alone, has a store in its own memory, and the ranks
-meet in a file of the run's temporary folder, which only its user may enter.
+meet in a file of the run's folder (`run_folder`), which only its user may enter.
 """
-
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.elastic.rendezvous import (
@@ -18,8 +13,6 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
-
-from ..world import STORE_FOLDER
 
 BACKEND = "synth-one-machine"
 
@@ -70,17 +63,3 @@ def _make(parameters: RendezvousParameters) -> RendezvousHandler:
 
 
 rendezvous_handler_registry.register(BACKEND, _make)
-
-
-@contextmanager
-def meeting_in(folder: Path) -> Iterator[None]:
-    """Within the block, processes that are started meet in files of a folder."""
-    before = os.environ.get(STORE_FOLDER)
-    os.environ[STORE_FOLDER] = str(folder)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[STORE_FOLDER]
-        else:
-            os.environ[STORE_FOLDER] = before

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-import torch.distributed as dist
-
+from ..execution.transport.objects import gather_objects
 from ..processes import PROC, namespace_key, stat_fields
 
 # Seconds for which a rank may be stopped: a debugger's or the system's short stop ends no run.
@@ -146,7 +145,6 @@ def _parent(pid: int) -> int | None:
 
 def local_pids() -> dict[int, int]:
     """The process of each rank that can be seen from here; every rank calls this."""
-    gathered: list[tuple[str, int] | None] = [None] * dist.get_world_size()
     here = namespace_key()
-    dist.all_gather_object(gathered, (here, os.getpid()))
-    return {rank: it[1] for rank, it in enumerate(gathered) if it is not None and it[0] == here}
+    gathered: list[tuple[str, int]] = gather_objects((here, os.getpid()))
+    return {rank: pid for rank, (where, pid) in enumerate(gathered) if where == here}

@@ -11,8 +11,6 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
-import torch.distributed as dist
-
 from synth.errors import SynthError
 from synth.records.record import Record
 from synth.run_options.emulation_options import EmulationOptions
@@ -24,6 +22,7 @@ from synth.system.terminal_text import as_message
 
 from ..emulation.emulated_rank import RankEmulation
 from ..execution.core.progress import RankProgress, counted_place
+from ..execution.transport.objects import gather_objects
 from ..execution.transport.rank_group import named_failure
 from ..world import World, join_world, restarts
 from .hang_detector import HangDetector
@@ -80,12 +79,10 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
                 result = emulation.run(_telling(world, order.options.steps))
             else:
                 result = _train(plan, lowered, order, world, progress)
-        gathered: list[RankResult | None] = [None] * world.size
         with named_failure(world.rank, where="where the results of all ranks are gathered"):
-            dist.all_gather_object(gathered, result)
+            gathered: list[RankResult] = gather_objects(result)
         watchdog.close()
-    complete = [r for r in gathered if r is not None]
-    return of_first_pipeline(complete, plan.num_ranks) if result.rank == 0 else None
+    return of_first_pipeline(gathered, plan.num_ranks) if result.rank == 0 else None
 
 
 def _hanging_processes(

@@ -17,6 +17,7 @@ from ...processes import ProcessIdentity, seen_from_here
 from .gloo import private_groups
 from .gloo.private_groups import PrivateGroups
 from .nccl.communicators import NcclGroups, load_kernels_eagerly
+from .objects import gather_objects
 from .rank_group import RankGroup, named_failure, without_warnings_of_trees
 from .rendezvous import Rendezvous
 
@@ -82,7 +83,7 @@ class Group(RankGroup):
         if on_nccl:
             load_kernels_eagerly()
         with named_failure(rank):
-            name, neighbours = _introduced(given, rank, len(ranks))
+            name, neighbours = _introduced(given, rank)
         world: Any = dist.group.WORLD
         store = PrefixStore(name, (given or world).get_group_store())
         nccl = NcclGroups(store, ranks, rank, timeout_s, neighbours=neighbours) if on_nccl else None
@@ -157,7 +158,7 @@ class Group(RankGroup):
 
 
 def _introduced(
-    given: dist.ProcessGroup | None, rank: int, size: int
+    given: dist.ProcessGroup | None, rank: int
 ) -> tuple[str, dict[int, ProcessIdentity]]:
     """Tell all ranks of this one's process.
 
@@ -165,11 +166,11 @@ def _introduced(
         A name for the pipeline, the same on all ranks, and the processes of the other ranks that
         can be seen from here.
     """
-    told: list[tuple[str, ProcessIdentity]] = [("", ProcessIdentity.own())] * size
-    dist.all_gather_object(told, (f"pipeline-{uuid.uuid4().hex}", told[0][1]), given)
+    name = f"pipeline-{uuid.uuid4().hex}"
+    told: list[tuple[str, ProcessIdentity]] = gather_objects((name, ProcessIdentity.own()), given)
     seen = seen_from_here({r: process for r, (_, process) in enumerate(told) if r != rank})
     # No rank goes on, and may end, before all have looked for it.
-    dist.all_gather_object([None] * size, None, given)
+    gather_objects(None, given)
     return told[0][0], seen
 
 

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from synth.errors import RunFailure
 from synth.runtime.checkpoint.agreement import agree, together
+from synth.runtime.execution.transport import objects
 
 GLOO = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
@@ -21,10 +22,11 @@ def test_a_lost_connection_is_told_with_the_rank_and_the_place(
     def lost(*arguments: Any) -> None:
         raise RuntimeError(GLOO)
 
-    monkeypatch.setattr(dist, "broadcast_object_list", lost)
-    monkeypatch.setattr(dist, "all_gather_object", lost)
+    monkeypatch.setattr(dist, "broadcast", lost)
+    monkeypatch.setattr(dist, "all_gather", lost)
+    monkeypatch.setattr(objects, "_get_object_coll_device", lambda group: "cpu")
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 2)
     arguments = (lambda: None, "cannot read it", None) if act is agree else (lambda: None, None)
     with pytest.raises(RunFailure) as caught:
         act(*arguments)

@@ -10,7 +10,6 @@ numbers of groups would wait for each other under different names.
 """
 
 import os
-import pickle
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -24,6 +23,7 @@ from torch.distributed import BroadcastOptions, ProcessGroupGloo
 from synth.errors import RunFailure
 
 from ....processes import ProcessIdentity
+from ..objects import packed, unpacked
 from ..rendezvous import Rendezvous
 
 # Between the tags that channels use: nothing is ever sent under it.
@@ -120,24 +120,24 @@ def _run_out_of_time(group: Any, peer: int) -> None:
 
 def gather(group: Any, value: object) -> list[Any]:
     """Return every rank's object, in rank order, on all ranks."""
-    mine = _packed(value)
+    mine = packed(value)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
     group.allgather([lengths], [torch.tensor([len(mine)])]).wait()
     most = max(int(length) for length in lengths)
     rows = [torch.empty(most, dtype=torch.uint8) for _ in lengths]
     group.allgather([rows], [torch.nn.functional.pad(mine, (0, most - len(mine)))]).wait()
-    return [_unpacked(row[: int(n)]) for row, n in zip(rows, lengths, strict=True)]
+    return [unpacked(row[: int(n)]) for row, n in zip(rows, lengths, strict=True)]
 
 
 def share(group: Any, value: object, source: int) -> Any:
     """Return one rank's object on all ranks."""
-    packed = _packed(value if group.rank() == source else None)
-    length = torch.tensor([len(packed)])
+    told = packed(value if group.rank() == source else None)
+    length = torch.tensor([len(told)])
     broadcast(group, length, source)
     if group.rank() != source:
-        packed = torch.empty(int(length), dtype=torch.uint8)
-    broadcast(group, packed, source)
-    return _unpacked(packed)
+        told = torch.empty(int(length), dtype=torch.uint8)
+    broadcast(group, told, source)
+    return unpacked(told)
 
 
 def broadcast(group: Any, tensor: Tensor, source: int) -> None:
@@ -150,12 +150,3 @@ def broadcast(group: Any, tensor: Tensor, source: int) -> None:
     options = BroadcastOptions()
     options.rootRank = source
     group.broadcast([tensor], options).wait()
-
-
-def _packed(value: object) -> Tensor:
-    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-
-
-def _unpacked(data: Tensor) -> Any:
-    """Unpickle; the ranks of one pipeline trust each other, as those of torch.distributed do."""
-    return pickle.loads(data.numpy().tobytes())
