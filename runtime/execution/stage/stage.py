@@ -12,10 +12,12 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
+from ...cutting import tensors_in
 from ...split import GradientBox, Recorder, SplitTape, enter, run_backward
 from ..core.stage_protocol import ForwardInput, OutputTap
 from ..gradients.ddp_fsdp import GradientSync
 from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
+from .forward_state import ForwardState
 from .offloaded_activations import SavedStore
 from .replay_input import Replay, ReplayRecorder
 from .running_statistics import RunningStatistics
@@ -93,6 +95,7 @@ class Stage:
         self._states: dict[int, _MicroBatchState] = {}
         self._replays: dict[int, Replay] = {}
         self._statistics = RunningStatistics(self.module)
+        self._state = ForwardState(self.module, loss)
 
     def begin(self) -> None:
         """Begin a step; no micro-batch is in flight."""
@@ -155,16 +158,19 @@ class Stage:
         arguments = given.arguments
         if given.entry is not None:
             arguments = given.entry.arguments(list(arguments))
-        with torch.no_grad(), self._statistics.watched():
+        others = pytree.tree_leaves((given.arguments, given.keywords))
+        others = [x for x in others if not isinstance(x, Tensor)]
+        watched, recorded = self._statistics.watched(), self._state.recorded(*others)
+        with torch.no_grad(), watched as buffers, recorded as state:
             output = self._run(arguments, given.targets, given.keywords, given.tap)
         tensors, _ = flatten(output)
-        self._replays[microbatch] = recorder.replay()
+        self._replays[microbatch] = recorder.replay(state, buffers)
         return tuple(settled(t.detach()) for t in tensors)
 
     def rebuild(self, microbatch: int, given: ForwardInput) -> None:
         """R: F with its graph; dropout repeats the mask of F."""
-        again = self._replays.pop(microbatch).again(_tensors(given))
-        with again, self._statistics.stood_in_for():
+        replay = self._replays.pop(microbatch)
+        with replay.again(_tensors(given)), self._statistics.stood_in_for(replay.buffers):
             self.forward(microbatch, given)
 
     def give_replay(self, microbatch: int) -> Tensors:
@@ -314,8 +320,7 @@ class Stage:
 
 def _tensors(given: ForwardInput) -> Tensors:
     """The tensors of the input: the previous stage's output, or the batch."""
-    tensors, _ = flatten(given.arguments)
-    return tensors
+    return tuple(tensors_in(given.arguments))
 
 
 def _picked(gradients: Tensors, wanted: Sequence[int]) -> list[Tensor]:

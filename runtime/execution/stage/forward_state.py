@@ -1,0 +1,124 @@
+"""What forwards change beside buffers, so that R finds it as F did and leaves it as it was.
+
+Random generators other than torch's global ones, and counters: attributes, globals, entries of
+lists and dictionaries, plain tensors. What a forward adds to a list or a dictionary is a log or a
+cache and no state: what R adds stays there.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...module_state import (
+    MISSING,
+    NUMPY_RANDOM,
+    PYTHON_RANDOM,
+    Attribute,
+    Contents,
+    Entry,
+    Generator,
+    Place,
+    Values,
+    find_places,
+    is_other,
+    is_plain,
+)
+
+# A larger tensor that each forward makes anew is an activation.
+_MOST_NUMBERS = 1 << 16
+
+_Taken = list[tuple[Place, Any]]
+
+
+@dataclass
+class FoundByF:
+    """The values of places as an F found them; empty if it changes none."""
+
+    values: _Taken = field(default_factory=list)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Put them back within the block; afterwards restore what was there."""
+        interrupted = [(place, place.take()) for place, _ in self.values]
+        for place, value in self.values:
+            place.put(value)
+        try:
+            yield
+        finally:
+            for place, value in interrupted:
+                place.put(value)
+
+
+class ForwardState:
+    """The state that the forwards of a module change, found by observing a forward.
+
+    The first forward with each combination of `training` flags is observed. Generators that the
+    code can reach are known before; they may be used in some forwards only.
+    """
+
+    def __init__(self, module: nn.Module, *others: Any) -> None:
+        """Watch a module and functions beside it, such as the loss."""
+        self._module, self._others = module, others
+        self._generators: dict[Place, None] = {}
+        self._changed: list[Place] = []
+        self._watched_modes: set[tuple[bool, ...]] = set()
+
+    @contextmanager
+    def recorded(self, *given: Any) -> Iterator[FoundByF]:
+        """Observe the F in the block, given some arguments; afterwards there is what R needs."""
+        found = FoundByF()
+        mode = tuple(part.training for part in self._module.modules())
+        is_first = mode not in self._watched_modes
+        places = find_places(self._module, *self._others, *given) if is_first else []
+        self._generators |= {place: None for place in places if isinstance(place, Generator)}
+        known = _taken(self._changed)
+        drawn = _taken([*self._generators, *([PYTHON_RANDOM, NUMPY_RANDOM] if is_first else [])])
+        before = _taken(place for place in places if not isinstance(place, Generator))
+        yield found
+        self._watched_modes.add(mode)
+        used = [(place, state) for place, state in drawn if place.differs(state)]
+        self._generators |= {place: None for place, _ in used}
+        new = [change for place, value in before for change in _changes(place, value)]
+        self._changed += [place for place, _ in new]
+        found.values += [*known, *new, *used]
+
+
+def _taken(places: Iterable[Place]) -> _Taken:
+    return [(place, place.take()) for place in places]
+
+
+def _changes(place: Place, before: Any) -> _Taken:
+    """Return the parts of a place that a forward has changed, and their values before."""
+    if isinstance(place, Contents):
+        return [] if place.is_foreign else _changes_within(place, before)
+    if isinstance(place, Values):
+        return [(place, before)] if place.differs(before) else []
+    assert isinstance(place, Entry | Attribute)
+    now = place.take()
+    is_changed = is_other(now, before) and _is_state(now) and _is_state(before)
+    return [(place, before)] if is_changed else []
+
+
+def _changes_within(contents: Contents, before: list[Any]) -> _Taken:
+    container = contents.container
+    if isinstance(container, dict):
+        entries = [(key, value) for key, value in before]
+        old = dict(before)
+        entries += [(key, MISSING) for key, now in container.items() if key not in old]
+    elif isinstance(container, set) or len(container) > len(before):
+        return []
+    elif len(container) < len(before):
+        return [(contents, before)]
+    else:
+        entries = list(enumerate(before))
+    return [change for key, value in entries for change in _changes(Entry(container, key), value)]
+
+
+def _is_state(value: Any) -> bool:
+    """True for numbers and small tensors; a tensor or module that replaces another is none."""
+    if isinstance(value, Tensor):
+        return value.numel() <= _MOST_NUMBERS
+    return value is MISSING or is_plain(value)
