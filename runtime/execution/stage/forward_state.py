@@ -30,6 +30,12 @@ from ...module_state import (
 # A larger tensor that each forward makes anew is an activation.
 _MOST_NUMBERS = 1 << 16
 
+_NAMES: dict[type, str] = {
+    Generator: "a random generator other than torch's own",
+    Values: "a tensor that is no buffer",
+    Contents: "a list",
+}
+
 _Taken = list[tuple[Place, Any]]
 
 
@@ -38,6 +44,12 @@ class FoundByF:
     """The values of places as an F found them; empty if it changes none."""
 
     values: _Taken = field(default_factory=list)
+
+    @property
+    def names(self) -> str:
+        """Name them, for a message."""
+        names = (_NAMES.get(type(p)) or f"{_key(p)!r}" for p, _ in self.values)
+        return ", ".join(dict.fromkeys(names))
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -122,3 +134,7 @@ def _is_state(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.numel() <= _MOST_NUMBERS
     return value is MISSING or is_plain(value)
+
+
+def _key(place: Place) -> Any:
+    return place.key if isinstance(place, Entry) else getattr(place, "name", place)

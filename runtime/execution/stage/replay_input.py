@@ -69,9 +69,9 @@ class Replay:
         """
         if self.state.values:
             raise SynthError(
-                "a stage changes state that is no buffer, or draws random numbers that are not of "
-                "torch's own generator, and another rank is to recompute it: take a schedule "
-                "whose R runs where its F does, or draw from torch's generator"
+                f"a stage changes {self.state.names}, and another rank is to recompute it, which "
+                f"does not have that: take a schedule whose R runs where its F does, draw random "
+                f"numbers from torch's own generator, and keep no count in the module"
             )
         packed = packed_buffer()
         if self.random is not None:

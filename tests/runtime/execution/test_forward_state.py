@@ -233,14 +233,22 @@ def test_what_r_appends_to_a_list_stays() -> None:
     assert isinstance(first, Drawing) and len(first.log) == 2 * MICRO_BATCHES
 
 
-@pytest.mark.parametrize("kind", ["python", "own_normal", "tensor"])
-def test_another_rank_does_not_recompute_what_it_cannot_repeat(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("python", "a random generator other than torch's own"),
+        ("own_normal", "a random generator other than torch's own"),
+        ("tensor", "a tensor that is no buffer"),
+        ("attribute", "'number'"),
+    ],
+)
+def test_another_rank_does_not_recompute_what_it_cannot_repeat(kind: str, named: str) -> None:
     from synth.runtime.execution.core.stage_protocol import ForwardInput
 
     (module, _), xs, _ = begin(kind)
     stage = Stage(module, is_first=True, is_last=False)
     stage.forward_light(0, ForwardInput((xs[0],)))
-    with pytest.raises(SynthError, match="another rank is to recompute it"):
+    with pytest.raises(SynthError, match=f"changes {named}, and another rank is to recompute it"):
         stage.give_replay(0)
     assert Replay(None).packed().numel()
 
