@@ -195,6 +195,24 @@ def find_places(*roots: Any) -> list[Place]:
     return found
 
 
+class Snapshot:
+    """All that a module's code can change, and the generators that all code shares."""
+
+    def __init__(self, module: nn.Module) -> None:
+        places = (PYTHON_RANDOM, NUMPY_RANDOM, *find_places(module))
+        self._values = [(place, place.take()) for place in places]
+
+    def put_back(self) -> None:
+        """Restore it; of containers of a library's objects those with new tensors without data."""
+        for place, value in self._values:
+            if isinstance(place, Contents) and place.is_foreign:
+                is_to_go = place.has_new_meta_tensor(value)
+            else:
+                is_to_go = place.differs(value)
+            if is_to_go:
+                place.put(value)
+
+
 def is_plain(value: Any) -> bool:
     """True for numbers, texts, and tuples of them."""
     if isinstance(value, tuple):

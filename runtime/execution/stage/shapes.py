@@ -100,7 +100,7 @@ class ShapeFinder:
                     f"stage {number} cannot be run on what it is given: {type(error).__name__}: "
                     f"{error}"
                 ) from error
-            return Boundary.of(output, trained=trained)
+            return Boundary.of(output, trained=trained, stage=number)
 
         return describe
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ...module_state import NUMPY_RANDOM, PYTHON_RANDOM, Contents, find_places
+from ...module_state import Snapshot
 
 
 @contextmanager
@@ -33,14 +33,8 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     container that a library's object holds, such as a dictionary of angles by length, is restored
     if tensors without data have been added to it.
     """
-    places = [PYTHON_RANDOM, NUMPY_RANDOM, *find_places(module)]
-    before = [(place, place.take()) for place in places]
+    before = Snapshot(module)
     try:
         yield
     finally:
-        for place, value in before:
-            if isinstance(place, Contents) and place.is_foreign:
-                if place.has_new_meta_tensor(value):
-                    place.put(value)
-            elif place.differs(value):
-                place.put(value)
+        before.put_back()

@@ -1,7 +1,7 @@
 """One stage of the model on this rank: its module, and its micro-batches in flight."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,8 +217,11 @@ class Stage:
             if isinstance(self.module, LayerChain):
                 return self.module(*arguments, targets=targets)
             return self.module(*arguments, targets, **keywords)
-        output = self.module(*arguments, **keywords)
-        return self._end(output, targets, tap) if self.is_last else output
+        if not self.is_last:
+            return self.module(*arguments, **keywords)
+        is_without = targets is None and (tap is None or tap.with_loss)
+        with _named_lack_of_targets() if is_without else nullcontext():
+            return self._end(self.module(*arguments, **keywords), targets, tap)
 
     def _end(self, output: Any, targets: Any, tap: OutputTap | None) -> Any:
         """Return the last stage's loss; () if only its output is wanted."""
@@ -316,6 +319,21 @@ class Stage:
     ) -> Any:
         """Run once without autograd, to find the form of the output."""
         return self._run(arguments, targets, keywords)
+
+
+@contextmanager
+def _named_lack_of_targets() -> Iterator[None]:
+    """Say in an error of the last stage that it was given no targets, which may be why."""
+    try:
+        yield
+    except (SynthError, RuntimeError):
+        raise
+    except Exception as error:
+        raise SynthError(
+            f"the last stage failed, and the batch has no targets: {type(error).__name__}: "
+            f"{error}; give `split` the targets=…, or call `evaluate(batch, outputs=[])` for "
+            f"outputs without a loss"
+        ) from error
 
 
 def _tensors(given: ForwardInput) -> Tensors:

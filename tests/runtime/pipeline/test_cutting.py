@@ -209,3 +209,66 @@ def test_block_masks_are_cut_as_pytorchs_pipelines_do() -> None:
     assert batch.named(1)["shared"] is batch.named(0)["shared"]
     with pytest.raises(SynthError, match="mask, a BlockMask, has 8 in its first dimension"):
         Batch.split(4, q[:4], mask=mask)
+
+
+class Constant(nn.Module):
+    """Gives something besides its tensor."""
+
+    def __init__(self, other: Any) -> None:
+        super().__init__()
+        self.inner, self.other = nn.Linear(3, 1), other
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x), {"mask": self.other}
+
+
+@pytest.mark.parametrize(
+    ("other", "named"), [(None, "None"), (True, "a bool"), (3, "a int"), ("causal", "a str")]
+)
+def test_what_is_no_tensor_between_stages_is_named_with_its_place(other: Any, named: str) -> None:
+    stages, schedule = (Constant(other), nn.Linear(1, 1)), generate("gpipe", 2, 4)
+
+    def train(group: Any) -> None:
+        pipeline = synth.Pipeline(
+            schedule, stages[group.rank], group=group, loss=nn.functional.mse_loss, timeout_s=20
+        )
+        pipeline.step(pipeline.split(X.float(), targets=torch.zeros(8, 1)))
+
+    with pytest.raises(SynthError, match=rf"stage 0 gave {named} at \[1\]\['mask'\] in its output"):
+        run_ranks(2, train)
+
+
+def evaluated(loss: Any, last: nn.Module) -> Any:
+    """Evaluate a pipeline without targets."""
+    stages, schedule = (nn.Linear(3, 1), last), generate("gpipe", 2, 4)
+
+    def evaluate(group: Any) -> Any:
+        pipeline = synth.Pipeline(
+            schedule, stages[group.rank], group=group, loss=loss, timeout_s=20
+        )
+        return pipeline.evaluate(pipeline.split(X.float()))
+
+    return run_ranks(2, evaluate)[1]
+
+
+class OwnLoss(nn.Module):
+    """A last stage that computes its loss of targets."""
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        return (x - targets).sum()
+
+
+@pytest.mark.parametrize("last", [nn.Identity(), OwnLoss()])
+def test_a_loss_without_its_targets_is_refused(last: nn.Module) -> None:
+    loss = None if isinstance(last, OwnLoss) else nn.functional.cross_entropy
+    with pytest.raises(SynthError, match=r"the batch has no targets: .*give `split` the targets=…"):
+        evaluated(loss, last)
+
+
+def test_a_model_that_gives_no_loss_without_targets_is_told_of_them() -> None:
+    with pytest.raises(SynthError, match=r"it must give the loss.*or give the batch its targets"):
+        evaluated(None, nn.Linear(1, 2))
+
+
+def test_a_loss_that_needs_no_targets_is_computed() -> None:
+    assert evaluated(lambda y, _: (y * 0 + 2).mean(), nn.Identity()) == 2
