@@ -1,7 +1,7 @@
 """One mini-batch as the stages take it: micro-batch by micro-batch, trees of tensors."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from torch import Tensor
@@ -26,7 +26,7 @@ class Batch:
     inputs: Sequence[Any] | None = None
     targets: Sequence[Any] | None = None
     keywords: Sequence[Mapping[str, Any]] | None = None
-    num_samples: int | None = None
+    num_samples: int | None = field(default=None, kw_only=True)
 
     @classmethod
     def split(
@@ -52,7 +52,7 @@ class Batch:
             list(zip(*columns, strict=True)) if inputs else None,
             None if cut_targets is None else list(cut_targets),
             _rows(named, num_micro_batches) if named else None,
-            cutter.num_samples,
+            num_samples=cutter.num_samples,
         )
 
     def arguments(self, microbatch: int) -> tuple[Any, ...]:

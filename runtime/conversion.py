@@ -26,7 +26,8 @@ class Conversion:
                 self._kept[name] = tensor.dtype
             elif tensor.dtype != self.dtype:
                 self._converted.add(tensor.dtype)
-        return module._apply(self._of)  # as `Module.to` does
+        module._apply(self._of)  # type: ignore[no-untyped-call]  # as `Module.to` does
+        return module
 
     def _of(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype) if _is_convertible(tensor) else tensor

@@ -52,7 +52,8 @@ class Cutter:
         """Find the size of the mini-batch in its values, which have names for messages."""
         self._count = num_micro_batches
         found = (size for name, value in values.items() for size in _sizes(value, name))
-        self._first, self._size = next(found, ("", None))
+        none: tuple[str, int | None] = ("", None)
+        self._first, self._size = next(found, none)
         self.num_samples: int | None = None
         """The size of the batch that a tensor was cut by without a `Chunk`; None: none was."""
 

@@ -12,17 +12,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...module_state import (
+from ...module_state import find_places
+from ...state_places import (
     MISSING,
-    NUMPY_RANDOM,
-    PYTHON_RANDOM,
+    ArrayValues,
     Attribute,
     Contents,
-    Entry,
     Generator,
-    Place,
-    Values,
-    find_places,
+    StateItem,
+    StatePlace,
+    TensorValues,
     is_other,
     is_plain,
 )
@@ -32,11 +31,12 @@ _MOST_NUMBERS = 1 << 16
 
 _NAMES: dict[type, str] = {
     Generator: "a random generator other than torch's own",
-    Values: "a tensor that is no buffer",
+    TensorValues: "a tensor that is no buffer",
+    ArrayValues: "an array",
     Contents: "a list",
 }
 
-_Taken = list[tuple[Place, Any]]
+_Taken = list[tuple[StatePlace, Any]]
 
 
 @dataclass
@@ -74,8 +74,8 @@ class ForwardState:
     def __init__(self, module: nn.Module, *others: Any) -> None:
         """Watch a module and functions beside it, such as the loss."""
         self._module, self._others = module, others
-        self._generators: dict[Place, None] = {}
-        self._changed: list[Place] = []
+        self._generators: dict[StatePlace, None] = {}
+        self._changed: list[StatePlace] = []
         self._watched_modes: set[tuple[bool, ...]] = set()
 
     @contextmanager
@@ -87,28 +87,27 @@ class ForwardState:
         places = find_places(self._module, *self._others, *given) if is_first else []
         self._generators |= {place: None for place in places if isinstance(place, Generator)}
         known = _taken(self._changed)
-        drawn = _taken([*self._generators, *([PYTHON_RANDOM, NUMPY_RANDOM] if is_first else [])])
+        drawn = _taken(self._generators)
         before = _taken(place for place in places if not isinstance(place, Generator))
         yield found
         self._watched_modes.add(mode)
         used = [(place, state) for place, state in drawn if place.differs(state)]
-        self._generators |= {place: None for place, _ in used}
         new = [change for place, value in before for change in _changes(place, value)]
         self._changed += [place for place, _ in new]
         found.values += [*known, *new, *used]
 
 
-def _taken(places: Iterable[Place]) -> _Taken:
+def _taken(places: Iterable[StatePlace]) -> _Taken:
     return [(place, place.take()) for place in places]
 
 
-def _changes(place: Place, before: Any) -> _Taken:
+def _changes(place: StatePlace, before: Any) -> _Taken:
     """Return the parts of a place that a forward has changed, and their values before."""
     if isinstance(place, Contents):
         return [] if place.is_foreign else _changes_within(place, before)
-    if isinstance(place, Values):
+    if isinstance(place, TensorValues | ArrayValues):
         return [(place, before)] if place.differs(before) else []
-    assert isinstance(place, Entry | Attribute)
+    assert isinstance(place, StateItem | Attribute)
     now = place.take()
     is_changed = is_other(now, before) and _is_state(now) and _is_state(before)
     return [(place, before)] if is_changed else []
@@ -126,7 +125,9 @@ def _changes_within(contents: Contents, before: list[Any]) -> _Taken:
         return [(contents, before)]
     else:
         entries = list(enumerate(before))
-    return [change for key, value in entries for change in _changes(Entry(container, key), value)]
+    return [
+        change for key, value in entries for change in _changes(StateItem(container, key), value)
+    ]
 
 
 def _is_state(value: Any) -> bool:
@@ -136,5 +137,5 @@ def _is_state(value: Any) -> bool:
     return value is MISSING or is_plain(value)
 
 
-def _key(place: Place) -> Any:
-    return place.key if isinstance(place, Entry) else getattr(place, "name", place)
+def _key(place: StatePlace) -> Any:
+    return place.key if isinstance(place, StateItem) else getattr(place, "name", place)

@@ -45,6 +45,15 @@ class Source:
         return float(self.generator.rand()) + Source.drawn
 
 
+class Slots:
+    """An object without a dictionary."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
 class Drawing(nn.Module):
     """Scales by a number that comes from `kind` of state."""
 
@@ -52,10 +61,11 @@ class Drawing(nn.Module):
         super().__init__()
         self.inner, self.kind = nn.Linear(4, 4), kind
         self.own = torch.Generator().manual_seed(3)
-        self.source, self.sampled = Source(), iter(())
+        self.source = Source()
         self.number, self.plain, self.rebound = 0, torch.zeros(1), torch.zeros(())
         self.listed, self.table, self.left = [0], {"seen": 0}, [0.1 * i for i in range(40)]
         self.log: list[int] = []
+        self.slots, self.array = Slots(), np.zeros(2)
         self.register_buffer("buffer", torch.zeros(()))
         local = 0
 
@@ -129,6 +139,14 @@ class Drawing(nn.Module):
 
     def _taken_from_a_list(self) -> float:
         return self.left.pop()
+
+    def _slot(self) -> int:
+        self.slots.number += 1
+        return self.slots.number
+
+    def _array(self) -> float:
+        self.array[1] += 1
+        return float(self.array[1])
 
     def _closure(self) -> int:
         return self.enclosed()

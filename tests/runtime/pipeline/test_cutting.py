@@ -51,7 +51,7 @@ def alibi(first: bool, marked: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x, targets = torch.randn(8, 6, 8), torch.randn(8, 6, 8)
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625])
     want = nn.functional.mse_loss(one[1](one[0](x, slopes), slopes), targets)
-    want.backward()  # type: ignore[no-untyped-call]
+    want.backward()
     schedule = generate("1f1b", 2, 4)
 
     def train(group: Any) -> Tensor | None:
@@ -101,7 +101,7 @@ def test_a_rank_with_keywords_alone_has_the_batch_of_the_others() -> None:
 
 
 def test_nested_values_are_cut() -> None:
-    encoding = UserDict({"ids": X, "type": "ids"})
+    encoding: UserDict[str, Any] = UserDict({"ids": X, "type": "ids"})
     tree = {"pair": [X, (X + 1, None)], "sample": Sample(X, [X[:, 0]]), "encoding": encoding}
     batch = Batch.split(4, tree, True, flag="a")
     ((cut, flag), named) = batch.arguments(3), batch.named(3)
