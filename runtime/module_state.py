@@ -2,6 +2,8 @@
 
 It is found by walking from the module over attributes, containers, the methods of its classes, and
 the globals and closures that these name. Code of PyTorch, NumPy and Python itself is not entered.
+Of code of other installed packages only random generators are found: its other globals may belong
+to threads of its own.
 """
 
 import functools
@@ -9,6 +11,8 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from enum import Enum
+from pathlib import Path
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -27,6 +31,7 @@ from torch import Tensor, nn
 from .state_places import (
     CONTAINERS,
     DICTIONARIES,
+    ITERATORS,
     MISSING,
     NUMPY_RANDOM,
     PYTHON_RANDOM,
@@ -34,6 +39,7 @@ from .state_places import (
     Attribute,
     Contents,
     Generator,
+    Progress,
     StateItem,
     StatePlace,
     TensorValues,
@@ -48,6 +54,9 @@ _MOST_ENTRIES = 1 << 16
 _MOST_COPIED_BYTES = 1 << 26
 # So many objects are walked in about a second.
 _MOST_OBJECTS = 1 << 18
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 _CLOSED = {*sys.stdlib_module_names, "torch", "numpy", "synth"} - {"__main__"}
 
@@ -97,13 +106,8 @@ def _has_new_meta_tensor(contents: Contents, before: list[Any]) -> bool:
 def _places_of(value: Any, is_foreign: bool, buffers: set[int]) -> Iterable[StatePlace]:
     if type(value) in CONTAINERS:
         return [Contents(value, is_foreign)] if len(value) <= _MOST_ENTRIES else []
-    if isinstance(value, StateItem | Attribute):
-        return [value]
-    if isinstance(value, Tensor):
-        return [TensorValues(value)] if _is_plain_tensor(value) and id(value) not in buffers else []
-    if type(value) is np.ndarray:
-        is_small = value.nbytes <= _MOST_COPIED_BYTES and not value.dtype.hasobject
-        return [ArrayValues(value)] if is_small and value.flags.writeable else []
+    if isinstance(value, StateItem | Attribute | Tensor | np.ndarray | Iterator):
+        return [] if is_foreign or id(value) in buffers else _place_of_value(value)
     if isinstance(value, torch.Generator):
         return [Generator(lambda: _torch_state(value), lambda s: _put_torch_state(value, s))]
     if isinstance(value, random.Random) and type(value) is not random.SystemRandom:
@@ -117,6 +121,17 @@ def _places_of(value: Any, is_foreign: bool, buffers: set[int]) -> Iterable[Stat
     if value is random:
         return [PYTHON_RANDOM]
     return [NUMPY_RANDOM] if value is np.random else []
+
+
+def _place_of_value(value: Any) -> Iterable[StatePlace]:
+    if isinstance(value, StateItem | Attribute):
+        return [value]
+    if isinstance(value, Tensor):
+        return [TensorValues(value)] if _is_plain_tensor(value) else []
+    if isinstance(value, Iterator):
+        return [Progress(value)] if type(value) in ITERATORS else []
+    is_small = value.nbytes <= _MOST_COPIED_BYTES and not value.dtype.hasobject
+    return [ArrayValues(value)] if is_small and value.flags.writeable else []
 
 
 def _is_plain_tensor(tensor: Tensor) -> bool:
@@ -174,23 +189,25 @@ class _Walk:
         return _attributes_of(value)
 
     def _of_class(self, kind: type) -> Iterator[Any]:
-        """Its methods, and the numbers that it has."""
+        """Its methods, and what it has besides."""
         for base in kind.__mro__:
-            if _is_closed(base.__module__):
+            if _is_closed(base.__module__) or issubclass(kind, Enum):
                 continue
-            for name, member in vars(base).items():
-                if name.startswith("__") and not isinstance(member, FunctionType):
-                    continue
+            is_own = not _is_installed(base.__module__)
+            for name, member in list(vars(base).items()):
                 if isinstance(member, staticmethod | classmethod):
                     yield member.__func__
                 elif isinstance(member, property):
                     yield member.fget
-                elif is_plain(member):
-                    yield Attribute(base, name)
-                else:
+                elif isinstance(member, FunctionType):
                     yield member
+                elif is_own and not name.startswith("__"):
+                    yield Attribute(base, name) if is_plain(member) else member
 
     def _of_function(self, function: FunctionType) -> Iterator[Any]:
+        if _is_installed(function.__module__):
+            yield from _generators_of(function)
+            return
         yield from function.__defaults__ or ()
         yield from (function.__kwdefaults__ or {}).values()
         yield vars(function)
@@ -215,12 +232,37 @@ class _Walk:
         value = space[name]
         if value is np:
             yield np.random
-        elif isinstance(value, ModuleType) and not _is_closed(value.__name__):
+        elif _is_own_module(value):
             for attribute in _names_in(function.__code__):
                 if attribute in vars(value):
                     yield StateItem(vars(value), attribute)
         else:
             yield StateItem(space, name)
+
+
+def _generators_of(function: FunctionType) -> Iterator[Any]:
+    """The random generators that a function names, and functions of its package, which may too."""
+    space, cells = function.__globals__, function.__closure__ or ()
+    names = function.__code__.co_names
+    named = [space.get(name, random if name == "random" else None) for name in names]
+    for value in [*named, *(Attribute(cell, "cell_contents").take() for cell in cells)]:
+        if value is np:
+            yield np.random
+        elif (
+            value is random
+            or value is np.random
+            or isinstance(value, _GENERATORS)
+            or (isinstance(value, FunctionType) and _package(value) == _package(function))
+        ):
+            yield value
+
+
+def _is_random_module(value: Any) -> bool:
+    return value is random or value is np.random
+
+
+def _package(function: FunctionType) -> str:
+    return (function.__module__ or "").partition(".")[0]
 
 
 def _attributes_of(value: Any) -> list[Any]:
@@ -255,11 +297,26 @@ def _is_closed(name: str | None) -> bool:
     return name is None or name.partition(".")[0] in _CLOSED
 
 
+@functools.cache
+def _is_installed(name: str | None) -> bool:
+    """True if a module is of an installed package."""
+    file = getattr(sys.modules.get(name or ""), "__file__", None)
+    return file is not None and not _INSTALLED.isdisjoint(Path(file).parts)
+
+
+def _is_own_module(value: Any) -> bool:
+    """True for a module of Python's that is the user's own."""
+    if not isinstance(value, ModuleType):
+        return False
+    return not _is_closed(value.__name__) and not _is_installed(value.__name__)
+
+
 def _is_object_of_library(value: Any) -> bool:
     known = (*CONTAINERS, tuple, type, FunctionType, MethodType, BuiltinFunctionType)
-    return not isinstance(value, (*known, StateItem, Attribute)) and _is_closed(
-        type(value).__module__
-    )
+    if isinstance(value, (*known, StateItem, Attribute)):
+        return False
+    module = type(value).__module__
+    return _is_closed(module) or _is_installed(module)
 
 
 def _parts_of(item: Any) -> tuple[Any, ...]:

@@ -1,17 +1,29 @@
 """Places in a program's memory: containers, entries, attributes, numbers of tensors, generators."""
 
+import itertools
+import operator
 import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import GeneratorType
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from synth.errors import SynthError
+
 DICTIONARIES = (dict, OrderedDict, defaultdict)
 CONTAINERS = (*DICTIONARIES, list, set, deque)
+ITERATORS: tuple[type, ...] = (
+    GeneratorType,
+    itertools.count,
+    type(iter([])),
+    type(iter(())),
+    type(iter(range(0))),
+)
 MISSING = object()
 
 
@@ -91,6 +103,8 @@ class Attribute:
 
     def take(self) -> Any:
         """See `StatePlace`."""
+        if isinstance(self.owner, type):
+            return vars(self.owner).get(self.name, MISSING)
         try:
             return getattr(self.owner, self.name)
         except (AttributeError, ValueError):  # an empty slot or cell
@@ -144,6 +158,39 @@ class ArrayValues:
     def differs(self, value: Any) -> bool:
         """See `StatePlace`."""
         return bool(self.array.tobytes() != value.tobytes())
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """How far an iterator has come, which can be noticed and not put back."""
+
+    iterator: Any
+
+    def take(self) -> Any:
+        """See `StatePlace`."""
+        if isinstance(self.iterator, GeneratorType):
+            frame = self.iterator.gi_frame
+            values = [] if frame is None else [v for v in frame.f_locals.values() if is_plain(v)]
+            return None if frame is None else (frame.f_lasti, tuple(values))
+        if isinstance(self.iterator, itertools.count):
+            return repr(self.iterator)
+        return operator.length_hint(self.iterator)
+
+    def put(self, value: Any) -> None:
+        """Raise an error.
+
+        Raises:
+            SynthError: always.
+        """
+        raise SynthError(
+            f"a forward takes the next value of an iterator ({type(self.iterator).__name__}), "
+            f"which cannot be rewound after a trial, or for a recomputation: keep a list and the "
+            f"number of its next value in the module"
+        )
+
+    def differs(self, value: Any) -> bool:
+        """See `StatePlace`."""
+        return bool(self.take() != value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from ...state_places import (
     Attribute,
     Contents,
     Generator,
+    Progress,
     StateItem,
     StatePlace,
     TensorValues,
@@ -105,7 +106,9 @@ def _changes(place: StatePlace, before: Any) -> _Taken:
     """Return the parts of a place that a forward has changed, and their values before."""
     if isinstance(place, Contents):
         return [] if place.is_foreign else _changes_within(place, before)
-    if isinstance(place, TensorValues | ArrayValues):
+    if isinstance(place, Progress) and place.differs(before):
+        place.put(before)  # an error, which says so
+    if isinstance(place, TensorValues | ArrayValues | Progress):
         return [(place, before)] if place.differs(before) else []
     assert isinstance(place, StateItem | Attribute)
     now = place.take()
@@ -125,9 +128,8 @@ def _changes_within(contents: Contents, before: list[Any]) -> _Taken:
         return [(contents, before)]
     else:
         entries = list(enumerate(before))
-    return [
-        change for key, value in entries for change in _changes(StateItem(container, key), value)
-    ]
+    items = [(StateItem(container, key), value) for key, value in entries]
+    return [change for item, value in items for change in _changes(item, value)]
 
 
 def _is_state(value: Any) -> bool:

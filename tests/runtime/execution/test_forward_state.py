@@ -1,5 +1,6 @@
 """Random generators and counters of a stage's own: trials leave no trace, and R repeats F."""
 
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -289,3 +290,38 @@ def test_random_numbers_that_the_loss_draws_are_repeated() -> None:
         ).step(Batch(xs, ys)),
     )
     torch.testing.assert_close([p.grad for p in again.parameters()], want)
+
+
+class Iterating(nn.Module):
+    """Takes the next number of an iterator."""
+
+    def __init__(self, numbers: Iterator[float]) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * next(self.numbers)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("kind", ["count", "list", "yield"])
+def test_an_iterator_that_a_forward_advances_is_refused(kind: str, place: int) -> None:
+    made: dict[str, Iterator[float]] = {
+        "count": itertools.count(1.0),
+        "list": iter([1.0] * 99),
+        "yield": (float(number) for number in range(99)),
+    }
+    (_, last), xs, ys = begin("attribute")
+    numbers = Iterating(made[kind])
+    stages = [nn.Sequential(numbers, nn.Linear(4, 4)), nn.Sequential(last)]
+    if place:
+        stages = [nn.Sequential(nn.Linear(4, 4)), nn.Sequential(numbers, last)]
+    schedule = generate("1f1b:recompute", 2, MICRO_BATCHES)
+
+    def train(group: Any) -> None:
+        Pipeline(
+            schedule, stages[group.rank], group=group, loss=nn.functional.mse_loss, timeout_s=30
+        ).step(Batch(xs, ys))
+
+    with pytest.raises(SynthError, match=r"takes the next value of an iterator .*rewound"):
+        run_ranks(2, train)
