@@ -1,13 +1,15 @@
 """One mini-batch as the stages take it: micro-batch by micro-batch, trees of tensors."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
+
+from .cutting import Cutter, tensors_in
 
 
 @dataclass(frozen=True)
@@ -17,29 +19,40 @@ class Batch:
     `inputs` are the arguments of the first stage: a tensor, or a tuple of positional arguments,
     each a tree of tensors. `targets` are such trees too, passed to the loss together with the last
     stage's output. `keywords` are passed to this rank's stages by name. A rank without the first or
-    the last stage needs no inputs or targets.
+    the last stage needs no inputs or targets. `num_samples` is the size of the mini-batch that was
+    cut, if the ranks are to agree on it.
     """
 
     inputs: Sequence[Any] | None = None
     targets: Sequence[Any] | None = None
     keywords: Sequence[Mapping[str, Any]] | None = None
+    num_samples: int | None = field(default=None, kw_only=True)
 
     @classmethod
     def split(
         cls, num_micro_batches: int, *inputs: Any, targets: Any = None, **keywords: Any
     ) -> Self:
-        """Cut a mini-batch along the first dimension of every tensor into equal micro-batches.
+        """Cut a mini-batch into equal micro-batches, along the first dimension of every tensor.
 
-        Leaves that are not tensors (a flag, a number) are passed to every micro-batch unchanged.
+        Trees are cut: lists, tuples, dictionaries, dataclasses, and whatever PyTorch's pytree
+        knows. Numbers, texts and None are passed to every micro-batch. `Chunk` and `Replicate`
+        say how a value is cut otherwise. The size of the batch is that of the first value that is
+        cut, of the inputs, then the targets, then the keywords.
 
         Raises:
-            SynthError: a first dimension is not a multiple of the number of micro-batches.
+            SynthError: a tensor has another first dimension than the batch, or one that is not a
+                multiple of the number of micro-batches; or a value cannot be cut.
         """
-        cut_inputs = _cut(inputs, num_micro_batches) if inputs else None
+        values = {f"inputs[{place}]": value for place, value in enumerate(inputs)}
+        cutter = Cutter(num_micro_batches, values | {"targets": targets} | keywords)
+        columns = [cutter.cut(value, name) for name, value in values.items()]
+        cut_targets = None if targets is None else cutter.cut(targets, "targets")
+        named = {name: cutter.cut(value, name) for name, value in keywords.items()}
         return cls(
-            cut_inputs,
-            None if targets is None else _cut(targets, num_micro_batches),
-            _cut(keywords, num_micro_batches) if keywords else None,
+            list(zip(*columns, strict=True)) if inputs else None,
+            None if cut_targets is None else list(cut_targets),
+            _rows(named, num_micro_batches) if named else None,
+            num_samples=cutter.num_samples,
         )
 
     def arguments(self, microbatch: int) -> tuple[Any, ...]:
@@ -64,7 +77,7 @@ class Batch:
             if _all_tensors(row):  # needs no look at a tree, which costs as much as a small op
                 return tuple([(x.shape, x.dtype) for x in row])
         leaves, spec = pytree.tree_flatten((given, self.named(microbatch)))
-        described = [(x.shape, x.dtype) for x in leaves if isinstance(x, Tensor)]
+        described = [(x.shape, x.dtype) for x in tensors_in(leaves)]
         return str(spec), *described
 
     def check(self, num_micro_batches: int) -> None:
@@ -86,25 +99,5 @@ def _all_tensors(given: tuple[Any, ...]) -> bool:
     return all([isinstance(x, Tensor) for x in given])
 
 
-def _cut(tree: Any, count: int) -> list[Any]:
-    if isinstance(tree, Tensor):
-        return list(_cut_leaf(tree, count))
-    if type(tree) is tuple and _all_tensors(tree):
-        return list(zip(*(_cut_leaf(x, count) for x in tree), strict=True))
-    leaves, spec = pytree.tree_flatten(tree)
-    columns = [_cut_leaf(leaf, count) for leaf in leaves]
-    return [pytree.tree_unflatten([column[j] for column in columns], spec) for j in range(count)]
-
-
-def _cut_leaf(leaf: Any, count: int) -> Sequence[Any]:
-    if not isinstance(leaf, Tensor):
-        return [leaf] * count
-    if leaf.dim() == 0:
-        raise SynthError("a tensor without dimensions cannot be cut into micro-batches")
-    if leaf.shape[0] % count:
-        raise SynthError(
-            f"a mini-batch of {leaf.shape[0]} cannot be cut into {count} equal micro-batches; "
-            f"give a multiple of {count} (a DataLoader does with drop_last=True), or make a Batch "
-            f"of micro-batches of any sizes yourself"
-        )
-    return leaf.chunk(count)
+def _rows(columns: Mapping[str, Sequence[Any]], count: int) -> list[dict[str, Any]]:
+    return [{name: column[j] for name, column in columns.items()} for j in range(count)]

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from synth.api.solving import solve
     from synth.errors import SynthError
     from synth.profile import Profile
+    from synth.runtime.cutting import Chunk, Replicate
     from synth.runtime.pipeline import Pipeline
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Schedule
 
 __all__ = [
+    "Chunk",
     "Pipeline",
     "Plan",
     "Profile",
+    "Replicate",
     "Schedule",
     "SynthError",
     "__version__",
@@ -39,7 +42,7 @@ __all__ = [
 # Without torch `from synth import *`, `dir` and `help` leave out what needs it. Asking for it by
 # name is a `MissingExtra`, but no AttributeError: `from synth import Pipeline` would hide its text.
 if not TYPE_CHECKING and missing_of(TORCH):
-    __all__.remove("Pipeline")
+    __all__ = [name for name in __all__ if name not in ("Chunk", "Pipeline", "Replicate")]
 
 # In a checkout `runtime` and `profiles` in this folder are symbolic links to its siblings. Without
 # such links (Windows) the siblings are found through this path.
@@ -50,9 +53,11 @@ if (_root / "pyproject.toml").exists() and (_root / "runtime").is_dir():
 # The module of each name, imported at its first use: `import synth` loads neither torch nor the
 # solver.
 _MODULES = {
+    "Chunk": "synth.runtime.cutting",
     "Pipeline": "synth.runtime.pipeline",
     "Plan": "synth.schedule.files.plan_file",
     "Profile": "synth.profile",
+    "Replicate": "synth.runtime.cutting",
     "Schedule": "synth.schedule.model",
     "SynthError": "synth.errors",
     "compare": "synth.api.comparing",

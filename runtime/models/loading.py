@@ -10,6 +10,7 @@ from torch import nn
 
 from synth.errors import Mismatch, SynthError
 
+from ..conversion import Conversion
 from ..seeds import derive_seed, seeded
 from .layers import base_name, unique_names
 from .sizes import SIZES
@@ -140,12 +141,10 @@ def build_model(
     chosen = range(len(picked.names)) if wanted is None else wanted
     _check_indices(spec, chosen, len(picked.names))
     layers = {index: picked.layers[index] for index in chosen}
-    built = {
-        index: (materialise(layer, seed, index) if built_in else layer).to(
-            device=device, dtype=dtype
-        )
-        for index, layer in layers.items()
-    }
+    built: dict[int, nn.Module] = {}
+    for index, layer in layers.items():
+        made = materialise(layer, seed, index) if built_in else layer
+        built[index] = (made if dtype is None else Conversion(dtype).apply(made)).to(device)
     return BuiltModel(built, keep_tied(built, picked.ties))
 
 

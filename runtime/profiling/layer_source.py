@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-import torch
 from torch import nn
 
 from synth.profile.workload import Workload
 
+from ..conversion import Conversion
 from ..dtypes import dtype_of
 from ..models import (
     ModelSpec,
@@ -34,24 +34,36 @@ class LayerSource:
     """The layers of a model, with data, or on the meta device without.
 
     `fill` is called in the order of the layers, for those that are run, and returns them with data.
+    `conversion` has converted them; None: they are as they were given.
     """
 
     calls: Sequence[LayerCall]
     names: Sequence[str]
     fill: Fill = lambda call: call
+    conversion: Conversion | None = None
 
     @classmethod
     def of(cls, workload: Workload, seed: int) -> Self:
         """Make the layers of a workload; without data if they can be made one by one."""
-        spec, dtype = ModelSpec(workload.model, workload.arguments), dtype_of(workload.dtype)
+        spec = ModelSpec(workload.model, workload.arguments)
+        conversion = Conversion(dtype_of(workload.dtype))
+        made = cls._outlined(workload, spec, seed, conversion)
+        if made is None:
+            layers = build_layers(spec, seed=seed).values()
+            made = cls.of_layers(workload, [conversion.apply(layer) for layer in layers])
+        return replace(made, conversion=conversion)
+
+    @classmethod
+    def _outlined(
+        cls, workload: Workload, spec: ModelSpec, seed: int, conversion: Conversion
+    ) -> Self | None:
+        """Make layers without data, to be filled one by one; None if that cannot be."""
         if is_built_in(spec.factory):
-            return cls.of_layers(workload, outline_of(spec), _fill_built_in(seed, dtype))
-        if makes_one_at_a_time(spec):
-            outline = _outline(spec)
-            if outline is not None:
-                return cls.of_layers(workload, outline, _FillYielded(spec, seed, dtype))
-        layers = build_layers(spec, seed=seed, dtype=dtype)
-        return cls.of_layers(workload, list(layers.values()))
+            return cls.of_layers(workload, outline_of(spec), _fill_built_in(seed, conversion))
+        outline = _outline(spec) if makes_one_at_a_time(spec) else None
+        if outline is None:
+            return None
+        return cls.of_layers(workload, outline, _FillYielded(spec, seed, conversion))
 
     @classmethod
     def of_layers(
@@ -70,10 +82,10 @@ def _outline(spec: ModelSpec) -> list[nn.Module] | None:
         return None
 
 
-def _fill_built_in(seed: int, dtype: torch.dtype) -> Fill:
+def _fill_built_in(seed: int, conversion: Conversion) -> Fill:
     def fill(call: LayerCall) -> LayerCall:
         layer = materialise(copy.deepcopy(call.module), seed, call.index)
-        return replace(call, module=layer.to(dtype=dtype))
+        return replace(call, module=conversion.apply(layer))
 
     return fill
 
@@ -81,11 +93,11 @@ def _fill_built_in(seed: int, dtype: torch.dtype) -> Fill:
 class _FillYielded:
     """Advances a user's function until it yields the layer that is to be run."""
 
-    def __init__(self, spec: ModelSpec, seed: int, dtype: torch.dtype) -> None:
+    def __init__(self, spec: ModelSpec, seed: int, conversion: Conversion) -> None:
         self._layers: Iterator[tuple[int, nn.Module]] = enumerate(each_layer(spec))
-        self._seed, self._dtype = seed, dtype
+        self._seed, self._conversion = seed, conversion
 
     def __call__(self, call: LayerCall) -> LayerCall:
         with seeded(self._seed + call.index):
             layer = next(layer for index, layer in self._layers if index == call.index)
-        return replace(call, module=layer.to(dtype=self._dtype))
+        return replace(call, module=self._conversion.apply(layer))

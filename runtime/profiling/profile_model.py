@@ -155,7 +155,9 @@ class _ModelProfiler:
         conditions = self._watch.conditions(device, spread_of(profiles[e.profile] for e in entries))
         return Profile(
             name=workload.model,
-            provenance=provenance_of(device, workload, options.links, conditions),
+            provenance=provenance_of(
+                device, workload, options.links, conditions, source.conversion
+            ),
             workload=workload,
             capacity_bytes=_capacity(device),
             links=options.links or Links(),

@@ -13,13 +13,18 @@ from synth.profile.links import Links
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.workload import Workload
 
+from ..conversion import Conversion
 from ..world import describe_device
 
 _HOST_IS_CPU = "links.host is a copy within the CPU's own memory: there is no other to move to"
 
 
 def provenance_of(
-    device: torch.device, workload: Workload, links: Links | None, conditions: Conditions
+    device: torch.device,
+    workload: Workload,
+    links: Links | None,
+    conditions: Conditions,
+    conversion: Conversion | None = None,
 ) -> Provenance:
     """The provenance of a profile that this process has just measured.
 
@@ -28,8 +33,12 @@ def provenance_of(
         workload: the workload; its threads are the cores of a CPU.
         links: the measured links; None: there are none.
         conditions: how busy the machine was.
+        conversion: of the layers, that notes tell of; None: there was none.
     """
     on_cuda = device.type == "cuda"
+    notes = [] if conversion is None or conversion.described is None else [conversion.described]
+    if not on_cuda and links is not None and links.host is not None:
+        notes.append(_HOST_IS_CPU)
     return Provenance(
         source="measured",
         device=describe_device(device),
@@ -40,7 +49,7 @@ def provenance_of(
         cuda=torch.version.cuda if on_cuda else None,
         torch=torch.__version__,
         commit=_commit(),
-        notes=None if on_cuda or links is None or links.host is None else _HOST_IS_CPU,
+        notes="\n".join(notes) or None,
         conditions=conditions,
     )
 

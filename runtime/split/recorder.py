@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from ..module_state import Snapshot
 from .attention import RecordedAttention, can_record
 from .first_pass_observers import BackwardObserver, Findings, ForwardObserver, RunsBackward
 from .forwards import Compiled, Forward, Intercepted, RecordedLinear, Recording, Tracked, replaced
@@ -128,10 +129,11 @@ _NO_TAPE = SplitTape()
 
 
 class _State:
-    """The random state and a module's buffers, as the first F found them."""
+    """The random state, a module's buffers, and what its code changes, as the first F found it."""
 
     def __init__(self, module: nn.Module) -> None:
         self._buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        self._others = Snapshot(module)
         self._random = torch.get_rng_state()
         cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._cuda = torch.cuda.get_rng_state_all() if cuda else None
@@ -140,6 +142,7 @@ class _State:
     def put_back(self) -> None:
         for buffer, kept in self._buffers:
             buffer.copy_(kept)
+        self._others.put_back()
         torch.set_rng_state(self._random)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)

@@ -16,7 +16,8 @@ from synth.errors import SynthError
 from ..dtypes import dtype_of
 from ..execution.core.stage_protocol import ForwardInput
 from ..execution.stage.boundary import Tensors
-from ..execution.stage.running_statistics import RunningStatistics
+from ..execution.stage.forward_state import ForwardState, FoundByF
+from ..execution.stage.running_statistics import Buffers, RunningStatistics
 from ..execution.stage.stage import LayerChain, Stage
 from ..seeds import derive_seed
 
@@ -49,9 +50,11 @@ class LayerCall:
     recomputed: bool = False
     _draws: bool | None = field(default=None, init=False)
     _statistics: RunningStatistics = field(init=False)
+    _state: ForwardState = field(init=False)
 
     def __post_init__(self) -> None:
         self._statistics = RunningStatistics(self.module)
+        self._state = ForwardState(self.module)
 
     def __call__(self, arguments: tuple[Any, ...], seed: int | None = None) -> Any:
         """Run it; with its random numbers from `seed`, if it draws any."""
@@ -65,14 +68,18 @@ class LayerCall:
 
     def _recomputing(self, seed: int | None) -> Callable[..., Any]:
         """Return a function that runs the layer's F on its first call, and recomputes it later."""
-        is_first = True
+        kept: tuple[FoundByF, Buffers] | None = None
 
         def run(*arguments: Any) -> Any:
-            nonlocal is_first
-            own = self._statistics
-            with own.watched() if is_first else own.stood_in_for():
-                is_first = False
-                return self._run(seed, *arguments)
+            nonlocal kept
+            if kept is not None:
+                state, buffers = kept
+                with state.again(), self._statistics.stood_in_for(buffers):
+                    return self._run(seed, *arguments)
+            with self._statistics.watched() as buffers, self._state.recorded() as state:
+                output = self._run(seed, *arguments)
+            kept = state, buffers
+            return output
 
         return run
 

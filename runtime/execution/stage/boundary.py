@@ -29,17 +29,18 @@ class Boundary:
     spec: pytree.TreeSpec | None = None
 
     @classmethod
-    def of(cls, output: Any, *, trained: bool) -> Self:
+    def of(cls, output: Any, *, trained: bool, stage: int | None = None) -> Self:
         """Describe a stage's output.
 
         Args:
             output: a tensor or a tree of tensors.
             trained: True if gradients flow into the stage at all.
+            stage: its number, for messages.
 
         Raises:
             SynthError: a leaf is not a tensor.
         """
-        tensors, spec = flatten(output)
+        tensors, spec = flatten(output, "a stage" if stage is None else f"stage {stage}")
         leaves = tuple(
             Leaf(tuple(t.shape), t.dtype, trained and can_have_gradient(t)) for t in tensors
         )
@@ -101,7 +102,7 @@ def settled(tensor: Tensor) -> Tensor:
     return there
 
 
-def flatten(output: Any) -> tuple[Tensors, pytree.TreeSpec | None]:
+def flatten(output: Any, giver: str = "a stage") -> tuple[Tensors, pytree.TreeSpec | None]:
     """Return a stage's output as a tuple of tensors, and the spec of its tree.
 
     Raises:
@@ -110,18 +111,29 @@ def flatten(output: Any) -> tuple[Tensors, pytree.TreeSpec | None]:
     if isinstance(output, Tensor):
         return (_plain(output),), None
     leaves, spec = pytree.tree_flatten(output)
+    if not all([isinstance(leaf, Tensor) for leaf in leaves]):
+        raise SynthError(
+            f"{giver} gave {_others_in(output)} in its output; only tensors go from stage to "
+            f"stage: leave it out, wrap it in a tensor, or give it to each rank as a keyword of "
+            f"`split`"
+        )
     return tuple([_plain(leaf) for leaf in leaves]), spec
 
 
-def _plain(leaf: Any) -> Tensor:
+def _others_in(output: Any) -> str:
+    """Name what is no tensor, and its place."""
+    leaves, _ = pytree.tree_flatten_with_path(output)
+    found = [(pytree.keystr(path), leaf) for path, leaf in leaves if not isinstance(leaf, Tensor)]
+    return ", ".join(
+        ("None" if leaf is None else f"a {type(leaf).__name__}") + (f" at {place}" if place else "")
+        for place, leaf in found
+    )
+
+
+def _plain(leaf: Tensor) -> Tensor:
     """Return a leaf that another rank can receive."""
     if type(leaf) is Tensor:
         return leaf
-    if not isinstance(leaf, Tensor):
-        raise SynthError(
-            f"a stage gave a {type(leaf).__name__} in its output; only tensors go from stage "
-            f"to stage: wrap it in a tensor, or give it to each rank as a keyword"
-        )
     if hasattr(leaf, "placements"):  # a DTensor; importing its class takes a second
         raise SynthError(
             f"a stage gave a DTensor ({list(leaf.shape)}, {leaf.placements}) in its output; only "

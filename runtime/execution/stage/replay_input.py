@@ -1,13 +1,16 @@
-"""The input of R in addition to F's: the states of the random generators before F."""
+"""The input of R in addition to F's: random generators and other state as F found them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from synth.errors import SynthError
+
+from .forward_state import FoundByF
+from .running_statistics import Buffers
 
 
 @dataclass(frozen=True)
@@ -33,25 +36,43 @@ class RandomState:
 
 @dataclass(frozen=True)
 class Replay:
-    """Runs F again with the same random numbers; `random` is None if F drew none."""
+    """Runs F again with the same random numbers and the same state.
+
+    Attributes:
+        random: torch's own generators; None if F drew nothing of them.
+        state: other generators, counters, and the like.
+        buffers: those that forwards change.
+    """
 
     random: RandomState | None
+    state: FoundByF = field(default_factory=FoundByF)
+    buffers: Buffers = field(default_factory=dict)
 
     @contextmanager
     def again(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Draw F's random numbers within the block; afterwards restore the generators."""
-        if self.random is None:
-            yield
-            return
-        interrupted = RandomState.now(tensors)
-        self.random.put_back()
+        """Draw F's random numbers within the block; afterwards restore generators and state."""
+        interrupted = None if self.random is None else RandomState.now(tensors)
+        if self.random is not None:
+            self.random.put_back()
         try:
-            yield
+            with self.state.again():
+                yield
         finally:
-            interrupted.put_back()
+            if interrupted is not None:
+                interrupted.put_back()
 
     def packed(self) -> Tensor:
-        """The bytes of it, for a rank on the CPU that runs R in place of this one."""
+        """The bytes of it, for a rank on the CPU that runs R in place of this one.
+
+        Raises:
+            SynthError: F changed what that rank does not have.
+        """
+        if self.state.values:
+            raise SynthError(
+                f"a stage changes {self.state.names}, and another rank is to recompute it, which "
+                f"does not have that: take a schedule whose R runs where its F does, draw random "
+                f"numbers from torch's own generator, and keep no count in the module"
+            )
         packed = packed_buffer()
         if self.random is not None:
             packed[0] = 1
@@ -80,8 +101,8 @@ class ReplayRecorder:
         self._versions = [t._version for t in tensors]
         self._random = RandomState.now(tensors)
 
-    def replay(self) -> Replay:
-        """Return the replay of an F that has ended.
+    def replay(self, state: FoundByF | None = None, buffers: Buffers | None = None) -> Replay:
+        """Return the replay of an F that has ended, with the state and the buffers that it found.
 
         Raises:
             SynthError: F changed its input, which R would start from.
@@ -92,7 +113,7 @@ class ReplayRecorder:
                 "a schedule without R, or let the stage's first layer leave its input as it is"
             )
         drew = RandomState.now(self._tensors) != self._random
-        return Replay(self._random if drew else None)
+        return Replay(self._random if drew else None, state or FoundByF(), buffers or {})
 
 
 def _bytes(state: Tensor) -> bytes:

@@ -1,7 +1,7 @@
 """Buffers that forwards change, such as the running means of batch norm: changed once per F.
 
-R runs a forward again to rebuild activations. It gets copies of these buffers, which are dropped
-afterwards. Autograd sees no in-place change of buffers that it saved.
+R runs a forward again to rebuild activations. It gets copies of these buffers as F found them,
+which are dropped afterwards. Autograd sees no in-place change of buffers that it saved.
 """
 
 from collections.abc import Iterator
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+Buffers = dict[tuple[nn.Module, str], Tensor | None]
 
 
 class RunningStatistics:
@@ -24,18 +26,22 @@ class RunningStatistics:
         self._watched_modes: set[tuple[bool, ...]] = set()
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Find the buffers that the forward in the `with` block changes, once per mode."""
+    def watched(self) -> Iterator[Buffers]:
+        """Find the buffers that the forward in the `with` block changes, once per mode.
+
+        Afterwards the value has them as the forward found them.
+        """
         mode = tuple(part.training for part in self._module.modules())
-        if mode in self._watched_modes:
-            yield
-            return
-        before = [(part, name, b.detach().clone()) for part, name, b in _buffers(self._module)]
-        yield
+        is_first = mode not in self._watched_modes
+        places = [each[:2] for each in _buffers(self._module)] if is_first else self._changed
+        before = {place: _copied(place[0]._buffers[place[1]]) for place in places}
+        found: Buffers = {}
+        yield found
         self._watched_modes.add(mode)
-        for part, name, old in before:
-            if _differs(part._buffers[name], old):
+        for (part, name), old in before.items():
+            if (part, name) in self._changed or _differs(part._buffers[name], old):
                 self._changed[part, name] = None
+                found[part, name] = old
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -44,11 +50,12 @@ class RunningStatistics:
         return [buffer for buffer in found if buffer is not None]
 
     @contextmanager
-    def stood_in_for(self) -> Iterator[None]:
-        """Replace the buffers by copies within the block."""
+    def stood_in_for(self, found: Buffers | None = None) -> Iterator[None]:
+        """Replace the buffers by copies within the block, as a forward found them."""
+        found = found or {}
         own = [(module, name, module._buffers[name]) for module, name in self._changed]
         for module, name, buffer in own:
-            module._buffers[name] = None if buffer is None else buffer.detach().clone()
+            module._buffers[name] = _copied(found.get((module, name), buffer))
         try:
             yield
         finally:
@@ -63,6 +70,11 @@ def _buffers(module: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
                 yield part, name, buffer
 
 
-def _differs(buffer: Tensor | None, old: Tensor) -> bool:
-    same = buffer is not None and buffer.shape == old.shape and torch.equal(buffer, old)
-    return not same
+def _copied(buffer: Tensor | None) -> Tensor | None:
+    return None if buffer is None else buffer.detach().clone()
+
+
+def _differs(buffer: Tensor | None, old: Tensor | None) -> bool:
+    if buffer is None or old is None:
+        return buffer is not old
+    return buffer.shape != old.shape or not torch.equal(buffer, old)

@@ -65,9 +65,15 @@ class ShapeFinder:
                     "out a smaller last batch (a DataLoader does with drop_last=True)"
                 )
             return self._fixed
-        self._kinds = self._group.agree(
-            self._owners[0], lambda: _kinds(batch, num_micro_batches) if is_first else []
+        num_samples, self._kinds = self._group.agree(
+            self._owners[0], lambda: (batch.num_samples, _kinds(batch, num_micro_batches))
         )
+        if None not in (num_samples, batch.num_samples) and batch.num_samples != num_samples:
+            raise SynthError(
+                f"this rank's batch was cut from {batch.num_samples} samples, the first stage's "
+                f"from {num_samples}: give synth.Replicate(…) to `split` for what is the same for "
+                f"every micro-batch, or synth.Chunk(…) for rows that are no samples"
+            )
         self._fixed = [self._of_kind(kind, batch, j) for j, kind in enumerate(self._kinds)]
         return self._fixed
 
@@ -99,7 +105,7 @@ class ShapeFinder:
                     f"stage {number} cannot be run on what it is given: {type(error).__name__}: "
                     f"{error}"
                 ) from error
-            return Boundary.of(output, trained=trained)
+            return Boundary.of(output, trained=trained, stage=number)
 
         return describe
 

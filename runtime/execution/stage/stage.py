@@ -1,7 +1,7 @@
 """One stage of the model on this rank: its module, and its micro-batches in flight."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,12 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
+from ...cutting import tensors_in
 from ...split import GradientBox, Recorder, SplitTape, enter, run_backward
 from ..core.stage_protocol import ForwardInput, OutputTap
 from ..gradients.ddp_fsdp import GradientSync
 from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
+from .forward_state import ForwardState
 from .offloaded_activations import SavedStore
 from .replay_input import Replay, ReplayRecorder
 from .running_statistics import RunningStatistics
@@ -93,6 +95,7 @@ class Stage:
         self._states: dict[int, _MicroBatchState] = {}
         self._replays: dict[int, Replay] = {}
         self._statistics = RunningStatistics(self.module)
+        self._state = ForwardState(self.module, loss)
 
     def begin(self) -> None:
         """Begin a step; no micro-batch is in flight."""
@@ -155,16 +158,19 @@ class Stage:
         arguments = given.arguments
         if given.entry is not None:
             arguments = given.entry.arguments(list(arguments))
-        with torch.no_grad(), self._statistics.watched():
+        others = pytree.tree_leaves((given.arguments, given.keywords))
+        others = [x for x in others if not isinstance(x, Tensor)]
+        watched, recorded = self._statistics.watched(), self._state.recorded(*others)
+        with torch.no_grad(), watched as buffers, recorded as state:
             output = self._run(arguments, given.targets, given.keywords, given.tap)
         tensors, _ = flatten(output)
-        self._replays[microbatch] = recorder.replay()
+        self._replays[microbatch] = recorder.replay(state, buffers)
         return tuple(settled(t.detach()) for t in tensors)
 
     def rebuild(self, microbatch: int, given: ForwardInput) -> None:
         """R: F with its graph; dropout repeats the mask of F."""
-        again = self._replays.pop(microbatch).again(_tensors(given))
-        with again, self._statistics.stood_in_for():
+        replay = self._replays.pop(microbatch)
+        with replay.again(_tensors(given)), self._statistics.stood_in_for(replay.buffers):
             self.forward(microbatch, given)
 
     def give_replay(self, microbatch: int) -> Tensors:
@@ -211,8 +217,11 @@ class Stage:
             if isinstance(self.module, LayerChain):
                 return self.module(*arguments, targets=targets)
             return self.module(*arguments, targets, **keywords)
-        output = self.module(*arguments, **keywords)
-        return self._end(output, targets, tap) if self.is_last else output
+        if not self.is_last:
+            return self.module(*arguments, **keywords)
+        is_without = targets is None and (tap is None or tap.with_loss)
+        with _named_lack_of_targets() if is_without else nullcontext():
+            return self._end(self.module(*arguments, **keywords), targets, tap)
 
     def _end(self, output: Any, targets: Any, tap: OutputTap | None) -> Any:
         """Return the last stage's loss; () if only its output is wanted."""
@@ -312,10 +321,24 @@ class Stage:
         return self._run(arguments, targets, keywords)
 
 
+@contextmanager
+def _named_lack_of_targets() -> Iterator[None]:
+    """Say in an error of the last stage that it was given no targets, which may be why."""
+    try:
+        yield
+    except (SynthError, RuntimeError):
+        raise
+    except Exception as error:
+        raise SynthError(
+            f"the last stage failed, and the batch has no targets: {type(error).__name__}: "
+            f"{error}; give `split` the targets=…, or call `evaluate(batch, outputs=[])` for "
+            f"outputs without a loss"
+        ) from error
+
+
 def _tensors(given: ForwardInput) -> Tensors:
     """The tensors of the input: the previous stage's output, or the batch."""
-    tensors, _ = flatten(given.arguments)
-    return tensors
+    return tuple(tensors_in(given.arguments))
 
 
 def _picked(gradients: Tensors, wanted: Sequence[int]) -> list[Tensor]:

@@ -144,6 +144,8 @@ class StageOps:
             raise SynthError(
                 f"the last stage gave a tensor of shape {tuple(loss.shape)}; it must give the "
                 f"loss, one number: give the pipeline a loss function, or end the model in one"
+                + "; or give the batch its targets"
+                * (self._table.batch.targets is None)
             )
         terms.add(self.loss, loss, microbatch)
         self._seeds[microbatch] = self._seed(terms, loss, microbatch)

@@ -6,17 +6,15 @@ would then wait for a message, which may in turn depend on the op. At warm-up no
 
 Every kind of F, R, B, W and BW in the program runs on zeros of the boundary's shapes (on the
 batch's own inputs and targets where the stage takes those), with zero gradients. No trace remains:
-gradients, buffers, random states and attributes of modules are restored. Stand-ins take the
-gradients of parameters with hooks, so that no hook runs.
+gradients, buffers, random states and what the code of modules changes are restored. Stand-ins take
+the gradients of parameters with hooks, so that no hook runs.
 """
 
-import random
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -269,7 +267,6 @@ def _untouched(stage: Stage, device: torch.device) -> Iterator[None]:
     drawn = [device] if device.type == "cuda" else []
     with ExitStack() as within:
         within.enter_context(torch.random.fork_rng(devices=drawn))
-        within.enter_context(_same_random_of_others())
         for module in modules:
             within.enter_context(unchanged(module))
             within.enter_context(same_buffers(module))
@@ -279,16 +276,6 @@ def _untouched(stage: Stage, device: torch.device) -> Iterator[None]:
                 if "require_forward_param_sync" in vars(part):  # DDP would broadcast buffers
                     vars(part)["require_forward_param_sync"] = False
         yield
-
-
-@contextmanager
-def _same_random_of_others() -> Iterator[None]:
-    ours, numpys = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(ours)
-        np.random.set_state(numpys)
 
 
 @contextmanager
