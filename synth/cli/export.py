@@ -56,6 +56,15 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; stdout by default.")
     ] = None,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=TARGET",
+            help="What the format calls the layers of this name. torchtitan: modules, such as "
+            "head=norm,output or moe=layers.{}, with {} for their number; megatron: a letter, such "
+            "as mtp=m. Can be repeated.",
+        ),
+    ] = None,
     force: ForceOption = False,
 ) -> None:
     """Write a schedule for another runtime; `synth import` reads PyTorch's CSV again.
