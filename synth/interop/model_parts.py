@@ -24,16 +24,20 @@ class Part(IntEnum):
     HEAD = 3
 
 
-_EMBEDDING = frozenset("embed embedding embeddings wte wpe".split())
-_HEAD = frozenset("head output norm ln loss logits layernorm unembed unembedding".split())
-_DECODER = frozenset("block blocks layer layers decoder transformer moe dense h".split())
-_MTP = frozenset("mtp nextn".split())
+def _listed(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_EMBEDDING = _listed("embed embedding embeddings wte wpe")
+_HEAD = _listed("head output norm ln loss logits layernorm unembed unembedding")
+_DECODER = _listed("block blocks layer layers decoder transformer moe dense h")
+_MTP = _listed("mtp nextn")
 
 # Words of layers that are no whole decoder layer, or of a model beside the decoder.
-_OTHER = frozenset(
+_OTHER = _listed(
     "encoder enc projector proj adapter connector resampler vision visual vit image audio speech "
     "video patch time timestep pooler router expert experts attention attn mlp ffn linear conv "
-    "mamba ssm double single down up mid".split()
+    "mamba ssm double single down up mid"
 )
 
 # "RMSNorm" is the words rms and norm, "lm_head" lm and head.

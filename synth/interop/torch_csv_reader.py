@@ -9,7 +9,6 @@ import csv
 import io
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 from synth.errors import SynthError
