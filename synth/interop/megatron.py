@@ -11,11 +11,11 @@ from itertools import groupby
 
 from synth.errors import SynthError
 from synth.interop.expressible import check_expressible
-from synth.interop.model_parts import Part, is_looped, targets
+from synth.interop.model_parts import ModelPart, is_looped, targets
 from synth.schedule.files.plan_file import Plan
 from synth.units import shown
 
-_LETTERS = {Part.EMBEDDING: "E", Part.DECODER: "t", Part.MTP: "m", Part.HEAD: "L"}
+_LETTERS = {ModelPart.EMBEDDING: "E", ModelPart.DECODER: "t", ModelPart.MTP: "m", ModelPart.HEAD: "L"}
 
 # Layers of a kind up to which a stage is spelled out.
 _FEW = 2

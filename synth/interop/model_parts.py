@@ -15,7 +15,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.units import shown
 
 
-class Part(IntEnum):
+class ModelPart(IntEnum):
     """A part of a language model, in forward order."""
 
     EMBEDDING = 0
@@ -54,11 +54,11 @@ class Target(NamedTuple):
     """What a framework calls a layer, and the part of the model that it is; None: not known."""
 
     name: str
-    part: Part | None
+    part: ModelPart | None
 
 
 def targets(
-    plan: Plan, known: Mapping[Part, str], given: Mapping[str, str], framework: str
+    plan: Plan, known: Mapping[ModelPart, str], given: Mapping[str, str], framework: str
 ) -> list[Target]:
     """Return what a framework calls each layer of a plan.
 
@@ -112,26 +112,26 @@ def _check_ends(plan: Plan, found: Sequence[Target]) -> None:
     last = len(plan.partition) - 1
     for stage in range(last + 1):
         held = [found[layer].part for layer in plan.layers_of(stage)]
-        if (stage > 0 and Part.EMBEDDING in held) or (stage < last and Part.HEAD in held):
+        if (stage > 0 and ModelPart.EMBEDDING in held) or (stage < last and ModelPart.HEAD in held):
             raise SynthError(
                 f"stage {stage} holds a part of the model's embedding or head that is not on its "
                 f"first or last stage; give a --partition that keeps these parts together"
             )
 
 
-def _part(name: str, is_one_class: bool) -> Part | None:
+def _part(name: str, is_one_class: bool) -> ModelPart | None:
     """Return the part that a name stands for; None: it is not known."""
     words = _words(name)
     if not words or not _OTHER.isdisjoint(words):
         return None
     if not _MTP.isdisjoint(words) or "multitokenprediction" in "".join(words):
-        return Part.MTP
+        return ModelPart.MTP
     if _is_decoder(name):
-        return Part.DECODER if is_one_class or _DECODER.issuperset(words) else None
+        return ModelPart.DECODER if is_one_class or _DECODER.issuperset(words) else None
     ends_as = words[:-1] if words[-1] == "layer" else words
     if not _EMBEDDING.isdisjoint(ends_as):
-        return None if "decoder" in words else Part.EMBEDDING
-    return None if _HEAD.isdisjoint(ends_as[-2:]) else Part.HEAD
+        return None if "decoder" in words else ModelPart.EMBEDDING
+    return None if _HEAD.isdisjoint(ends_as[-2:]) else ModelPart.HEAD
 
 
 def _is_decoder(name: str) -> bool:
@@ -144,11 +144,11 @@ def _words(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(base_of(name))]
 
 
-def _unknown(layer: str, known: Mapping[Part, str], framework: str) -> str:
+def _unknown(layer: str, known: Mapping[ModelPart, str], framework: str) -> str:
     parts = ", ".join(f"{part.name.lower()} ({name})" for part, name in known.items())
     return (
         f"layer {shown(layer)} is not known as a part that {framework} has: {parts}; say what it "
-        f"is there, such as --layer '{base_of(layer)}={known[Part.DECODER]}' if it is a decoder "
+        f"is there, such as --layer '{base_of(layer)}={known[ModelPart.DECODER]}' if it is a decoder "
         f"layer"
     )
 

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 
 from synth.errors import SynthError
 from synth.interop.expressible import check_expressible
-from synth.interop.model_parts import Part, is_looped, is_v_shaped, targets
+from synth.interop.model_parts import ModelPart, is_looped, is_v_shaped, targets
 from synth.schedule.files.plan_file import Plan
 
 # A stage keeps the modules whose names it has, and no others: the head is `output` up to torchtitan
 # 0.2 and `lm_head` from 0.3 on, so both names are right for both. Its models have no layers of
 # multi-token prediction under pipeline parallelism.
 _MODULES = {
-    Part.EMBEDDING: "tok_embeddings",
-    Part.DECODER: "layers.{}",
-    Part.HEAD: "norm,output,lm_head",
+    ModelPart.EMBEDDING: "tok_embeddings",
+    ModelPart.DECODER: "layers.{}",
+    ModelPart.HEAD: "norm,output,lm_head",
 }
 
 
@@ -71,10 +71,10 @@ def _modules(plan: Plan, given: Mapping[str, str]) -> list[list[str]]:
     ]
     # A model without a layer for its embedding or its head has it on its first or last stage.
     parts = {target.part for target in found}
-    if Part.EMBEDDING not in parts:
-        stages[0] = _names(_MODULES[Part.EMBEDDING]) + stages[0]
-    if Part.HEAD not in parts:
-        stages[-1] += _names(_MODULES[Part.HEAD])
+    if ModelPart.EMBEDDING not in parts:
+        stages[0] = _names(_MODULES[ModelPart.EMBEDDING]) + stages[0]
+    if ModelPart.HEAD not in parts:
+        stages[-1] += _names(_MODULES[ModelPart.HEAD])
     return [list(dict.fromkeys(names)) for names in stages]
 
 
