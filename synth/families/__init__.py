@@ -10,8 +10,8 @@ from functools import cache
 
 from synth.costs.costs import Costs
 from synth.errors import SynthError
-from synth.families._lib.family import Family, Setting
 from synth.families._lib import names
+from synth.families._lib.family import Family, Setting
 from synth.families._lib.options import ROUNDS, Options, parse, spelled, variants
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.placements import is_all_stages

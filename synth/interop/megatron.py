@@ -15,7 +15,7 @@ from synth.interop.model_parts import ModelPart, is_looped, targets
 from synth.schedule.files.plan_file import Plan
 from synth.units import shown
 
-_LETTERS = {ModelPart.EMBEDDING: "E", ModelPart.DECODER: "t", ModelPart.MTP: "m", ModelPart.HEAD: "L"}
+_LETTERS = dict(zip(ModelPart, "EtmL", strict=True))
 
 # Layers of a kind up to which a stage is spelled out.
 _FEW = 2

@@ -148,8 +148,8 @@ def _unknown(layer: str, known: Mapping[ModelPart, str], framework: str) -> str:
     parts = ", ".join(f"{part.name.lower()} ({name})" for part, name in known.items())
     return (
         f"layer {shown(layer)} is not known as a part that {framework} has: {parts}; say what it "
-        f"is there, such as --layer '{base_of(layer)}={known[ModelPart.DECODER]}' if it is a decoder "
-        f"layer"
+        f"is there, such as --layer '{base_of(layer)}={known[ModelPart.DECODER]}' if it is a "
+        f"decoder layer"
     )
 
 

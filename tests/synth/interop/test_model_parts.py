@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable
+from itertools import chain
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_layers_of_multi_token_prediction_stay_together() -> None:
     assert to_megatron(plan_of(*names, partition="5,4")) == "Et*4|tmmL"
     with pytest.raises(SynthError, match="are on stages 0, 1, and Megatron-LM has all of them on"):
         to_megatron(plan_of(*names, partition="7,2"))
-    with pytest.raises(SynthError, match="on stages 0, .* the last one of its rank"):
+    with pytest.raises(SynthError, match=r"on stages 0, .* the last one of its rank"):
         to_megatron(plan_of(*DEEPSEEK, partition="7,1", ranks=1, family="interleaved:2"))
 
 
@@ -134,5 +135,5 @@ def test_torchtitans_own_splitter_gives_every_module_to_one_stage(head: str) -> 
         for names in parts_of(plan)
     ]
     assert all(held)
-    assert sorted(sum(held, [])) == sorted(name for name, _ in model.named_parameters())
+    assert sorted(chain(*held)) == sorted(name for name, _ in model.named_parameters())
     assert f"{head}.weight" in held[-1] and "tok_embeddings.weight" in held[0]
