@@ -15,8 +15,6 @@ from torch.utils._pytree import tree_map_only
 from synth.errors import SynthError
 from synth.schedule.files.plan_file import Plan
 
-from .execution.stage.stage import LayerChain
-
 Layers = Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module]]
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -81,7 +79,9 @@ def build_pipeline(
     stages = [PipelineStage(part, n, count, where, group=group) for n, part in parts.items()]
     last = parts.get(count - 1)
     loss = last.loss if loss_fn is None and last is not None else loss_fn or _no_loss
-    schedule = _PipelineScheduleRuntime(stages, plan.num_micro_batches, loss_fn=_guarded(loss))
+    schedule = _PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
+        stages, plan.num_micro_batches, loss_fn=_guarded(loss)
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.csv"
         path.write_text(csv)
@@ -105,7 +105,7 @@ def _held(plan: Plan, rank: int, given: Layers) -> dict[int, list[nn.Module]]:
     }
 
 
-class _StageModule(LayerChain):
+class _StageModule(nn.Module):
     """Layers as a stage of PyTorch's, which takes and returns tensors or tuples of them.
 
     The last layer of the last stage computes the loss if it takes the targets. PyTorch gives them
@@ -113,7 +113,8 @@ class _StageModule(LayerChain):
     """
 
     def __init__(self, layers: Sequence[nn.Module], has_loss: bool) -> None:
-        super().__init__(layers)
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
         self._has_loss = has_loss
 
     def forward(self, *inputs: Any) -> Any:

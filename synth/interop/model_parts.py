@@ -85,7 +85,7 @@ def targets(
         name = given.get(layer, given.get(base_of(layer)))
         if name is not None:
             part = by_name.get(name, part)
-        elif part in known:
+        elif part is not None and part in known:
             name = known[part]
         else:
             raise SynthError(_unknown(layer, known, framework))

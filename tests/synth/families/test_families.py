@@ -321,7 +321,7 @@ def test_with_one_op_of_send_behind_zb_h2_loses_time_to_senders_that_wait() -> N
         ("ZBVZeroBubble", "zb-v"),
         ("DualPipeV", "dualpipe-v"),
         ("PipeDream-2BW", "2bw"),
-        ("zero:v,zero-2", "zero2:v"),
+        ("zero:2,zero-2", "zero2:2"),
         ("unknown", "unknown"),
     ],
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs.costs import uniform_costs
+from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.interop.loss_order import in_loss_order
@@ -109,7 +109,8 @@ def dumped(name: str, num_ranks: int, num_micro_batches: int, per_rank: int) -> 
     return "\n".join(lines) + "\n"
 
 
-UNIT = {"forward_us": 1, "backward_input_us": 1, "backward_weight_us": 1}
+def equal_costs(num_stages: int) -> Costs:
+    return uniform_costs(num_stages, forward_us=1, backward_input_us=1, backward_weight_us=1)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_pytorchs_own_schedules_run_with_the_least_buffering(
     text = dumped(name, num_ranks, num_micro_batches, per_rank)
     schedule, notes = read_torch_csv(text, name)
     assert schedule.buffering.receive_ahead == receive_ahead
-    costs = uniform_costs(num_ranks * per_rank, **UNIT)
+    costs = equal_costs(num_ranks * per_rank)
     verify(schedule, costs)
     if receive_ahead > 1:
         assert f"posted {receive_ahead} ops ahead instead of 1" in notes[-1]
@@ -148,7 +149,7 @@ def test_an_order_that_no_buffering_lets_run_stays_a_deadlock() -> None:
     schedule = from_torch_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
     assert schedule.buffering == Buffering()
     with pytest.raises(ScheduleError, match="deadlock"):
-        verify(schedule, uniform_costs(2, **UNIT))
+        verify(schedule, equal_costs(2))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_letters_from_before_pytorch_2_6_are_read(old: str, new: str) -> None:
     again, none = read_torch_csv(new)
     assert read == again and not none
     assert notes[0].startswith("read with the letters from before PyTorch 2.6")
-    verify(read, uniform_costs(2, **UNIT))
+    verify(read, equal_costs(2))
 
 
 OUT_OF_ORDER = "0F1,0F0,0F2,0B1,0B0,0B2\n1F1,1B1,1F0,1B0,1F2,1B2\n"
@@ -175,7 +176,7 @@ def test_micro_batches_are_numbered_as_the_last_stage_runs_them() -> None:
     schedule = from_torch_csv(OUT_OF_ORDER)
     written = "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n"
     assert to_torch_csv(schedule) == written
-    costs = uniform_costs(2, **UNIT)
+    costs = equal_costs(2)
     before, after = (verify(each, costs) for each in (schedule, from_torch_csv(written)))
     assert before[1].makespan_us == after[1].makespan_us
     assert peak_bytes(before[0]) == peak_bytes(after[0])
