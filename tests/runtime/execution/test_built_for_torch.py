@@ -120,6 +120,7 @@ def plan_of(schedule: Any, partition: str = "even") -> synth.Plan:
     return synth.simulate(schedule, profile, ranks=2, micro_batches=4, partition=partition)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "partition", "has_loss_fn", "by_stage"),
     [
@@ -159,6 +160,7 @@ def refusals(rank: int, size: int, plan: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_wrong_modules_and_groups_are_refused(pool: Any) -> None:
     plan = plan_of("1f1b", "4,3")
     for rank, (few, others) in enumerate(pool.run(refusals, 2, plan.to_json())):
