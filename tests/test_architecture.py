@@ -20,7 +20,13 @@ PAGE = ROOT / "docs" / "architecture.md"
 FOLDERS = ("synth", "runtime", "profiles")  # installed as synth, synth.runtime, synth.profiles
 
 # Modules of `synth` itself that name what programs import (`docs/library.md`); none of ours does.
-PUBLIC = ("synth", "synth.layer_times", "synth.links", "synth.partition_costs")
+PUBLIC = (
+    "synth",
+    "synth.interop.torch",
+    "synth.layer_times",
+    "synth.links",
+    "synth.partition_costs",
+)
 
 # The fields of statements that hold other statements.
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")

@@ -1,8 +1,8 @@
 """The parts of a pipeline: the verified schedule, and this rank's stages."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 from synth.costs.costs import uniform_costs
 from synth.errors import Mismatch, SynthError
 from synth.profile.links import Link, Links
+from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan, schedule_fingerprint
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule
@@ -20,7 +21,7 @@ from ..execution.transport.rank_group import RankGroup
 from .options import PipelineOptions
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
-AnySchedule = Plan | Schedule | Lowered | str | Path
+AnySchedule = Plan | Schedule | Lowered | AnyPath
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def prepare_rank(
         SynthError: the schedule cannot run, or not on this many ranks; the modules are of other
             stages.
     """
-    schedule = Plan.load(Path(schedule)) if isinstance(schedule, str | Path) else schedule
+    schedule = Plan.load(schedule) if isinstance(schedule, str | os.PathLike) else schedule
     lowered = lower_verified(schedule)
     check_size(lowered, group)
     if options.look_ahead and isinstance(schedule, Schedule):
@@ -67,8 +68,8 @@ def lower_verified(schedule: AnySchedule) -> Lowered:
     """
     if isinstance(schedule, Lowered):
         return schedule
-    if isinstance(schedule, str | Path):
-        schedule = Plan.load(Path(schedule))
+    if isinstance(schedule, str | os.PathLike):
+        schedule = Plan.load(schedule)
     if isinstance(schedule, Plan):
         return schedule.check()[0]
     # A bare schedule has no costs. The lives of values do not depend on them, so equal ones do.

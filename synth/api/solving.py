@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.api.words import (
@@ -37,6 +36,7 @@ from synth.options.best_so_far import BestSoFar
 from synth.options.hint import hint_name
 from synth.options.request import NoSchedule
 from synth.profile import Profile
+from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def solve(
     seed: int = 0,
     deterministic: bool = False,
     workers: int | None = None,
-    hint: str | Path | Plan | None = None,
+    hint: AnyPath | Plan | None = None,
     on_improvement: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Find the best pipeline schedule that fits in memory, with a proven lower bound.
@@ -152,7 +152,7 @@ def solve(
     return asked.request.on(result.problem).plan(result)
 
 
-def _hint(given: str | Path | Plan | None) -> str | Plan | None:
+def _hint(given: AnyPath | Plan | None) -> str | Plan | None:
     """Return a plan itself, or a path or name as text.
 
     Raises:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from numbers import Real
-from pathlib import Path
 from typing import ParamSpec, TypeGuard, TypeVar
 
 from pydantic import ValidationError
@@ -17,13 +16,14 @@ from synth.options.arguments.groups import PipelineArguments, RuntimeArguments
 from synth.options.memory_limit import is_least
 from synth.plan.runtimes import Runtime
 from synth.profile import Profile
+from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
 from synth.system.messages import REWORDED
 
 _Given = ParamSpec("_Given")
 _Returned = TypeVar("_Returned")
 
-AnyProfile = Profile | str | Path
+AnyProfile = Profile | AnyPath
 
 # An option of the command line in a message, such as `--mem-limit`; or a command in backquotes,
 # whose options keep their names.

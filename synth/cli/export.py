@@ -1,5 +1,6 @@
 """`synth export`: a schedule in the format of another runtime."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +20,8 @@ from synth.records.overwrite_guard import (
     FileKind,
     check_replaceable,
 )
-from synth.records.record import check_outputs, is_stream, write_atomically
+from synth.records.record import check_outputs, is_stream, write_together
+from synth.units import shown
 from synth.version import __version__
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ _KINDS: dict[ExportFormat, FileKind] = {
     ExportFormat.JAXPP: JAXPP,
 }
 
+# As the name of the output: stdout.
+_STDOUT = Path("-")
+
 
 def command(
     plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
@@ -54,7 +59,16 @@ def command(
         ),
     ] = ExportFormat.TORCH,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; stdout by default.")
+        Path | None, typer.Option("--output", "-o", help="File to write; - or none: stdout.")
+    ] = None,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=TARGET",
+            help="What the format calls the layers of this name. torchtitan: modules, such as "
+            "head=norm,output or moe=layers.{}, with {} for their number; megatron: a letter, such "
+            "as mtp=m. Can be repeated.",
+        ),
     ] = None,
     force: ForceOption = False,
 ) -> None:
@@ -62,16 +76,18 @@ def command(
 
     The file is verified first.
     """
+    output = None if output == _STDOUT else output
+    names = _layer_names(to, layer or [])
     files = _files(to, output)
     check_outputs(*files, inputs=[plan_path])
     for path, kind in files.items():
         check_replaceable(path, kind, "-o", force)
     plan, _, _ = load_checked(plan_path)
-    texts = dict(zip(files, _texts(plan, to, files), strict=True)) if files else {}
-    if not files:
-        answer(_text(plan, to, None).removesuffix("\n"))
-    for path, text in texts.items():
-        write_atomically(path, text)
+    texts = _texts(plan, to, names, *list(files)[1:])
+    if files:
+        write_together(dict(zip(files, texts, strict=True)))
+    else:
+        answer(texts[0].removesuffix("\n"))
     _tell_of_losses(plan, plan_path, to)
     if output is not None:
         copies = len(plan.placement)
@@ -80,6 +96,26 @@ def command(
             f"{len(plan.partition)} stages, {plan.num_micro_batches // copies} micro-batches, "
             f"for {to}"
         )
+
+
+def _layer_names(to: ExportFormat, given: list[str]) -> dict[str, str]:
+    """Read `--layer`: the format's names of layers, by the names of the layers.
+
+    Raises:
+        SynthError: one is no NAME=TARGET, or the format has no names of layers.
+    """
+    if given and to not in (ExportFormat.TORCHTITAN, ExportFormat.MEGATRON):
+        raise SynthError(
+            f"--layer is for --to torchtitan and --to megatron; the format {to} has no names of "
+            f"layers: leave it out"
+        )
+    parts = [text.partition("=") for text in given]
+    wrong = next((part for part in parts if not part[0] or not part[1]), None)
+    if wrong is not None:
+        raise SynthError(
+            f"--layer {shown(''.join(wrong))} is not understood; write NAME=TARGET, such as mtp=m"
+        )
+    return {name: target for name, _, target in parts}
 
 
 def _files(to: ExportFormat, output: Path | None) -> dict[Path, FileKind]:
@@ -101,42 +137,51 @@ def _files(to: ExportFormat, output: Path | None) -> dict[Path, FileKind]:
     if to == ExportFormat.TORCH:
         files[beside(output)] = STAGE_TABLE
     if to == ExportFormat.TORCHTITAN:
-        csv = output.with_suffix(".csv")
-        if csv == output:
-            raise SynthError(
-                f"torchtitan reads two files, and {output} would be both; the options and the CSV "
-                f"need two names; give -o {output.with_suffix('.toml')}"
-            )
-        files[csv] = TORCH_CSV
+        files[_csv_beside(output)] = TORCH_CSV
     return files
 
 
-def _texts(plan: "Plan", to: ExportFormat, files: dict[Path, FileKind]) -> list[str]:
+def _csv_beside(options: Path) -> Path:
+    """Return the path of the CSV: `plan.csv`, or `plan.schedule.csv` if that is another file.
+
+    A table of times may have the name, from which the plan's profile was made.
+
+    Raises:
+        SynthError: the options are to be written under the CSV's name.
+    """
+    csv = options.with_suffix(".csv")
+    if csv == options:
+        raise SynthError(
+            f"torchtitan reads two files, and {options} would be both; the options and the CSV "
+            f"need two names; give -o {options.with_suffix('.toml')}"
+        )
+    is_free = not csv.is_file() or not csv.stat().st_size or TORCH_CSV.is_kind_of(csv)
+    return csv if is_free else csv.with_suffix(".schedule.csv")
+
+
+def _texts(
+    plan: "Plan", to: ExportFormat, names: Mapping[str, str], other: Path | None = None
+) -> list[str]:
+    """Return the contents of the named file and, if there is one, of the `other` beside it."""
     from synth.interop.stage_table import stage_table
     from synth.interop.torch_csv import to_torch_csv
 
-    others = list(files)[1:]
-    texts = [_text(plan, to, others[0] if others else None)]
-    if others:
-        is_torch = to == ExportFormat.TORCH
-        texts.append(stage_table(plan) if is_torch else to_torch_csv(plan.schedule()))
-    return texts
-
-
-def _text(plan: "Plan", to: ExportFormat, other: Path | None) -> str:
-    """Return the named file; `other` is the path of the file beside it."""
-    if to == ExportFormat.MEGATRON:
-        from synth.interop.megatron import to_megatron
-
-        return f"{to_megatron(plan)}\n"
-    if to == ExportFormat.JAXPP:
-        from synth.interop.jaxpp import to_jaxpp
-
-        return to_jaxpp(plan, __version__)
+    if to == ExportFormat.TORCH:
+        return [_torch_text(plan)] + [stage_table(plan)] * (other is not None)
     if to == ExportFormat.TORCHTITAN:
         from synth.interop.torchtitan import to_torchtitan
 
-        return to_torchtitan(plan, str(other))
+        return [to_torchtitan(plan, str(other), names), to_torch_csv(plan.schedule())]
+    if to == ExportFormat.MEGATRON:
+        from synth.interop.megatron import to_megatron
+
+        return [f"{to_megatron(plan, names)}\n"]
+    from synth.interop.jaxpp import to_jaxpp
+
+    return [to_jaxpp(plan, __version__)]
+
+
+def _torch_text(plan: "Plan") -> str:
     from synth.interop.torch_comms_csv import to_torch_comms_csv
     from synth.interop.torch_csv import to_torch_csv
 
@@ -146,6 +191,7 @@ def _text(plan: "Plan", to: ExportFormat, other: Path | None) -> str:
 
 def _tell_of_losses(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
     """Say what the format does not carry."""
+    from synth.interop.loss_order import in_loss_order
     from synth.report.text.tables import places
 
     if plan.recomputed_layers:
@@ -153,14 +199,21 @@ def _tell_of_losses(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
             f"note: {plan_path} recomputes layers {places(plan.recomputed_layers)}, which the "
             f"format does not say; checkpoint them in the model, or it takes more memory than here"
         )
-    if to == ExportFormat.TORCH and plan.schedule().weights is not None:
+    schedule = plan.schedule()
+    if to in (ExportFormat.TORCH, ExportFormat.TORCHTITAN) and in_loss_order(schedule) != schedule:
+        talk(
+            f"note: micro-batches are numbered otherwise than in {plan_path}, by the order in "
+            f"which the last stage runs them: PyTorch finds losses by that order; times and memory "
+            f"stay"
+        )
+    if to == ExportFormat.TORCH and schedule.weights is not None:
         talk(
             "note: the file is for one of the data-parallel pipelines, and lists collectives and "
             "transfers: wrap each stage in fully_shard over the data-parallel ranks, and load it "
             "with format='compute_comms'"
         )
     if to == ExportFormat.MEGATRON:
-        if not plan.schedule().keeps_saved:
+        if not schedule.keeps_saved:
             talk(
                 f"note: {plan_path} recomputes whole stages (R), which the layout does not say; "
                 f"give Megatron-LM its own options of recomputation, or it takes more memory than "

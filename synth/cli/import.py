@@ -36,7 +36,7 @@ def command(
 
     The order and the placement are the file's; times and bytes are the profile's.
     """
-    from synth.interop.torch_csv import from_torch_csv
+    from synth.interop.torch_csv_reader import read_torch_csv
     from synth.plan.partition.balance import balance
     from synth.records.safe_read import read_text
     from synth.schedule.files.plan_file import Plan, check_replaceable
@@ -45,11 +45,13 @@ def command(
     check_replaceable(request.output)
     profile = load_profile(request.profile_name, request.link)
     text = read_text(schedule_path, "a CSV of actions such as 0F0")
-    schedule = from_torch_csv(text, schedule_path.stem)
+    schedule, notes = read_torch_csv(text, schedule_path.stem)
     where = schedule.placement
     sizes = read_partition(request.partition, where) or balance(profile, where)
     plan = Plan.of(profile, sizes, schedule, arguments={"imported": schedule_path.name})
     plan.save(request.output)
+    for note in notes:
+        talk(f"note: {schedule_path}: {note}")
     talk(
         f"{request.output}: {plan.num_ranks} ranks, {len(sizes)} stages of "
         f"{','.join(map(str, sizes))} layers, {plan.num_micro_batches} micro-batches; "

@@ -9,7 +9,7 @@ import typer
 
 from synth.cli.answer.output import answer, talk
 from synth.errors import SynthError
-from synth.records.record import check_folder, write_atomically
+from synth.records.record import check_folder, make_folder, write_atomically
 
 if TYPE_CHECKING:
     from synth.records.record import FileRecord
@@ -49,7 +49,7 @@ def command(
         if folder is None:
             answer(text.removesuffix("\n"))
             continue
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         path = folder / f"{schema_name(record)}.json"
         write_atomically(path, text)
         talk(f"written: {path}")

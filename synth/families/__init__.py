@@ -10,8 +10,8 @@ from functools import cache
 
 from synth.costs.costs import Costs
 from synth.errors import SynthError
+from synth.families._lib import names
 from synth.families._lib.family import Family, Setting
-from synth.families._lib.old_names import current_name
 from synth.families._lib.options import ROUNDS, Options, parse, spelled, variants
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.placements import is_all_stages
@@ -37,6 +37,14 @@ __all__ = [
 def families() -> dict[str, Family]:
     """All families by name."""
     return {family.name: family for _, family in discover(__name__, "FAMILY")}
+
+
+def current_name(name: str) -> str:
+    """Return the name that a family has here, given one of papers, frameworks or old versions.
+
+    Options behind a colon stay; names that are not known are returned as they are.
+    """
+    return names.current_name(name, families())
 
 
 def generate(

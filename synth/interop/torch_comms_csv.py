@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from synth.errors import SynthError
+from synth.interop.loss_order import in_loss_order
+from synth.interop.torch_csv import LETTERS
 from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Route
-
-_LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
 
 
 class _Action(NamedTuple):
@@ -37,14 +37,15 @@ def to_torch_comms_csv(schedule: Schedule) -> str:
 
     PyTorch's W needs a stage's parameters, so a stage is resharded after the last op of a visit, W
     included. Its REDUCE_GRAD frees them and scales the gradients, so there is one, at the end of
-    the stage's last visit.
+    the stage's last visit. Micro-batches are numbered by `in_loss_order`.
 
     Raises:
         SynthError: the pipelines or their ops cannot be expressed.
     """
     _check(schedule)
     ranks = schedule.placement.ranks[0]
-    rows = [list(_actions(program)) for program in schedule.programs[: len(set(ranks))]]
+    programs = in_loss_order(schedule).programs[: len(set(ranks))]
+    rows = [list(_actions(program)) for program in programs]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(_with_transfers(rows, ranks))
     return text.getvalue()
@@ -56,7 +57,7 @@ def _check(schedule: Schedule) -> None:
     num_ranks = len(set(copies[0]))
     rows = tuple(tuple(d * num_ranks + rank for rank in copies[0]) for d in range(len(copies)))
     homes = tuple(zip(*copies, strict=True))
-    first = {op.microbatch for op in schedule.programs[0] if op.kind in _LETTERS}
+    first = {op.microbatch for op in schedule.programs[0] if op.kind in LETTERS}
     is_numbered = first == set(range(schedule.num_micro_batches // len(copies)))
     orders = [[(op.kind, op.stage) for op in program] for program in schedule.programs]
     is_alike = orders == orders[:num_ranks] * len(copies)
@@ -73,8 +74,8 @@ def _actions(program: Sequence[Op]) -> Iterator[_Action]:
     """The compute and the collectives of a rank of the first pipeline."""
     ends = _ends_of_visits(program)
     for place, op in enumerate(program):
-        if op.kind in _LETTERS:
-            yield _Action(op.stage, _LETTERS[op.kind], op.microbatch)
+        if op.kind in LETTERS:
+            yield _Action(op.stage, LETTERS[op.kind], op.microbatch)
         elif op.kind == OpKind.UNSHARD:
             yield _Action(op.stage, "UNSHARD")
         elif op.kind not in (OpKind.RESHARD, OpKind.REDUCE_GRAD, OpKind.STEP):

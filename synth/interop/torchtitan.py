@@ -7,38 +7,39 @@ files; there they are fields of `ParallelismConfig`, with the same names.
 """
 
 import json
+from collections.abc import Mapping
 
 from synth.errors import SynthError
-from synth.interop.decoder import is_looped, is_v_shaped, stage_parts
 from synth.interop.expressible import check_expressible
+from synth.interop.model_parts import ModelPart, is_looped, is_v_shaped, targets
 from synth.schedule.files.plan_file import Plan
 
-# The modules of a torchtitan model after its decoder layers.
-HEAD = ("norm", "output")
+# A stage keeps the modules whose names it has, and no others: the head is `output` up to torchtitan
+# 0.2 and `lm_head` from 0.3 on, so both names are right for both. Its models have no layers of
+# multi-token prediction under pipeline parallelism.
+_MODULES = {
+    ModelPart.EMBEDDING: "tok_embeddings",
+    ModelPart.DECODER: "layers.{}",
+    ModelPart.HEAD: "norm,output,lm_head",
+}
 
 
-def to_torchtitan(plan: Plan, csv_path: str, head: tuple[str, ...] = HEAD) -> str:
+def to_torchtitan(plan: Plan, csv_path: str, layers: Mapping[str, str] | None = None) -> str:
     """Write the section of a plan.
 
     Args:
         plan: a plan for a model of an embedding, decoder layers and a head.
         csv_path: the path of the plan's schedule as `to_torch_csv` writes it, as torchtitan is to
             open it.
-        head: names of the modules after the decoder layers.
+        layers: torchtitan's modules of layers that are not known by their names, or are called
+            otherwise, as in `targets`: several are separated by commas, and `{}` is the number of
+            the layer among those of the same modules.
 
     Raises:
         SynthError: the layers are others, torchtitan has no such placement, or `check_expressible`
             refuses the schedule.
     """
     check_expressible(plan.schedule(), "torchtitan")
-    parts = [
-        [
-            *(["tok_embeddings"] if part.has_embedding else []),
-            *(f"layers.{i}" for i in part.decoder_layers),
-            *(head if part.has_head else ()),
-        ]
-        for part in stage_parts(plan)
-    ]
     lines = [
         "[parallelism]",
         f"pipeline_parallel_degree = {plan.num_ranks}",
@@ -46,7 +47,7 @@ def to_torchtitan(plan: Plan, csv_path: str, head: tuple[str, ...] = HEAD) -> st
         f"pipeline_parallel_schedule_csv = {json.dumps(csv_path)}",
         f"pipeline_parallel_microbatch_size = {plan.workload.micro_batch_size}",
         "module_fqns_per_model_part = [",
-        *(f"    {json.dumps(modules)}," for modules in parts),
+        *(f"    {json.dumps(modules)}," for modules in _modules(plan, layers or {})),
         "]",
         "",
         "[training]",
@@ -54,6 +55,33 @@ def to_torchtitan(plan: Plan, csv_path: str, head: tuple[str, ...] = HEAD) -> st
         f"seq_len = {plan.workload.sequence_length}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _modules(plan: Plan, given: Mapping[str, str]) -> list[list[str]]:
+    """Return the names of the modules of each stage."""
+    found = targets(plan, _MODULES, given, "torchtitan")
+    numbered: dict[str, int] = {}
+    named = []
+    for target, _ in found:
+        number = numbered[target] = numbered.get(target, -1) + 1
+        named.append(_names(target, number))
+    stages = [
+        [name for layer in plan.layers_of(stage) for name in named[layer]]
+        for stage in range(len(plan.partition))
+    ]
+    # A model without a layer for its embedding or its head has it on its first or last stage.
+    parts = {target.part for target in found}
+    if ModelPart.EMBEDDING not in parts:
+        stages[0] = _names(_MODULES[ModelPart.EMBEDDING]) + stages[0]
+    if ModelPart.HEAD not in parts:
+        stages[-1] += _names(_MODULES[ModelPart.HEAD])
+    return [list(dict.fromkeys(names)) for names in stages]
+
+
+def _names(target: str, number: int = 0) -> list[str]:
+    """Return the modules of a layer; none where its target is empty."""
+    names = (name.strip() for name in target.split(","))
+    return [name.replace("{}", str(number)) for name in names if name]
 
 
 def schedule_name(plan: Plan) -> str:

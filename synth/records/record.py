@@ -5,7 +5,8 @@ import os
 import reprlib
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from synth.errors import SynthError
 from synth.records.safe_read import (
     MOST_BYTES,
+    AnyPath,
     descriptor_of,
     half_character,
     parse_json,
@@ -32,6 +34,10 @@ _LONGEST_KEY = 60
 
 # Characters of a name that are put into the name of the temporary file that is renamed to it.
 _PREFIX = 16
+
+# As the name of an output it often means stdout, which has the answers of commands.
+_DASH = Path("-")
+_NO_STDOUT = "- as a name would mean stdout, which has this command's answer"
 
 
 class Record(BaseModel):
@@ -72,12 +78,12 @@ class FileRecord(Record):
         head = {"format": self.FORMAT, "schema_version": self.VERSION}
         return {**head, **self.model_dump(mode="json", exclude_none=not self.WRITES_NULL)}
 
-    def save(self, path: Path) -> None:
+    def save(self, path: AnyPath) -> None:
         """Write the file atomically: a reader sees the old one or the new one, never a part."""
         write_atomically(path, self.to_json())
 
     @classmethod
-    def load(cls: type[_Parsed], path: Path) -> _Parsed:
+    def load(cls: type[_Parsed], path: AnyPath) -> _Parsed:
         """Read and validate a file.
 
         Raises:
@@ -87,7 +93,7 @@ class FileRecord(Record):
         return cls.model_validate_file(cls.read_data(path), str(path))
 
     @classmethod
-    def read_data(cls, path: Path) -> Any:
+    def read_data(cls, path: AnyPath) -> Any:
         """Read and parse a file, without validating its contents."""
         text = read_text(path, f"a {cls.FORMAT} file", cls.MOST_BYTES)
         return cls._parsed(text, str(path))
@@ -197,7 +203,7 @@ def is_stream(path: Path) -> bool:
     return path.exists() and (not path.is_file() or descriptor_of(path) is not None)
 
 
-def write_atomically(path: Path, contents: str | bytes) -> None:
+def write_atomically(path: AnyPath, contents: str | bytes) -> None:
     """Write a file through a temporary one beside it, so that it is never half-written.
 
     Text is written as UTF-8. What is written is on the disk before it takes its name, so that a
@@ -205,38 +211,68 @@ def write_atomically(path: Path, contents: str | bytes) -> None:
     file (a pipe, /dev/stdout) is written to, not replaced.
 
     Raises:
-        SynthError: the folder is missing or not writable.
+        SynthError: the folder is missing or not writable, or the disk is full.
     """
-    data = contents.encode() if isinstance(contents, str) else contents
-    if is_stream(path):
-        _write_plainly(path, data)
-        return
-    path = _place(path)
+    write_together({Path(path): contents})
+
+
+def write_together(files: Mapping[Path, str | bytes]) -> None:
+    """Write files as `write_atomically` does; none takes its name before all are on the disk.
+
+    Raises:
+        SynthError: one of them cannot be written.
+    """
+    ready: dict[str, Path] = {}
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:_PREFIX]}.")
+        for path, contents in files.items():
+            data = contents.encode() if isinstance(contents, str) else contents
+            with _refusing(path):
+                if is_stream(path):
+                    _write_plainly(path, data)
+                else:
+                    _write_beside(_place(path), data, ready)
+        for temporary, path in ready.items():
+            with _refusing(path):
+                os.replace(temporary, path)
+    except BaseException:
+        for temporary in ready:
+            Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _write_beside(path: Path, data: bytes, ready: dict[str, Path]) -> None:
+    """Write a temporary file beside a path, and add it to those that are ready to take its name."""
+    handle, temporary = _temporary(path)
+    ready[temporary] = path
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    umask = os.umask(0)
+    os.umask(umask)
+    os.chmod(temporary, 0o666 & ~umask)
+
+
+def _temporary(path: Path) -> tuple[int, str]:
+    """Create a file beside a path; return its descriptor and its name."""
+    return tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:_PREFIX]}.")
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Make errors of the system a SynthError that names the path."""
+    try:
+        yield
     except OSError as error:
         raise SynthError(f"cannot write {path}: {error.strerror or error}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise SynthError(f"cannot write {path}: {error.strerror or error}") from None
-        raise
 
 
 def check_writable(path: Path) -> None:
     """Refuse an output path before work is spent on its contents.
 
     Raises:
-        SynthError: it is a folder, or its folder does not exist, is not a folder or is read-only.
+        SynthError: it is `-`, or a folder; its folder does not exist, is not a folder, or takes no
+            files.
     """
     reason = _why_not_writable(path)
     if reason is not None:
@@ -273,11 +309,15 @@ def check_folder(option: str, path: Path | None) -> None:
     """Refuse a folder for files that cannot be made or written to, if the option has one.
 
     Raises:
-        SynthError: it is a file, or in one, or there is no permission.
+        SynthError: it is `-` or a file, or in one, or nothing can be made there.
     """
-    if path is not None and (reason := why_unreachable(path)) is not None:
+    if path is None:
+        return
+    if path == _DASH:
+        raise SynthError(f"{option} {path}: {_NO_STDOUT}; give a folder")
+    if (reason := why_unreachable(path)) is not None:
         raise SynthError(f"{option} {path}: {reason}; give another folder")
-    there = next((p for p in (path, *path.parents) if p.exists()), None) if path else None
+    there = next((p for p in (path, *path.parents) if p.exists()), None)
     if there is None:
         return
     where = f"{option} {path}" if there == path else f"{option} {path}: {there}"
@@ -285,10 +325,27 @@ def check_folder(option: str, path: Path | None) -> None:
         raise SynthError(f"{where} is a file; give a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise SynthError(f"{where} may not be written to; give another folder")
+    try:  # some file systems, such as /proc, refuse what the permissions allow
+        os.rmdir(tempfile.mkdtemp(dir=there, prefix="."))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SynthError(f"{where} cannot be written to: {reason}; give another folder") from None
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, if they are missing.
+
+    Raises:
+        SynthError: it cannot be made.
+    """
+    with _refusing(path):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def _why_not_writable(path: Path) -> str | None:
     """The reason why a file cannot be written; it is written beside its place and moved."""
+    if path == _DASH:
+        return f"{_NO_STDOUT}; give a file's name"
     reason = why_unreachable(path)
     if reason is not None:
         return reason
@@ -304,18 +361,26 @@ def _why_not_writable(path: Path) -> str | None:
         return f"{there} is a file, not a folder"
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"no permission to write in folder {folder}"
+    return _why_no_file_beside(_place(path))
+
+
+def _why_no_file_beside(place: Path) -> str | None:
+    """The reason why no file can be made there, as in /proc or on a disk without space."""
+    try:
+        handle, temporary = _temporary(place)
+    except OSError as error:
+        return f"no file can be made in folder {place.parent}: {error.strerror or error}"
+    os.close(handle)
+    os.unlink(temporary)
     return None
 
 
 def _write_plainly(path: Path, data: bytes) -> None:
     """Write at the end of the file's contents, if this process has the file open already."""
     descriptor = descriptor_of(path)
-    try:
-        if descriptor is None:
-            path.write_bytes(data)
-            return
-        sys.stdout.flush()
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise SynthError(f"cannot write {path}: {error.strerror or error}") from None
+    if descriptor is None:
+        path.write_bytes(data)
+        return
+    sys.stdout.flush()
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(data)

@@ -23,11 +23,14 @@ _MOST_DIGITS = 100
 # Digits that are shown of a longer one.
 _SHOWN_DIGITS = 20
 
+# A path as programs give it.
+AnyPath = str | os.PathLike[str]
+
 _OUTPUTS = (1, 2)
 _STANDARD = ("/dev/stdin", "/dev/stdout", "/dev/stderr")
 
 
-def read_text(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> str:
+def read_text(path: AnyPath, needed: str, most_bytes: int = MOST_BYTES) -> str:
     """Read a text file.
 
     Args:
@@ -44,10 +47,10 @@ def read_text(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> str:
         raise SynthError(f"{path} is not a text file; needed: {needed}") from None
 
 
-def read_bytes(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> bytes:
+def read_bytes(path: AnyPath, needed: str, most_bytes: int = MOST_BYTES) -> bytes:
     """Read a file as `read_text` does, without decoding it."""
     try:
-        return _read(path, needed, most_bytes)
+        return _read(Path(path), needed, most_bytes)
     except OSError as error:
         raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
 

@@ -11,10 +11,14 @@ _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 _FOREIGN_BREAK = re.compile(r"\n(?!  )")
 
 # Characters of one line of a message, and lines of a message.
-_LONGEST_LINE = 4_000
+_LONGEST_LINE = 1_500
 _MOST_LINES = 60
 
-# One part in this many of a shortened line is kept at its end, where messages give advice.
+# A word of more characters, such as a path, is shortened to its beginning and its end.
+_LONGEST_WORD = 300
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
+
+# One part in this many of a shortened text is kept at its end, where messages give advice.
 _END_SHARE = 4
 
 
@@ -35,12 +39,16 @@ def as_message(text: str) -> str:
 
 
 def _cut(line: str) -> str:
-    if len(line) <= _LONGEST_LINE:
-        return line
-    end = _LONGEST_LINE // _END_SHARE
-    start = _LONGEST_LINE - end
-    left_out = len(line) - _LONGEST_LINE
-    return f"{line[:start]} … ({left_out} characters left out) … {line[-end:]}"
+    words = _LONG_WORD.sub(lambda word: _shortened(word[0], _LONGEST_WORD), line)
+    return _shortened(words, _LONGEST_LINE)
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    end = most // _END_SHARE
+    start = most - end
+    return f"{text[:start]} … ({len(text) - most} characters left out) … {text[-end:]}"
 
 
 def _as_escape(found: re.Match[str]) -> str:

@@ -271,3 +271,16 @@ def test_frontier_traces_plans_under_rising_limits(tmp_path: Path) -> None:
         [sys.executable, "trace.py"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert len(run.stdout.splitlines()) == 4
+
+
+def test_files_are_saved_and_loaded_by_paths_of_any_kind(tmp_path: Path) -> None:
+    profile = synth.Profile.load(find(NAME))
+    plan = synth.simulate("1f1b", profile, ranks=2, micro_batches=2)
+    for each in (profile, plan):
+        each.save(str(tmp_path / "x.json"))
+        assert type(each).load(str(tmp_path / "x.json")) == type(each).load(tmp_path / "x.json")
+
+
+def test_dir_lists_what_programs_use_and_nothing_else() -> None:
+    listed = {name for name in dir(synth) if not name.startswith("__")}
+    assert listed == {name for name in synth.__all__ if not name.startswith("__")}

@@ -268,6 +268,13 @@ def test_a_name_that_is_too_long_is_refused_before_the_search(synth: Synth, tmp_
     refused(synth("check", tmp_path / ("x" * 5000)), "File name too long")
 
 
+@pytest.mark.parametrize("path", ["/y" * 2500, "x y" * 1700, "z" * 5000])
+@pytest.mark.parametrize("words", [("check",), (*SOLVE, "-o"), ("schema", "--folder")])
+def test_a_long_path_is_shortened(synth: Synth, words: tuple[str, ...], path: str) -> None:
+    ended = synth(*words, path)
+    assert ended.code == 2 and len(ended.stderr) < 1600 and "characters left out" in ended.stderr
+
+
 def test_the_longest_name_that_there_can_be_is_written(
     synth: Synth, plan_file: Path, tmp_path: Path
 ) -> None:

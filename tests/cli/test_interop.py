@@ -1,6 +1,8 @@
 """`synth export` and `synth import`: out to PyTorch's format and in again."""
 
+import errno
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -95,3 +97,71 @@ def test_megatron_is_told_of_stages_that_recompute(synth: Synth, tmp_path: Path)
 )
 def test_each_schedule_has_a_table_of_its_own(name: str, table: str) -> None:
     assert beside(Path("out", name)) == Path("out", table)
+
+
+def test_a_dash_is_stdout(
+    synth: Synth, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert synth("export", plan_file, "-o", "-").stdout == synth("export", plan_file).stdout
+    ended = synth("import", plan_file, "zb-1.5b-p8-m24", "-o", "-")
+    assert ended.code == 2 and "cannot write -: - as a name would mean stdout" in ended.stderr
+    assert not Path("-").exists()
+
+
+def test_a_table_of_times_beside_torchtitans_options_is_left_alone(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    times = tmp_path / "x.csv"
+    times.write_text("name,count,forward_ms\n")
+    ended = synth("export", plan_file, "--to", "torchtitan", "-o", tmp_path / "x.toml")
+    assert ended.code == 0 and times.read_text().startswith("name,count")
+    options = tomllib.loads((tmp_path / "x.toml").read_text())["parallelism"]
+    schedule = tmp_path / "x.schedule.csv"
+    assert options["pipeline_parallel_schedule_csv"] == str(schedule)
+    assert schedule.read_text().startswith("0F0,")
+
+
+def test_on_a_full_disk_no_file_is_written(
+    synth: Synth, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def fsync(handle: int) -> None:
+        written.append(handle)
+        if len(written) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = tmp_path / "full"
+    folder.mkdir()
+    monkeypatch.setattr(os, "fsync", fsync)
+    ended = synth("export", plan_file, "-o", folder / "p.csv")
+    assert ended.code == 2 and "p.stages.json: No space left on device" in ended.stderr
+    assert len(written) == 2 and not any(folder.iterdir())
+
+
+def test_losses_out_of_order_are_told(synth: Synth, tmp_path: Path) -> None:
+    csv, plan = tmp_path / "order.csv", tmp_path / "order.json"
+    csv.write_text("0F1,0F0,0F2,0B1,0B0,0B2\n1F1,1B1,1F0,1B0,1F2,1B2\n")
+    assert synth("import", csv, "zb-1.5b-p8-m24", "-o", plan).code == 0
+    for to in ("torch", "torchtitan"):
+        ended = synth("export", plan, "--to", to, "-o", tmp_path / f"{to}.x")
+        assert ended.code == 0 and "micro-batches are numbered otherwise than in" in ended.stderr
+    assert "numbered" not in synth("export", plan, "--to", "jaxpp").stderr
+
+
+def test_layers_are_named_by_an_option(synth: Synth, plan_file: Path) -> None:
+    ended = synth("export", plan_file, "--to", "megatron", "--layer", "block=m")
+    assert ended.code == 2 and "multi-token prediction are on stages 0, 1, 2, 3" in ended.stderr
+    for text in ("block", "=t"):
+        ended = synth("export", plan_file, "--to", "megatron", "--layer", text)
+        assert ended.code == 2 and "write NAME=TARGET, such as mtp=m" in ended.stderr
+    ended = synth("export", plan_file, "--layer", "block=t")
+    assert ended.code == 2 and "--layer is for --to torchtitan and --to megatron" in ended.stderr
+
+
+def test_what_an_import_reads_between_the_lines_is_told(synth: Synth, tmp_path: Path) -> None:
+    csv = tmp_path / "old.csv"
+    csv.write_text("0F0,0BW0\n1F0,1B0,1W0\n")
+    ended = synth("import", csv, "zb-1.5b-p8-m24", "-o", tmp_path / "plan.json")
+    assert ended.code == 0 and "the letters from before PyTorch 2.6" in ended.stderr

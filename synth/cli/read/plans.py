@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
 from synth.records.overwrite_guard import SCHEDULE, check_replaceable
+from synth.records.record import make_folder
 from synth.system.messages import warn
 from synth.system.terminal_text import as_message
 
@@ -52,7 +53,7 @@ def save_plans(plans: "Mapping[str, Plan]", folder: Path, force: bool) -> None:
     Raises:
         SynthError: a file was left out.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     refused = None
     num_written = 0
     for name, plan in plans.items():

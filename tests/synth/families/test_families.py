@@ -16,6 +16,7 @@ from synth.costs.costs import uniform_costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import (
+    current_name,
     families,
     family_placement,
     family_variants,
@@ -305,3 +306,30 @@ def test_with_one_op_of_send_behind_zb_h2_loses_time_to_senders_that_wait() -> N
     tight = replace(generate("zb-h2", 8, 64), buffering=Buffering(1, 1))
     _, timeline = verify(tight, costs)
     assert round(timeline.bubble_rate(timeline.period_us), 4) == 0.0666
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("1F1B", "1f1b"),
+        ("dapple", "1f1b"),
+        ("PipeDream-Flush", "1f1b"),
+        ("pipedream_flush", "1f1b"),
+        ("ScheduleGPipe", "gpipe"),
+        ("Interleaved1F1B:3,group=6", "interleaved:3,group=6"),
+        ("LoopedBFS", "breadth-first"),
+        ("ZBVZeroBubble", "zb-v"),
+        ("DualPipeV", "dualpipe-v"),
+        ("PipeDream-2BW", "2bw"),
+        ("zero:2,zero-2", "zero2:2"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_families_have_the_names_of_papers_and_frameworks_in_any_case(name: str, here: str) -> None:
+    assert current_name(name) == here
+    if here != name:
+        assert family_placement(name, 2) == family_placement(here, 2)
+
+
+def test_no_other_name_hides_a_family() -> None:
+    assert [current_name(name) for name in families()] == list(families())

@@ -16,13 +16,10 @@ import pytest
 
 import synth
 from synth.errors import SynthError
-from synth.interop.decoder import stage_parts
 from synth.interop.jaxpp import to_jaxpp
 from synth.interop.megatron import to_megatron
 from synth.interop.torch_csv import to_torch_csv
 from synth.interop.torchtitan import schedule_name, to_torchtitan
-from synth.profile import Profile
-from synth.profile.layer_times import LayerTimes
 
 NAME = "zb-1.5b-p8-m24"  # an embedding, 22 blocks and a head
 
@@ -69,10 +66,10 @@ def test_torchtitans_options_are_toml_with_every_module_once() -> None:
     options = tomllib.loads(to_torchtitan(plan, "plan.csv"))
     parallelism = options["parallelism"]
     parts = parallelism["module_fqns_per_model_part"]
-    assert [len(part) for part in parts] == [5, 7, 7, 6]  # the head is norm and output
+    assert [len(part) for part in parts] == [5, 7, 7, 7]  # three are the head
     blocks = [f"layers.{i}" for i in range(22)]
     modules = [module for part in parts for module in part]
-    assert modules == ["tok_embeddings", *blocks, "norm", "output"]
+    assert modules == ["tok_embeddings", *blocks, "norm", "output", "lm_head"]
     assert parallelism["pipeline_parallel_degree"] == 4
     assert parallelism["pipeline_parallel_schedule_csv"] == "plan.csv"
     size = parallelism["pipeline_parallel_microbatch_size"]
@@ -96,20 +93,6 @@ def test_torchtitan_places_the_stages_as_the_plan(family: str) -> None:
 def test_torchtitan_has_no_other_placement() -> None:
     with pytest.raises(SynthError, match="no placement as that of"):
         schedule_name(plan_of("hanayo:2", ranks=2))
-
-
-def test_layers_are_told_by_their_names() -> None:
-    def part_of(*names: str) -> Any:
-        layers = [LayerTimes(name=n, forward_us=1, backward_us=2, output_bytes=1) for n in names]
-        profile = Profile.from_times("mine", layers)
-        return stage_parts(synth.simulate("1f1b", profile, ranks=2, micro_batches=2))
-
-    first, last = part_of("wte", "GPT2Block.0", "GPT2Block.1", "ln_f", "lm_head")
-    assert first.has_embedding and list(first.decoder_layers) + list(last.decoder_layers) == [0, 1]
-    first, last = part_of("a", "b", "c", "d")
-    assert list(last.decoder_layers) == [2, 3] and last.has_head
-    with pytest.raises(SynthError, match="'wte' comes after 'a'"):
-        part_of("a", "wte", "b")
 
 
 class TaskType(Enum):

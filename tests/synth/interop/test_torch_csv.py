@@ -1,14 +1,24 @@
 """PyTorch's schedule files: out and in again, and as PyTorch itself reads and writes them."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
+from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
+from synth.interop.loss_order import in_loss_order
 from synth.interop.torch_comms_csv import to_torch_comms_csv
 from synth.interop.torch_csv import from_torch_csv, to_torch_csv
+from synth.interop.torch_csv_reader import read_torch_csv
 from synth.op_kinds import OpKind
+from synth.schedule.error import ScheduleError
+from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
+from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Sharded
 
 
@@ -88,3 +98,101 @@ def test_transfers_are_where_pytorchs_own_lowering_puts_them(family: str) -> Non
 def test_weight_passing_that_pytorch_does_not_have_is_refused(family: str) -> None:
     with pytest.raises(SynthError, match="passes weights in a way that PyTorch's runtime"):
         to_torch_comms_csv(generate(family, 2, 4))
+
+
+def dumped(name: str, num_ranks: int, num_micro_batches: int, per_rank: int) -> str:
+    """A schedule of PyTorch's, as its visualizer lists it."""
+    from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
+
+    rows = get_schedule_ops(name, num_ranks, num_micro_batches, per_rank)
+    lines = (",".join("" if each is None else str(each) for each in row) for row in rows)
+    return "\n".join(lines) + "\n"
+
+
+def equal_costs(num_stages: int) -> Costs:
+    return uniform_costs(num_stages, forward_us=1, backward_input_us=1, backward_weight_us=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_ranks", "num_micro_batches", "per_rank", "receive_ahead"),
+    [
+        ("GPipe", 4, 8, 1, 1),
+        ("1F1B", 4, 8, 1, 1),
+        ("Interleaved1F1B", 3, 6, 2, 1),
+        ("LoopedBFS", 4, 8, 3, 1),
+        ("InterleavedZeroBubble", 2, 8, 2, 1),
+        ("InterleavedZeroBubble", 3, 6, 2, 2),
+        ("InterleavedZeroBubble", 4, 8, 2, 4),
+        ("InterleavedZeroBubble", 4, 8, 3, 4),
+        ("InterleavedZeroBubble", 8, 16, 2, 10),
+        ("ZBVZeroBubble", 4, 8, 2, 1),
+        ("DualPipeV", 4, 8, 2, 1),
+        ("DualPipeV", 3, 6, 2, 1),
+    ],
+)
+def test_pytorchs_own_schedules_run_with_the_least_buffering(
+    name: str, num_ranks: int, num_micro_batches: int, per_rank: int, receive_ahead: int
+) -> None:
+    text = dumped(name, num_ranks, num_micro_batches, per_rank)
+    schedule, notes = read_torch_csv(text, name)
+    assert schedule.buffering.receive_ahead == receive_ahead
+    costs = equal_costs(num_ranks * per_rank)
+    verify(schedule, costs)
+    if receive_ahead > 1:
+        assert f"posted {receive_ahead} ops ahead instead of 1" in notes[-1]
+        fewer = replace(schedule, buffering=replace(schedule.buffering, receive_ahead=1))
+        with pytest.raises(ScheduleError, match="deadlock"):
+            verify(fewer, costs)
+
+
+def test_an_order_that_no_buffering_lets_run_stays_a_deadlock() -> None:
+    schedule = from_torch_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
+    assert schedule.buffering == Buffering()
+    with pytest.raises(ScheduleError, match="deadlock"):
+        verify(schedule, equal_costs(2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("0F0,0B0,0W0\n1F0,1B0,1W0\n", "0F0,0I0,0W0\n1F0,1I0,1W0\n"),
+        ("0F0,0BW0\n1F0,1B0,1W0\n", "0F0,0B0\n1F0,1I0,1W0\n"),
+        ("0F0,0F1,0BW0,0BW1\n1F0,1BW0,1F1,1B1,1W1", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1I1,1W1\n"),
+        ("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1,1W1", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1I1,1W1\n"),
+    ],
+)
+def test_letters_from_before_pytorch_2_6_are_read(old: str, new: str) -> None:
+    read, notes = read_torch_csv(old)
+    again, none = read_torch_csv(new)
+    assert read == again and not none
+    assert notes[0].startswith("read with the letters from before PyTorch 2.6")
+    verify(read, equal_costs(2))
+
+
+OUT_OF_ORDER = "0F1,0F0,0F2,0B1,0B0,0B2\n1F1,1B1,1F0,1B0,1F2,1B2\n"
+
+
+def test_micro_batches_are_numbered_as_the_last_stage_runs_them() -> None:
+    schedule = from_torch_csv(OUT_OF_ORDER)
+    written = "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n"
+    assert to_torch_csv(schedule) == written
+    costs = equal_costs(2)
+    before, after = (verify(each, costs) for each in (schedule, from_torch_csv(written)))
+    assert before[1].makespan_us == after[1].makespan_us
+    assert peak_bytes(before[0]) == peak_bytes(after[0])
+
+
+def test_sharded_pipelines_are_numbered_so_too() -> None:
+    pipeline = from_torch_csv(OUT_OF_ORDER)
+    rows = to_torch_comms_csv(sharded_pipelines(pipeline, 2, Sharded.WEIGHTS)).splitlines()
+    assert [cell for cell in rows[1].split(",") if re.fullmatch(r"1F\d", cell)] == [
+        "1F0",
+        "1F1",
+        "1F2",
+    ]
+
+
+@pytest.mark.parametrize("family", ["1f1b", "zb-v", "interleaved:2", "zb-h2"])
+def test_orders_with_losses_in_turn_keep_their_numbers(family: str) -> None:
+    schedule = generate(family, 4, 8)
+    assert in_loss_order(schedule) is schedule

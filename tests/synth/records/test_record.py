@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from synth.errors import SynthError
-from synth.records.record import check_folder, check_outputs, check_writable, write_atomically
+from synth.records.record import (
+    check_folder,
+    check_outputs,
+    check_writable,
+    write_atomically,
+    write_together,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -121,3 +127,34 @@ def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) 
     ):
         with pytest.raises(SynthError, match=message):
             check_writable(path)
+
+
+def test_folders_that_refuse_what_permissions_allow_are_noticed_beforehand() -> None:
+    for path in (Path("/proc/x"), Path("/proc/x/y")):
+        with pytest.raises(SynthError, match=r"--save /proc/x.*: No such file .*another folder"):
+            check_folder("--save", path)
+    with pytest.raises(SynthError, match="no file can be made in folder /proc: No such file"):
+        check_writable(Path("/proc/plan.json"))
+
+
+def test_a_dash_is_no_file_and_no_folder() -> None:
+    with pytest.raises(SynthError, match="cannot write -: - as a name would mean stdout"):
+        check_outputs(Path("-"))
+    with pytest.raises(SynthError, match="--save -: - as a name would mean stdout"):
+        check_folder("--save", Path("-"))
+
+
+def test_checks_leave_nothing_behind(tmp_path: Path) -> None:
+    check_folder("--save", tmp_path / "new")
+    check_writable(tmp_path / "plan.json")
+    assert not any(tmp_path.iterdir())
+
+
+def test_files_take_their_names_together_or_not_at_all(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "missing" / "second"
+    first.write_text("old")
+    with pytest.raises(SynthError, match=r"second: No such file"):
+        write_together({first: "new", second: "new"})
+    assert first.read_text() == "old" and [*tmp_path.iterdir()] == [first]
+    write_together({first: "new", tmp_path / "third": b"3"})
+    assert (first.read_text(), (tmp_path / "third").read_bytes()) == ("new", b"3")

@@ -1,0 +1,170 @@
+"""Plans under PyTorch's own runtime, by `synth.interop.torch.build`: as one process trains."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import synth
+from synth.interop.torch import build
+from synth.interop.torch_csv import from_torch_csv
+from synth.profile import Profile
+from synth.profile.layer_times import LayerTimes
+from tests.runtime.gradients import gradient_of
+from tests.runtime.rank_threads import draw_weights
+
+WIDTH, BATCH, MICRO_BATCHES = 6, 3, 4
+OUT_OF_ORDER = "0F2,0F0,0F1,0I2,0W2,0F3,0B0,0B1,0B3\n1F2,1I2,1F0,1W2,1B0,1F1,1B1,1F3,1B3\n"
+
+
+class Embedding(nn.Module):
+    """Makes two tensors, one of which is only handed on, of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, WIDTH)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        return self.table(ids), ids
+
+
+class Block(nn.Module):
+    """Returns a transposed view, which is not contiguous, and its own input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        mixed = torch.tanh(self.mix(x)) * (1 + ids[..., None])
+        return mixed.transpose(-1, -2).reshape_as(mixed).transpose(1, 2).transpose(1, 2)[:], ids
+
+
+class Flat(nn.Module):
+    """Ends in a view."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        return (x + ids[..., None]).flatten(1)
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(5 * WIDTH, 3)
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        found = self.out(x)
+        return found if targets is None else cross_entropy(found, targets)
+
+
+def cross_entropy(found: Tensor, targets: Tensor) -> Tensor:
+    loss = nn.functional.cross_entropy(found, targets)
+    return loss[None].squeeze(0)  # a view, as losses may be
+
+
+def make_layers() -> list[nn.Module]:
+    layers = [Embedding(), Block(), Block(), Block(), Block(), Flat(), Head()]
+    draw_weights(layers, seed=3)
+    return layers
+
+
+def draw() -> tuple[Tensor, Tensor]:
+    source = torch.Generator().manual_seed(7)
+    ids = torch.randint(8, (MICRO_BATCHES * BATCH, 5), generator=source)
+    return ids, torch.randint(3, (MICRO_BATCHES * BATCH,), generator=source)
+
+
+def run_rank(
+    rank: int, size: int, plan: str, has_loss_fn: bool, by_stage: bool
+) -> tuple[list[float], dict[int, list[Tensor]]]:
+    layers = make_layers()
+    loaded = synth.Plan.from_json(plan)
+    held = loaded.modules(rank, layers)
+    loss_fn = cross_entropy if has_loss_fn else None
+    pipeline = build(loaded, held if by_stage else layers, loss_fn=loss_fn)
+    losses = []
+    ids, targets = draw()
+    for _ in range(2):
+        for parameter in pipeline.parameters():
+            parameter.grad = None
+        loss = pipeline.step(ids, target=targets)
+        losses += [] if loss is None else [float(loss)]
+    places = {id(layer): place for place, layer in enumerate(layers)}
+    return losses, {
+        places[id(layer)]: [gradient_of(p) for p in layer.parameters()]
+        for stage in held.values()
+        for layer in stage
+    }
+
+
+def one_process() -> tuple[float, list[list[Tensor]]]:
+    layers, total = make_layers(), 0.0
+    for ids, targets in zip(*(t.chunk(MICRO_BATCHES) for t in draw()), strict=True):
+        x: Any = (ids,)
+        for layer in layers[:-1]:
+            x = layer(*x)
+            x = x if isinstance(x, tuple) else (x,)
+        loss = layers[-1](*x, targets) / MICRO_BATCHES
+        loss.backward()
+        total += float(loss.detach())
+    return total, [[gradient_of(p) for p in layer.parameters()] for layer in layers]
+
+
+def plan_of(schedule: Any, partition: str = "even") -> synth.Plan:
+    names = [f"{type(layer).__name__}.{i}" for i, layer in enumerate(make_layers())]
+    times = [LayerTimes(name=n, forward_us=1, backward_us=2, output_bytes=1) for n in names]
+    profile = Profile.from_times("mine", times)
+    if not isinstance(schedule, str):
+        return synth.Plan.of(profile, [3, 4], schedule)
+    return synth.simulate(schedule, profile, ranks=2, micro_batches=4, partition=partition)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "partition", "has_loss_fn", "by_stage"),
+    [
+        ("1f1b", "4,3", False, False),
+        ("zb-h1", "6,1", False, True),  # the last stage is the loss alone
+        ("zb-h1", "3,4", True, False),
+        ("interleaved:2", "2,1,2,2", False, False),
+        ("zb-v", "2,2,1,2", True, True),
+        ("zb-v", "1,3,2,1", False, False),
+        ("out of order", "", False, False),
+    ],
+)
+def test_losses_and_gradients_are_those_of_one_process(
+    pool: Any, family: str, partition: str, has_loss_fn: bool, by_stage: bool
+) -> None:
+    schedule = from_torch_csv(OUT_OF_ORDER) if family == "out of order" else family
+    plan = plan_of(schedule, partition)
+    found = pool.run(run_rank, 2, plan.to_json(), has_loss_fn, by_stage)
+    loss, gradients = one_process()
+    assert [each for losses, _ in found for each in losses] == pytest.approx([loss, loss])
+    seen = set()
+    for _, held in found:
+        for place, mine in held.items():
+            seen.add(place)
+            for got, true in zip(mine, gradients[place], strict=True):
+                torch.testing.assert_close(got, true, rtol=1e-4, atol=1e-6)
+    assert seen == set(range(7))
+
+
+def refusals(rank: int, size: int, plan: str) -> list[str]:
+    loaded, layers = synth.Plan.from_json(plan), make_layers()
+    found = []
+    for given in (layers[1:], {5: layers}):
+        with pytest.raises(synth.SynthError) as refused:
+            build(loaded, given)
+        found.append(str(refused.value))
+    return found
+
+
+@pytest.mark.slow
+def test_wrong_modules_and_groups_are_refused(pool: Any) -> None:
+    plan = plan_of("1f1b", "4,3")
+    for rank, (few, others) in enumerate(pool.run(refusals, 2, plan.to_json())):
+        assert "6 layers were given, plan '1f1b' is for 7" in few
+        assert f"holds stages [{rank}], modules were given for [5]" in others
+    [[alone, _]] = pool.run(refusals, 1, plan.to_json())
+    assert "is for 2 ranks, the group has 1; start 2 processes" in alone
