@@ -29,6 +29,7 @@ __all__ = [
     "generate_for",
     "is_pipeline",
     "placements_for",
+    "reads_times",
     "variants_for",
 ]
 
@@ -101,6 +102,16 @@ def is_pipeline(name: str) -> bool:
         SynthError: the family or an option is unknown.
     """
     return not is_all_stages(family_layout(name))
+
+
+def reads_times(name: str) -> bool:
+    """True if a family's order depends on the times of the stages.
+
+    Raises:
+        SynthError: the family or an option is unknown.
+    """
+    family, _ = _find(name)
+    return family.timed
 
 
 def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:

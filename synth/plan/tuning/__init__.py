@@ -16,6 +16,7 @@ from synth.plan.tuning.partition import (
     SEVERAL_STAGES,
     TIGHT_CAPS,
 )
+from synth.plan.tuning.published import PUBLISHED
 from synth.plan.tuning.race import PARTITION_TRIALS, RACE
 from synth.plan.tuning.recompute import (
     LAYER_MENU,
@@ -38,6 +39,7 @@ __all__ = [
     "PARTITION_BOUNDS",
     "PARTITION_QUEUE",
     "PARTITION_TRIALS",
+    "PUBLISHED",
     "RACE",
     "REASON",
     "RECOMPUTE_BOUNDS",

@@ -1,0 +1,123 @@
+"""Variants of a published schedule: its cut, and the layers that B recomputes; their costs."""
+
+from collections.abc import Iterator
+from enum import Enum
+from itertools import accumulate
+from typing import NamedTuple
+
+from synth.costs.costs import Costs
+from synth.costs.recomputed_layers import recomputing
+from synth.op_kinds import OpKind
+from synth.plan.partition.stage_cost_table import StageCostTable
+from synth.plan.tuning import PUBLISHED
+from synth.profile import Profile
+from synth.schedule.model import Placement
+
+Sizes = tuple[int, ...]
+
+
+class Rule(NamedTuple):
+    """A way in which frameworks choose the layers to recompute.
+
+    - `ALL`: every layer: full recomputation, `--recompute-method uniform` with one layer
+    - `OF_MODEL`: one layer of n, counted over the model
+    - `OF_RANK`: every n-th layer of a rank, counted through its stages, as torchtitan's
+      `selective_ac_option` does
+    - `OF_STAGE`: the first n layers of each stage, Megatron-LM's `--recompute-method block`
+    """
+
+    kind: "RuleKind"
+    number: int = 1
+
+    @property
+    def words(self) -> str:
+        """The layers in words."""
+        n = self.number
+        return {
+            RuleKind.ALL: "all layers",
+            RuleKind.OF_MODEL: f"one layer of {n}",
+            RuleKind.OF_RANK: f"every {_ORDINALS.get(n, f'{n}th')} layer of a rank",
+            RuleKind.OF_STAGE: f"the first {f'{n} layers' if n > 1 else 'layer'} of each stage",
+        }[self.kind]
+
+    def layers(self, sizes: Sizes, where: Placement) -> tuple[int, ...]:
+        """Return the layers of a cut, by their places in the model."""
+        runs = [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        if self.kind == RuleKind.OF_STAGE:
+            return tuple(at for run in runs for at in run[: self.number])
+        if self.kind == RuleKind.OF_RANK:
+            found: set[int] = set()
+            for held in where.held:
+                own = [at for stage in sorted({stage for stage, _ in held}) for at in runs[stage]]
+                found.update(own[self.number - 1 :: self.number])
+            return tuple(sorted(found))
+        return tuple(range(0, sum(sizes), self.number))
+
+
+class RuleKind(Enum):
+    """The kinds of `Rule`."""
+
+    ALL = "all"
+    OF_MODEL = "of the model"
+    OF_RANK = "of a rank"
+    OF_STAGE = "of a stage"
+
+
+_ORDINALS = {2: "2nd", 3: "3rd"}
+
+
+class Variant(NamedTuple):
+    """A cut, and the rule by which layers are recomputed; None: none are."""
+
+    sizes: Sizes
+    rule: Rule | None = None
+
+    def layers(self, where: Placement) -> tuple[int, ...]:
+        """Return the recomputed layers."""
+        return () if self.rule is None else self.rule.layers(self.sizes, where)
+
+
+def rules(sizes: Sizes) -> Iterator[Rule]:
+    """Yield the rules for stages of these sizes."""
+    yield Rule(RuleKind.ALL)
+    for n in PUBLISHED.every_nth:
+        yield Rule(RuleKind.OF_MODEL, n)
+        yield Rule(RuleKind.OF_RANK, n)
+    for n in range(1, max(sizes)):
+        yield Rule(RuleKind.OF_STAGE, n)
+
+
+class VariantCosts:
+    """Costs of variants on one profile; those of equal runs of layers are computed once."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.table = StageCostTable(profile)
+        self._tables = {(): self.table}
+
+    def of(self, sizes: Sizes, layers: tuple[int, ...] = ()) -> Costs:
+        """Return the costs of a cut with some layers recomputed."""
+        if layers not in self._tables:
+            if len(self._tables) > PUBLISHED.tables:
+                self._tables = {(): self.table}
+            self._tables[layers] = StageCostTable(recomputing(self.profile, layers))
+        return self._tables[layers].costs(tuple(accumulate(sizes, initial=0)))
+
+
+def least_work_us(costs: Costs, where: Placement, num_micro_batches: int) -> int:
+    """Return a lower bound on the time of any order: the least work of the busiest rank."""
+    each, more = divmod(num_micro_batches, len(where.ranks))
+    of_stage = [
+        stage.duration_us[OpKind.F]
+        + min(
+            stage.duration_us[OpKind.BW],
+            stage.duration_us[OpKind.B] + stage.duration_us[OpKind.W],
+        )
+        for stage in costs.stages
+    ]
+    if where.backward_ranks is not None:
+        return 0
+    return max(
+        sum(of_stage[stage] * (each + (replica < more)) for stage, replica in held)
+        for held in where.held
+    )
