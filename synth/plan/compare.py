@@ -14,7 +14,7 @@ from typing import Any
 from synth.costs.costs import HOST, Costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.families import current_name, family_placement, generate, reads_times, variants_for
+from synth.families import current_name, family_placement, variants_for
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.claim import claim_of
@@ -28,18 +28,18 @@ from synth.plan.comparison import (
     SearchRequest,
 )
 from synth.plan.partition.balance import balance, is_proven_best
-from synth.plan.partition.candidates import published_cuts
 from synth.plan.planners.planned import Planner, planned
-from synth.plan.published.best_variant import BestVariant, Published, PublishedFamily
+from synth.plan.published.best_variant import Published
+from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
-from synth.plan.published.variants import VariantCosts
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
+from synth.plan.tuning import PUBLISHED
 from synth.plan.weight_passing.choice import even_stages, weight_passing_candidates
 from synth.plan.weight_passing.weights_race import solve_choosing_weights
 from synth.schedule.files.claim import Claim
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.model import Placement, Schedule
+from synth.schedule.model import Placement
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes, static_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.steady_state import steady_us
@@ -155,8 +155,15 @@ class _Comparing:
         self.comparison = comparison
         self.began, self.longest_s = time.monotonic(), 0.0
         self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
-        self.costs = VariantCosts(self.question.profile)
-        self._cuts_of: dict[Placement, list[tuple[int, ...]]] = {}
+        asked = self.question
+        self.published = FamilySearches(
+            asked.profile,
+            asked.num_micro_batches,
+            Judge(asked.objective, asked.caps_bytes),
+            lambda: self.stop.is_set() or self._is_late(share=PUBLISHED.share_of_limit),
+            given=asked.partition,
+            is_free=asked.partition_is_sought,
+        )
 
     def begins(self, name: str, on_begin: Callable[[str], None] | None) -> bool:
         """Return False if the comparison was stopped; otherwise announce the schedule."""
@@ -177,13 +184,13 @@ class _Comparing:
         self._simulate(name)
         self.longest_s = max(self.longest_s, time.monotonic() - began)
 
-    def _is_late(self, more_s: float = 0.0) -> bool:
-        """Return True if the time for published schedules would be over after some more seconds."""
-        return time.monotonic() - self.began + more_s > self.options.time_limit_s
+    def _is_late(self, more_s: float = 0.0, share: float = 1.0) -> bool:
+        """Return True if a share of the published schedules' time will be over in some seconds."""
+        return time.monotonic() - self.began + more_s > share * self.options.time_limit_s
 
     def _simulate(self, name: str) -> None:
         try:
-            search = self._published_search(name)
+            search = self.published.of(name, family_placement(name, self.question.num_ranks))
             plain = search.plain()
         except SynthError as error:
             self.comparison.refusals.append(Refusal(name, str(error)))
@@ -193,52 +200,6 @@ class _Comparing:
             found = search.with_layers(plain)
             if found is not None:
                 self._add_variant(f"{name}{WITH_R}", found)
-
-    def _published_search(self, name: str) -> BestVariant:
-        """Return the search for the best partition and recomputed layers of a family's schedule.
-
-        Raises:
-            SynthError: the family does not admit the numbers.
-        """
-        asked, where = self.question, family_placement(name, self.question.num_ranks)
-
-        def make(costs: Costs) -> Schedule:
-            return generate(
-                name,
-                asked.num_ranks,
-                asked.num_micro_batches,
-                costs=costs,
-                caps_bytes=asked.caps_bytes,
-            )
-
-        return BestVariant(
-            PublishedFamily(where, asked.num_micro_batches, make, reads_times(name)),
-            self.costs,
-            Judge(asked.objective, asked.caps_bytes),
-            self._cuts(where),
-            is_local=asked.partition_is_sought,
-            should_stop=lambda: self.stop.is_set() or self._is_late(),
-        )
-
-    def _cuts(self, where: Placement) -> list[tuple[int, ...]]:
-        """Return the partitions on which a published schedule is tried: the given one, if any."""
-        asked = self.question
-        if asked.partition is not None and len(asked.partition) == where.num_stages:
-            return [asked.partition]
-        if where not in self._cuts_of:
-            self._cuts_of[where] = published_cuts(
-                self.costs.table,
-                where.num_stages,
-                self._balanced(where),
-                is_free=asked.partition_is_sought,
-            )
-        return self._cuts_of[where]
-
-    def _balanced(self, where: Placement) -> tuple[int, ...]:
-        """Return the balanced partition; where ranks hold all stages, that of equal ones."""
-        if all(len({stage for stage, _ in held}) == where.num_stages for held in where.held):
-            return even_stages(self.question.profile, where.num_stages)
-        return self._partitioned(where)[0]
 
     def _add_variant(self, name: str, found: Published) -> None:
         rule = found.variant.rule

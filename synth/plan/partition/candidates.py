@@ -34,21 +34,6 @@ def candidate_cuts(table: StageCostTable, num_stages: int) -> list[Sizes]:
     return list(dict.fromkeys(found))
 
 
-def published_cuts(
-    table: StageCostTable, num_stages: int, balanced: Sizes, *, is_free: bool
-) -> list[Sizes]:
-    """Return the cuts on which a published schedule is tried, each once, the balanced one first.
-
-    Args:
-        table: of the profile.
-        num_stages: of the placement.
-        balanced: the cut that is balanced for the placement.
-        is_free: all candidates; else equal numbers of layers only.
-    """
-    cuts = candidate_cuts(table, num_stages) if is_free else equal_cuts(table, num_stages)
-    return list(dict.fromkeys([balanced, *cuts]))
-
-
 def equal_cuts(table: StageCostTable, num_stages: int) -> list[Sizes]:
     """Return the cuts into equal numbers of layers.
 

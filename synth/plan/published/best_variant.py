@@ -18,7 +18,7 @@ from synth.errors import SynthError
 from synth.op_kinds import MOVES, OpKind
 from synth.plan.published.neighbours import Neighbours
 from synth.plan.published.order_scores import Judge, OrderScores, Score
-from synth.plan.published.variants import Sizes, Variant, VariantCosts, least_work_us, rules
+from synth.plan.published.variants import Sizes, Variant, VariantCosts, rules
 from synth.plan.tuning import PUBLISHED
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
@@ -140,8 +140,9 @@ class BestVariant:
         return self.costs.of(variant.sizes, variant.layers(self.family.where))
 
     def _least_us(self, variant: Variant) -> int:
-        family = self.family
-        return least_work_us(self._costs(variant), family.where, family.num_micro_batches)
+        where, num_micro_batches = self.family.where, self.family.num_micro_batches
+        layers = variant.layers(where)
+        return self.costs.least_work_us(variant.sizes, layers, where, num_micro_batches)
 
     def _fitting_us(self) -> float:
         """Return the best value of those that fit."""
@@ -171,19 +172,26 @@ class BestVariant:
             self.order = OrderScores(made.lowered.schedule, self.judge)
             self.scores |= {made.variant: made.score}
         near = Neighbours(self.costs.table, self.family.where)
-        most = self.order.num_scored + PUBLISHED.neighbours
+        began = self.order.num_scored
         better: Variant | None = made.variant
         while better is not None:
-            better = self._better(best := better, near, most)
+            better = self._better(best := better, near, began)
         found = self._best_made([best])
         return min(made, found or made, key=lambda one: one.score)
 
-    def _better(self, best: Variant, near: Neighbours, most: int) -> Variant | None:
-        """Return the first neighbour found that is better; None without one."""
+    def _better(self, best: Variant, near: Neighbours, began: int) -> Variant | None:
+        """Return the first neighbour found that is better; None without one.
+
+        Args:
+            best: the variant whose neighbours are judged.
+            near: finds them.
+            began: the number of variants that were judged before the first move.
+        """
         score = self.scores[best]
         assert score is not None
         room = self.order.room(self._costs(best))
-        in_vain = self.order.num_scored + PUBLISHED.neighbours_in_vain
+        most, in_vain = PUBLISHED.efforts(fits=score.fits)
+        most, in_vain = began + most, self.order.num_scored + in_vain
         for sizes in near.of(best.sizes, room):
             variant = best._replace(sizes=sizes)
             if self.should_stop() or self.order.num_scored >= min(most, in_vain):

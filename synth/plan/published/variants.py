@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from synth.costs.costs import Costs
 from synth.costs.recomputed_layers import recomputing
+from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import PUBLISHED
@@ -97,27 +98,31 @@ class VariantCosts:
 
     def of(self, sizes: Sizes, layers: tuple[int, ...] = ()) -> Costs:
         """Return the costs of a cut with some layers recomputed."""
+        return self._table(layers).costs(tuple(accumulate(sizes, initial=0)))
+
+    def least_work_us(
+        self, sizes: Sizes, layers: tuple[int, ...], where: Placement, num_micro_batches: int
+    ) -> int:
+        """Return a lower bound on the time of any order: the least work of the busiest rank."""
+        if where.backward_ranks is not None:
+            return 0
+        table, runs = self._table(layers), pairwise(accumulate(sizes, initial=0))
+        of_stage = [_least_us(table.stage(*run)) for run in runs]
+        each, more = divmod(num_micro_batches, len(where.ranks))
+        return max(
+            sum(of_stage[stage] * (each + (replica < more)) for stage, replica in held)
+            for held in where.held
+        )
+
+    def _table(self, layers: tuple[int, ...]) -> StageCostTable:
         if layers not in self._tables:
             if len(self._tables) > PUBLISHED.tables:
                 self._tables = {(): self.table}
             self._tables[layers] = StageCostTable(recomputing(self.profile, layers))
-        return self._tables[layers].costs(tuple(accumulate(sizes, initial=0)))
+        return self._tables[layers]
 
 
-def least_work_us(costs: Costs, where: Placement, num_micro_batches: int) -> int:
-    """Return a lower bound on the time of any order: the least work of the busiest rank."""
-    each, more = divmod(num_micro_batches, len(where.ranks))
-    of_stage = [
-        stage.duration_us[OpKind.F]
-        + min(
-            stage.duration_us[OpKind.BW],
-            stage.duration_us[OpKind.B] + stage.duration_us[OpKind.W],
-        )
-        for stage in costs.stages
-    ]
-    if where.backward_ranks is not None:
-        return 0
-    return max(
-        sum(of_stage[stage] * (each + (replica < more)) for stage, replica in held)
-        for held in where.held
-    )
+def _least_us(stage: StageCosts) -> int:
+    """Return the least work of a stage for a micro-batch, with B and W apart or fused."""
+    us = stage.duration_us
+    return us[OpKind.F] + min(us[OpKind.BW], us[OpKind.B] + us[OpKind.W])

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 class PublishedTuning:
     """The cut and the recomputed layers of a published schedule, found by simulation."""
 
-    # Cuts that local search simulates besides the candidates, in all and in a row without success.
+    # Share of the time for all published schedules after which the rest have their first cut.
+    share_of_limit: float = 0.5
+    # Cuts that local search judges besides the candidates, in all and in a row without success;
+    # as long as none fits only their memory is computed, so more of them are judged.
     neighbours: int = 32
     neighbours_in_vain: int = 12
+    unfit_neighbours: int = 64
+    unfit_neighbours_in_vain: int = 24
     # Cuts on which a family that reads times is made anew; each takes up to a second.
-    made_anew: int = 3
+    made_anew: int = 2
     # Every n-th layer recomputed: the n that are tried.
     every_nth: tuple[int, ...] = (8, 6, 5, 4, 3, 2)
     # Cuts on which recomputed layers are tried: the fastest ones, and those of least memory.
@@ -19,6 +24,12 @@ class PublishedTuning:
     smallest_cuts: int = 1
     # Profiles with recomputed layers whose costs are kept.
     tables: int = 64
+
+    def efforts(self, *, fits: bool) -> tuple[int, int]:
+        """Return the neighbours judged in all and in a row without success."""
+        if fits:
+            return self.neighbours, self.neighbours_in_vain
+        return self.unfit_neighbours, self.unfit_neighbours_in_vain
 
 
 PUBLISHED = PublishedTuning()
