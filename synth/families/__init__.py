@@ -28,6 +28,7 @@ __all__ = [
     "generate",
     "generate_for",
     "is_pipeline",
+    "names_on",
     "placements_for",
     "reads_times",
     "variants_for",
@@ -210,6 +211,16 @@ def generate_for(
             except SynthError:
                 continue  # its definition does not admit the numbers
             yield schedule.name, schedule
+
+
+def names_on(placement: Placement) -> list[str]:
+    """Return the names of the published schedules that `generate_for` makes on a placement."""
+    return [
+        spelled(family.name, family.options, options)
+        for family in families().values()
+        if family.weights is None and family.versions is None
+        for options in _options_on(family, placement)
+    ]
 
 
 def _find(name: str) -> tuple[Family, Options]:

@@ -20,7 +20,7 @@ from synth.units import format_bytes, format_us
 # Prefix of the rows of published planners.
 PLANNED = "planned "
 
-# Prefix of the solver's rows before the placement, and suffix of rows if stages or layers recompute.
+# Prefix of the solver's rows before the placement, and suffix if stages or layers recompute.
 SOLVED = "solved "
 WITH_R = "+R"
 
@@ -53,8 +53,8 @@ class Question:
     the best one for it. With `partition_is_sought` the solver searches for the partition, and
     published schedules have any; without they have the best one of equal or balanced stages.
     `caps_bytes` is the memory limit of each rank; None: no limit. `allowed` limits the solver's
-    schedules, not the published ones. With `published_recompute` a
-    published schedule is also shown with recomputed layers, if it only fits or is faster with them.
+    schedules, not the published ones. With `published_recompute` a published schedule is also shown
+    with recomputed layers, if it only fits or is faster with them.
     """
 
     profile: Profile
@@ -86,8 +86,8 @@ class Entry:
     with and those that it updates, over all stages, and `versions` the most that a stage holds.
     `steady_us` is the time of a micro-batch in the long run: with a flush the period over their
     number, without one that while the pipeline is full (None: it never is). `prediction` is that of
-    the published planner whose choice the schedule is. `recomputed_layers` are those of which F keeps
-    only the input, and `recomputation` says how they were chosen.
+    the published planner whose choice the schedule is. `recomputed_layers` are those of which F
+    keeps only the input, and `recomputation` says how they were chosen.
     """
 
     name: str

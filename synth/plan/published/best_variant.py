@@ -22,6 +22,7 @@ from synth.plan.published.variants import Sizes, Variant, VariantCosts, rules
 from synth.plan.tuning import PUBLISHED
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 
@@ -39,6 +40,11 @@ class Published(NamedTuple):
     timeline: Timeline
     score: Score
     recomputed_layers: tuple[int, ...] = ()
+
+    @property
+    def peaks_bytes(self) -> tuple[int, ...]:
+        """The peak of each rank."""
+        return peak_bytes(self.lowered)
 
 
 class PublishedFamily(NamedTuple):
