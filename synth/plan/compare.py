@@ -34,7 +34,7 @@ from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.tuning import PUBLISHED
+from synth.plan.tuning import BEST_VARIANT
 from synth.plan.weight_passing.choice import even_stages, weight_passing_candidates
 from synth.plan.weight_passing.weights_race import solve_choosing_weights
 from synth.schedule.files.claim import Claim
@@ -160,7 +160,7 @@ class _Comparing:
             asked.profile,
             asked.num_micro_batches,
             Judge(asked.objective, asked.caps_bytes),
-            lambda: self.stop.is_set() or self._is_late(share=PUBLISHED.share_of_limit),
+            lambda: self.stop.is_set() or self._is_late(share=BEST_VARIANT.share_of_limit),
             given=asked.partition,
             is_free=asked.partition_is_sought,
         )

@@ -1,7 +1,6 @@
 """The answer of `synth compare`: table, plot and refused schedules, as text or JSON."""
 
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable
 from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,6 +8,7 @@ from synth.cli.answer.output import value_line
 from synth.profile.throughput import Throughput, throughput
 from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
+from synth.report.text.partitions import by_partition, listed
 from synth.report.text.tables import fitted_table, places, size_unit, table
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 # Width in columns that fits any terminal.
 _COLUMNS = 80
-
-# Runs of stages with equally many layers up to which they are counted instead of listed.
-_MOST_RUNS = 3
 
 # The columns that a narrow window leaves out, in this order.
 _SPARE = ("summed", "sent", "static", "tokens", "samples", "period", "MFU")
@@ -198,31 +195,14 @@ def _recomputing(comparison: "Comparison") -> str:
 
 def _variants(comparison: "Comparison") -> list[str]:
     """List the layers of each stage with the schedules that have them, and recomputed layers."""
-    names: dict[str, list[str]] = {}
-    for entry in comparison.ranked():
-        names.setdefault(runs_text(entry.partition), []).append(entry.name)
-    by_sizes = [f"{sizes}:  {', '.join(those)}" for sizes, those in names.items()]
+    by_sizes = by_partition((entry.partition, entry.name) for entry in comparison.ranked())
     by_name = [
         f"{entry.name}:  {entry.recomputation or 'layers'} ({places(entry.recomputed_layers)})"
         for entry in comparison.ranked()
         if entry.recomputed_layers
     ]
     blocks = [("layers of each stage:", by_sizes), ("recomputed layers:", by_name)]
-    return ["\n".join((title, *map(_listed, lines))) for title, lines in blocks if lines]
-
-
-def _listed(line: str) -> str:
-    return fill(line, _COLUMNS, initial_indent="  ", subsequent_indent="      ")
-
-
-def runs_text(sizes: Sequence[int]) -> str:
-    """Return layers of each stage with runs of equal numbers together: 8 stages of 1, 8 of 2."""
-    runs = [(size, len(list(those))) for size, those in groupby(sizes)]
-    if len(runs) > _MOST_RUNS:
-        return ",".join(map(str, sizes))
-    (size, count), *others = runs
-    first = f"{count} stage{'s' * (count > 1)} of {size}"
-    return ", ".join([first, *(f"{count} of {size}" for size, count in others)])
+    return ["\n".join((title, *listed(lines))) for title, lines in blocks if lines]
 
 
 def _steady_state(comparison: "Comparison") -> list[str]:

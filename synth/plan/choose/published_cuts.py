@@ -20,10 +20,7 @@ from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.layer_choice import applies, with_layers
 from synth.profile import Profile
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, split_backward
-from synth.solver.result import Baseline
-
-# More than any time.
-_LAST_US = 1 << 62
+from synth.solver.result import Baseline, rank_key
 
 
 class PublishedCuts:
@@ -61,7 +58,7 @@ class PublishedCuts:
         """
         known = [(trial, {one.name: one for one in trial.published}) for trial in judged]
         asked = [
-            (baselines[name].makespan_us if name in baselines else _LAST_US, name, place)
+            (rank_key(baselines[name].makespan_us if name in baselines else None), name, place)
             for place, (trial, baselines) in enumerate(known)
             if trial.candidate.choice in ((), None)
             for name in names_on(trial.candidate.problem.placement)
@@ -75,18 +72,15 @@ class PublishedCuts:
                     baselines[name] = _baseline(name, found)
                     trial.published = tuple(baselines.values())
                 if (new := self._trial(trial.candidate, name, found)) and self._is_better(new):
-                    new.published = trial.published
                     yield new
 
     def _is_better(self, new: Trial) -> bool:
         """Return True if no trial on the partition has as good a value."""
-        same = [
-            one.value_us
+        return all(
+            rank_key(new.value_us) < rank_key(one.value_us)
             for one in self.race.trials
             if (one.name, one.problem.partition) == (new.name, new.problem.partition)
-        ]
-        assert new.value_us is not None
-        return new.value_us < min((us for us in same if us is not None), default=_LAST_US)
+        )
 
     def _searched(self, name: str, candidate: Candidate) -> Iterator[Published]:
         """Yield a family's schedule on its best partition, then with its best layers."""

@@ -153,9 +153,14 @@ class _RaceRun:
 
         cuts = PublishedCuts(self.profile, race, should_stop, charge)
         judged = race.trials[: len(race.candidates)]
+        found = []
         for trial in cuts.trials(judged):
+            found.append(trial)
             race.trials.append(trial)
             self.announcer.announce_judged(trial)
+        rows = {trial.name: trial.published for trial in judged}
+        for trial in found:
+            trial.published = rows[trial.name]
 
     def _repartition(self, until_s: float) -> None:
         """Add candidates partitioned for the stages that the best published schedules recompute."""

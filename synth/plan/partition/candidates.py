@@ -46,7 +46,8 @@ def equal_cuts(table: StageCostTable, num_stages: int) -> list[Sizes]:
     if (before or behind) and (between := num_layers - before - behind) >= num_stages:
         for sizes in _equal(between, num_stages):
             ends = [0] * num_stages
-            ends[0], ends[-1] = before, ends[-1] + behind
+            ends[0] += before
+            ends[-1] += behind
             found.append(tuple(size + end for size, end in zip(sizes, ends, strict=True)))
     return list(dict.fromkeys(found))
 

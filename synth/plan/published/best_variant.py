@@ -19,7 +19,7 @@ from synth.op_kinds import MOVES, OpKind
 from synth.plan.published.neighbours import Neighbours
 from synth.plan.published.order_scores import Judge, OrderScores, Score
 from synth.plan.published.variants import Sizes, Variant, VariantCosts, rules
-from synth.plan.tuning import PUBLISHED
+from synth.plan.tuning import BEST_VARIANT
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.rank_memory import peak_bytes
@@ -118,7 +118,10 @@ class BestVariant:
             return None
         for sizes in self._cuts_for_layers():
             self._try_rules(sizes)
-        best = self._best_made([variant for variant in self._ranked() if variant.rule is not None])
+        ranked = [variant for variant in self._ranked() if variant.rule is not None]
+        if not ranked and self.family.reads_times:
+            ranked = self._made_with_rules(plain.variant.sizes)
+        best = self._best_made(ranked)
         if best is None or not best.score.fits:
             return None
         best = self._climbed(best)
@@ -129,8 +132,35 @@ class BestVariant:
         scored = [(score, v.sizes) for v, score in self.scores.items() if score is not None]
         fastest = sorted(scored, key=lambda one: (one[0].value_us, one[0].peak_bytes))
         smallest = sorted(scored, key=lambda one: (one[0].peak_bytes, one[0].value_us))
-        chosen = fastest[: PUBLISHED.fastest_cuts] + smallest[: PUBLISHED.smallest_cuts]
+        chosen = fastest[: BEST_VARIANT.fastest_cuts] + smallest[: BEST_VARIANT.smallest_cuts]
         return list(dict.fromkeys(sizes for _, sizes in chosen))
+
+    def _made_with_rules(self, sizes: Sizes) -> list[Variant]:
+        """Make the schedule anew with rules, by bisection of the work that they add.
+
+        An order made without recomputation may keep too much for its late W.
+
+        Returns:
+            The variants that fit.
+        """
+        variants = sorted((Variant(sizes, rule) for rule in rules(sizes)), key=self._least_us)
+        few, at, most = 0, len(variants) - 1, len(variants) - 1
+        found: list[Variant] = []
+        for _ in range(1 + BEST_VARIANT.made_with_rules):
+            if few > most or self.should_stop():
+                break
+            if self._fits(variants[at]):
+                found, most = [variants[at], *found], at - 1
+            else:
+                few = at + 1
+            at = (few + most) // 2
+        return found
+
+    def _fits(self, variant: Variant) -> bool:
+        """Return True if the schedule made for a variant fits."""
+        with suppress(SynthError):  # the family does not admit it
+            self.scores[variant] = self._make(variant).score
+        return variant in self.made and self.made[variant].score.fits
 
     def _try_rules(self, sizes: Sizes) -> None:
         """Score a cut with each rule, those of least work first, as long as they may be faster."""
@@ -196,7 +226,7 @@ class BestVariant:
         score = self.scores[best]
         assert score is not None
         room = self.order.room(self._costs(best))
-        most, in_vain = PUBLISHED.efforts(fits=score.fits)
+        most, in_vain = BEST_VARIANT.efforts(fits=score.fits)
         most, in_vain = began + most, self.order.num_scored + in_vain
         for sizes in near.of(best.sizes, room):
             variant = best._replace(sizes=sizes)
@@ -211,7 +241,7 @@ class BestVariant:
 
     def _best_made(self, ranked: Sequence[Variant]) -> Published | None:
         """Make the schedule for the best variants, and return the best one; None: none is made."""
-        most = PUBLISHED.made_anew if self.family.reads_times else 1
+        most = BEST_VARIANT.made_anew if self.family.reads_times else 1
         for variant in ranked[:most]:
             if variant not in self.made and not self.should_stop():
                 with suppress(SynthError):  # the family does not admit it

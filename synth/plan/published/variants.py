@@ -10,14 +10,14 @@ from synth.costs.recomputed_layers import recomputing
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.plan.partition.stage_cost_table import StageCostTable
-from synth.plan.tuning import PUBLISHED
+from synth.plan.tuning import BEST_VARIANT
 from synth.profile import Profile
 from synth.schedule.model import Placement
 
 Sizes = tuple[int, ...]
 
 
-class Rule(NamedTuple):
+class RecomputationRule(NamedTuple):
     """A way in which frameworks choose the layers to recompute.
 
     - `ALL`: every layer: full recomputation, `--recompute-method uniform` with one layer
@@ -27,26 +27,27 @@ class Rule(NamedTuple):
     - `OF_STAGE`: the first n layers of each stage, Megatron-LM's `--recompute-method block`
     """
 
-    kind: "RuleKind"
+    kind: "RecomputationKind"
     number: int = 1
 
     @property
     def words(self) -> str:
         """The layers in words."""
         n = self.number
+        first = f"{n} layers" if n > 1 else "layer"
         return {
-            RuleKind.ALL: "all layers",
-            RuleKind.OF_MODEL: f"one layer of {n}",
-            RuleKind.OF_RANK: f"every {_ORDINALS.get(n, f'{n}th')} layer of a rank",
-            RuleKind.OF_STAGE: f"the first {f'{n} layers' if n > 1 else 'layer'} of each stage",
+            RecomputationKind.ALL: "all layers",
+            RecomputationKind.OF_MODEL: f"one layer of {n}",
+            RecomputationKind.OF_RANK: f"every {_ordinal(n)} layer of a rank",
+            RecomputationKind.OF_STAGE: f"the first {first} of each stage",
         }[self.kind]
 
     def layers(self, sizes: Sizes, where: Placement) -> tuple[int, ...]:
         """Return the layers of a cut, by their places in the model."""
         runs = [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
-        if self.kind == RuleKind.OF_STAGE:
+        if self.kind == RecomputationKind.OF_STAGE:
             return tuple(at for run in runs for at in run[: self.number])
-        if self.kind == RuleKind.OF_RANK:
+        if self.kind == RecomputationKind.OF_RANK:
             found: set[int] = set()
             for held in where.held:
                 own = [at for stage in sorted({stage for stage, _ in held}) for at in runs[stage]]
@@ -55,8 +56,8 @@ class Rule(NamedTuple):
         return tuple(range(0, sum(sizes), self.number))
 
 
-class RuleKind(Enum):
-    """The kinds of `Rule`."""
+class RecomputationKind(Enum):
+    """The kinds of `RecomputationRule`."""
 
     ALL = "all"
     OF_MODEL = "of the model"
@@ -64,28 +65,29 @@ class RuleKind(Enum):
     OF_STAGE = "of a stage"
 
 
-_ORDINALS = {2: "2nd", 3: "3rd"}
+def _ordinal(number: int) -> str:
+    return "2nd" if number == 2 else "3rd" if number == 3 else f"{number}th"
 
 
 class Variant(NamedTuple):
     """A cut, and the rule by which layers are recomputed; None: none are."""
 
     sizes: Sizes
-    rule: Rule | None = None
+    rule: RecomputationRule | None = None
 
     def layers(self, where: Placement) -> tuple[int, ...]:
         """Return the recomputed layers."""
         return () if self.rule is None else self.rule.layers(self.sizes, where)
 
 
-def rules(sizes: Sizes) -> Iterator[Rule]:
+def rules(sizes: Sizes) -> Iterator[RecomputationRule]:
     """Yield the rules for stages of these sizes."""
-    yield Rule(RuleKind.ALL)
-    for n in PUBLISHED.every_nth:
-        yield Rule(RuleKind.OF_MODEL, n)
-        yield Rule(RuleKind.OF_RANK, n)
+    yield RecomputationRule(RecomputationKind.ALL)
+    for n in BEST_VARIANT.every_nth:
+        yield RecomputationRule(RecomputationKind.OF_MODEL, n)
+        yield RecomputationRule(RecomputationKind.OF_RANK, n)
     for n in range(1, max(sizes)):
-        yield Rule(RuleKind.OF_STAGE, n)
+        yield RecomputationRule(RecomputationKind.OF_STAGE, n)
 
 
 class VariantCosts:
@@ -116,7 +118,7 @@ class VariantCosts:
 
     def _table(self, layers: tuple[int, ...]) -> StageCostTable:
         if layers not in self._tables:
-            if len(self._tables) > PUBLISHED.tables:
+            if len(self._tables) > BEST_VARIANT.tables:
                 self._tables = {(): self.table}
             self._tables[layers] = StageCostTable(recomputing(self.profile, layers))
         return self._tables[layers]

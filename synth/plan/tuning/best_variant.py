@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class PublishedTuning:
+class BestVariantTuning:
     """The cut and the recomputed layers of a published schedule, found by simulation."""
 
     # Share of the time for all published schedules after which the rest have their first cut.
@@ -17,6 +17,8 @@ class PublishedTuning:
     unfit_neighbours_in_vain: int = 24
     # Cuts on which a family that reads times is made anew; each takes up to a second.
     made_anew: int = 2
+    # Rules for recomputed layers with which it is made anew if its order fits with none of them.
+    made_with_rules: int = 3
     # Every n-th layer recomputed: the n that are tried.
     every_nth: tuple[int, ...] = (8, 6, 5, 4, 3, 2)
     # Cuts on which recomputed layers are tried: the fastest ones, and those of least memory.
@@ -32,4 +34,4 @@ class PublishedTuning:
         return self.unfit_neighbours, self.unfit_neighbours_in_vain
 
 
-PUBLISHED = PublishedTuning()
+BEST_VARIANT = BestVariantTuning()
