@@ -111,7 +111,8 @@ class BestVariant:
         Args:
             plain: the best one without.
         """
-        fastest_us = min(self.scores[variant].value_us for variant in self._ranked())
+        scored = (score for score in self.scores.values() if score is not None)
+        fastest_us = min(score.value_us for score in scored)
         if plain.score.fits and plain.score.value_us <= fastest_us:
             return None
         if any(op.kind in _KEEPS_NOT for ops in plain.lowered.schedule.programs for op in ops):

@@ -64,7 +64,8 @@ class Neighbours:
         first, end = edges[:, :-1], edges[:, 1:]
         static, saved = self._table.static_up_to, self._table.saved_up_to
         held: _Array = (static[end] - static[first]) @ self._held.T
-        return held + (saved[end] - saved[first]) @ room.in_flight.T
+        held += (saved[end] - saved[first]) @ room.in_flight.T
+        return held
 
 
 def in_flight(schedule: Schedule) -> _Array:

@@ -96,7 +96,7 @@ class VariantCosts:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.table = StageCostTable(profile)
-        self._tables = {(): self.table}
+        self._tables: dict[tuple[int, ...], StageCostTable] = {(): self.table}
 
     def of(self, sizes: Sizes, layers: tuple[int, ...] = ()) -> Costs:
         """Return the costs of a cut with some layers recomputed."""
