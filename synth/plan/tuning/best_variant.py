@@ -8,7 +8,7 @@ class BestVariantTuning:
     """The cut and the recomputed layers of a published schedule, found by simulation."""
 
     # Share of the time for all published schedules after which the rest have their first cut.
-    share_of_limit: float = 0.5
+    share_of_limit: float = 0.4
     # Cuts that local search judges besides the candidates, in all and in a row without success;
     # as long as none fits only their memory is computed, so more of them are judged.
     neighbours: int = 32

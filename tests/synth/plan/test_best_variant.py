@@ -10,8 +10,12 @@ from synth.costs.recomputed_layers import recomputing
 from synth.families import family_placement, generate
 from synth.layer_times import LayerTimes
 from synth.objective import Objective
+from synth.plan.choose.candidates import Candidate, Partitioning
+from synth.plan.choose.published_cuts import PublishedCuts
+from synth.plan.choose.standings import Standings
 from synth.plan.compare import compare
 from synth.plan.comparison import Comparison, Entry, Question
+from synth.plan.partition.balance import balance
 from synth.plan.partition.candidates import attached_ends, candidate_cuts, equal_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.published.family_searches import FamilySearches
@@ -19,6 +23,7 @@ from synth.plan.published.order_scores import Judge, Score
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import peak_bytes, verify
+from synth.solver.problem import Problem
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 HALVES = ((1,) * 8 + (2,) * 8, (2,) * 8 + (1,) * 8)
@@ -191,3 +196,19 @@ def test_a_table_with_ends_is_cut_for_its_schedule() -> None:
     assert found.fits and seconds(found) <= 7.53
     free = Question(profile, 8, 16, partition_is_sought=True)
     assert seconds(compare(free, ["interleaved:2"]).entries[0]) < 8.34
+
+
+def test_a_search_among_partitions_starts_from_those_of_published_schedules() -> None:
+    where, caps = family_placement("zb-v", 8), (34 * 10**9,) * 8
+    sizes = balance(PROFILE, where, caps, 24)
+    problem = Problem(partition_costs(PROFILE, sizes), where, 24, caps, partition=sizes)
+    race = Standings([Candidate("v", problem)], Partitioning.SEARCHED, 0.0)
+    race.trials = [race.new(candidate) for candidate in race.candidates]
+    cuts = PublishedCuts(PROFILE, race, lambda: False, lambda num_ops: None)
+    found = list(cuts.trials(race.trials))
+    values = [trial.value_us for trial in found if trial.value_us is not None]
+    assert len(values) == len(found) and min(values) <= 1_246_200
+    assert HALVES[0] in [trial.problem.partition for trial in found]
+    # Each row of the table is on the partition of its own.
+    rows = {one.name: one for one in race.trials[0].published}
+    assert rows["zb-v"].fits and rows["zb-v"].partition == HALVES[0]
