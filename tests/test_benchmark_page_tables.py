@@ -50,7 +50,7 @@ def test_answers_of_compare_and_solve_become_rows(monkeypatch: pytest.MonkeyPatc
     schedule = {
         "name": "2bw", "partition": [2, 1], "makespan_us": 9, "period_us": 8, "steady_us": 3.5,
         "peak_bytes": [4, 7], "delay": 1, "versions": 2, "prediction": {"time_us": 3.25},
-        "fits": True, "lower_bound_us": None, "gap": None,
+        "fits": True, "lower_bound_us": None, "gap": None, "recomputation": None,
     }  # fmt: skip
     monkeypatch.setattr(commands, "answer", lambda *_: {"schedules": [schedule]})
     row = Row("", "2bw", [2, 1], 9, 8, 3.5, 7, 1, 2, 3.25, True)

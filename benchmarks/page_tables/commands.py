@@ -29,6 +29,7 @@ class Row(NamedTuple):
         lower_bound_us: of the objective; without a flush, of `micro_batch_us`.
         gap: (value − bound) / value, between 0 and 1.
         search_s: the duration of the search.
+        recomputation: the rule by which layers are recomputed.
     """
 
     case: str
@@ -45,6 +46,7 @@ class Row(NamedTuple):
     lower_bound_us: float | None = None
     gap: float | None = None
     search_s: float | None = None
+    recomputation: str | None = None
 
 
 def run(command: str, folder: Path | None = None) -> str:
@@ -95,6 +97,7 @@ def compared(command: str, case: str = "", folder: Path | None = None) -> Iterat
             fits=each["fits"],
             lower_bound_us=each["lower_bound_us"],
             gap=each["gap"],
+            recomputation=each["recomputation"],
         )
 
 

@@ -64,9 +64,10 @@ def compare(
         placement: where the solver searches, one or several; `"auto"`: one search over all
             placements with one copy of
             the weights; None: no search.
-        partition: layers per stage, `"even"`, or `"auto"`: even for published schedules, searched
-            by the solver.
-        recompute: as of `synth.solve`; None: auto with `placement="auto"`, else none.
+        partition: layers per stage, `"even"`, or `"auto"`: the best for each published schedule,
+            searched by the solver.
+        recompute: as of `synth.solve`; `"none"` leaves out the rows of published schedules with
+            recomputed layers, too; None: auto with `placement="auto"`, else none.
         runtime: the program that will execute a plan, which limits the solver to what it can run:
             `"synth"`, `"torch"` or `"torchtitan"`.
         offload: also take published schedules that offload activations.

@@ -28,7 +28,9 @@ __all__ = [
     "generate",
     "generate_for",
     "is_pipeline",
+    "names_on",
     "placements_for",
+    "reads_times",
     "variants_for",
 ]
 
@@ -109,6 +111,16 @@ def is_pipeline(name: str) -> bool:
         SynthError: the family or an option is unknown.
     """
     return not is_all_stages(family_layout(name))
+
+
+def reads_times(name: str) -> bool:
+    """True if a family's order depends on the times of the stages.
+
+    Raises:
+        SynthError: the family or an option is unknown.
+    """
+    family, _ = _find(name)
+    return family.timed
 
 
 def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
@@ -207,6 +219,16 @@ def generate_for(
             except SynthError:
                 continue  # its definition does not admit the numbers
             yield schedule.name, schedule
+
+
+def names_on(placement: Placement) -> list[str]:
+    """Return the names of the published schedules that `generate_for` makes on a placement."""
+    return [
+        spelled(family.name, family.options, options)
+        for family in families().values()
+        if family.weights is None and family.versions is None
+        for options in _options_on(family, placement)
+    ]
 
 
 def _find(name: str) -> tuple[Family, Options]:

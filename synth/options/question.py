@@ -89,6 +89,7 @@ def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> 
         partition=read_sizes(given.partition),
         partition_is_sought=is_searched(given.partition),
         allowed=given.freedom.allowed,
+        published_recompute=word(given.recompute or AUTO) != "none",
     )
 
 

@@ -9,19 +9,32 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from synth.costs.costs import HOST, Costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.families import current_name, family_placement, generate, variants_for
+from synth.families import current_name, family_placement, variants_for
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.claim import claim_of
-from synth.plan.comparison import PLANNED, Comparison, Entry, Question, Refusal, SearchRequest
+from synth.plan.comparison import (
+    PLANNED,
+    WITH_R,
+    Comparison,
+    Entry,
+    Question,
+    Refusal,
+    SearchRequest,
+)
 from synth.plan.partition.balance import balance, is_proven_best
-from synth.plan.planners.planned import Planner, Prediction, planned
+from synth.plan.planners.planned import Planner, planned
+from synth.plan.published.best_variant import Published
+from synth.plan.published.family_searches import FamilySearches
+from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
+from synth.plan.tuning import BEST_VARIANT
 from synth.plan.weight_passing.choice import even_stages, weight_passing_candidates
 from synth.plan.weight_passing.weights_race import solve_choosing_weights
 from synth.schedule.files.claim import Claim
@@ -142,6 +155,15 @@ class _Comparing:
         self.comparison = comparison
         self.began, self.longest_s = time.monotonic(), 0.0
         self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
+        asked = self.question
+        self.published = FamilySearches(
+            asked.profile,
+            asked.num_micro_batches,
+            Judge(asked.objective, asked.caps_bytes),
+            lambda: self.stop.is_set() or self._is_late(share=BEST_VARIANT.share_of_limit),
+            given=asked.partition,
+            is_free=asked.partition_is_sought,
+        )
 
     def begins(self, name: str, on_begin: Callable[[str], None] | None) -> bool:
         """Return False if the comparison was stopped; otherwise announce the schedule."""
@@ -162,25 +184,32 @@ class _Comparing:
         self._simulate(name)
         self.longest_s = max(self.longest_s, time.monotonic() - began)
 
-    def _is_late(self, more_s: float = 0.0) -> bool:
-        """Return True if the time for published schedules would be over after some more seconds."""
-        return time.monotonic() - self.began + more_s > self.options.time_limit_s
+    def _is_late(self, more_s: float = 0.0, share: float = 1.0) -> bool:
+        """Return True if a share of the published schedules' time will be over in some seconds."""
+        return time.monotonic() - self.began + more_s > share * self.options.time_limit_s
 
     def _simulate(self, name: str) -> None:
-        asked = self.question
         try:
-            sizes, costs = self._partitioned(family_placement(name, asked.num_ranks))
-            schedule = generate(
-                name,
-                asked.num_ranks,
-                asked.num_micro_batches,
-                costs=costs,
-                caps_bytes=asked.caps_bytes,
-            )
+            search = self.published.of(name, family_placement(name, self.question.num_ranks))
+            plain = search.plain()
         except SynthError as error:
             self.comparison.refusals.append(Refusal(name, str(error)))
-        else:
-            self._add(name, sizes, verify(schedule, costs))
+            return
+        self._add_variant(name, plain)
+        if self.question.published_recompute and self.question.caps_bytes is not None:
+            found = search.with_layers(plain)
+            if found is not None:
+                self._add_variant(f"{name}{WITH_R}", found)
+
+    def _add_variant(self, name: str, found: Published) -> None:
+        rule = found.variant.rule
+        self._add(
+            name,
+            found.variant.sizes,
+            (found.lowered, found.timeline),
+            recomputed_layers=found.recomputed_layers,
+            recomputation="" if rule is None else rule.words,
+        )
 
     def add_planned(self, planner: Planner) -> None:
         """Add the choice of a published planner, or the reason why there is none."""
@@ -328,10 +357,11 @@ class _Comparing:
         sizes: tuple[int, ...],
         simulated: tuple[Lowered, Timeline],
         claim: Claim | None = None,
-        prediction: Prediction | None = None,
+        **more: Any,
     ) -> None:
+        """Add a row; `more` are further fields of `Entry`."""
         entry = _entry(self.question, name, sizes, simulated, claim)
-        self.comparison.entries.append(replace(entry, prediction=prediction))
+        self.comparison.entries.append(replace(entry, **more))
 
 
 def _entry(

@@ -20,7 +20,7 @@ from synth.units import format_bytes, format_us
 # Prefix of the rows of published planners.
 PLANNED = "planned "
 
-# Prefix of the solver's rows before the placement, and suffix if stages recompute.
+# Prefix of the solver's rows before the placement, and suffix if stages or layers recompute.
 SOLVED = "solved "
 WITH_R = "+R"
 
@@ -49,10 +49,12 @@ class SearchRequest(NamedTuple):
 class Question:
     """The comparison asked for: model, ranks, mini-batch, limits and objective.
 
-    `partition`, if given, is for placements of as many stages. With `partition_is_sought` the
-    solver searches for it, and published schedules have balanced ones. `caps_bytes` is the memory
-    limit of each rank; None: no limit. `allowed` limits the solver's schedules, not the published
-    ones.
+    `partition`, if given, is for placements of as many stages; on others a published schedule has
+    the best one for it. With `partition_is_sought` the solver searches for the partition, and
+    published schedules have any; without they have the best one of equal or balanced stages.
+    `caps_bytes` is the memory limit of each rank; None: no limit. `allowed` limits the solver's
+    schedules, not the published ones. With `published_recompute` a published schedule is also shown
+    with recomputed layers, if it only fits or is faster with them.
     """
 
     profile: Profile
@@ -63,6 +65,7 @@ class Question:
     partition: tuple[int, ...] | None = None
     partition_is_sought: bool = False
     allowed: Allowed = DEFAULT
+    published_recompute: bool = True
 
     @property
     def partitioning(self) -> Partitioning:
@@ -83,7 +86,8 @@ class Entry:
     with and those that it updates, over all stages, and `versions` the most that a stage holds.
     `steady_us` is the time of a micro-batch in the long run: with a flush the period over their
     number, without one that while the pipeline is full (None: it never is). `prediction` is that of
-    the published planner whose choice the schedule is.
+    the published planner whose choice the schedule is. `recomputed_layers` are those of which F
+    keeps only the input, and `recomputation` says how they were chosen.
     """
 
     name: str
@@ -104,6 +108,8 @@ class Entry:
     versions: int = 1
     steady_us: float | None = None
     prediction: Prediction | None = None
+    recomputed_layers: tuple[int, ...] = ()
+    recomputation: str = ""
 
     @property
     def lower_bound_us(self) -> int | None:
@@ -176,4 +182,5 @@ class Comparison(Displayed):
             entry.schedule,
             claim=entry.claim,
             caps_bytes=self.question.caps_bytes if entry.fits else None,
+            recomputed_layers=entry.recomputed_layers,
         )

@@ -23,7 +23,7 @@ class StoppedBy(StrEnum):
 
 @dataclass(frozen=True)
 class Baseline:
-    """A published schedule on the same costs.
+    """A published schedule on the costs of its partition.
 
     Attributes:
         work_us: the largest work of a rank, all that is done twice counted twice.
@@ -32,6 +32,7 @@ class Baseline:
         keeps_saved: True if the values that F saves stay where they are. Bounds of the search do
             not hold for schedules that rebuild or move them.
         offloads: True if they move to the host's memory or to another rank.
+        partition: layers of each stage, if not those of the result.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Baseline:
     keeps_saved: bool = True
     mean_work_us: float = 0.0
     offloads: bool = False
+    partition: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,106 +3,93 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import synth
 from benchmarks.page_tables.commands import Row, by_schedule, compared, rows_of, solved
 from benchmarks.page_tables.page_table import PageTable
 from benchmarks.results_file import markdown_table
-from synth.costs.recomputed_layers import recomputing
-from synth.options.profiles import load_profile
+from synth.report.text.partitions import runs_text
 
-_PROFILE = "zb-1.5b-p8-m24"
-_RANKS = 8
-_MICRO_BATCHES = 24
-_LIMIT_BYTES = 30 * 10**9
-
-_COMPARE = (
-    "synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 24 --mem-limit 30GB --only gpipe "
-    "--only 1f1b --only 1f1b:recompute --only interleaved:3 --only interleaved:3,recompute "
-    "--only breadth-first:3 --only zb-v --only dualpipe-v --only zb-h1 --only gis:3,half "
-    "--placement linear --placement v --placement looped:3 --partition even --time-limit 60s"
+_RIVALS = (
+    "--only gpipe --only 1f1b --only interleaved:3 --only breadth-first:3 --only zb-v "
+    "--only dualpipe-v --only zb-h1 --only gis:3 --only gis:3,half"
 )
-# The program of docs/compare.md#recomputed-layers: by schedule, the layers that recompute.
-RECOMPUTED = {"1f1b": range(0, 24, 3), "zb-v": range(0, 24, 2), "interleaved:3": range(5)}
-_RECOMPUTED_CASE = "chosen layers recomputed"
+_REBUILDING = "--only gpipe:recompute --only 1f1b:recompute --only interleaved:3,recompute"
+_FREE = f"synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 24 --no-solve {_RIVALS}"
+_LIMITED = (
+    f"synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 24 --mem-limit 30GB {_RIVALS} "
+    f"{_REBUILDING} --placement linear --placement v --placement looped:3 --time-limit 60s"
+)
+_FREE_CASE, _LIMITED_CASE = "without a limit", "within 30 GB"
 
 
 class Line(NamedTuple):
-    """A line of the table of frameworks: its row by case and schedule, and the words beside it."""
+    """A line of the table of frameworks: its schedule, and the words beside it."""
 
-    case: str
     schedule: str
     label: str
     megatron: str = ""
     torchtitan: str = ""
 
 
-_ONE_OF_THREE = "1F1B, one layer of three recomputed ([how](docs/compare.md#recomputed-layers))"
-_INTERLEAVED = "interleaved 1F1B, 3 stages per rank"
 _LINES = (
-    Line("", "breadth-first:3", "breadth-first (LoopedBFS), 3 stages per rank", "", "yes"),
-    Line("", "interleaved:3", _INTERLEAVED, "yes", "yes"),
-    Line("", "zb-v", "ZB-V (ZBVZeroBubble)", "", "yes"),
-    Line("", "dualpipe-v", "DualPipeV", "", "yes"),
-    Line("", "zb-h1", "ZB-H1"),
-    Line("", "gpipe", "GPipe", "", "yes"),
-    Line("", "1f1b", "1F1B", "yes", "yes"),
-    Line("", "1f1b:recompute", "1F1B, full recomputation", "yes", "yes"),
-    Line("", "interleaved:3,recompute", f"{_INTERLEAVED}, full recomputation", "yes", "yes"),
-    Line(_RECOMPUTED_CASE, "1f1b", _ONE_OF_THREE, "yes", "yes"),
-    Line(_RECOMPUTED_CASE, "zb-v", "ZB-V, every second layer recomputed", "", "not checked"),
-    Line("", "gis:3,half", "GIS, 3 stages per rank, half of the memory"),
-    Line("", "solved looped:3", "**synth, 3 stages per rank**"),
-    Line("", "solved v", "**synth, V placement**"),
-    Line("", "solved linear", "**synth, one stage per rank**"),
+    Line("breadth-first:3", "breadth-first (LoopedBFS), 3 stages per rank", "", "yes"),
+    Line("zb-v", "ZB-V (ZBVZeroBubble)", "", "yes"),
+    Line("dualpipe-v", "DualPipeV", "", "yes"),
+    Line("interleaved:3", "interleaved 1F1B, 3 stages per rank", "yes", "yes"),
+    Line("gpipe", "GPipe", "", "yes"),
+    Line("1f1b", "1F1B", "yes", "yes"),
+    Line("zb-h1", "ZB-H1"),
+    Line("gis:3", "GIS, 3 stages per rank"),
+    Line("gis:3,half", "GIS, 3 stages per rank, half of the memory"),
+    Line("solved looped:3", "**synth, 3 stages per rank**"),
+    Line("solved v", "**synth, V placement**"),
+    Line("solved linear", "**synth, one stage per rank**"),
 )
 
 
 def _frameworks() -> Iterator[Row]:
-    yield from compared(_COMPARE)
-    for name, layers in RECOMPUTED.items():
-        yield with_layers_recomputed(name, layers)
-
-
-def with_layers_recomputed(name: str, layers: range) -> Row:
-    """Return the row of a published schedule in which these layers recompute."""
-    profile = recomputing(load_profile(_PROFILE, None), layers)
-    plan = synth.simulate(name, profile, ranks=_RANKS, micro_batches=_MICRO_BATCHES)
-    claim = plan.claim
-    peak_bytes = max(claim.peak_bytes)
-    return Row(
-        _RECOMPUTED_CASE,
-        name,
-        list(plan.partition),
-        claim.makespan_us,
-        claim.period_us,
-        None,
-        peak_bytes,
-        fits=peak_bytes <= _LIMIT_BYTES,
-    )
+    yield from compared(_FREE, _FREE_CASE)
+    yield from compared(_LIMITED, _LIMITED_CASE)
 
 
 def _frameworks_table(document: Mapping[str, Any]) -> str:
-    rows = {(row.case, row.schedule): row for row in rows_of(document)}
+    free, limited = (by_schedule(document, case) for case in (_FREE_CASE, _LIMITED_CASE))
     heads = (
-        "schedule", "Megatron-LM", "torchtitan", "time of an iteration", "highest peak",
-        "fits 30 GB",
+        "schedule", "Megatron-LM", "torchtitan", "fastest", "its peak", "within 30 GB", "how",
     )  # fmt: skip
-    return markdown_table(heads, (_line(line, rows[line[:2]]) for line in _LINES))
+    return markdown_table(heads, (_line(line, free, limited) for line in _LINES))
 
 
-def _line(line: Line, row: Row) -> list[str]:
-    time = f"{row.makespan_us / 1e6:.3f} s"
-    fits = "yes" if row.fits else "no"
-    if row.gap is not None:
-        fits += f"; gap to the lower bound {100 * row.gap:.1f} %"
+def _line(line: Line, free: Mapping[str, Row], limited: Mapping[str, Row]) -> list[str]:
+    """Return a line: the fastest without a limit, and the fastest that fits, if one does."""
+    suffixes = ("", "+R", ":recompute", ",recompute")
+    own = [limited.get(f"{line.schedule}{suffix}") for suffix in suffixes]
+    fitting = [row for row in own if row is not None and row.fits]
+    best = min(fitting, key=lambda row: row.makespan_us, default=None)
+    fastest = free.get(line.schedule)
     return [
         line.label,
         line.megatron,
         line.torchtitan,
-        f"**{time}**" if row.gap is not None else time,
-        f"{row.peak_bytes / 1e9:.1f} GB",
-        fits,
+        "" if fastest is None else _seconds(fastest),
+        "" if fastest is None else f"{fastest.peak_bytes / 1e9:.1f} GB",
+        "does not fit" if best is None else _seconds(best),
+        "" if best is None else _how(best),
     ]
+
+
+def _seconds(row: Row) -> str:
+    time = f"{row.makespan_us / 1e6:.3f} s"
+    return time if row.gap is None else f"**{time}**"
+
+
+def _how(row: Row) -> str:
+    """Return the partition and the recomputed layers, or how far a plan is from its bound."""
+    if row.gap is not None:
+        return f"gap to the lower bound {100 * row.gap:.1f} %"
+    is_rebuilt = row.schedule.endswith("recompute")
+    recomputed = "all stages" if is_rebuilt else row.recomputation
+    sizes = runs_text(row.partition)
+    return sizes if recomputed is None else f"{sizes}; recomputed: {recomputed}"
 
 
 _PUBLISHED = (
@@ -176,7 +163,7 @@ TABLES = (
         "frameworks",
         "README.md",
         "the schedules of Megatron-LM and torchtitan, and the solver's, within 30 GB.",
-        (_COMPARE,),
+        (_FREE, _LIMITED),
         _frameworks,
         _frameworks_table,
         has_search=True,

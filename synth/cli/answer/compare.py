@@ -8,7 +8,8 @@ from synth.cli.answer.output import value_line
 from synth.profile.throughput import Throughput, throughput
 from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
-from synth.report.text.tables import fitted_table, size_unit, table
+from synth.report.text.partitions import by_partition, listed
+from synth.report.text.tables import fitted_table, places, size_unit, table
 
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison, Entry
@@ -47,6 +48,7 @@ def as_text(comparison: "Comparison", width: int) -> str:
         f"{_table(comparison, pareto, width)}\n\n{_legend(comparison)}",
         *(["\n".join(proofs)] if proofs else []),
     ]
+    parts += _variants(comparison)
     parts += _steady_state(comparison)
     parts += _predictions(comparison)
     parts.append(plot(pareto, width))
@@ -181,9 +183,26 @@ def _legend(comparison: "Comparison") -> str:
         f"of that time; the bubble counts the rank with the most work, mean idle all ranks. "
         f"static: parameters, gradients, optimizer state, of both copies where there are two. "
         f"sent: between ranks, and to the hosts' memory and back; summed: by collectives; both "
-        f"over all links.{delay}",
+        f"over all links.{delay}{_recomputing(comparison)}",
         _COLUMNS,
     )
+
+
+def _recomputing(comparison: "Comparison") -> str:
+    has_any = any(entry.recomputed_layers for entry in comparison.entries)
+    return " +R: with recomputed layers." if has_any else ""
+
+
+def _variants(comparison: "Comparison") -> list[str]:
+    """List the layers of each stage with the schedules that have them, and recomputed layers."""
+    by_sizes = by_partition((entry.partition, entry.name) for entry in comparison.ranked())
+    by_name = [
+        f"{entry.name}:  {entry.recomputation or 'layers'} ({places(entry.recomputed_layers)})"
+        for entry in comparison.ranked()
+        if entry.recomputed_layers
+    ]
+    blocks = [("layers of each stage:", by_sizes), ("recomputed layers:", by_name)]
+    return ["\n".join((title, *listed(lines))) for title, lines in blocks if lines]
 
 
 def _steady_state(comparison: "Comparison") -> list[str]:
@@ -288,6 +307,8 @@ def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> 
         "placement": entry.schedule.placement.ranks,
         "backward_placement": entry.schedule.placement.backward_ranks,
         "partition": entry.partition,
+        "recomputed_layers": entry.recomputed_layers,
+        "recomputation": entry.recomputation or None,
         "makespan_us": entry.makespan_us,
         "period_us": entry.period_us,
         "work_us": entry.work_us,

@@ -9,6 +9,7 @@ from synth.cli.show import plan_table
 from synth.op_kinds import OpKind
 from synth.options.request import Request
 from synth.report.text.baselines import Contender, baselines_table
+from synth.report.text.partitions import by_partition, listed
 from synth.report.text.tables import places
 from synth.units import format_us
 
@@ -35,6 +36,7 @@ def as_text(request: Request, result: "Result", more: str = "") -> str:
     return "\n".join(
         (
             baselines_table(_contenders(request, result), objective, window_columns()),
+            *_own_partitions(request, result),
             *(["", more] if more else []),
             "",
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
@@ -93,6 +95,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
                 "mean_idle": objective.bubble_rate(baseline, baseline.mean_work_us),
                 **request.throughput(baseline).as_json(),
                 "peak_bytes": baseline.peak_bytes,
+                "partition": baseline.partition or request.partition,
                 "fits": None if request.problem.caps_bytes is None else baseline.fits,
             }
             for baseline in result.baselines
@@ -131,6 +134,16 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
         throughput=request.throughput(result.timeline),
     )
     return [*baselines, ours]
+
+
+def _own_partitions(request: Request, result: "Result") -> list[str]:
+    """List the partitions of published schedules that are not the plan's."""
+    own = [
+        (one.partition, one.name)
+        for one in result.baselines
+        if one.partition is not None and one.partition != request.partition
+    ]
+    return ["", "layers of each stage:", *listed(by_partition(own))] if own else []
 
 
 def _what_is_left(result: "Result") -> list[str]:

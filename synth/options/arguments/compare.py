@@ -68,7 +68,8 @@ class CompareArguments(Record):
         str,
         CommandOption(
             "Layers per stage, such as 3,3,2, on placements of as many stages; even: balance the "
-            "work of the ranks; auto: even for published schedules, searched by the solver."
+            "work of the ranks, or equal numbers of layers for published schedules that are "
+            "faster so; auto: the best for each published schedule, searched by the solver."
         ),
     ] = "auto"
     time_limit: Annotated[

@@ -73,7 +73,7 @@ def _run(
     published.run(step, lambda schedules=1: charge(schedules * num_ops, step.is_plain), best_us)
     best = published.best
     if best is not None and (trial.value_us is None or best.value_us < trial.value_us):
-        trial.found = _result(published.best_problem, best, trial.lower_bound_us)
+        trial.found = judged_result(published.best_problem, best, trial.lower_bound_us)
 
 
 def offloading_trial(trial: Trial) -> Trial | None:
@@ -87,7 +87,7 @@ def offloading_trial(trial: Trial) -> Trial | None:
     free = replace(problem, caps_bytes=None)
     least_us = work_bound_us(relaxed_for_fusion(free), free.objective)
     name = f"{trial.name} ({trial.moved.schedule.name})"
-    found = _result(problem, trial.moved, least_us)
+    found = judged_result(problem, trial.moved, least_us)
     candidate = trial.candidate._replace(name=name)
     return Trial(candidate, least_us, found, is_over=True, is_fixed=True)
 
@@ -156,7 +156,7 @@ def _best_us(those: Sequence[Trial]) -> int | None:
     return min((us for us in values if us is not None), default=None)
 
 
-def _result(problem: Problem, found: EvaluatedSchedule, least_us: int) -> Result:
+def judged_result(problem: Problem, found: EvaluatedSchedule, least_us: int) -> Result:
     """Make the result of a search that found just this schedule."""
     return Result(
         problem=problem,

@@ -24,6 +24,7 @@ from synth.plan.choose.judging import (
     repartitioned_trials,
 )
 from synth.plan.choose.partition_trials import PartitionTrials
+from synth.plan.choose.published_cuts import PublishedCuts
 from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
@@ -104,6 +105,7 @@ class _RaceRun:
             self._repartition(until_s)
         if race.partitioning != Partitioning.SEARCHED:
             return
+        self._start_from_published_cuts()
         is_alone = len(race.candidates) == 1
         if is_alone and not bounds.applies(race.candidates[0].problem):
             self._try(race.trials[0], RACE.start_share_of_limit * self.options.time_limit_s)
@@ -133,6 +135,32 @@ class _RaceRun:
             return self.stop.is_set() or self.clock.left_s(end_s) < spent_s
 
         judge(those, charge, self.announcer.announce_judged)
+
+    def _start_from_published_cuts(self) -> None:
+        """Add the best partitions of the published schedules, each with its best schedule."""
+        race, until_s = self.race, self.clock.moment_s(RACE.published_cuts_share_of_left)
+        num_ops = 0
+
+        def charge(ops: int) -> None:
+            nonlocal num_ops
+            num_ops += ops
+            self.clock.grant(ops / JUDGING.ops_per_s if self.options.deterministic else 0.0)
+
+        def should_stop() -> bool:
+            is_enough = num_ops >= RACE.published_cuts_least_ops
+            end_s = until_s if is_enough else self.options.time_limit_s
+            return self.stop.is_set() or self.clock.left_s(end_s) <= 0
+
+        cuts = PublishedCuts(self.profile, race, should_stop, charge)
+        judged = race.trials[: len(race.candidates)]
+        found = []
+        for trial in cuts.trials(judged):
+            found.append(trial)
+            race.trials.append(trial)
+            self.announcer.announce_judged(trial)
+        rows = {trial.name: trial.published for trial in judged}
+        for trial in found:
+            trial.published = rows[trial.name]
 
     def _repartition(self, until_s: float) -> None:
         """Add candidates partitioned for the stages that the best published schedules recompute."""

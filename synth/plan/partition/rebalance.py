@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.plan.partition.boundary_moves import BoundaryMoves
+from synth.plan.partition.candidates import nearest_cut
 from synth.plan.partition.layer_run_work import RunWorks
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import SEVERAL_STAGES
@@ -140,14 +141,8 @@ class _Search:
 
     def _even_start(self) -> _Array:
         """Return stages of equal work, as far as layers allow."""
-        num_layers, num_stages = self.table.num_layers, self.placement.num_stages
-        up_to = self.works.up_to
-        edges = [0]
-        for stage in range(1, num_stages):
-            share = up_to[-1] * stage / num_stages
-            nearest = int(np.argmin(np.abs(up_to - share)))
-            edges.append(min(max(nearest, edges[-1] + 1), num_layers - num_stages + stage))
-        return np.array([*edges, num_layers], np.int64)
+        sizes = nearest_cut(self.works.up_to, [1] * self.placement.num_stages)
+        return np.concatenate(([0], np.cumsum(sizes)))
 
     def _kicked(self, edges: _Array, rng: np.random.Generator) -> _Array:
         """Return the partition after a few random moves that leave every stage a layer."""

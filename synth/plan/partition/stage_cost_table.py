@@ -38,6 +38,7 @@ class StageCostTable:
         self._times_up_to = [_sums(times) for times in (*self._times, self._rebuild)]
         self.work_up_to = _sums(self._times.sum(axis=0))
         self.static_up_to = _sums(np.array([layer.static_bytes for layer in layers]))
+        self.saved_up_to = _sums(np.array([layer.saved_bytes for layer in layers]))
 
     def work_us(self, first: int, end: int, *, recompute: bool = False) -> int:
         """Return F + B + W of one micro-batch, and R if asked for."""

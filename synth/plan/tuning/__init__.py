@@ -6,6 +6,7 @@ W ops, `_share` a part of a whole from 0 to 1, `_share_of_left` of the time that
 `_share_of_limit` of the time limit, `_factor` a multiple of the best value.
 """
 
+from synth.plan.tuning.best_variant import BEST_VARIANT
 from synth.plan.tuning.finished_plan import REASON, REPROVE
 from synth.plan.tuning.judging import JUDGED_SCHEDULES, JUDGING, LIST_JUDGING
 from synth.plan.tuning.memory_curve import CURVE, LEAST_CAP, STEADY_CAP
@@ -28,6 +29,7 @@ from synth.plan.tuning.sharded_pipelines import SHARDED_PIPELINES
 
 __all__ = [
     "BALANCE",
+    "BEST_VARIANT",
     "CURVE",
     "JUDGED_SCHEDULES",
     "JUDGING",

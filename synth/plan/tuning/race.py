@@ -29,6 +29,10 @@ class RaceTuning:
     # Share of the time limit for the first partition, before others are searched, if there are no
     # bounds over all partitions.
     start_share_of_limit: float = 0.5
+    # Share of the remaining time for the best partitions of published schedules, and ops that are
+    # simulated for them even if it is over.
+    published_cuts_share_of_left: float = 0.2
+    published_cuts_least_ops: int = 100_000
     # Share of the remaining time for a search for partitions, before the rounds.
     partitions_share_of_left: float = 0.15
     # Share of the remaining time for further partitions: after the rounds, and again when the

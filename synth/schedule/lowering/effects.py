@@ -41,7 +41,20 @@ class _Relative(NamedTuple):
     stage_offset: int = 0
 
 
-_Rule = Callable[[tuple[StageCosts, ...], OpKind, int, SavedMode], list[_Relative]]
+class _Lifetimes(NamedTuple):
+    """All of a stage's costs on which it depends what its ops read and make."""
+
+    input_until: OpKind
+    output_until: OpKind
+    gradient_until: OpKind
+
+    @classmethod
+    def of(cls, stage: StageCosts) -> "_Lifetimes":
+        """Read them from the costs."""
+        return cls(stage.input_until, stage.output_until, stage.gradient_until)
+
+
+_Rule = Callable[[tuple[_Lifetimes, ...], OpKind, int, SavedMode], list[_Relative]]
 
 
 class VisitAccesses(NamedTuple):
@@ -71,6 +84,7 @@ class Effects:
         one_update: bool = True,
     ) -> None:
         self._stages = costs.stages
+        self._lifetimes = tuple(map(_Lifetimes.of, costs.stages))
         self._visits = visits or VisitAccesses({}, {})
         self._one_update = one_update
         self._num_micro_batches = num_micro_batches
@@ -83,13 +97,13 @@ class Effects:
         if kind == OpKind.STEP:
             batch = range(self._num_micro_batches if self._one_update else 0)
             return [*(Value(WGRAD, s, k, r) for k in batch), *visits]
-        found = _reads(self._stages, kind, s, self.saved_mode(op))
+        found = _reads(self._lifetimes, kind, s, self.saved_mode(op))
         return [*(Value(k, s + offset, j, r) for k, offset in found), *visits]
 
     def makes(self, op: Op) -> list[Value]:
         """The values that the op leaves on its rank."""
         kind, s, j, r = op
-        found = _makes(self._stages, kind, s, self.saved_mode(op))
+        found = _makes(self._lifetimes, kind, s, self.saved_mode(op))
         made = [Value(k, s + offset, j, r) for k, offset in found]
         return made + self._visits.makes.get(op, [])
 
@@ -126,7 +140,7 @@ def _rise_bytes(stage: StageCosts, kind: OpKind, saved_mode: SavedMode) -> int:
 
 
 def _reads(
-    stages: tuple[StageCosts, ...], kind: OpKind, s: int, saved_mode: SavedMode
+    stages: tuple[_Lifetimes, ...], kind: OpKind, s: int, saved_mode: SavedMode
 ) -> list[_Relative]:
     """The reads of an op, except for STEP, which reads the WGRAD of every micro-batch."""
     if kind in _MOVE_READS:
@@ -160,7 +174,7 @@ _MOVE_READS: Mapping[OpKind, tuple[ValueKind, ...]] = {
 
 
 def _makes(
-    stages: tuple[StageCosts, ...], kind: OpKind, s: int, saved_mode: SavedMode
+    stages: tuple[_Lifetimes, ...], kind: OpKind, s: int, saved_mode: SavedMode
 ) -> list[_Relative]:
     """The values that an op makes."""
     inner = s < len(stages) - 1
@@ -287,21 +301,44 @@ def _effect_table(
     num_cells = num_replicas * num_stages * num_micro_batches
     value_kinds = VALUE_KINDS[:_PLAIN_VALUES] if is_plain else VALUE_KINDS
     sizes = np.array([[_bytes_of(stage, kind) for stage in stages] for kind in value_kinds])
+    value_bytes = np.repeat(sizes, num_replicas, axis=0).ravel()
     classes = _classes(num_stages, is_plain)
-    reads = _access_lists(table, classes, _reads, num_cells, num_micro_batches)
-    if one_update:
-        _add_reads_of_step(reads, classes, num_cells, num_micro_batches)
-    makes = _access_lists(table, classes, _makes, num_cells, num_micro_batches)
+    reads, makes = _accesses(
+        tuple(_Lifetimes.of(stage) for stage in stages),
+        num_replicas,
+        num_micro_batches,
+        is_plain=is_plain,
+        one_update=one_update,
+    )
     return EffectTable(
         num_cells,
         len(value_kinds) * num_cells,
-        AccessTable(*map(np.array, reads)),
-        AccessTable(*map(np.array, makes)),
+        reads,
+        makes,
         np.array([stages[c.stage].duration_us[c.kind] for c in classes]),
         np.array([_rise_bytes(stages[c.stage], c.kind, c.saved_mode) for c in classes]),
-        np.array([_made_bytes(table, c) for c in classes]),
-        np.repeat(sizes, num_replicas, axis=0).ravel(),
+        _made_bytes(makes, value_bytes, num_stages, num_micro_batches),
+        value_bytes,
     )
+
+
+@lru_cache(maxsize=32)  # the same for all partitions of equal layers
+def _accesses(
+    stages: tuple[_Lifetimes, ...],
+    num_replicas: int,
+    num_micro_batches: int,
+    *,
+    is_plain: bool,
+    one_update: bool,
+) -> tuple[AccessTable, AccessTable]:
+    """The values that each class of op reads, and those that it makes."""
+    num_cells = num_replicas * len(stages) * num_micro_batches
+    classes = _classes(len(stages), is_plain)
+    reads = _access_lists(stages, classes, _reads, num_cells, num_micro_batches)
+    if one_update:
+        _add_reads_of_step(reads, classes, num_cells, num_micro_batches)
+    makes = _access_lists(stages, classes, _makes, num_cells, num_micro_batches)
+    return AccessTable(*map(np.array, reads)), AccessTable(*map(np.array, makes))
 
 
 class _AccessLists(NamedTuple):
@@ -313,11 +350,15 @@ class _AccessLists(NamedTuple):
 
 
 def _access_lists(
-    table: CostTable, classes: list[_Class], rule: _Rule, num_cells: int, num_micro_batches: int
+    stages: tuple[_Lifetimes, ...],
+    classes: list[_Class],
+    rule: _Rule,
+    num_cells: int,
+    num_micro_batches: int,
 ) -> _AccessLists:
     lists = _AccessLists([], [], [])
     for saved_mode, kind, stage in classes:
-        accessed = rule(table.stages, kind, stage, saved_mode)
+        accessed = rule(stages, kind, stage, saved_mode)
         lists.firsts.append(len(lists.distances))
         lists.counts.append(len(accessed))
         lists.distances.extend(
@@ -339,7 +380,12 @@ def _add_reads_of_step(
     lists.distances.extend(range(wgrad, wgrad + num_micro_batches))
 
 
-def _made_bytes(table: CostTable, of: _Class) -> int:
-    """The bytes of the values that an op of a class makes."""
-    made = _makes(table.stages, of.kind, of.stage, of.saved_mode)
-    return sum(_bytes_of(table.stages[of.stage + offset], value) for value, offset in made)
+def _made_bytes(
+    makes: AccessTable, value_bytes: IntArray, num_stages: int, num_micro_batches: int
+) -> IntArray:
+    """The bytes of the values that an op of each class makes."""
+    made = np.zeros(len(makes.count), np.int64)
+    of_class = np.repeat(np.arange(len(made)), makes.count)
+    places = makes.distance // num_micro_batches + of_class % num_stages
+    np.add.at(made, of_class, value_bytes[places])
+    return made

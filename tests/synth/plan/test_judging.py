@@ -74,6 +74,7 @@ def test_every_published_schedule_that_fits_is_among_the_starts(seed: int) -> No
     asked = question(seed)
     every = variants_for(asked.num_ranks, len(asked.profile.layers))
     pipelines = [name for name in every if is_pipeline(name)]
+    asked = replace(asked, published_recompute=False)
     entries = compare(asked, pipelines, options=SolveOptions(HOURS_S)).ranked()
     best = next(entry for entry in entries if entry.fits is not False and not entry.delay)
     found = judged(candidates(asked))

@@ -1,0 +1,264 @@
+"""The best cut of a published schedule, and its best recomputed layers, under its own order.
+
+The best one is the fastest that fits the memory limit; if none fits, the one that exceeds it least.
+Every variant is simulated exactly, but the search among them is local: all candidates
+(`partition.candidates`), then moves of layers across boundaries from the best one, as long as they
+help. Recomputed layers are those of a framework's rules (`variants`), on the best few cuts.
+
+Families that read no times have one order for all cuts. The others are made for one cut; their
+order is judged on the others as it is, and the family makes it anew for the best few.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from synth.costs.costs import Costs
+from synth.errors import SynthError
+from synth.op_kinds import MOVES, OpKind
+from synth.plan.published.neighbours import Neighbours
+from synth.plan.published.order_scores import Judge, OrderScores, Score
+from synth.plan.published.variants import Sizes, Variant, VariantCosts, rules
+from synth.plan.tuning import BEST_VARIANT
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import verify
+
+_KEEPS_NOT = (OpKind.R, *MOVES)
+
+# Makes the family's schedule on the costs of its stages.
+Make = Callable[[Costs], Schedule]
+
+
+class Published(NamedTuple):
+    """A published schedule on its cut, simulated, with the layers that are recomputed."""
+
+    variant: Variant
+    lowered: Lowered
+    timeline: Timeline
+    score: Score
+    recomputed_layers: tuple[int, ...] = ()
+
+    @property
+    def peaks_bytes(self) -> tuple[int, ...]:
+        """The peak of each rank."""
+        return peak_bytes(self.lowered)
+
+
+class PublishedFamily(NamedTuple):
+    """A family on a placement: how its schedule is made, and if that reads times."""
+
+    where: Placement
+    num_micro_batches: int
+    make: Make
+    reads_times: bool
+
+
+class BestVariant:
+    """The search for the best variant of one family's schedule. It is deterministic."""
+
+    def __init__(
+        self,
+        family: PublishedFamily,
+        costs: VariantCosts,
+        judge: Judge,
+        cuts: Sequence[Sizes],
+        *,
+        is_local: bool,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Make the schedule on the first cut that the family admits.
+
+        Args:
+            family: on its placement.
+            costs: of the profile.
+            judge: the limits and the objective.
+            cuts: the candidates.
+            is_local: go on from the best candidate by moving layers.
+            should_stop: asked before each simulation; the first cut is judged in any case.
+
+        Raises:
+            SynthError: the family admits none of the cuts.
+        """
+        self.family, self.costs, self.judge, self.cuts = family, costs, judge, cuts
+        self.is_local, self.should_stop = is_local, should_stop
+        self.made: dict[Variant, Published] = {}
+        first = self._first()
+        self.order = OrderScores(first.lowered.schedule, judge)
+        self.scores: dict[Variant, Score | None] = {first.variant: first.score}
+
+    def _first(self) -> Published:
+        for sizes in self.cuts[:-1]:
+            try:
+                return self._make(Variant(sizes))
+            except SynthError:
+                continue
+        return self._make(Variant(self.cuts[-1]))
+
+    def plain(self) -> Published:
+        """Return the schedule as it was published, on its best cut."""
+        for variant in sorted(map(Variant, self.cuts), key=self._least_us):
+            self._score(variant)
+        best = self._best_made(self._ranked())
+        assert best is not None  # the first one was made
+        return self._climbed(best)
+
+    def with_layers(self, plain: Published) -> Published | None:
+        """Return the best one with recomputed layers; None unless it fits and is faster.
+
+        Args:
+            plain: the best one without.
+        """
+        scored = (score for score in self.scores.values() if score is not None)
+        fastest_us = min(score.value_us for score in scored)
+        if plain.score.fits and plain.score.value_us <= fastest_us:
+            return None
+        if any(op.kind in _KEEPS_NOT for ops in plain.lowered.schedule.programs for op in ops):
+            return None
+        for sizes in self._cuts_for_layers():
+            self._try_rules(sizes)
+        ranked = [variant for variant in self._ranked() if variant.rule is not None]
+        if not ranked and self.family.reads_times:
+            ranked = self._made_with_rules(plain.variant.sizes)
+        best = self._best_made(ranked)
+        if best is None or not best.score.fits:
+            return None
+        best = self._climbed(best)
+        return best if best.score < plain.score else None
+
+    def _cuts_for_layers(self) -> list[Sizes]:
+        """Return the fastest cuts and those of least memory, whether they fit or not."""
+        scored = [(score, v.sizes) for v, score in self.scores.items() if score is not None]
+        fastest = sorted(scored, key=lambda one: (one[0].value_us, one[0].peak_bytes))
+        smallest = sorted(scored, key=lambda one: (one[0].peak_bytes, one[0].value_us))
+        chosen = fastest[: BEST_VARIANT.fastest_cuts] + smallest[: BEST_VARIANT.smallest_cuts]
+        return list(dict.fromkeys(sizes for _, sizes in chosen))
+
+    def _made_with_rules(self, sizes: Sizes) -> list[Variant]:
+        """Make the schedule anew with rules, by bisection of the work that they add.
+
+        An order made without recomputation may keep too much for its late W.
+
+        Returns:
+            The variants that fit.
+        """
+        variants = sorted((Variant(sizes, rule) for rule in rules(sizes)), key=self._least_us)
+        few, at, most = 0, len(variants) - 1, len(variants) - 1
+        found: list[Variant] = []
+        for _ in range(1 + BEST_VARIANT.made_with_rules):
+            if few > most or self.should_stop():
+                break
+            if self._fits(variants[at]):
+                found, most = [variants[at], *found], at - 1
+            else:
+                few = at + 1
+            at = (few + most) // 2
+        return found
+
+    def _fits(self, variant: Variant) -> bool:
+        """Return True if the schedule made for a variant fits."""
+        with suppress(SynthError):  # the family does not admit it
+            self.scores[variant] = self._make(variant).score
+        return variant in self.made and self.made[variant].score.fits
+
+    def _try_rules(self, sizes: Sizes) -> None:
+        """Score a cut with each rule, those of least work first, as long as they may be faster."""
+        tried = [Variant(sizes, rule) for rule in rules(sizes)]
+        for variant in sorted(tried, key=self._least_us):
+            if self._least_us(variant) >= self._fitting_us():
+                return
+            self._score(variant, most_excess_bytes=0)
+
+    # Scores
+
+    def _costs(self, variant: Variant) -> Costs:
+        return self.costs.of(variant.sizes, variant.layers(self.family.where))
+
+    def _least_us(self, variant: Variant) -> int:
+        where, num_micro_batches = self.family.where, self.family.num_micro_batches
+        layers = variant.layers(where)
+        return self.costs.least_work_us(variant.sizes, layers, where, num_micro_batches)
+
+    def _fitting_us(self) -> float:
+        """Return the best value of those that fit."""
+        fitting = (one.value_us for one in self.scores.values() if one is not None and one.fits)
+        return min(fitting, default=float("inf"))
+
+    def _score(self, variant: Variant, most_excess_bytes: int | None = None) -> Score | None:
+        """Score a variant that was not scored yet and may be faster than those that fit."""
+        if variant not in self.scores and not self.should_stop():
+            if self._least_us(variant) >= self._fitting_us():
+                return None
+            self.scores[variant] = self.order.score(self._costs(variant), most_excess_bytes)
+        return self.scores.get(variant)
+
+    def _ranked(self) -> list[Variant]:
+        found = [(score, variant) for variant, score in self.scores.items() if score is not None]
+        return [variant for _, variant in sorted(found, key=lambda one: (one[0], one[1].sizes))]
+
+    def _climbed(self, made: Published) -> Published:
+        """Move layers across boundaries as long as that helps, judged by the order that was made.
+
+        Of the schedule made there and the given one, the better one is returned.
+        """
+        if not self.is_local:
+            return made
+        if self.family.reads_times:
+            self.order = OrderScores(made.lowered.schedule, self.judge)
+            self.scores |= {made.variant: made.score}
+        near = Neighbours(self.costs.table, self.family.where)
+        began = self.order.num_scored
+        better: Variant | None = made.variant
+        while better is not None:
+            better = self._better(best := better, near, began)
+        found = self._best_made([best])
+        return min(made, found or made, key=lambda one: one.score)
+
+    def _better(self, best: Variant, near: Neighbours, began: int) -> Variant | None:
+        """Return the first neighbour found that is better; None without one.
+
+        Args:
+            best: the variant whose neighbours are judged.
+            near: finds them.
+            began: the number of variants that were judged before the first move.
+        """
+        score = self.scores[best]
+        assert score is not None
+        room = self.order.room(self._costs(best))
+        most, in_vain = BEST_VARIANT.efforts(fits=score.fits)
+        most, in_vain = began + most, self.order.num_scored + in_vain
+        for sizes in near.of(best.sizes, room):
+            variant = best._replace(sizes=sizes)
+            if self.should_stop() or self.order.num_scored >= min(most, in_vain):
+                return None
+            found = self._score(variant, score.excess_bytes)
+            if found is not None and found < score:
+                return variant
+        return None
+
+    # Schedules
+
+    def _best_made(self, ranked: Sequence[Variant]) -> Published | None:
+        """Make the schedule for the best variants, and return the best one; None: none is made."""
+        most = BEST_VARIANT.made_anew if self.family.reads_times else 1
+        for variant in ranked[:most]:
+            if variant not in self.made and not self.should_stop():
+                with suppress(SynthError):  # the family does not admit it
+                    self._make(variant)
+        made = [self.made[variant] for variant in ranked if variant in self.made]
+        return min(made, key=lambda one: one.score, default=None)
+
+    def _make(self, variant: Variant) -> Published:
+        """Make the schedule on a variant.
+
+        Raises:
+            SynthError: the family does not admit it.
+        """
+        costs = self._costs(variant)
+        simulated = verify(self.family.make(costs), costs)
+        layers = variant.layers(self.family.where)
+        score = self.judge.score(*simulated)
+        self.made[variant] = Published(variant, *simulated, score, layers)
+        return self.made[variant]

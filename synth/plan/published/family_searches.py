@@ -1,0 +1,95 @@
+"""The searches for the best variants of families' schedules on one profile."""
+
+from collections.abc import Callable
+
+from synth.costs.costs import Costs
+from synth.families import generate, reads_times
+from synth.plan.partition.balance import balance
+from synth.plan.partition.candidates import candidate_cuts, equal_cuts
+from synth.plan.published.best_variant import BestVariant, PublishedFamily
+from synth.plan.published.order_scores import Judge
+from synth.plan.published.variants import Sizes, VariantCosts
+from synth.profile import Profile
+from synth.schedule.model import Placement, Schedule
+
+
+class FamilySearches:
+    """Searches with the same profile, limits and objective, which share costs and cuts."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        num_micro_batches: int,
+        judge: Judge,
+        should_stop: Callable[[], bool] = lambda: False,
+        *,
+        given: Sizes | None = None,
+        is_free: bool = True,
+    ) -> None:
+        """Search for nothing yet.
+
+        Args:
+            profile: of the model.
+            num_micro_batches: of a mini-batch.
+            judge: the memory limit of each rank, and the objective.
+            should_stop: ends a search; the first cut is judged in any case.
+            given: the cut for placements of as many stages.
+            is_free: any cuts; else the balanced one and those of equal numbers of layers.
+        """
+        self.profile, self.num_micro_batches, self.judge = profile, num_micro_batches, judge
+        self.should_stop, self.given, self.is_free = should_stop, given, is_free
+        self.costs = VariantCosts(profile)
+        self._cuts: dict[Placement, list[Sizes]] = {}
+
+    def of(self, name: str, where: Placement) -> BestVariant:
+        """Return the search for a family's schedule on its placement.
+
+        Raises:
+            SynthError: the family does not admit the numbers.
+        """
+
+        def make(costs: Costs) -> Schedule:
+            return generate(
+                name,
+                where.num_ranks,
+                self.num_micro_batches,
+                costs=costs,
+                caps_bytes=self.judge.caps_bytes,
+                where=where,
+            )
+
+        return BestVariant(
+            PublishedFamily(where, self.num_micro_batches, make, reads_times(name)),
+            self.costs,
+            self.judge,
+            self.cuts(where),
+            is_local=self.is_free,
+            should_stop=self.should_stop,
+        )
+
+    def cuts(self, where: Placement) -> list[Sizes]:
+        """Return the cuts to begin with: the given one, or else the balanced one first.
+
+        Raises:
+            SynthError: fewer layers than stages.
+        """
+        if self.given is not None and len(self.given) == where.num_stages:
+            return [self.given]
+        if where not in self._cuts:
+            others = candidate_cuts if self.is_free else equal_cuts
+            found = [self._balanced(where), *others(self.costs.table, where.num_stages)]
+            self._cuts[where] = list(dict.fromkeys(found))
+        return self._cuts[where]
+
+    def _balanced(self, where: Placement) -> Sizes:
+        """Return the balanced cut; where ranks hold all stages, that of stages by themselves."""
+        if all(len({stage for stage, _ in held}) == where.num_stages for held in where.held):
+            linear = Placement.linear(where.num_stages)
+            return balance(self.profile, linear, should_stop=self.should_stop)
+        return balance(
+            self.profile,
+            where,
+            self.judge.caps_bytes,
+            self.num_micro_batches,
+            should_stop=self.should_stop,
+        )

@@ -1,0 +1,83 @@
+"""Neighbours of a cut: a layer moved to another stage, the most promising ones first."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from synth.op_kinds import OpKind
+from synth.plan.partition.boundary_moves import BoundaryMoves
+from synth.plan.partition.layer_run_work import RunWorks
+from synth.plan.partition.stage_cost_table import StageCostTable
+from synth.plan.published.variants import Sizes
+from synth.schedule.model import Placement, Schedule
+
+_Array = npt.NDArray[Any]
+
+
+class Room(NamedTuple):
+    """What ranks have too much on a cut: bytes above the limit (below 0: room), by rank.
+
+    `in_flight` counts by rank and stage the micro-batches whose activations are held at once.
+    """
+
+    excess_bytes: Sequence[int]
+    in_flight: _Array
+
+
+class Neighbours:
+    """The neighbours of cuts for a placement."""
+
+    def __init__(self, table: StageCostTable, where: Placement) -> None:
+        self._moves, self._works = BoundaryMoves(where.num_stages), RunWorks(table)
+        self._table = table
+        self._held = np.zeros((where.num_ranks, where.num_stages), np.int64)
+        for rank, held in enumerate(where.held):
+            for stage, _ in held:
+                self._held[rank, stage] += 1
+
+    def of(self, sizes: Sizes, room: Room | None = None) -> Iterator[Sizes]:
+        """Yield the neighbours, those of the most even work of ranks first.
+
+        Args:
+            sizes: the cut.
+            room: with limits; those that seem to exceed them least come first then.
+        """
+        edges = np.array(list(accumulate(sizes, initial=0)), np.int64)
+        moves = self._moves.possible(edges)
+        if not len(moves):
+            return
+        moved = np.stack([self._moves.moved(edges, move) for move in moves])
+        ranks = self._works.of(moved[:, :-1], moved[:, 1:]) @ self._held.T
+        keys = [(ranks.astype(np.float64) ** 2).sum(axis=1), ranks.max(axis=1)]
+        if room is not None:
+            changed = self._bytes(moved, room) - self._bytes(edges[None, :], room)
+            excess = (np.array(room.excess_bytes) + changed).max(axis=1)
+            keys.append(np.maximum(excess, 0))
+        for at in np.lexsort(keys):
+            yield tuple(np.diff(moved[at]).tolist())
+
+    def _bytes(self, edges: _Array, room: Room) -> _Array:
+        """Return by row of edges and rank about what is held at most."""
+        first, end = edges[:, :-1], edges[:, 1:]
+        static, saved = self._table.static_up_to, self._table.saved_up_to
+        held: _Array = (static[end] - static[first]) @ self._held.T
+        held += (saved[end] - saved[first]) @ room.in_flight.T
+        return held
+
+
+def in_flight(schedule: Schedule) -> _Array:
+    """Count by rank and stage the micro-batches in flight when most are, of all stages together."""
+    most = np.zeros((schedule.num_ranks, schedule.placement.num_stages), np.int64)
+    for rank, program in enumerate(schedule.programs):
+        now = [0] * schedule.placement.num_stages
+        held, peak = 0, 0
+        for op in program:
+            change = (op.kind == OpKind.F) - (op.kind in (OpKind.B, OpKind.BW))
+            now[op.stage] += change
+            held += change
+            if held > peak:
+                peak, most[rank] = held, now
+    return most

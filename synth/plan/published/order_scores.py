@@ -1,0 +1,89 @@
+"""The exact time and memory of one order on the costs of many cuts."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from synth.costs.costs import Costs, IntArray
+from synth.objective import Objective
+from synth.plan.published.neighbours import Room, in_flight
+from synth.schedule.arrays import OpArrays
+from synth.schedule.lowering.lower import Lowered, lower_arrays
+from synth.schedule.model import Schedule
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.simulate import DeadlockError, Timeline, simulate
+
+
+class Score(NamedTuple):
+    """Figures of a schedule, less is better: bytes above a limit at most, time, highest peak."""
+
+    excess_bytes: int
+    value_us: int
+    peak_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """True if no rank exceeds its limit."""
+        return self.excess_bytes == 0
+
+
+class Judge(NamedTuple):
+    """The limits and the objective by which schedules are scored."""
+
+    objective: Objective
+    caps_bytes: Sequence[int] | None = None
+
+    def score(self, lowered: Lowered, line: Timeline) -> Score:
+        """Return the score of a simulated schedule."""
+        peaks = peak_bytes(lowered)
+        return Score(self.excess_bytes(peaks), self.objective.value_us(line), max(peaks))
+
+    def excess_bytes(self, peaks: Sequence[int]) -> int:
+        """Return the most by which a rank exceeds its limit."""
+        return max(0, *self.above_bytes(peaks)) if self.caps_bytes is not None else 0
+
+    def above_bytes(self, peaks: Sequence[int]) -> list[int]:
+        """Return by rank the bytes above the limit, negative below it; without limits the peaks."""
+        caps = self.caps_bytes or [0] * len(peaks)
+        return [peak - cap for peak, cap in zip(peaks, caps, strict=True)]
+
+
+class OrderScores:
+    """Scores of an order whose ops exist and are complete, on any costs of its stages."""
+
+    def __init__(self, schedule: Schedule, judge: Judge) -> None:
+        self._arrays, self._judge = OpArrays.of(schedule), judge
+        self.num_scored = 0
+
+    def score(self, costs: Costs, most_excess_bytes: int | None = None) -> Score | None:
+        """Return the score on some costs.
+
+        Args:
+            costs: of the stages.
+            most_excess_bytes: beyond which nothing is simulated.
+
+        Returns:
+            None if more memory is needed than that, or the order deadlocks on these costs.
+        """
+        self.num_scored += 1
+        lowered = lower_arrays(self._arrays, costs)
+        peaks = peak_bytes(lowered)
+        excess = self._judge.excess_bytes(peaks)
+        if most_excess_bytes is not None and excess > most_excess_bytes:
+            return None
+        try:
+            line = simulate(lowered)
+        except DeadlockError:
+            return None
+        return Score(excess, self._judge.objective.value_us(line), max(peaks))
+
+    def room(self, costs: Costs) -> Room | None:
+        """Return what ranks have too much on some costs; None without limits."""
+        if self._judge.caps_bytes is None:
+            return None
+        peaks = peak_bytes(lower_arrays(self._arrays, costs))
+        return Room(self._judge.above_bytes(peaks), self._in_flight)
+
+    @cached_property
+    def _in_flight(self) -> IntArray:
+        return in_flight(self._arrays.schedule)
