@@ -32,6 +32,13 @@ _MOST_GRACE_S = 1.2
 # Seconds to wait after Ctrl-C if there is a result so far.
 _INTERRUPT_GRACE_S = 3.0
 
+# Seconds of processor time that the work gets at any limit and load, before it is abandoned for a
+# result so far, or for nothing; and the multiple of them after the limit, by the clock, at which it
+# seems to wait for something else.
+_WORK_S = 2.0
+_MOST_WORK_S = 5.0
+_MOST_LOAD = 20
+
 
 class Interrupted(SynthError):
     """Interrupted without a result."""
@@ -102,15 +109,23 @@ class _Asked:
         self._stop, self._until = stop, until
         self._since: float | None = None
         self._is_interrupt = False
+        self._worked_s = time.process_time()
 
     def is_overdue(self) -> bool:
         """Return True if the work is to be abandoned, given a result so far."""
-        grace_s = _INTERRUPT_GRACE_S if self._is_interrupt else _GRACE_S
-        return self._late_s() >= grace_s
+        if self._is_interrupt:
+            return self._late_s() >= _INTERRUPT_GRACE_S
+        return self._late_s() >= _GRACE_S and self._has_worked(_WORK_S)
 
     def is_hopeless(self) -> bool:
         """Return True if the work is to be abandoned even without a result."""
-        return not self._is_interrupt and self._late_s() >= _MOST_GRACE_S
+        is_late = not self._is_interrupt and self._late_s() >= _MOST_GRACE_S
+        return is_late and self._has_worked(_MOST_WORK_S)
+
+    def _has_worked(self, work_s: float) -> bool:
+        """Return True if the process had so much processor time, or seems to wait for others."""
+        is_waiting = self._late_s() >= _MOST_LOAD * work_s
+        return is_waiting or time.process_time() - self._worked_s >= work_s
 
     def _late_s(self) -> float:
         """Return the seconds since the work should have begun to end."""
