@@ -78,6 +78,23 @@ def test_the_first_ctrl_c_while_the_answer_is_written_lets_it_be_written() -> No
     assert "Ctrl-C again gives up at once" in ended.stderr
 
 
+def test_a_ctrl_c_in_the_search_and_one_after_it_keep_the_answer() -> None:
+    code = (
+        "import os, signal\n"
+        "from synth.cli.progress.interrupt import is_stop_asked, run_interruptibly\n"
+        "def work(stop):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    assert stop.wait(60)\n"
+        "    return 'found'\n"
+        "found = run_interruptibly(work)\n"
+        "print(found, is_stop_asked())\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "print(found, is_stop_asked())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "found False\nfound True\n"), ended.stderr
+
+
 def test_a_ctrl_c_while_python_ends_changes_nothing() -> None:
     code = (
         "import atexit, os, signal, sys, synth.cli\n"
