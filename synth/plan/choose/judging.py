@@ -40,17 +40,27 @@ _COSTS = {
 ChargeOps = Callable[[int, Pass, bool], bool]
 
 
-def judge(those: Sequence[Trial], charge: ChargeOps, on_found: Callable[[Trial], None]) -> None:
+def judge(
+    those: Sequence[Trial],
+    charge: ChargeOps,
+    on_found: Callable[[Trial], None],
+    after_quick: Callable[[], None] = lambda: None,
+) -> None:
     """Set the best published schedule of each trial as its result.
 
     Args:
         those: trials without a result.
         charge: called before each schedule is made; ends the passes.
         on_found: called with a trial after each pass.
+        after_quick: called once, after the quick passes of all trials.
     """
     pairs = [(trial, JudgedSchedules(trial.problem, trial.candidate.choice)) for trial in those]
     steps = [(*pair, step) for pair in pairs for step in Pass]
+    is_quick_over = False
     for trial, published, step in sorted(steps, key=_cost):
+        if not is_quick_over and not is_quick(step):
+            is_quick_over = True
+            after_quick()
         _run(trial, published, step, charge, _best_us(those))
         trial.published, trial.moved = tuple(published.baselines), published.moved
         on_found(trial)

@@ -107,9 +107,6 @@ class _RaceRun:
         self._judge(race.trials, until_s, self.clock.moment_s(JUDGING.published_share_of_left))
         race.is_judged = race.best_us is not None
         for trial in race.trials:
-            if not self.stop.is_set() and self.clock.left_s(self.options.time_limit_s) > 0:
-                race.tighten(trial)
-        for trial in race.trials:
             if not self.stop.is_set() and (nothing := infeasible_result(trial)) is not None:
                 trial.take(nothing)
         if race.partitioning != Partitioning.GIVEN:
@@ -153,7 +150,18 @@ class _RaceRun:
             self.announcer.announce_judged(trial)
             self.on_standings(race.copies())
 
-        judge(those, charge, tell)
+        judge(those, charge, tell, lambda: None if until_plain_s is None else self._tighten())
+
+    def _tighten(self) -> None:
+        """Improve the quick bounds while there is time, and announce the better one."""
+        race, limit_s = self.race, self.options.time_limit_s
+        for trial in race.trials:
+            if self.stop.is_set() or self.clock.left_s(limit_s) <= 0:
+                return
+            race.tighten(trial)
+        for trial in race.trials:
+            if trial.value_us is not None and trial.value_us == race.best_us:
+                self.announcer.announce_judged(trial, is_again=True)
 
     def _is_due(self, ops: int, step: Pass) -> bool:
         """Return True if a candidate without a schedule gets this one although it is late.
