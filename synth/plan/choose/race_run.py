@@ -169,6 +169,7 @@ class _RaceRun:
         Work counts there instead of time, so that every candidate has a schedule at any load: the
         first one of all by any pass, the others by quick ones.
         """
+        ops *= JUDGING.late_timed_cost if step in (Pass.TIMED, Pass.AVERAGED) else 1
         is_first = self.race.best_us is None
         most = JUDGING.first_ops if is_first else JUDGING.late_ops
         is_due = (is_first or is_quick(step)) and self.late_ops + ops <= most
