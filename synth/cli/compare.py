@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 from synth.cli.answer.compare import as_json, as_text, drawn
 from synth.cli.answer.compare_page import write_compare_page
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk, window_columns
-from synth.cli.progress.interrupt import Interrupted, run_interruptibly
+from synth.cli.progress.interrupt import Interrupted, is_stop_asked, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.cli.progress.reporter import bound_of
 from synth.cli.read.compare_request import CompareRequest
 from synth.cli.read.plans import save_plans
 from synth.errors import ExitCode, SynthError
+from synth.options.best_so_far import BestSoFar
 from synth.options.deadline import Deadline
 from synth.options.question import AskedComparison, read_comparison
 from synth.units import format_us
 
 if TYPE_CHECKING:
-    from synth.plan.comparison import Comparison
+    from synth.plan.comparison import Comparison, Entry
     from synth.schedule.files.plan_file import Plan
+    from synth.solver.problem import Problem
     from synth.solver.result import Incumbent
 
 # Least seconds between two messages about published schedules.
@@ -77,6 +79,7 @@ def _compare(
 
     def so_far() -> "tuple[Comparison, bool] | None":
         entries, refusals = list(found.entries), list(found.refusals)
+        entries += progress.unfinished(asked, {entry.name for entry in entries})
         return (Comparison(asked.question, entries, refusals), False) if entries else None
 
     return run_interruptibly(work, deadline.until(1 + len(asked.searches)), so_far)
@@ -104,6 +107,7 @@ class _Progress:
         self._found = found
         self._told_at = time.monotonic()
         self._line = current_line()
+        self._announced: dict[str, BestSoFar] = {}
 
     def __call__(self, name: str) -> None:
         """Report a schedule or a search that begins."""
@@ -118,11 +122,27 @@ class _Progress:
             talk(f"simulating {name}")
             self._told_at = time.monotonic()
 
-    def improved(self, name: str, incumbent: "Incumbent") -> None:
-        """Show the value, bound and gap of the search that is running."""
+    def improved(self, name: str, problem: "Problem", incumbent: "Incumbent") -> None:
+        """Keep what a search has found, and show its value, bound and gap."""
+        self._announced.setdefault(name, BestSoFar()).listening(problem, None)(incumbent)
         objective = self._found.question.objective
         value = format_us(objective.value_us(incumbent.timeline))
         self._line.tell(f"{name}: {objective.words} {value}, {bound_of(incumbent)}{self._best()}")
+
+    def unfinished(self, asked: AskedComparison, finished: set[str]) -> "list[Entry]":
+        """Return the rows of searches that have found a schedule and are not over."""
+        from synth.plan.compare import solved_entry
+
+        found = {
+            name: best.result(asked.options.time_limit_s)
+            for name, best in self._announced.items()
+            if name not in finished
+        }
+        return [
+            solved_entry(asked.question, name, result, asked.options)
+            for name, result in found.items()
+            if result is not None
+        ]
 
     def _best(self) -> str:
         """Return the best value so far, with its bound and gap if a search has found it."""
@@ -142,18 +162,17 @@ def _answer(comparison: "Comparison", request: CompareRequest) -> None:
     from synth.report.picture.formats import save_picture
     from synth.report.picture.pareto import pareto_picture
 
-    for path in request.pictures:
-        save_picture(path, pareto_picture(drawn(comparison)))
     if request.format == Format.JSON:
         answer_json(as_json(comparison))
     else:
         answer(as_text(comparison, request.width or window_columns() or 80))
-    for path in request.pictures:
-        talk(f"drawn in {path}")
-    if request.html is not None:
-        write_compare_page(request.html, comparison)
     if request.save is not None:
         save_plans(_by_file(comparison), request.save, request.force)
+    for path in request.pictures:
+        save_picture(path, pareto_picture(drawn(comparison)))
+        talk(f"drawn in {path}")
+    if request.html is not None:
+        write_compare_page(request.html, comparison, is_stop_asked)
 
 
 def _by_file(comparison: "Comparison") -> "dict[str, Plan]":

@@ -175,13 +175,15 @@ def _evenly(
     least = options.get(ROUNDS)
     if not isinstance(least, int):
         return {}
-    for rounds in range(least, num_layers + 1):
-        num_stages = family.place(num_ranks, {**options, ROUNDS: rounds}).num_stages
-        if num_layers % num_stages == 0:
-            return {ROUNDS: rounds} if rounds > least else {}
-        if num_stages > num_layers:
-            break
-    return {}
+    # Stages are as many more with each round, so two placements tell all numbers.
+    first, second = (
+        family.place(num_ranks, {**options, ROUNDS: rounds}).num_stages
+        for rounds in (least, least + 1)
+    )
+    counts = range(first, max(first, num_layers) + 1, second - first)
+    even = (least + more for more, num_stages in enumerate(counts) if not num_layers % num_stages)
+    rounds = next(even, least)
+    return {ROUNDS: rounds} if rounds > least else {}
 
 
 def generate_for(

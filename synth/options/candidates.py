@@ -76,8 +76,9 @@ def read_candidates(
     _check_stages(chosen)
     found: list[Candidate] = []
     refusals: dict[str, str] = {}
+    is_late = deadline.for_partitions()
     for place, (name, where) in enumerate(placements.items()):
-        if not chosen.placement_is_given and deadline.for_partitions()() and _may_fit(found):
+        if not chosen.placement_is_given and is_late() and _may_fit(found):
             # With large problems, placements that were not named are left out.
             talk(f"not tried, for lack of time: {', '.join([*placements][place:])}")
             break

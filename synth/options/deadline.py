@@ -14,6 +14,9 @@ BEGAN: ContextVar[float] = ContextVar("BEGAN")
 # Share of the limit for a search for partitions; the rest is for schedules.
 _PARTITION_SHARE = 0.3
 
+# Seconds of processor time that the partitions of all placements get at any load and limit.
+_PARTITION_WORK_S = 0.5
+
 # Seconds per op to compare a schedule with a known one and to write it; negligible up to this many
 # ops.
 _ANSWER_S = 8e-6
@@ -78,8 +81,18 @@ class Deadline:
         return replace(self, limit_s=self.limit_s - min(answer_s, self.limit_s / 2))
 
     def for_partitions(self, part: int = 1, of: int = 1) -> Callable[[], bool]:
-        """Return a function that is true once the time for a placement's partition is over."""
+        """Return a function that is true once the time for a placement's partition is over.
+
+        At any load it is false until some work has been done since it was first asked.
+        """
         if self.limit_s is None:
             return lambda: False
         most_s = _PARTITION_SHARE * self.limit_s * part / of
-        return lambda: self.elapsed_s > most_s
+        work_s, began_s = _PARTITION_WORK_S / of, None
+
+        def is_over() -> bool:
+            nonlocal began_s
+            began_s = time.thread_time() if began_s is None else began_s
+            return self.elapsed_s > most_s and time.thread_time() - began_s > work_s
+
+        return is_over

@@ -53,8 +53,8 @@ from synth.solver.result import Incumbent, Result
 from synth.solver.tuning import SEARCH
 from synth.solver.weight_passing.problem import WeightMovement
 
-# Takes the title of a search, and an improvement of its schedule or bound.
-OnFound = Callable[[str, Incumbent], None]
+# Takes the title of a search, the problem, and an improvement of its schedule or bound.
+OnFound = Callable[[str, Problem, Incumbent], None]
 
 
 def compare(
@@ -82,8 +82,8 @@ def compare(
         on_begin: called with the name of each schedule before it is made, or searched.
         stop: set it to end the comparison with the results so far.
         so_far: an empty comparison to fill, which other threads may read meanwhile.
-        on_found: called with the title of a search and each improvement of its schedule or
-            bound.
+        on_found: called with the title of a search, its problem and each improvement of its
+            schedule or bound.
         planners: published ones, whose choices become rows.
 
     Raises:
@@ -236,11 +236,7 @@ class _Comparing:
             reason = result.message or "nothing was found"
             self.comparison.refusals.append(Refusal(name, reason))
             return
-        solved = result.problem
-        assert solved.partition is not None
-        simulated = verify(result.schedule, solved.costs)
-        claim = claim_of(result, solved, self.options)
-        self._add(name, solved.partition, simulated, claim)
+        self.comparison.entries.append(solved_entry(self.question, name, result, self.options))
 
     def _solve(self, search: SearchRequest) -> Result:
         asked, options = self.question, self.options
@@ -265,8 +261,8 @@ class _Comparing:
 
     def _listeners(self, title: str) -> Listeners:
         """Return the listeners that are told of the improvements of a search."""
-        tell = None if self._on_found is None else partial(self._on_found, title)
-        return lambda problem: tell
+        on_found = self._on_found
+        return lambda problem: None if on_found is None else partial(on_found, title, problem)
 
     def _solve_weight_passing(self, movement: WeightMovement, listeners: Listeners) -> Result:
         """Search with weight passing.
@@ -356,12 +352,20 @@ class _Comparing:
         name: str,
         sizes: tuple[int, ...],
         simulated: tuple[Lowered, Timeline],
-        claim: Claim | None = None,
         **more: Any,
     ) -> None:
         """Add a row; `more` are further fields of `Entry`."""
-        entry = _entry(self.question, name, sizes, simulated, claim)
+        entry = _entry(self.question, name, sizes, simulated, None)
         self.comparison.entries.append(replace(entry, **more))
+
+
+def solved_entry(question: Question, name: str, result: Result, options: SolveOptions) -> Entry:
+    """Return the row of a search that has found a schedule."""
+    solved = result.problem
+    assert solved.partition is not None and result.schedule is not None
+    simulated = verify(result.schedule, solved.costs)
+    claim = claim_of(result, solved, options)
+    return _entry(question, name, solved.partition, simulated, claim)
 
 
 def _entry(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from synth.errors import SynthError
 from synth.families import family_placement, generate
-from synth.op_kinds import OpKind
+from synth.op_kinds import MOVES, VISITS, OpKind
 from synth.plan.tuning import REASON
 from synth.plan.weight_passing.data_parallel_plan import one_pipeline
 from synth.schedule.error import ScheduleError
@@ -80,11 +80,42 @@ def _what_binds(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
     busiest = max(range(len(timeline.work_us)), key=timeline.work_us.__getitem__)
     value_us = plan.claim.judged_by.value_us(timeline)
     share = plan.claim.judged_by.iterations * timeline.work_us[busiest] / max(1, value_us)
-    memory = "no memory limit" if plan.caps_bytes is None else "memory does not bind"
     return (
-        f"{memory}: rank {busiest}, which has the most work, works for {share:.0%} of the "
-        f"{plan.claim.judged_by.words}"
+        f"{_about_limit(plan, lowered)}: rank {busiest}, which has the most work, works for "
+        f"{share:.0%} of the {plan.claim.judged_by.words}"
     )
+
+
+def _about_limit(plan: Plan, lowered: Lowered) -> str:
+    """Return what the limit means to a plan on which no rank is full.
+
+    That alone does not show that another limit would give the same plan: this one may have forced
+    recomputation, moves, the placement or the partition. It has not if the ranks could keep the
+    activations of all micro-batches at once.
+    """
+    if plan.caps_bytes is None:
+        return "no memory limit"
+    kinds = {op.kind for program in lowered.schedule.programs for op in program}
+    ways = {
+        "recomputation": OpKind.R in kinds or plan.recomputed_layers,
+        "activations moved off their ranks": kinds & {*MOVES},
+        "weights passed or gathered": kinds & {*VISITS},
+    }
+    if saving := " and ".join(name for name, is_used in ways.items() if is_used):
+        return f"with {saving} no rank is full"
+    return "memory does not bind" if _keeps_all(plan, lowered) else "no rank is full"
+
+
+def _keeps_all(plan: Plan, lowered: Lowered) -> bool:
+    """Return True if every rank has room for the activations of all micro-batches at once."""
+    assert plan.caps_bytes is not None
+    for rank, held in enumerate(lowered.schedule.placement.held):
+        saved = max((plan.costs.stages[stage].saved_bytes for stage, _ in held), default=0)
+        forwards = sum(op.kind == OpKind.F for op in lowered.ops[rank])
+        more = (forwards - most_in_flight(lowered, rank)) * saved
+        if plan.claim.peak_bytes[rank] + more > plan.caps_bytes[rank]:
+            return False
+    return True
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -10,6 +10,13 @@ from typing import Any
 
 import pytest
 
+from synth.cli.answer.compare_page import write_compare_page
+from synth.cli.compare import _Progress
+from synth.options.arguments.compare import CompareArguments
+from synth.options.profiles import load_profile
+from synth.options.question import read_comparison
+from synth.plan.compare import compare
+from synth.plan.comparison import Comparison, Question
 from synth.plan.recompute.stages import recomputed
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, Synth
@@ -281,3 +288,32 @@ def test_what_no_schedule_can_be_is_said_once_for_all_of_them(synth: Synth) -> N
     assert ended.code == 4
     assert ended.stderr.count("use 1 to 24 ranks") == 1
     assert "1f1b" in ended.stderr and "zb-h1" in ended.stderr
+
+
+def test_a_search_of_the_solver_that_is_not_over_has_a_row_of_what_it_has_found() -> None:
+    asked = read_comparison(
+        CompareArguments.model_validate(
+            {
+                "pipeline": {"profile_name": NAME, "ranks": 2, "micro_batches": 4},
+                "placement": ["linear"],
+                "time_limit": "5s",
+            }
+        )
+    )
+    found = Comparison(asked.question)
+    progress = _Progress(found)
+    compare(asked.question, [], asked.searches, asked.options, on_found=progress.improved)
+    (row,) = progress.unfinished(asked, set())
+    assert row.name == "solved linear" and row.claim is not None
+    assert progress.unfinished(asked, {"solved linear"}) == []
+
+
+def test_a_page_that_is_stopped_has_the_charts_that_are_shown_first(tmp_path: Path) -> None:
+    question = Question(load_profile(NAME), 2, 4)
+    comparison = compare(question, ["gpipe", "1f1b", "zb-h1", "zb-h2"])
+    write_compare_page(tmp_path / "page.html", comparison, lambda: True)
+    found = re.search(r'id="data">(.*?)</script>', (tmp_path / "page.html").read_text(), re.S)
+    assert found is not None
+    page, ranked = json.loads(found[1]), [entry.name for entry in comparison.ranked()]
+    assert [chart["title"] for chart in page["charts"]] == ranked[:2]
+    assert sorted(row[0] for row in page["menu"]["rows"]) == sorted(ranked)

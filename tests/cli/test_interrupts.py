@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from synth.cli.progress import interrupt
 from synth.cli.progress.interrupt import OutOfTime, run_interruptibly
 from synth.costs.costs import uniform_costs
 from synth.options.best_so_far import BestSoFar
@@ -77,6 +78,23 @@ def test_the_first_ctrl_c_while_the_answer_is_written_lets_it_be_written() -> No
     assert "Ctrl-C again gives up at once" in ended.stderr
 
 
+def test_a_ctrl_c_in_the_search_and_one_after_it_keep_the_answer() -> None:
+    code = (
+        "import os, signal\n"
+        "from synth.cli.progress.interrupt import is_stop_asked, run_interruptibly\n"
+        "def work(stop):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    assert stop.wait(60)\n"
+        "    return 'found'\n"
+        "found = run_interruptibly(work)\n"
+        "print(found, is_stop_asked())\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "print(found, is_stop_asked())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "found False\nfound True\n"), ended.stderr
+
+
 def test_a_ctrl_c_while_python_ends_changes_nothing() -> None:
     code = (
         "import atexit, os, signal, sys, synth.cli\n"
@@ -89,8 +107,12 @@ def test_a_ctrl_c_while_python_ends_changes_nothing() -> None:
     assert ended.stdout.startswith("synth ")
 
 
-def test_work_that_does_not_end_in_time_is_left_for_what_is_there() -> None:
+def test_work_that_does_not_end_in_time_is_left_for_what_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     over = threading.Event()
+    monkeypatch.setattr(interrupt, "_WORK_S", 0.0)
+    monkeypatch.setattr(interrupt, "_MOST_WORK_S", 0.0)
     previous = signal.getsignal(signal.SIGINT)
     try:
         found = run_interruptibly(_waiting(over), time.monotonic(), lambda: "so far")
@@ -99,6 +121,20 @@ def test_work_that_does_not_end_in_time_is_left_for_what_is_there() -> None:
             run_interruptibly(_waiting(over), time.monotonic())
     finally:
         over.set()
+        signal.signal(signal.SIGINT, previous)
+
+
+def test_a_late_search_without_a_schedule_gets_some_work_done_first() -> None:
+    def working(stop: threading.Event) -> str:
+        until_s = time.thread_time() + 2.5  # the clock alone would end it after 1.2 s
+        while time.thread_time() < until_s:
+            pass
+        return "found"
+
+    previous = signal.getsignal(signal.SIGINT)
+    try:
+        assert run_interruptibly(working, time.monotonic()) == "found"
+    finally:
         signal.signal(signal.SIGINT, previous)
 
 
@@ -138,11 +174,15 @@ def test_what_there_is_no_time_for_is_left_out_of_the_comparison_and_named(synth
 
 def test_reading_and_cutting_count_towards_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
+    worked = [1.0]
     monkeypatch.setattr("synth.options.deadline.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("synth.options.deadline.time.thread_time", lambda: worked[0])
     deadline = Deadline.of("10s")
     is_over = deadline.for_partitions()
     assert not is_over() and deadline.left_of(10.0) == 10.0
     now[0] += 4.0
+    assert not is_over()  # a busy machine has done no work in these four seconds
+    worked[0] += 0.6
     assert is_over() and deadline.left_of(10.0) == 6.0
     assert deadline.until() == 110.0 and deadline.until(2) == 120.0
     assert deadline.without_answer(20_000) == deadline

@@ -14,15 +14,15 @@ from synth.report.text.tables import places
 from synth.units import format_us
 
 if TYPE_CHECKING:
+    from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Schedule
     from synth.solver.result import Result
 
 
-def as_text(request: Request, result: "Result", more: str = "") -> str:
+def as_text(request: Request, result: "Result", plan: "Plan", more: str = "") -> str:
     """Return the tables and the lines between them; `more` follows the first table."""
     from synth.plan.reason import reason_of
 
-    plan = request.plan(result)
     assert result.timeline is not None
     timeline = result.timeline
     lowered = timeline.lowered

@@ -32,6 +32,13 @@ _MOST_GRACE_S = 1.2
 # Seconds to wait after Ctrl-C if there is a result so far.
 _INTERRUPT_GRACE_S = 3.0
 
+# Seconds of processor time that the work gets at any limit and load, before it is abandoned for a
+# result so far, or for nothing; and the multiple of them after the limit, by the clock, at which it
+# seems to wait for something else.
+_WORK_S = 2.0
+_MOST_WORK_S = 5.0
+_MOST_LOAD = 20
+
 
 class Interrupted(SynthError):
     """Interrupted without a result."""
@@ -46,8 +53,8 @@ def run_interruptibly(
 ) -> _Result:
     """Run work in a thread, with a stop event; its exceptions are raised here.
 
-    Work that does not end soon after a stop is abandoned if there is a result so far. While the
-    answer is written, only a second Ctrl-C ends the process.
+    Work that does not end soon after a stop is abandoned if there is a result so far. From then on,
+    while the answer is written, the process ends at the second Ctrl-C only, whatever came before.
 
     Args:
         work: runs in a thread of its own.
@@ -78,6 +85,7 @@ def run_interruptibly(
     while not done.wait(_POLL_S):
         if asked.is_overdue() and (found := so_far()) is not None:
             stop.set()
+            signal.signal(signal.SIGINT, _Asked(stop).handle)
             return found
         if asked.is_hopeless():
             stop.set()
@@ -85,9 +93,16 @@ def run_interruptibly(
                 "nothing was found in the time given; allow more --time-limit, or give fewer "
                 "micro-batches"
             )
+    signal.signal(signal.SIGINT, _Asked(stop).handle)
     if errors:
         raise errors[0]
     return results[0]
+
+
+def is_stop_asked() -> bool:
+    """Return True if Ctrl-C came while the answer is written."""
+    asked = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    return isinstance(asked, _Asked) and asked.is_interrupt
 
 
 def is_work_left_alone() -> bool:
@@ -98,31 +113,39 @@ def is_work_left_alone() -> bool:
 class _Asked:
     """Measures how late the work is: after its limit, or after Ctrl-C."""
 
-    def __init__(self, stop: threading.Event, until: float | None) -> None:
+    def __init__(self, stop: threading.Event, until: float | None = None) -> None:
         self._stop, self._until = stop, until
         self._since: float | None = None
-        self._is_interrupt = False
+        self.is_interrupt = False
+        self._worked_s = time.process_time()
 
     def is_overdue(self) -> bool:
         """Return True if the work is to be abandoned, given a result so far."""
-        grace_s = _INTERRUPT_GRACE_S if self._is_interrupt else _GRACE_S
-        return self._late_s() >= grace_s
+        if self.is_interrupt:
+            return self._late_s() >= _INTERRUPT_GRACE_S
+        return self._late_s() >= _GRACE_S and self._has_worked(_WORK_S)
 
     def is_hopeless(self) -> bool:
         """Return True if the work is to be abandoned even without a result."""
-        return not self._is_interrupt and self._late_s() >= _MOST_GRACE_S
+        is_late = not self.is_interrupt and self._late_s() >= _MOST_GRACE_S
+        return is_late and self._has_worked(_MOST_WORK_S)
+
+    def _has_worked(self, work_s: float) -> bool:
+        """Return True if the process had so much processor time, or seems to wait for others."""
+        is_waiting = self._late_s() >= _MOST_LOAD * work_s
+        return is_waiting or time.process_time() - self._worked_s >= work_s
 
     def _late_s(self) -> float:
         """Return the seconds since the work should have begun to end."""
-        since = self._since if self._is_interrupt else self._until
+        since = self._since if self.is_interrupt else self._until
         return -1.0 if since is None else time.monotonic() - since
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
         """Handle SIGINT: ask for a stop, and give up at the second one."""
-        if self._is_interrupt:
+        if self.is_interrupt:
             # The solver's threads cannot be ended from here, so the process ends without them.
             _exit(ExitCode.INTERRUPTED)
-        self._is_interrupt = True
+        self.is_interrupt = True
         self._stop.set()
         self._since = time.monotonic()
         talk("stopping and keeping the best so far; Ctrl-C again gives up at once")

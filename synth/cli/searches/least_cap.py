@@ -71,9 +71,11 @@ def solve_least(
     if result is None:
         raise TargetMissed(least)
     kept = _with_limit(request, least, result)
-    kept.save(result)
+    plan = kept.plan(result)
+    if request.output is not None:
+        plan.save(request.output)
     if format == Format.TEXT:
-        answer(f"{_sentence(least)}\n\n{as_text(kept, result)}")
+        answer(f"{_sentence(least)}\n\n{as_text(kept, result, plan)}")
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
 
 

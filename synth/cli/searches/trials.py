@@ -1,5 +1,6 @@
 """`synth solve` over several candidates: the search, its table and its preview."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from synth.report.text.tables import milliseconds, size_unit, table
 from synth.units import format_bytes
 
 if TYPE_CHECKING:
-    from synth.plan.choose.candidates import Candidate, Chosen, Trial
+    from synth.plan.choose.candidates import Chosen, Trial
     from synth.solver.problem import Problem
     from synth.solver.result import Incumbent, Result
 
@@ -38,6 +39,7 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
         talk(f"not {name}: {why}")
     last: ProgressReporter | None = None
     so_far, deadline = BestSoFar(), request.deadline
+    standings: deque[Sequence[Trial]] = deque(maxlen=1)
 
     def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
         nonlocal last
@@ -49,10 +51,16 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
 
     chosen = run_interruptibly(
         lambda stop: solve_best_of(
-            candidates.them, request.as_run, request.partitioning, request.options, listener, stop
+            candidates.them,
+            request.as_run,
+            request.partitioning,
+            request.options,
+            listener,
+            stop,
+            standings.append,
         ),
         deadline.until(),
-        lambda: _chosen(so_far.result(deadline.elapsed_s), candidates.them),
+        lambda: _cut_short(so_far.result(deadline.elapsed_s), standings),
     )
     more = trials_table(
         chosen,
@@ -61,19 +69,11 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     finish(request, chosen.result, format, more, {"candidates": trials_json(chosen)})
 
 
-def _chosen(found: "Result | None", candidates: "Sequence[Candidate]") -> "Chosen | None":
-    """Take the best so far for the answer; its bound holds for the other candidates too."""
-    from synth.plan.choose.candidates import Chosen, Trial
+def _cut_short(found: "Result | None", standings: "Sequence[Sequence[Trial]]") -> "Chosen | None":
+    """Take the best so far for the answer, and what is known of the other candidates."""
+    from synth.plan.choose.standings import cut_short
 
-    if found is None:
-        return None
-    trials = []
-    for candidate in candidates:
-        is_best = candidate.problem.placement == found.problem.placement
-        result = found if is_best else None
-        trials.append(Trial(candidate, found.lower_bound_us, result))
-    trials.sort(key=lambda one: one.found is None)
-    return Chosen(found, tuple(trials), is_cut_short=True)
+    return None if found is None else cut_short(standings[-1], found)
 
 
 def trials_table(chosen: "Chosen", *, with_partitions: bool) -> str:

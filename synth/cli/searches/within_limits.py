@@ -62,12 +62,13 @@ def finish(
     request = request.on(result.problem)
     num_pipelines, request = request.num_pipelines, request.of_all_pipelines()
     result = of_all(result, request.problem, num_pipelines, request.options.gap)
-    if result.schedule is not None:
-        request.save(result)
+    plan = None if result.schedule is None else request.plan(result)
+    if plan is not None and request.output is not None:
+        plan.save(request.output)
     if format == Format.JSON:
         answer_json(as_json(request, result) | (more_json or {}))
-    if result.schedule is None:
+    if plan is None:
         raise NoSchedule(result)
     if format == Format.TEXT:
-        answer(as_text(request, result, more_text))
+        answer(as_text(request, result, plan, more_text))
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")

@@ -22,12 +22,17 @@ class Announcer:
         self.race, self.clock, self.listeners = race, clock, listeners
         self.told_us: tuple[int, int] | None = None
 
-    def announce_judged(self, trial: Trial) -> None:
-        """Announce a published schedule that was judged, if it is the best so far."""
+    def announce_judged(self, trial: Trial, *, is_again: bool = False) -> None:
+        """Announce a published schedule that was judged, if it is the best so far.
+
+        Args:
+            trial: the trial of its candidate.
+            is_again: announce it for a better bound, too.
+        """
         found = trial.found
         if found is None or found.schedule is None or found.value_us is None:
             return
-        if self.told_us is not None and found.value_us >= self.told_us[0]:
+        if self.told_us is not None and found.value_us >= self.told_us[0] + is_again:
             return
         listener = self.listener(trial, trial.problem)
         if listener is None or not (found.timeline and found.peak_bytes and found.found_by):

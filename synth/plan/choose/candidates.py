@@ -97,6 +97,12 @@ class Trial:
         """True if the candidate is proven infeasible."""
         return self.found is not None and self.found.stopped_by == StoppedBy.INFEASIBLE
 
+    def distance_to(self, problem: Problem) -> int:
+        """Return 0 for a trial in the same partition, 1 on the same placement, 2 elsewhere."""
+        if self.problem.placement != problem.placement:
+            return 2
+        return int(self.problem.partition != problem.partition or self.is_fixed)
+
     def take(self, found: Result) -> None:
         """Take the better schedule of a search, and the better bound on its partition."""
         self.seconds += found.wall_s

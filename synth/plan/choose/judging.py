@@ -35,27 +35,42 @@ _COSTS = {
     Pass.AVERAGED_WITH_R: JUDGING.timed_with_r_cost,
 }
 
-# Charges the effort of a schedule before it is made, given its number of ops, and True if it is as
-# published. Returns True if there is no time for it, which ends the pass.
-ChargeOps = Callable[[int, bool], bool]
+# Charges the effort of a schedule before it is made, given its number of ops, its pass, and True if
+# the candidate has no schedule yet. Returns True if there is no time for it, which ends the pass.
+ChargeOps = Callable[[int, Pass, bool], bool]
 
 
-def judge(those: Sequence[Trial], charge: ChargeOps, on_found: Callable[[Trial], None]) -> None:
+def judge(
+    those: Sequence[Trial],
+    charge: ChargeOps,
+    on_found: Callable[[Trial], None],
+    after_quick: Callable[[], None] = lambda: None,
+) -> None:
     """Set the best published schedule of each trial as its result.
 
     Args:
         those: trials without a result.
         charge: called before each schedule is made; ends the passes.
         on_found: called with a trial after each pass.
+        after_quick: called once, after the quick passes of all trials.
     """
     pairs = [(trial, JudgedSchedules(trial.problem, trial.candidate.choice)) for trial in those]
     steps = [(*pair, step) for pair in pairs for step in Pass]
+    is_quick_over = False
     for trial, published, step in sorted(steps, key=_cost):
+        if not is_quick_over and not is_quick(step):
+            is_quick_over = True
+            after_quick()
         _run(trial, published, step, charge, _best_us(those))
+        trial.published, trial.moved = tuple(published.baselines), published.moved
         on_found(trial)
     for trial, published in pairs:
-        trial.published, trial.moved = tuple(published.baselines), published.moved
         trial.is_judged = published.is_complete
+
+
+def is_quick(step: Pass) -> bool:
+    """Return True if each schedule of a pass takes little more than its evaluation."""
+    return step <= Pass.UNTIMED_WITH_R
 
 
 def _cost(of: tuple[Trial, JudgedSchedules, Pass]) -> tuple[bool, int, int]:
@@ -70,7 +85,12 @@ def _run(
     trial: Trial, published: JudgedSchedules, step: Pass, charge: ChargeOps, best_us: int | None
 ) -> None:
     num_ops = trial.problem.num_ops
-    published.run(step, lambda schedules=1: charge(schedules * num_ops, step.is_plain), best_us)
+
+    def charge_schedules(schedules: int = 1) -> bool:
+        needs_one = published.best is None and not published.is_hopeless
+        return charge(schedules * num_ops, step, needs_one)
+
+    published.run(step, charge_schedules, best_us)
     best = published.best
     if best is not None and (trial.value_us is None or best.value_us < trial.value_us):
         trial.found = judged_result(published.best_problem, best, trial.lower_bound_us)

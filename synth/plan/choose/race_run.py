@@ -12,19 +12,21 @@ proves that it cannot win. Time that a trial leaves is for those after it.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
 from synth.plan.choose.judging import (
     infeasible_result,
+    is_quick,
     judge,
     offloading_trial,
     repartitioned_trials,
 )
 from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published_cuts import PublishedCuts
+from synth.plan.choose.published import Pass
 from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
@@ -38,6 +40,8 @@ from synth.schedule.files.certificate import Certificate, ProverName
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result, StoppedBy
 
+OnStandings = Callable[[Sequence[Trial]], None]
+
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 
 
@@ -48,6 +52,7 @@ def solve_best_of(
     options: SolveOptions | None = None,
     listeners: Listeners = lambda problem: None,
     stop: threading.Event | None = None,
+    on_standings: OnStandings = lambda trials: None,
 ) -> Chosen:
     """Find the best schedule over all candidates.
 
@@ -59,12 +64,14 @@ def solve_best_of(
         listeners: returns for the problem of a trial the listener that hears of improvements over
             all candidates.
         stop: ends the race with the best so far.
+        on_standings: called after each step with copies of all trials, best first.
 
     Returns:
         The best result, whose bound holds for all candidates, and all trials.
     """
     options, stop = options or SolveOptions(), stop or threading.Event()
-    return _RaceRun(candidates, profile, partitioning, options, listeners, stop).run()
+    run = _RaceRun(candidates, profile, partitioning, options, listeners, stop, on_standings)
+    return run.run()
 
 
 class _RaceRun:
@@ -78,13 +85,14 @@ class _RaceRun:
         options: SolveOptions,
         listeners: Listeners,
         stop: threading.Event,
+        on_standings: OnStandings,
     ) -> None:
-        self.profile, self.options = profile, options
+        self.profile, self.options, self.on_standings = profile, options, on_standings
         self.stop, self.clock = stop, RaceClock(options, stop)
         self.race = Standings(list(map(_decided, candidates)), partitioning, options.gap)
         self.announcer = Announcer(self.race, self.clock, listeners)
         self.partitions = PartitionTrials(profile, options, self.race, self.clock)
-        self.num_judged = 0
+        self.late_ops = 0  # judged after the time for it was over
         self.is_over = False  # nothing is left to try
 
     def _begin(self) -> None:
@@ -94,7 +102,8 @@ class _RaceRun:
         is solved before.
         """
         race = self.race
-        race.trials = [race.new(candidate) for candidate in race.candidates]
+        race.trials = [race.new(candidate, is_quick=True) for candidate in race.candidates]
+        self.on_standings(race.copies())
         until_s = self.clock.moment_s(JUDGING.with_r_share_of_left)
         self._judge(race.trials, until_s, self.clock.moment_s(JUDGING.published_share_of_left))
         race.is_judged = race.best_us is not None
@@ -120,21 +129,55 @@ class _RaceRun:
         """Judge the published schedules on some candidates until a moment of the search.
 
         Args:
-            until_plain_s: the moment for schedules as published, without R; None: the same.
+            until_plain_s: the moment for schedules as published, without R; None: the same, and
+                candidates without a schedule get no more.
         """
 
-        def charge(ops: int, is_plain: bool) -> bool:
-            if self.announcer.told_us is None and not self.num_judged and not self.stop.is_set():
-                self.num_judged = 1  # judge one schedule even without time
-                return False
+        def charge(ops: int, step: Pass, needs_one: bool) -> bool:
+            if self.stop.is_set():
+                return True
             spent_s = ops * JUDGING.s_per_op
             if self.options.deterministic:
                 self.clock.grant(ops / JUDGING.ops_per_s)
                 spent_s = 0.0
-            end_s = until_plain_s if is_plain and until_plain_s is not None else until_s
-            return self.stop.is_set() or self.clock.left_s(end_s) < spent_s
+            end_s = until_plain_s if step.is_plain and until_plain_s is not None else until_s
+            if self.clock.left_s(end_s) >= spent_s:
+                return False
+            is_due = needs_one and until_plain_s is not None
+            return not (is_due and self._is_due(ops, step))
 
-        judge(those, charge, self.announcer.announce_judged)
+        race = self.race
+
+        def tell(trial: Trial) -> None:
+            self.announcer.announce_judged(trial)
+            self.on_standings(race.copies())
+
+        judge(those, charge, tell, lambda: None if until_plain_s is None else self._tighten())
+
+    def _tighten(self) -> None:
+        """Improve the quick bounds while there is time, and announce the better one."""
+        race, limit_s = self.race, self.options.time_limit_s
+        for trial in race.trials:
+            if self.stop.is_set() or self.clock.left_s(limit_s) <= 0:
+                return
+            race.tighten(trial)
+        for trial in race.trials:
+            if trial.value_us is not None and trial.value_us == race.best_us:
+                self.announcer.announce_judged(trial, is_again=True)
+
+    def _is_due(self, ops: int, step: Pass) -> bool:
+        """Return True if a candidate without a schedule gets this one although it is late.
+
+        Work counts there instead of time, so that every candidate has a schedule at any load: the
+        first one of all by any pass, the others by quick ones.
+        """
+        ops *= JUDGING.late_timed_cost if step in (Pass.TIMED, Pass.AVERAGED) else 1
+        is_first = self.race.best_us is None
+        most = JUDGING.first_ops if is_first else JUDGING.late_ops
+        is_due = (is_first or is_quick(step)) and self.late_ops + ops <= most
+        is_due = is_due or not self.late_ops
+        self.late_ops += ops if is_due else 0
+        return is_due
 
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""
@@ -256,6 +299,7 @@ class _RaceRun:
             trial.take(self._solve(trial, options))
         else:
             trial.take(self._solve_with(trial, stages, options))
+        self.on_standings(self.race.copies())
 
     def _solve(self, trial: Trial, options: SolveOptions) -> Result:
         return solve_repartitioning(

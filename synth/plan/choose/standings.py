@@ -8,6 +8,7 @@ from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial,
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
+from synth.plan.recompute.choice import quick_bound_us
 from synth.plan.tuning import RACE
 from synth.schedule.files.certificate import Certificate, PartitionProof, ProverName
 from synth.solver.infeasibility import needed_bytes
@@ -34,13 +35,24 @@ class Standings:
         self.trials: list[Trial] = []
         self.is_judged = False
 
-    def new(self, candidate: Candidate) -> Trial:
-        """Make a trial of a candidate, with a closed-form bound or the one of its partition."""
+    def new(self, candidate: Candidate, *, is_quick: bool = False) -> Trial:
+        """Make a trial of a candidate, with a closed-form bound or the one of its partition.
+
+        Args:
+            candidate: the candidate.
+            is_quick: leave the memory limits out of the bound if that takes long; see `tighten`.
+        """
         problem = candidate.problem
-        bound_us = closed_bound_us(problem, candidate.choice)
+        closed = quick_bound_us if is_quick else closed_bound_us
+        bound_us = closed(problem, candidate.choice)
         if problem.partition is not None and candidate.name in self.queues:
             bound_us = max(bound_us, self.queues[candidate.name].bound_us(problem.partition))
         return Trial(candidate, bound_us)
+
+    def tighten(self, trial: Trial) -> None:
+        """Make up for a quick bound."""
+        bound_us = self.new(trial.candidate).lower_bound_us
+        trial.lower_bound_us = max(trial.lower_bound_us, bound_us)
 
     def admitted(self, name: str, problem: Problem) -> Trial | None:
         """Return a trial on a partition if it can win; else leave the partition out for good."""
@@ -74,6 +86,10 @@ class Standings:
         """Return the partitions of a placement that have trials."""
         problems = (one.problem for one in self.trials if one.name == name)
         return [problem.partition for problem in problems if problem.partition is not None]
+
+    def copies(self) -> tuple[Trial, ...]:
+        """Return copies of all trials, best first."""
+        return tuple(map(replace, self._ranked()))
 
     def _ranked(self) -> list[Trial]:
         """Return all trials, best first; untried ones last."""
@@ -216,7 +232,7 @@ class Standings:
             best,
             lower_bound_us=bound_us,
             certificate=self.certificate(bound_us, ranked[0], ranked[0].certificate),
-            baselines=tuple(self._baselines()),
+            baselines=tuple(_baselines(ranked)),
             wall_s=wall_s,
             stopped_by=why_ended(
                 best, bound_us, self.gap, is_interrupted=is_interrupted, is_over=is_over
@@ -237,18 +253,44 @@ class Standings:
         assert least.found is not None
         return replace(found, message=why_all_infeasible(least.name, least.found.message or ""))
 
-    def _baselines(self) -> Iterator[Baseline]:
-        """Yield the published schedules on the best candidate of each placement, each name once."""
-        placements, names = set(), set()
-        for trial in self._ranked():
-            published = trial.published or (trial.found.baselines if trial.found else ())
-            if not published or trial.name in placements:
-                continue
-            placements.add(trial.name)
-            for baseline in published:
-                if baseline.name not in names:
-                    names.add(baseline.name)
-                    yield baseline
+
+def cut_short(trials: Sequence[Trial], announced: Result) -> Chosen:
+    """Return the answer of a race that is not over.
+
+    Args:
+        trials: copies of all, best first.
+        announced: the best result announced, with the bound that holds for all.
+    """
+    best = trials[0].found or announced
+    if rank_key(announced.value_us) <= rank_key(best.value_us):
+        best = announced
+        here = min(trials, key=lambda trial: trial.distance_to(announced.problem))
+        here.found = announced
+        trials = (here, *(trial for trial in trials if trial is not here))
+    assert best.value_us is not None
+    result = replace(
+        best,
+        lower_bound_us=min(announced.lower_bound_us, best.value_us),
+        certificate=announced.certificate,
+        bound_scope=announced.bound_scope,
+        baselines=tuple(_baselines(trials)),
+        wall_s=announced.wall_s,
+    )
+    return Chosen(result, tuple(trials), is_cut_short=True)
+
+
+def _baselines(ranked: Sequence[Trial]) -> Iterator[Baseline]:
+    """Yield the published schedules on the best candidate of each placement, each name once."""
+    placements, names = set(), set()
+    for trial in ranked:
+        published = trial.published or (trial.found.baselines if trial.found else ())
+        if not published or trial.name in placements:
+            continue
+        placements.add(trial.name)
+        for baseline in published:
+            if baseline.name not in names:
+                names.add(baseline.name)
+                yield baseline
 
 
 def why_all_infeasible(name: str, message: str) -> str:

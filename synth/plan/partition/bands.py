@@ -5,7 +5,6 @@ stage is farther below its share than all others can be above theirs. Layers tha
 narrow band of runs around the even partition.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -67,27 +66,21 @@ class Runs(NamedTuple):
 
 def runs_from_last(num_layers: int, num_stages: int, bands: Sequence[Band]) -> Iterator[Runs]:
     """The runs that begin at each layer, from the last layer to the first."""
-    for first in reversed(range(num_layers)):
-        lowest = max(min(first, 1), num_stages - (num_layers - first))
-        highest = min(first, num_stages - 1) if first else 0
-        runs = Runs(first, lowest, highest, first + 1, num_layers - (num_stages - 1 - highest))
-        for band in bands:
-            runs = _narrowed(runs, num_stages, band)
-        yield runs
-
-
-def _narrowed(runs: Runs, num_stages: int, band: Band) -> Runs:
-    """Return the runs within the band."""
-    before, most, up_to = band.up_to[runs.first], max(band.most, 1.0), band.up_to
-    slack = num_stages * band.rounding + _EXACT_TO * band.total
-    least = band.total - (num_stages - 1) * most - slack
-    return Runs(
-        runs.first,
-        max(runs.first_stage, math.ceil((before - slack) / most)),
-        min(runs.last_stage, math.floor(num_stages - (band.total - before - slack) / most)),
-        max(runs.start, int(np.searchsorted(up_to, before + least, "left"))),
-        min(runs.stop, int(np.searchsorted(up_to, before + most + slack, "right")) - 1),
-    )
+    firsts = np.arange(num_layers)
+    first_stages = np.maximum(np.minimum(firsts, 1), num_stages - (num_layers - firsts))
+    last_stages = np.where(firsts > 0, np.minimum(firsts, num_stages - 1), 0)
+    starts, stops = firsts + 1, num_layers - (num_stages - 1 - last_stages)
+    for band in bands:
+        before, most, up_to = band.up_to[:-1], max(band.most, 1.0), band.up_to
+        slack = num_stages * band.rounding + _EXACT_TO * band.total
+        least = band.total - (num_stages - 1) * most - slack
+        behind = num_stages - (band.total - before - slack) / most
+        first_stages = np.maximum(first_stages, np.ceil((before - slack) / most).astype(np.int64))
+        last_stages = np.minimum(last_stages, np.floor(behind).astype(np.int64))
+        starts = np.maximum(starts, np.searchsorted(up_to, before + least, "left"))
+        stops = np.minimum(stops, np.searchsorted(up_to, before + most + slack, "right") - 1)
+    columns = (firsts, first_stages, last_stages, starts, stops)
+    yield from map(Runs, *(column[::-1].tolist() for column in columns))
 
 
 def nearly_even(up_to: _Array, num_stages: int) -> tuple[int, ...]:

@@ -96,8 +96,15 @@ def bound_us(problem: Problem, choice: Choice) -> int:
         return problem.objective.value_us(bounds(problem, choice))
     most_held = max(map(len, problem.placement.held))
     if problem.costs.num_stages << most_held > RECOMPUTE_BOUNDS.most_closed_forms:
-        return problem.objective.value_us(bounds(replace(problem, caps_bytes=None), ()))
+        return quick_bound_us(problem, choice)
     return problem.objective.value_us(bounds_of_every_choice(problem))
+
+
+def quick_bound_us(problem: Problem, choice: Choice) -> int:
+    """A lower bound as `bound_us`, without the caps if the stages are to be chosen."""
+    if choice is None:
+        problem = replace(problem, caps_bytes=None)
+    return problem.objective.value_us(bounds(problem, choice or ()))
 
 
 def _stages(problem: Problem, choice: tuple[int, ...] | None) -> Collection[int]:

@@ -12,7 +12,7 @@ Where too many choices are left, there are two sets of them: some of those that 
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from math import isqrt
 from typing import NamedTuple
 
@@ -58,11 +58,8 @@ def menu(profile: Profile, first: int, size: int) -> Menu:
     """Return the choices for a stage of `size` layers from `first` on."""
     indices = range(first, first + size)
     plain = tuple(profile.layer_profile(i) for i in indices)
-    again = tuple(
-        None if is_recomputed_already(profile, i) else _recomputed(profile.layer_profile(i))
-        for i in indices
-    )
-    found = _menu(_Layers(plain, again), first == 0)
+    has_choice = tuple(not is_recomputed_already(profile, i) for i in indices)
+    found = _menu(_Layers(plain, has_choice), first == 0)
     if not first:
         return found
     options = (
@@ -242,12 +239,21 @@ _Thin = Callable[[list[_Row], int], list[_Row]]
 
 
 class _Layers:
-    """The layers of a row, equal to another row's where the profiles are the same objects."""
+    """The layers of a row, equal to another row's where their profiles have equal values."""
 
-    def __init__(
-        self, plain: tuple[LayerProfile, ...], again: tuple[LayerProfile | None, ...]
-    ) -> None:
-        self.plain, self.again = plain, again
+    def __init__(self, plain: tuple[LayerProfile, ...], has_choice: tuple[bool, ...]) -> None:
+        """Take the layers, and which of them may be recomputed."""
+        self.plain, self.has_choice = plain, has_choice
+        self.kinds = {id(layer): layer for layer in plain}
+        values = {key: layer.model_dump_json() for key, layer in self.kinds.items()}
+        self._key = (tuple(values[id(layer)] for layer in plain), has_choice)
+
+    @cached_property
+    def again(self) -> tuple[LayerProfile | None, ...]:
+        """The layers recomputed; None where that is no choice."""
+        kinds = {key: recomputed(layer) for key, layer in self.kinds.items()}
+        both = zip(self.plain, self.has_choice, strict=True)
+        return tuple(kinds[id(layer)] if has_choice else None for layer, has_choice in both)
 
     def stage(self, chosen: Collection[int], *, is_first: bool) -> StageCosts:
         """Return the costs of a stage with these layers, some of them recomputed."""
@@ -256,13 +262,10 @@ class _Layers:
         return stage_costs([layer for layer in treated if layer is not None], is_first=is_first)
 
     def __hash__(self) -> int:
-        return hash(tuple(map(id, (*self.plain, *self.again))))
+        return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Layers):
-            return False
-        mine, theirs = (*self.plain, *self.again), (*other.plain, *other.again)
-        return len(mine) == len(theirs) and all(a is b for a, b in zip(mine, theirs, strict=True))
+        return isinstance(other, _Layers) and self._key == other._key
 
 
 def _followed(layers: _Layers, thin: _Thin) -> list[_Row]:
@@ -310,26 +313,3 @@ def _lowered(rows: list[_Row], most: int) -> list[_Row]:
         first, *others = rows[step * len(rows) // most : (step + 1) * len(rows) // most]
         merged.append(reduce(_Row.below, others, first))
     return merged
-
-
-@lru_cache(maxsize=4096)
-def _recomputed_by_id(key: "_Identity") -> LayerProfile:
-    return recomputed(key.layer)
-
-
-@dataclass(frozen=True, eq=False)
-class _Identity:
-    """Identity of a profile as a key, which keeps the profile alive."""
-
-    layer: LayerProfile
-
-    def __hash__(self) -> int:
-        return id(self.layer)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other.layer is self.layer
-
-
-def _recomputed(layer: LayerProfile) -> LayerProfile:
-    """Return the same object for the same layer, so that rows of equal layers are cached."""
-    return _recomputed_by_id(_Identity(layer))

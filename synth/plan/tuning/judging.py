@@ -35,6 +35,11 @@ class JudgingTuning:
     # remain by the clock.
     ops_per_s: int = 20_000
     s_per_op: float = 10e-6
+    # Ops that are judged although the time is over: until there is a schedule at all, and until
+    # there is one on each placement; and the ops as which one of a family that reads times counts.
+    first_ops: int = 200_000
+    late_ops: int = 100_000
+    late_timed_cost: int = 5
     # Approximate time of the passes, relative to the first: of families that read no times, of
     # those that read times, with layers recomputed, and of the second with stages that recompute.
     untimed_cost: int = 1

@@ -5,8 +5,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from synth.report.picture.picture import XY
 from synth.report.picture.scale import Scale
+
+Table = npt.NDArray[np.float64]
 
 _HEIGHT = 13.0
 
@@ -96,9 +101,17 @@ def lead(place: XY, box: Box, lead_from: float) -> list[Box]:
     return [Box.around(point, _LINE_REACH) for point in points]
 
 
-def crossings(line: Sequence[Box], others: Sequence[Box]) -> int:
-    """Count the lines that a line crosses."""
-    return sum(any(piece.meets(other) for piece in line) for other in others)
+def as_table(boxes: Sequence[Box]) -> Table:
+    """Return boxes as rows of left, top, right and bottom."""
+    return np.array(boxes, np.float64).reshape(-1, 4)
+
+
+def crossings(line: Sequence[Box], others: Table) -> int:
+    """Count the boxes that a line meets."""
+    left, top, right, bottom = as_table(line).T[:, :, None]
+    lefts, tops, rights, bottoms = others.T
+    is_apart = (right < lefts) | (rights < left) | (bottom < tops) | (bottoms < top)
+    return int((~is_apart).any(axis=0).sum())
 
 
 def boxes_of(line: Sequence[XY]) -> list[Box]:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from synth.report.picture.frame import HEIGHT, STYLES, WIDTH, Frame, draw_legend
-from synth.report.picture.labels import Box, boxes_of, crossings, free_boxes, lead
+from synth.report.picture.labels import Box, as_table, boxes_of, crossings, free_boxes, lead
 from synth.report.picture.picture import XY, Picture
 from synth.report.text.pareto import Mark, Pareto
 from synth.units import format_bytes, format_us
@@ -103,11 +103,12 @@ class _Names:
         """Choose a place; it is taken from then on."""
         taken, own = [*self.lines, *self.solid, *self.leads], Box.around(dot, 5)
         x, y = self.frame.x, self.frame.y
-        others = [box for box in self.solid if box != own]
+        others = as_table([box for box in self.solid if box != own])
+        leads = as_table(self.leads)
 
         def harm(box: Box) -> tuple[bool, float]:
             line = lead(dot, box, _LEAD_FROM)
-            crossed = crossings(line, others), crossings(line, self.leads)
+            crossed = crossings(line, others), crossings(line, leads)
             length = math.dist(dot, box.nearest(dot))
             return crossed[0] > 0, _CROSSED * sum(map(bool, crossed)) + length
 

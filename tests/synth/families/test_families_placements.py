@@ -6,9 +6,11 @@ import pytest
 
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
-from synth.families import family_placement, generate
+from synth.families import family_placement, generate, variants_for
 from synth.profile.links import Link, Links, PairLink
 from synth.schedule import Timeline, peak_bytes, verify
+from synth.schedule.model import Placement
+from synth.schedule.placements import placement
 from synth.solver import Problem
 from synth.solver.solver import solve
 from tests.synth.effort import counted
@@ -372,3 +374,27 @@ def test_copies_of_a_stage_on_one_node_pay_where_gradients_are_large() -> None:
             for links in (better, worse)
         ]
         assert times_us[0] < times_us[1]
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_layers", "even"),
+    [(2, 12, 2), (4, 24, 2), (4, 12, 3), (2, 10, 5), (3, 35, 0)],
+)
+def test_the_fewest_rounds_that_divide_the_layers_are_compared_too(
+    num_ranks: int, num_layers: int, even: int
+) -> None:
+    found = {name for name in variants_for(num_ranks, num_layers) if "breadth-first:" in name}
+    rounds = {int(name.split(":")[1].split(",")[0]) for name in found}
+    assert rounds == ({2, even} if even else {2})
+
+
+def test_the_rounds_for_many_layers_need_no_placement_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted_placement(name: str, num_ranks: int) -> Placement:
+        made.append(name)
+        return placement(name, num_ranks)
+
+    monkeypatch.setattr("synth.families._lib.family.placement", counted_placement)
+    variants_for(8, 10_000)
+    assert 0 < len(made) < 250  # one for each number of rounds would be thousands

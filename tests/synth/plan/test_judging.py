@@ -1,5 +1,6 @@
 """Published schedules are judged before any trial, so an answer is no worse than one that fits."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,13 +9,14 @@ from benchmarks.auto_placement import question
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import is_pipeline, variants_for
+from synth.options.best_so_far import BestSoFar
 from synth.options.profiles import load_profile
 from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
 from synth.plan.choose.judging import judge, offloading_trial
 from synth.plan.choose.published import JudgedSchedules, Pass
 from synth.plan.choose.race_run import solve_best_of
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.standings import Standings, cut_short
 from synth.plan.compare import compare
 from synth.plan.comparison import Question
 from synth.plan.partition.balance import balance
@@ -26,7 +28,7 @@ from synth.schedule.model import Buffering
 from synth.schedule.verify import verify
 from synth.solver import Problem, Result, SolveOptions
 from synth.solver.evaluate.evaluate import evaluate
-from synth.solver.result import StoppedBy
+from synth.solver.result import Incumbent, StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plan.test_race_run import PROFILE
 
@@ -53,7 +55,7 @@ def judged(those: list[Candidate]) -> list[Trial]:
     """All passes, and what moves as candidates of their own."""
     race = Standings(those, Partitioning.EVEN, 0.0)
     found = [race.new(candidate) for candidate in those]
-    judge(found, lambda ops, is_plain: False, lambda trial: None)
+    judge(found, lambda ops, step, needs_one: False, lambda trial: None)
     return [*found, *(one for trial in found if (one := offloading_trial(trial)) is not None)]
 
 
@@ -218,3 +220,41 @@ def test_where_no_trial_finds_anything_the_best_published_schedule_is_the_answer
     fitting = [baseline for baseline in chosen.result.baselines if baseline.fits]
     assert all(value_us <= baseline.makespan_us for baseline in fitting)
     assert chosen.result.lower_bound_us <= value_us
+
+
+def test_without_time_every_placement_still_has_its_first_published_schedule() -> None:
+    profile = load_profile("zb-1.5b-p8-m24")
+    those = candidates(Question(profile, 4, 8, (30 * 10**9,) * 4))
+    chosen = solve_best_of(those, profile, options=SolveOptions(1e-9))
+    without_limit = {trial.name: trial for trial in judged(those)}
+    for trial in chosen.trials:
+        assert (trial.value_us is None) == (without_limit[trial.name].value_us is None), trial.name
+        assert trial.published
+    assert len(chosen.result.baselines) >= len(those)
+
+
+def test_a_race_that_is_cut_short_keeps_what_is_known_of_every_placement() -> None:
+    profile = load_profile("zb-1.5b-p8-m24")
+    those = candidates(Question(profile, 4, 8, (30 * 10**9,) * 4))
+    standings: list[Sequence[Trial]] = []
+    heard: list[tuple[Problem, Incumbent]] = []
+    solve_best_of(
+        those,
+        profile,
+        options=SolveOptions(1e-9),
+        listeners=lambda problem: lambda found: heard.append((problem, found)),
+        on_standings=standings.append,
+    )
+    so_far = BestSoFar()
+    for problem, found in heard:
+        so_far.listening(problem, None)(found)
+    announced = so_far.result(1.0)
+    assert announced is not None
+    known = {trial.name: trial.value_us for trial in standings[-1]}
+    chosen = cut_short(standings[-1], announced)
+    assert chosen.is_cut_short and chosen.result.value_us == announced.value_us
+    assert chosen.trials[0].value_us == announced.value_us
+    assert {trial.name: trial.value_us for trial in chosen.trials} == known
+    assert sum(value_us is not None for value_us in known.values()) >= 5
+    assert len(chosen.result.baselines) >= len(those)
+    assert chosen.result.lower_bound_us == announced.lower_bound_us

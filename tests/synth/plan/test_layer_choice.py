@@ -1,7 +1,9 @@
 """Choosing layers to recompute: menus, choices and bounds against all subsets of layers."""
 
+import gc
 import random
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -9,10 +11,12 @@ from operator import le
 
 import pytest
 
+from synth import solve as solve_plan
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
+from synth.options.profiles import load_profile
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
@@ -20,7 +24,7 @@ from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
 from synth.plan.recompute.layer_choice import LayerSearch, with_layers, without_layers
-from synth.plan.recompute.layer_menu import figures, menu
+from synth.plan.recompute.layer_menu import _menu, figures, menu, menus
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
 from synth.profile import Profile
@@ -32,6 +36,42 @@ from synth.solver.infeasibility import find_shortage, needed_bytes
 from synth.solver.result import StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.layered import block, invented, problem_of, random_layer
+
+
+def test_menus_of_a_profile_that_is_read_again_are_known() -> None:
+    """Caches by the identity of profiles would grow with every call of a long-lived program."""
+    menus(load_profile("zb-1.5b-p8-m24"), [6] * 4)
+    known = _menu.cache_info().currsize
+    for _ in range(5):
+        menus(load_profile("zb-1.5b-p8-m24"), [6] * 4)
+    assert _menu.cache_info().currsize == known
+
+
+def test_solves_in_one_process_do_not_keep_their_problems() -> None:
+    def solve_once() -> None:
+        solve_plan(
+            "zb-1.5b-p8-m24",
+            ranks=2,
+            micro_batches=2,
+            mem_limit="60GB",
+            placement="linear",
+            partition="even",
+            time_limit=0.05,
+            deterministic=True,
+            workers=1,
+        )
+        gc.collect()
+
+    solve_once()
+    tracemalloc.start()
+    try:
+        for _ in range(8):
+            solve_once()
+        kept_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    # About 40 kB each until small caches are full; menus alone took 250 kB each.
+    assert kept_bytes < 8 * 100_000
 
 
 def every_choice(layers: range) -> Iterator[tuple[int, ...]]:

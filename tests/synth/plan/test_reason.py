@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.plan.reason import full_ranks, most_in_flight, reason_of
 from synth.plan.tuning import REASON
@@ -85,6 +86,30 @@ def test_if_1f1b_does_not_fit_it_is_compared_with_recomputation() -> None:
 )
 def test_without_a_limit_the_work_of_the_busiest_rank_is_told(name: str, expected: str) -> None:
     assert expected in reason(plan_of(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "limit_bytes", "expected"),
+    [
+        ("1f1b:recompute", 30, "with recomputation no rank is full: rank 0, which has"),
+        ("1f1b", 50, "no rank is full: rank 0, which has"),
+        ("1f1b", 500, "memory does not bind: rank 0, which has"),
+    ],
+)
+def test_memory_does_not_bind_only_where_all_could_be_kept(
+    name: str, limit_bytes: int, expected: str
+) -> None:
+    """1F1B needs 36.7 GB on four ranks, and eight micro-batches at once need over 50."""
+    said = reason(plan_of(name, caps_bytes=(limit_bytes * 10**9,) * 4))
+    assert said.startswith(expected)
+
+
+def test_a_plan_that_offloads_says_so() -> None:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    costs = partition_costs(profile, [6] * 4)
+    schedule = generate("bpipe", 4, 8, costs=costs, caps_bytes=(30 * 10**9,) * 4)
+    plan = Plan.of(profile, [6] * 4, schedule).replace(caps_bytes=(48 * 10**9,) * 4)
+    assert reason(plan).startswith("with activations moved off their ranks no rank is full: ")
 
 
 def test_neither_the_plan_s_own_schedule_is_simulated_again_nor_its_file_parsed(

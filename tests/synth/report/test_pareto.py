@@ -1,8 +1,11 @@
 """Time against memory as a scatter: the front, the terminal's picture, the SVG."""
 
+import random
+import time
 import xml.etree.ElementTree as ET
 from itertools import combinations
 
+from synth.report.picture.labels import Box, as_table, crossings
 from synth.report.picture.pareto import pareto_picture
 from synth.report.picture.svg import svg_text
 from synth.report.text.pareto import Mark, Pareto, plot
@@ -97,3 +100,26 @@ def test_names_of_a_crowd_do_not_cover_each_other() -> None:
 def test_schedules_in_the_same_place_are_named_together() -> None:
     picture = svg_text(pareto_picture(pareto((Mark("x", 5, 5), Mark("y", 5, 5), Mark("z", 9, 2)))))
     assert "x, y" in {t.text for t in shapes(picture, "name-best")}
+
+
+def test_crossings_are_the_boxes_that_a_line_meets() -> None:
+    rng = random.Random(3)
+    for count in (0, 1, 7, 40):
+        boxes = []
+        for _ in range(count):
+            left, top = rng.uniform(0, 90), rng.uniform(0, 90)
+            boxes.append(Box(left, top, left + rng.uniform(0, 20), top + rng.uniform(0, 20)))
+        line = [Box.around((step, step), 1.5) for step in range(0, 60, 4)]
+        one_by_one = sum(any(piece.meets(box) for piece in line) for box in boxes)
+        assert crossings(line, as_table(boxes)) == one_by_one
+        assert crossings([], as_table(boxes)) == 0
+
+
+def test_a_plot_of_fifty_names_takes_little_time() -> None:
+    rng = random.Random(5)
+    marks = tuple(
+        Mark(f"family-{i}", rng.randrange(100, 200), rng.randrange(300, 900)) for i in range(50)
+    )
+    began_s = time.thread_time()
+    pareto_picture(pareto(marks))
+    assert time.thread_time() - began_s < 8  # box by box it takes 20 to 50 s
