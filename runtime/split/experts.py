@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .derived import leaves_of
 from .rule import Call, Gradients, Rule, register
 
 
@@ -96,7 +97,7 @@ class EinsumRule(Rule):
             return None
         if not all(isinstance(operand, Tensor) for operand in operands):
             return None
-        leaves = [o.requires_grad and o.is_leaf for o in operands]
+        leaves = [o.requires_grad and (o.is_leaf or bool(leaves_of(o))) for o in operands]
         if sum(leaves) != 1:
             return None
         place = leaves.index(True)

@@ -191,8 +191,9 @@ def record_linear(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> Tensor:
     if _is_plain(tape, x, weight, bias):
         return record_by_autograd(tape, _RULE, Call(x, (weight, bias)))
     call = _RULE.bind(x, weight, bias)
-    if call is None or not can_apply(_RULE, call, tape.left):
-        return F.linear(x, weight, bias)
+    if call is None or not can_apply(_RULE, call, tape.left, tape.listened):
+        with Interception(tape):  # quantised weights call an autograd function of their own
+            return F.linear(x, weight, bias)
     with torch._C.DisableTorchFunction():
         return apply_rule(tape, _RULE, call)
 

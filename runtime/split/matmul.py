@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .derived import is_target
 from .experts import is_stack_for
 from .linear import bias_gradient, bind_product, product_gradient, rows, unfolded
-from .regions import is_region
 from .rule import Call, Gradients, Rule, register
 
 
@@ -118,9 +118,7 @@ def _is_matrix(matrix: Any) -> bool:
     """A trainable matrix, or the transpose of one: other layouts have kernels of their own."""
     if not isinstance(matrix, Tensor) or not matrix.requires_grad or matrix.ndim != 2:
         return False
-    if not (matrix.is_leaf or is_region(matrix)):
-        return False
-    return matrix.is_contiguous() or _is_column_major(matrix)
+    return (matrix.is_contiguous() or _is_column_major(matrix)) and is_target(matrix)
 
 
 def _is_column_major(matrix: Tensor) -> bool:

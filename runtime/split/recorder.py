@@ -31,6 +31,7 @@ class Recorder:
         self._module = module
         self._findings: Findings | None = None
         self._has_seen_backward = False
+        self._functions: dict[Any, Any] = {}
         self._forwards: list[Forward] = []
         self._recording = Recording()
         self._listened: Mapping[int, Tensor] = {}
@@ -41,12 +42,13 @@ class Recorder:
 
     def new_tape(self) -> SplitTape:
         """A tape for one micro-batch."""
-        return SplitTape(listened=self._listened, left=self._left())
+        return SplitTape(listened=self._listened, left=self._left(), functions=self._functions)
 
     def _left(self) -> frozenset[int]:
-        """Listened parameters of which W would deliver a part, and B the rest."""
-        mixed = self._findings.mixed if self._findings is not None and self._listened else ()
-        return frozenset(key for key in mixed if key in self._listened)
+        """Parameters that autograd reaches, too, in a way that W cannot complete."""
+        if self._findings is None:
+            return frozenset()
+        return self._findings.entered | (self._findings.mixed & self._listened.keys())
 
     def forward(self, tape: SplitTape, fn: Callable[..., Any], *arguments: Any) -> Any:
         """F: `fn(*arguments)`, which runs the module."""
@@ -77,7 +79,7 @@ class Recorder:
             findings.runs_backward = True
         self._findings = findings
         self._forwards = [f for part in parts if (f := self._forward_of(part)) is not None]
-        if findings.runs_backward or not findings.mixed.isdisjoint(self._listened):
+        if findings.runs_backward or self._left():
             before.put_back()
             tape.restart(left=self._left())
             return self.forward(tape, fn, *arguments)

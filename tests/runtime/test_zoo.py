@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.runtime.zoo import layers, wrappings
+from tests.runtime.zoo import layers, weights, wrappings
 from tests.runtime.zoo.replay import replay
 
-CASES = {case.name: case for case in [*layers.CASES, *wrappings.CASES]}
+CASES = {case.name: case for case in [*layers.CASES, *weights.CASES, *wrappings.CASES]}
 
 
 @pytest.mark.filterwarnings(
@@ -19,4 +19,4 @@ def test_gradients_are_autograds(name: str) -> None:
 
 
 def test_the_zoo_is_large() -> None:
-    assert len(CASES) == len([*layers.CASES, *wrappings.CASES]) >= 100
+    assert len(CASES) == len([*layers.CASES, *weights.CASES, *wrappings.CASES]) >= 100
