@@ -5,7 +5,7 @@ alone, and a hook on the call's node takes the output gradient for W (`_Capture`
 function does both (`_SplitFunction`). The first costs a fraction of the second.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -33,8 +33,8 @@ class Queue(Protocol):
     left: Collection[int]
     """Ids of parameters whose gradients are left to autograd."""
 
-    listened: Collection[int]
-    """Ids of parameters with hooks on their gradients."""
+    listened: Mapping[int, Tensor]
+    """The parameters, by id, with hooks on their gradients."""
 
     functions: dict[Any, Any]
     """The products of custom functions that can wait for W, as their first backward showed."""
@@ -119,7 +119,7 @@ def _is_plain(tensor: Tensor) -> bool:
     """True if autograd treats it as any tensor: sharded ones (tensor parallelism) included."""
     kind = type(tensor)
     if kind is Tensor or kind is torch.nn.Parameter:
-        return True
+        return not tensor.is_nested
     return kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed.tensor")
 
 
@@ -148,7 +148,7 @@ def record_by_autograd(queue: Queue, rule: Rule, call: Call) -> Tensor:
     """Run a call with its parameters detached, and leave its W to a hook; takes over the call."""
     x, parameters = call.input, call.parameters
     # Before the call, which checkpointing need not run again if all that it saves is there.
-    saved = SavedTensor(x)
+    saved = SavedTensor(x if saving_hooks() is None else rule.packed(call))
     queue.packs |= saved.is_packed
     call.parameters = tuple([None if p is None else p.detach() for p in parameters])
     output = rule.forward(call)[0]

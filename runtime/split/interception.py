@@ -71,14 +71,14 @@ class Interception(Opening):
         self._outer.append(_innermost())
         _state.interception = self
         _Base.apply = classmethod(_apply)
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]  # torch has no annotation
 
     def __exit__(self, *raised: Any) -> None:
         """Put the outer one back in force."""
         _state.interception = outer = self._outer.pop()
         if outer is None and "apply" in vars(_Base):
             del _Base.apply
-        super().__exit__(*raised)
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def run_function(self, function: Any, arguments: tuple[Any, ...], apply: Apply) -> Any:
         """Stand in for `function.apply`, of a custom autograd function."""

@@ -1,12 +1,13 @@
 """The rule for `F.linear`: y = x Wᵀ + b, with W of shape [out, in]."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .rule import Call, Gradients, Rule, register
 
 
-@register(F.linear)
+@register(F.linear, torch.ops.aten.linear, torch.ops.aten.linear.default)
 class LinearRule(Rule):
     """x [..., in]; keeps x, as autograd does. The products are the ones autograd would call."""
 
@@ -31,6 +32,10 @@ class LinearRule(Rule):
         output = unfolded(F.linear(call.input, call.weight()), call)
         bias = call.parameter(1)
         return output if bias is None else output + bias, ()
+
+    def packed(self, call: Call) -> Tensor:
+        """[rows, in]"""
+        return rows(call.input)
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[..., in]"""

@@ -33,7 +33,7 @@ class WeightTask:
         targets = [owner for owner in owners if owner is not None and owner.requires_grad]
         self._turned = [isinstance(t, Tensor) and is_transpose(t) for t in targets]
         self.targets: list[Any] = [
-            leaf_of(target) if turned else target
+            leaf_of(target) if turned and isinstance(target, Tensor) else target
             for target, turned in zip(targets, self._turned, strict=True)
         ]
 

@@ -11,6 +11,7 @@ CASES = {case.name: case for case in [*layers.CASES, *weights.CASES, *wrappings.
 @pytest.mark.filterwarnings(
     "ignore:Using padding='same'",
     "ignore:`torch.jit.script`",
+    "ignore:The PyTorch API of nested tensors",
     "ignore:The .grad attribute",  # the compiler asks every tensor for it
 )
 @pytest.mark.parametrize("name", CASES)

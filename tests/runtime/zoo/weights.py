@@ -112,7 +112,33 @@ def shared_on_the_way(w: Tensor, x: Tensor) -> Tensor:
     return F.linear(x, positive * positive) + positive.sum()
 
 
+class Nested(nn.Module):
+    """A linear layer on sequences of several lengths."""
+
+    def __init__(self, layout: torch.layout) -> None:
+        super().__init__()
+        self.linear, self._layout = nn.Linear(D, D), layout
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = torch.nested.as_nested_tensor([x[0], x[1, :2]], layout=self._layout)
+        return torch.cat(list(self.linear(parts).unbind()))
+
+
+def chosen(w: Tensor, x: Tensor) -> Tensor:
+    y: Tensor = torch.cond(x.sum() > 0, lambda x, w: x @ w, lambda x, w: x @ w * 2, (x, w))
+    return y
+
+
 CASES = [
+    Case("nested, strided", lambda: Nested(torch.strided), SEQUENCE),
+    Case("nested, jagged", lambda: Nested(torch.jagged), SEQUENCE),
+    Case("chosen by torch.cond", own(chosen, (D, D)), SEQUENCE),
+    Case("tensordot", own(lambda w, x: torch.tensordot(x, w, dims=([2], [1])), (D, D)), SEQUENCE, 1.0),
+    Case("inner", own(torch.inner, (D, D)), normal(4, D), 1.0),
+    Case("mv", own(torch.mv, (D, D)), normal(D), 1.0),
+    Case("aten's mm", own(lambda w, x: torch.ops.aten.mm.default(x, w), (D, D)), normal(4, D), 1.0),
+    Case("aten's addmm", own(lambda w, b, x: torch.ops.aten.addmm(b, x, w), (D, D), (D,)), normal(4, D), 1.0),
+    Case("aten's linear", own(lambda w, x: torch.ops.aten.linear.default(x, w), (D, D)), SEQUENCE, 1.0),
     Case("weights cast in the forward", own(in_bfloat16), SEQUENCE, 1.0),
     Case("cast and checkpointed", own(lambda w, v, x: checkpoint(in_bfloat16, w, v, x, use_reentrant=False)), SEQUENCE, 1.0),
     Case("cast and checkpointed, reentrant", own(lambda w, v, x: checkpoint(lambda x: in_bfloat16(w, v, x), x, use_reentrant=True)), SEQUENCE, 1.0),
