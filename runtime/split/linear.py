@@ -80,7 +80,7 @@ def bind_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Call | None:
     Torch multiplies x as a matrix of rows, of which the rows of a strided x are a copy, kept in
     its stead; the bias is then a second step. Such a call's options are its leading dimensions.
     """
-    if x.ndim < 2:
+    if x.is_nested or x.ndim < 2:
         return None
     if x.ndim == 2 or x.is_contiguous():
         return Call(x, (weight, bias))

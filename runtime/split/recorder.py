@@ -14,7 +14,16 @@ from torch import Tensor, nn
 
 from .attention import RecordedAttention, can_record
 from .first_pass_observers import BackwardObserver, Findings, ForwardObserver, RunsBackward
-from .forwards import Compiled, Forward, Intercepted, RecordedLinear, Recording, Tracked, replaced
+from .forwards import (
+    Compiled,
+    Forward,
+    Intercepted,
+    RecordedLinear,
+    Recording,
+    Tracked,
+    replaced,
+    runs_as_linear,
+)
 from .interception import Interception
 from .listeners import find_listened
 from .split_backward import OutputGradients, Outputs, SplitTape
@@ -95,7 +104,7 @@ class Recorder:
     def _forward_of(self, part: nn.Module) -> Forward | None:
         if _is_compiled(part):
             return Compiled(part)
-        if type(part) is nn.Linear and "forward" not in vars(part):
+        if isinstance(part, nn.Linear) and runs_as_linear(part):
             return RecordedLinear(part, self._recording)
         if _is_attention(part) and "forward" not in vars(part):
             return RecordedAttention(part, self._recording)

@@ -112,6 +112,10 @@ def shared_on_the_way(w: Tensor, x: Tensor) -> Tensor:
     return F.linear(x, positive * positive) + positive.sum()
 
 
+class Named(nn.Linear):
+    """A subclass that computes as its parent."""
+
+
 class Nested(nn.Module):
     """A linear layer on sequences of several lengths."""
 
@@ -130,6 +134,7 @@ def chosen(w: Tensor, x: Tensor) -> Tensor:
 
 
 CASES = [
+    Case("subclass of linear", lambda: Named(D, D), SEQUENCE, 1.0),
     Case("nested, strided", lambda: Nested(torch.strided), SEQUENCE),
     Case("nested, jagged", lambda: Nested(torch.jagged), SEQUENCE),
     Case("chosen by torch.cond", own(chosen, (D, D)), SEQUENCE),
