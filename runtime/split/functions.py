@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .apply_rule import Owners, Queue, can_defer, in_function_transform
-from .derived import is_target, owner_of
+from .derived import leaves_of, owner_of
 from .late_products import Postponing, Product, Watching, value_of
+from .regions import is_region, leaf_of
 from .rule import Call, Gradients, Rule
 from .weight_task import WeightTask
 
@@ -50,7 +51,9 @@ def weights_of(function: Any, arguments: tuple[Any, ...], queue: Queue) -> tuple
 
 
 def _is_weight(tensor: Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter) if tensor.is_leaf else is_target(tensor)
+    if tensor.is_leaf or is_region(tensor):
+        return isinstance(leaf_of(tensor), nn.Parameter)
+    return bool(leaves_of(tensor))
 
 
 def _key(function: Any, arguments: tuple[Any, ...], places: tuple[int, ...]) -> Hashable:
