@@ -29,6 +29,7 @@ from torch.distributed.pipelining import _backward as pytorch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.results_file import Run, parse_without_seeds, report_rows
+from benchmarks.split_cost_layers import Float8Mlp, RoutedExperts
 from benchmarks.split_cost_table import FORMAT, Row, table
 from synth.runtime.models.gpt import GptBlock, GptEmbedding
 from synth.runtime.models.head import Head
@@ -115,6 +116,8 @@ def make_cases(options: argparse.Namespace, dtype: str) -> list[Case]:
         ),
         Case("encoder layer", encoder, activations),
         Case("experts", Experts(width, 4), activations),
+        Case("routed experts, cast", RoutedExperts(width, 4), activations),
+        Case("float8 MLP", Float8Mlp(width), activations),
         *([Case("compiled MLP", _compiled(Mlp(width)), activations)] if options.compile else []),
         Case("embedding", GptEmbedding(words, options.time, width), tokens),
     ]

@@ -5,7 +5,7 @@ alone, and a hook on the call's node takes the output gradient for W (`_Capture`
 function does both (`_SplitFunction`). The first costs a fraction of the second.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .derived import DerivedWeight, leaves_of, mark_recorded, owner_of
 from .regions import is_region, leaf_of
 from .rule import Call, Rule
 from .saved_tensor import SavedTensor, saving_hooks
@@ -32,8 +33,17 @@ class Queue(Protocol):
     left: Collection[int]
     """Ids of parameters whose gradients are left to autograd."""
 
+    listened: Mapping[int, Tensor]
+    """The parameters, by id, with hooks on their gradients."""
+
+    functions: dict[Any, Any]
+    """The products of custom functions that can wait for W, as their first backward showed."""
+
     def push(self, task: WeightTask) -> None:
         """Keep the task for W."""
+
+
+Owners = tuple[Tensor | DerivedWeight | None, ...]
 
 
 def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
@@ -42,10 +52,10 @@ def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
     if rule.by_autograd and call.dtype is None and call.input.requires_grad:
         return record_by_autograd(queue, rule, call)
     queue.packs |= saving_hooks() is not None
-    owners = call.parameters
+    owners = tuple([owner_of(parameter) for parameter in call.parameters])
     output: Tensor = _SplitFunction.apply(  # type: ignore[no-untyped-call]
         queue, rule, call.options, call.dtype, owners, _ANCHOR, call.input,
-        *[None if owner is None else owner.detach() for owner in owners],
+        *[None if p is None else p.detach() for p in call.parameters],
     )  # fmt: skip
     return output
 
@@ -55,13 +65,16 @@ def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
 _ANCHOR = torch.empty(0, requires_grad=True)
 
 
-def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
+def can_apply(
+    rule: Rule, call: Call, left: Collection[int] = (), listened: Collection[int] = ()
+) -> bool:
     """True if only plain leaves, or parts of them, would be deferred; else use autograd.
 
     Args:
         rule: the rule of the called function.
         call: its arguments.
         left: ids of parameters that are left to autograd.
+        listened: ids of parameters whose hooks must get one whole gradient.
     """
     if in_function_transform():
         return False
@@ -76,12 +89,20 @@ def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
         if not _is_plain(parameter):
             return False
         if parameter.requires_grad:
-            if not (parameter.is_leaf or is_region(parameter)) or parameter.is_complex():
-                return False
-            if left and id(leaf_of(parameter)) in left:
+            if not can_defer(parameter, left, listened):
                 return False
             trainable = True
     return trainable
+
+
+def can_defer(weight: Tensor, left: Collection[int], listened: Collection[int]) -> bool:
+    """True if W can have the gradient of a trainable tensor; see `can_apply`."""
+    if weight.is_complex():
+        return False
+    if weight.is_leaf or is_region(weight):
+        return not left or id(leaf_of(weight)) not in left
+    leaves = leaves_of(weight)
+    return bool(leaves) and not any(id(leaf) in left or id(leaf) in listened for leaf in leaves)
 
 
 def in_function_transform() -> bool:
@@ -98,7 +119,7 @@ def _is_plain(tensor: Tensor) -> bool:
     """True if autograd treats it as any tensor: sharded ones (tensor parallelism) included."""
     kind = type(tensor)
     if kind is Tensor or kind is torch.nn.Parameter:
-        return True
+        return not tensor.is_nested
     return kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed.tensor")
 
 
@@ -127,16 +148,36 @@ def record_by_autograd(queue: Queue, rule: Rule, call: Call) -> Tensor:
     """Run a call with its parameters detached, and leave its W to a hook; takes over the call."""
     x, parameters = call.input, call.parameters
     # Before the call, which checkpointing need not run again if all that it saves is there.
-    saved = SavedTensor(x)
+    saved = SavedTensor(x if saving_hooks() is None else rule.packed(call))
     queue.packs |= saved.is_packed
     call.parameters = tuple([None if p is None else p.detach() for p in parameters])
     output = rule.forward(call)[0]
     node: Any = output.grad_fn
     if output._is_view():  # of the product, which the next layer may change in place through it
         node = node.next_functions[0][0]
-    call.input, call.parameters = _AWAY, parameters
-    node.register_prehook(_Capture(queue, rule, call, saved))
+    owners = tuple([owner_of(parameter) for parameter in parameters])
+    call.input, call.parameters = _AWAY, _in_w(rule, owners, call.parameters)
+    mark_recorded(node)
+    node.register_prehook(_Capture(queue, rule, call, owners, saved))
     return output
+
+
+def _in_w(rule: Rule, owners: Owners, used: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
+    """A call's parameters as W is given them.
+
+    They are the parameters themselves, whose memory may be gone. A computed weight is kept where
+    its values are read.
+    """
+    return tuple(
+        [
+            owner
+            if not isinstance(owner, DerivedWeight)
+            else weight
+            if rule.reads_weights_in_w
+            else owner.stand_in
+            for owner, weight in zip(owners, used, strict=True)
+        ]
+    )
 
 
 # In the place of an input that was saved.
@@ -146,13 +187,16 @@ _AWAY = torch.empty(0)
 class _Capture:
     """Takes an output gradient and the tensors that W needs; called by autograd within B, once."""
 
-    __slots__ = ("_call", "_queue", "_rule", "_saved")
+    __slots__ = ("_call", "_owners", "_queue", "_rule", "_saved")
 
-    def __init__(self, queue: Queue, rule: Rule, call: Call, saved: SavedTensor) -> None:
+    def __init__(
+        self, queue: Queue, rule: Rule, call: Call, owners: Owners, saved: SavedTensor
+    ) -> None:
         self._queue = queue
         self._rule = rule
         self._call: Call | None = call
         self._saved: SavedTensor | None = saved
+        self._owners = owners
 
     def __call__(self, gradients: tuple[Tensor | None, ...]) -> None:
         gradient, call, self._call = gradients[0], self._call, None
@@ -160,7 +204,7 @@ class _Capture:
         if gradient is None or call is None or saved is None:
             return
         call.input = saved.unpack()
-        self._queue.push(WeightTask(self._rule, call.parameters, call, gradient))
+        self._queue.push(WeightTask(self._rule, self._owners, call, gradient))
 
 
 class _SplitFunction(torch.autograd.Function):
@@ -177,7 +221,7 @@ class _SplitFunction(torch.autograd.Function):
         rule: Rule,
         options: tuple[Any, ...],
         dtype: torch.dtype | None,
-        owners: tuple[Tensor | None, ...],
+        owners: Owners,
         anchor: Tensor,
         x: Tensor,
         *parameters: Tensor | None,
@@ -205,7 +249,7 @@ class _SplitFunction(torch.autograd.Function):
                 if ctx.needs_input_grad[len(before)]:
                     x_gradient = ctx.rule.input_gradient(grad, call)
                 # As elsewhere, W is given the parameters themselves: their memory may be gone.
-                call.parameters = ctx.owners
+                call.parameters = _in_w(ctx.rule, ctx.owners, call.parameters)
                 ctx.queue.push(WeightTask(ctx.rule, ctx.owners, call, grad.detach()))
         return (*before, x_gradient, *(None for _ in ctx.owners))
 

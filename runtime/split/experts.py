@@ -1,15 +1,17 @@
 """The rules for products with a stack of matrices, one for each expert or batch entry."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .derived import leaves_of
 from .rule import Call, Gradients, Rule, register
 
 
-@register(torch.bmm, torch.Tensor.bmm)
+@register(torch.bmm, torch.Tensor.bmm, torch.ops.aten.bmm, torch.ops.aten.bmm.default)
 class BatchedProductRule(Rule):
     """x [b, n, in] @ W [b, in, out], entry by entry."""
 
@@ -81,30 +83,28 @@ if _GROUPED:
     register(*_GROUPED)(GroupedProductRule)
 
 
-@register(torch.einsum)
-class EinsumRule(Rule):
+class _RepeatedProductRule(Rule):
     """A product of two operands of which one is a trainable leaf, as mixtures of experts have it.
 
-    Torch makes of it permutations and one batched product, which W repeats, to have its gradient.
+    Torch makes of it permutations and one product, which W repeats, to have its gradient.
     """
 
     by_autograd = True
+    function: ClassVar[Callable[..., Tensor]]
 
-    def bind(self, equation: Any, *operands: Any) -> Call | None:
+    def _bind(self, operands: tuple[Any, ...], *options: Any) -> Call | None:
         """Names the trainable operand, the other one, and their places."""
-        if not isinstance(equation, str) or len(operands) != 2:
-            return None
         if not all(isinstance(operand, Tensor) for operand in operands):
             return None
-        leaves = [o.requires_grad and o.is_leaf for o in operands]
+        leaves = [o.requires_grad and (o.is_leaf or bool(leaves_of(o))) for o in operands]
         if sum(leaves) != 1:
             return None
         place = leaves.index(True)
-        return Call(operands[1 - place], (operands[place],), (equation, place))
+        return Call(operands[1 - place], (operands[place],), (place, *options))
 
     def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The replaced call; its output is no view, which a later layer could change in place."""
-        output = _einsum(call, call.input, call.weight())
+        output = self._product(call, call.input, call.weight())
         return torch.ops.aten._unsafe_view(
             output, output.shape
         ) if output._is_view() else output, ()
@@ -113,18 +113,67 @@ class EinsumRule(Rule):
         """The gradient, of the other operand's shape."""
         with torch.enable_grad():
             x = call.input.detach().requires_grad_()
-            return torch.autograd.grad(_einsum(call, x, call.weight()), x, grad)[0]
+            return torch.autograd.grad(self._product(call, x, call.weight()), x, grad)[0]
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
         """The gradient, of the leaf's shape."""
         with torch.enable_grad():
             weight = call.weight().detach().requires_grad_()
-            return torch.autograd.grad(_einsum(call, call.input, weight), weight, grad)
+            return torch.autograd.grad(self._product(call, call.input, weight), weight, grad)
+
+    def _product(self, call: Call, x: Tensor, weight: Tensor) -> Tensor:
+        place, *options = call.options
+        return type(self).function(*((weight, x) if place == 0 else (x, weight)), *options)
 
 
-def _einsum(call: Call, x: Tensor, weight: Tensor) -> Tensor:
-    equation, place = call.options
-    return torch.einsum(equation, *((weight, x) if place == 0 else (x, weight)))
+@register(torch.einsum)
+class EinsumRule(_RepeatedProductRule):
+    """A product along an equation."""
+
+    def bind(self, equation: Any, *operands: Any) -> Call | None:
+        """Equations of two operands; others are autograd's."""
+        is_product = isinstance(equation, str) and len(operands) == 2
+        return self._bind(operands, equation) if is_product else None
+
+    @staticmethod
+    def function(x: Tensor, y: Tensor, equation: str) -> Tensor:
+        """The product."""
+        return torch.einsum(equation, x, y)
+
+
+@register(torch.tensordot)
+class TensordotRule(_RepeatedProductRule):
+    """A product along dimensions."""
+
+    function = torch.tensordot
+
+    def bind(self, a: Any, b: Any, dims: Any = 2, out: Tensor | None = None) -> Call | None:
+        """Names the operands."""
+        return self._bind((a, b), dims) if out is None else None
+
+
+@register(torch.inner, torch.Tensor.inner)
+class InnerRule(_RepeatedProductRule):
+    """A product along the last dimensions."""
+
+    function = torch.inner
+
+    def bind(self, input: Any, other: Any, *, out: Tensor | None = None) -> Call | None:
+        """Names the operands."""
+        return self._bind((input, other)) if out is None else None
+
+
+@register(torch.mv, torch.Tensor.mv, torch.ops.aten.mv, torch.ops.aten.mv.default)
+class MvRule(_RepeatedProductRule):
+    """A matrix times a vector."""
+
+    function = torch.mv
+
+    def bind(self, input: Any, vec: Any, *, out: Tensor | None = None) -> Call | None:
+        """Names the operands; a constant vector is a norm's, of a computed weight."""
+        if out is not None or not (isinstance(vec, Tensor) and vec.requires_grad):
+            return None
+        return self._bind((input, vec))
 
 
 def is_stack_for(x: Tensor, stack: Any) -> bool:

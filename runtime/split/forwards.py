@@ -167,7 +167,7 @@ class RecordedLinear:
 
     def enter(self) -> bool:
         """Does not stand in for a forward that is not torch's own."""
-        return "forward" not in vars(self.module) and nn.Linear.forward is _LINEAR_FORWARD
+        return runs_as_linear(self.module) and nn.Linear.forward is _LINEAR_FORWARD
 
     def __call__(self, x: Tensor) -> Tensor:
         """Run the layer, as `linear(x)` does."""
@@ -182,6 +182,11 @@ class RecordedLinear:
         return record_linear(self._recording.tape, x, weight, bias)
 
 
+def runs_as_linear(module: nn.Linear) -> bool:
+    """True if the forward is torch's own, of a subclass too, and not replaced."""
+    return type(module).forward is nn.Linear.forward and "forward" not in vars(module)
+
+
 def record_linear(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> Tensor:
     """Compute `F.linear(x, weight, bias)`, recorded on the tape."""
     if not torch.is_grad_enabled():
@@ -191,8 +196,9 @@ def record_linear(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> Tensor:
     if _is_plain(tape, x, weight, bias):
         return record_by_autograd(tape, _RULE, Call(x, (weight, bias)))
     call = _RULE.bind(x, weight, bias)
-    if call is None or not can_apply(_RULE, call, tape.left):
-        return F.linear(x, weight, bias)
+    if call is None or not can_apply(_RULE, call, tape.left, tape.listened):
+        with Interception(tape):  # quantised weights call an autograd function of their own
+            return F.linear(x, weight, bias)
     with torch._C.DisableTorchFunction():
         return apply_rule(tape, _RULE, call)
 
@@ -202,6 +208,7 @@ def _is_plain(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> bool:
     return (
         type(x) is Tensor
         and x.requires_grad
+        and not x.is_nested
         and x.is_contiguous()
         and x.ndim > 1
         and _is_trainable(weight)

@@ -1,13 +1,15 @@
 """Sends the calls that have a rule to it, while F (or a recomputation within B) runs."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch._C import (
     _get_function_stack_at,
     _len_torch_function_stack,
@@ -16,7 +18,8 @@ from torch._C import (
 )
 from torch.overrides import TorchFunctionMode
 
-from .apply_rule import Queue, apply_rule, can_apply
+from .apply_rule import Queue, apply_rule, can_apply, in_function_transform
+from .functions import Apply, apply_function, weights_of
 from .rule import Call, rule_for
 
 # Functions written in Python within which calls with a rule occur (in a backward: when layers are
@@ -36,6 +39,8 @@ class Interception(Opening):
     def __init__(self, queue: Queue) -> None:
         super().__init__()
         self._queue = queue
+        # A mode may be entered again within itself.
+        self._outer: list[Interception | None] = []
 
     def __torch_function__(
         self,
@@ -56,10 +61,38 @@ class Interception(Opening):
             self.note(None)
             return func(*args, **kwargs)
         call = rule.bind(*args, **kwargs)
-        if call is None or not can_apply(rule, call, self._queue.left):
+        if call is None or not can_apply(rule, call, self._queue.left, self._queue.listened):
             return func(*args, **kwargs)
         self.note(call)
         return apply_rule(self._queue, rule, call)
+
+    def __enter__(self) -> Any:
+        """Put the mode in force, also for custom autograd functions."""
+        self._outer.append(_innermost())
+        _state.interception = self
+        _Base.apply = classmethod(_apply)
+        return super().__enter__()  # type: ignore[no-untyped-call]  # torch has no annotation
+
+    def __exit__(self, *raised: Any) -> None:
+        """Put the outer one back in force."""
+        _state.interception = outer = self._outer.pop()
+        if outer is None and "apply" in vars(_Base):
+            del _Base.apply
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+
+    def run_function(self, function: Any, arguments: tuple[Any, ...], apply: Apply) -> Any:
+        """Stand in for `function.apply`, of a custom autograd function."""
+        places = weights_of(function, arguments, self._queue)
+        if not places:
+            return apply(function, *arguments)
+        others = [a for i, a in enumerate(arguments) if isinstance(a, Tensor) and i not in places]
+        self.note(Call(others[0], tuple([arguments[i] for i in places])))
+        with without_interception(), self.watch_function():  # its forward records nothing
+            return apply_function(self._queue, function, arguments, places, apply)
+
+    def watch_function(self) -> AbstractContextManager[object]:
+        """Observe the forward of a custom function; subclasses override this."""
+        return nullcontext()
 
     def note(self, call: Call | None) -> None:
         """Observe a call that has a rule; subclasses override this.
@@ -71,6 +104,38 @@ class Interception(Opening):
 @contextmanager
 def without_interception() -> Iterator[None]:
     """Disable the modes of this package within the block; other modes stay."""
+    interception, _state.interception = _innermost(), None
+    try:
+        with _without_modes():
+            yield
+    finally:
+        _state.interception = interception
+
+
+_state = threading.local()
+
+
+def _innermost() -> "Interception | None":
+    return getattr(_state, "interception", None)
+
+
+def _apply(function: Any, *arguments: Any) -> Any:
+    """Stands between `Function.apply` and the C++ method of that name, which no mode sees."""
+    interception = None if in_function_transform() else _innermost()
+    if interception is None:
+        return _apply_in_c(function, *arguments)
+    return interception.run_function(function, arguments, _apply_in_c)
+
+
+def _apply_in_c(function: Any, *arguments: Any) -> Any:
+    return super(_Base, function).apply(*arguments)
+
+
+_Base: Any = torch.autograd.function._SingleLevelFunction
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
     modes = [_get_function_stack_at(i) for i in range(_len_torch_function_stack())]
     if not any(isinstance(mode, Opening) for mode in modes):
         yield

@@ -1,12 +1,13 @@
 """The rule for `F.linear`: y = x Wᵀ + b, with W of shape [out, in]."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .rule import Call, Gradients, Rule, register
 
 
-@register(F.linear)
+@register(F.linear, torch.ops.aten.linear, torch.ops.aten.linear.default)
 class LinearRule(Rule):
     """x [..., in]; keeps x, as autograd does. The products are the ones autograd would call."""
 
@@ -31,6 +32,10 @@ class LinearRule(Rule):
         output = unfolded(F.linear(call.input, call.weight()), call)
         bias = call.parameter(1)
         return output if bias is None else output + bias, ()
+
+    def packed(self, call: Call) -> Tensor:
+        """[rows, in]"""
+        return rows(call.input)
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[..., in]"""
@@ -75,7 +80,7 @@ def bind_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Call | None:
     Torch multiplies x as a matrix of rows, of which the rows of a strided x are a copy, kept in
     its stead; the bias is then a second step. Such a call's options are its leading dimensions.
     """
-    if x.ndim < 2:
+    if x.is_nested or x.ndim < 2:
         return None
     if x.ndim == 2 or x.is_contiguous():
         return Call(x, (weight, bias))

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .derived import is_target
 from .experts import is_stack_for
 from .linear import bias_gradient, bind_product, product_gradient, rows, unfolded
-from .regions import is_region
 from .rule import Call, Gradients, Rule, register
 
 
@@ -15,6 +15,10 @@ class _ProductRule(Rule):
     autocast = "cast"
     by_autograd = True
     reads_weights_in_w = False
+
+    def packed(self, call: Call) -> Tensor:
+        """[rows, in]; the input of a stack as it is."""
+        return rows(call.input) if call.weight().ndim == 2 else call.input
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[..., in]"""
@@ -26,7 +30,7 @@ class _ProductRule(Rule):
         return weight, bias_gradient(grad, call) if needs[1] else None
 
 
-@register(torch.matmul, torch.Tensor.matmul)
+@register(torch.matmul, torch.Tensor.matmul, torch.ops.aten.matmul, torch.ops.aten.matmul.default)
 class MatmulRule(_ProductRule):
     """x [..., in] @ W, W @ x, or x [b, n, in] @ W [b, in, out]; x @ y is autograd's."""
 
@@ -80,7 +84,7 @@ class MatmulRule(_ProductRule):
         return x.mm(grad.t()).t() if _is_column_major(weight) else grad.mm(x.t())
 
 
-@register(torch.mm, torch.Tensor.mm)
+@register(torch.mm, torch.Tensor.mm, torch.ops.aten.mm, torch.ops.aten.mm.default)
 class MmRule(MatmulRule):
     """x [rows, in] @ W."""
 
@@ -92,7 +96,7 @@ class MmRule(MatmulRule):
         return super().bind(input, other, **renamed)
 
 
-@register(torch.addmm)
+@register(torch.addmm, torch.ops.aten.addmm, torch.ops.aten.addmm.default)
 class AddmmRule(_ProductRule):
     """b + x W with x [rows, in]: the `Conv1D` of the first GPT-2s."""
 
@@ -118,9 +122,7 @@ def _is_matrix(matrix: Any) -> bool:
     """A trainable matrix, or the transpose of one: other layouts have kernels of their own."""
     if not isinstance(matrix, Tensor) or not matrix.requires_grad or matrix.ndim != 2:
         return False
-    if not (matrix.is_leaf or is_region(matrix)):
-        return False
-    return matrix.is_contiguous() or _is_column_major(matrix)
+    return (matrix.is_contiguous() or _is_column_major(matrix)) and is_target(matrix)
 
 
 def _is_column_major(matrix: Tensor) -> bool:

@@ -15,7 +15,16 @@ from torch import Tensor, nn
 from ..module_state import Snapshot
 from .attention import RecordedAttention, can_record
 from .first_pass_observers import BackwardObserver, Findings, ForwardObserver, RunsBackward
-from .forwards import Compiled, Forward, Intercepted, RecordedLinear, Recording, Tracked, replaced
+from .forwards import (
+    Compiled,
+    Forward,
+    Intercepted,
+    RecordedLinear,
+    Recording,
+    Tracked,
+    replaced,
+    runs_as_linear,
+)
 from .interception import Interception
 from .listeners import find_listened
 from .split_backward import OutputGradients, Outputs, SplitTape
@@ -32,6 +41,7 @@ class Recorder:
         self._module = module
         self._findings: Findings | None = None
         self._has_seen_backward = False
+        self._functions: dict[Any, Any] = {}
         self._forwards: list[Forward] = []
         self._recording = Recording()
         self._listened: Mapping[int, Tensor] = {}
@@ -42,12 +52,13 @@ class Recorder:
 
     def new_tape(self) -> SplitTape:
         """A tape for one micro-batch."""
-        return SplitTape(listened=self._listened, left=self._left())
+        return SplitTape(listened=self._listened, left=self._left(), functions=self._functions)
 
     def _left(self) -> frozenset[int]:
-        """Listened parameters of which W would deliver a part, and B the rest."""
-        mixed = self._findings.mixed if self._findings is not None and self._listened else ()
-        return frozenset(key for key in mixed if key in self._listened)
+        """Parameters that autograd reaches, too, in a way that W cannot complete."""
+        if self._findings is None:
+            return frozenset()
+        return self._findings.entered | (self._findings.mixed & self._listened.keys())
 
     def forward(self, tape: SplitTape, fn: Callable[..., Any], *arguments: Any) -> Any:
         """F: `fn(*arguments)`, which runs the module."""
@@ -78,7 +89,7 @@ class Recorder:
             findings.runs_backward = True
         self._findings = findings
         self._forwards = [f for part in parts if (f := self._forward_of(part)) is not None]
-        if findings.runs_backward or not findings.mixed.isdisjoint(self._listened):
+        if findings.runs_backward or self._left():
             before.put_back()
             tape.restart(left=self._left())
             return self.forward(tape, fn, *arguments)
@@ -94,7 +105,7 @@ class Recorder:
     def _forward_of(self, part: nn.Module) -> Forward | None:
         if _is_compiled(part):
             return Compiled(part)
-        if type(part) is nn.Linear and "forward" not in vars(part):
+        if isinstance(part, nn.Linear) and runs_as_linear(part):
             return RecordedLinear(part, self._recording)
         if _is_attention(part) and "forward" not in vars(part):
             return RecordedAttention(part, self._recording)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 # Autograd's nodes of views whose elements are all different elements of the viewed tensor.
-_VIEWS = frozenset(
+VIEWS = frozenset(
     {
         "AliasBackward0",
         "DetachBackward0",
@@ -62,8 +62,10 @@ def is_transpose(target: Tensor) -> bool:
     return target.shape == base.shape[::-1] and target.stride() == base.stride()[::-1]
 
 
-def key_of(target: Tensor) -> Hashable:
+def key_of(target: Any) -> Hashable:
     """A key that is equal for uses of the same elements of the same parameter."""
+    if not isinstance(target, Tensor):  # computed of parameters, known by autograd's edge
+        return target.edge.node, target.edge.output_nr
     if target.is_leaf:
         return id(target)
     base = leaf_of(target)
@@ -84,6 +86,6 @@ def add_to_region(whole: Tensor, target: Tensor, gradient: Tensor) -> None:
 
 
 def _leads_to(node: Any, base: Tensor) -> bool:
-    while node is not None and node.name() in _VIEWS:
+    while node is not None and node.name() in VIEWS:
         node = node.next_functions[0][0]
     return node is not None and getattr(node, "variable", None) is base

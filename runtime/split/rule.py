@@ -77,6 +77,10 @@ class Rule(ABC):
     def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The output, and the extras that the gradients need besides the input and parameters."""
 
+    def packed(self, call: Call) -> Tensor:
+        """The input in the form in which autograd passes it to saved-tensor hooks."""
+        return call.input
+
     @abstractmethod
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """The gradient of `call.input` (B); not asked for where the input needs none."""

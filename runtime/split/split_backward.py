@@ -13,6 +13,7 @@ from torch.autograd.graph import GradientEdge, _engine_run_backward
 from synth.errors import SynthError
 
 from .apply_rule import without_autocast
+from .derived import Delivery, DerivedWeight
 from .interception import Interception
 from .listeners import deliver, has_hooks
 from .regions import leaf_of
@@ -34,7 +35,11 @@ class SplitTape:
     """
 
     def __init__(
-        self, *, listened: Mapping[int, Tensor] | None = None, left: Collection[int] = ()
+        self,
+        *,
+        listened: Mapping[int, Tensor] | None = None,
+        left: Collection[int] = (),
+        functions: dict[Any, Any] | None = None,
     ) -> None:
         """Prepare for one micro-batch.
 
@@ -42,10 +47,12 @@ class SplitTape:
             listened: parameters with hooks on their AccumulateGrad node, by id
                 (`find_listened`): W delivers their gradients through autograd, once.
             left: ids of parameters whose gradients B computes, by autograd.
+            functions: what is known of custom functions, common to the tapes of a stage.
         """
         self.recomputes = self.packs = False
         self.left = left
-        self._listened = listened or {}
+        self.functions = {} if functions is None else functions
+        self.listened: Mapping[int, Tensor] = listened or {}
         self._tasks: deque[WeightTask] = deque()
         self._deferred: dict[int, Tensor] = {}
         self._repeats = False
@@ -87,7 +94,7 @@ class SplitTape:
         Raises:
             SynthError: hooks got a part of a gradient from autograd, of which W has the other part.
         """
-        before = _states(self._listened)
+        before = _states(self.listened)
         self._is_in_backward = True
         try:
             # Autograd carries a mode over to its device threads with the caller's other state.
@@ -110,11 +117,14 @@ class SplitTape:
         if any(map(self._is_listened, self.deferred)):
             listened = Gathering(self._tasks, deliver)
             add = partial(self._add, listened)
+        delivery = Delivery(target for task in self._tasks for target in task.targets)
+        add = partial(_add_or_deliver, delivery, add)
         if self._repeats:
             add = Accumulator(self._tasks, add).add
         with torch.no_grad():
             while self._tasks:
                 _run_task(self._tasks.popleft(), add)
+            delivery.finish()
 
     def push(self, task: WeightTask) -> None:
         """Add a task for W; called during B.
@@ -129,8 +139,7 @@ class SplitTape:
                 "left to autograd, or take a schedule with BW in place of B and W"
             )
         self._tasks.append(task)
-        for target in task.targets:
-            leaf = leaf_of(target)
+        for leaf in task.leaves:
             self._repeats |= id(leaf) in self._deferred
             self._deferred[id(leaf)] = leaf
 
@@ -139,11 +148,11 @@ class SplitTape:
         add(target, gradient)
 
     def _is_listened(self, parameter: Tensor) -> bool:
-        return id(parameter) in self._listened or has_hooks(parameter)
+        return id(parameter) in self.listened or has_hooks(parameter)
 
     def _check_whole(self, before: Mapping[int, Any]) -> None:
         for key, state in before.items():
-            if key in self._deferred and _state(self._listened[key]) != state:
+            if key in self._deferred and _state(self.listened[key]) != state:
                 shape = tuple(self._deferred[key].shape)
                 raise SynthError(
                     f"a parameter {shape} that has hooks on its gradient is used in a new way: "
@@ -162,6 +171,15 @@ def run_backward(outputs: Outputs, grads: OutputGradients) -> None:
         )  # fmt: skip
     else:
         torch.autograd.backward(outputs, grads)
+
+
+def _add_or_deliver(
+    delivery: Delivery, add: Callable[[Tensor, Tensor], None], target: Any, gradient: Tensor
+) -> None:
+    if isinstance(target, DerivedWeight):
+        delivery.add(target, gradient)
+    else:
+        add(target, gradient)
 
 
 def _run_task(task: WeightTask, add: Callable[[Tensor, Tensor], None]) -> None:

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from synth.errors import SynthError
 
+from .derived import DerivedWeight
 from .regions import add_to_region, is_transpose, key_of, leaf_of
 from .rule import Call, Gradients, Rule
 
@@ -22,18 +24,26 @@ class WeightTask:
     __slots__ = ("_call", "_grad", "_needs", "_rule", "_turned", "targets")
 
     def __init__(
-        self, rule: Rule, owners: Sequence[Tensor | None], call: Call, grad: Tensor
+        self, rule: Rule, owners: Sequence[Tensor | DerivedWeight | None], call: Call, grad: Tensor
     ) -> None:
         self._rule = rule
         self._call: Call | None = call
         self._grad: Tensor | None = grad
         self._needs = tuple([owner is not None and owner.requires_grad for owner in owners])
         targets = [owner for owner in owners if owner is not None and owner.requires_grad]
-        self._turned = [is_transpose(target) for target in targets]
-        self.targets = [
-            leaf_of(target) if turned else target
+        self._turned = [isinstance(t, Tensor) and is_transpose(t) for t in targets]
+        self.targets: list[Any] = [
+            leaf_of(target) if turned and isinstance(target, Tensor) else target
             for target, turned in zip(targets, self._turned, strict=True)
         ]
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The parameters that the gradients end up in."""
+        found: list[Tensor] = []
+        for target in self.targets:
+            found += target.leaves if isinstance(target, DerivedWeight) else [leaf_of(target)]
+        return found
 
     @property
     def reads_weights(self) -> bool:
@@ -68,13 +78,13 @@ class Accumulator:
     Therefore a parameter used more than once is first summed here.
     """
 
-    def __init__(self, tasks: Iterable[WeightTask], add: Callable[[Tensor, Tensor], None]) -> None:
+    def __init__(self, tasks: Iterable[WeightTask], add: Callable[[Any, Tensor], None]) -> None:
         """Prepare for some tasks; `add` takes a parameter's sum."""
         self._add = add
         self._left = Counter(key_of(target) for task in tasks for target in task.targets)
         self._sums: dict[Hashable, Tensor] = {}
 
-    def add(self, parameter: Tensor, gradient: Tensor) -> None:
+    def add(self, parameter: Any, gradient: Tensor) -> None:
         """Take one gradient in; after the parameter's last one, `.grad` is up to date."""
         key = key_of(parameter)
         if key in self._sums:
@@ -119,7 +129,8 @@ class Gathering:
     ) -> None:
         """Prepare for some tasks; `deliver` takes a whole gradient."""
         self._deliver = deliver
-        parts = {key_of(target): target for task in tasks for target in task.targets}
+        targets = (target for task in tasks for target in task.targets)
+        parts = {key_of(target): target for target in targets if isinstance(target, Tensor)}
         self._left = Counter(id(leaf_of(target)) for target in parts.values())
         self._sums: dict[int, Tensor] = {}
 

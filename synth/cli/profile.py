@@ -253,11 +253,26 @@ def _summary(profile: "Profile") -> str:
     lines.append(f"link: {_described(profile.links.default)}")
     if profile.links.host is not None:
         lines.append(f"link to the host's memory: {_described(profile.links.host)}")
+    lines.extend(_left_to_b(profile))
     if profile.flops is not None:
         lines.append(_said_of(profile.flops))
     if profile.provenance.notes is not None:
         lines.append(profile.provenance.notes)
     return "\n".join(lines)
+
+
+_MOSTLY = 0.95
+"""The share of W from which on B has but norms and biases."""
+
+
+def _left_to_b(profile: "Profile") -> list[str]:
+    """Return a line that names the layers of which B computes much of the weight gradients."""
+    parts = [
+        f"{name} {layer.deferred_share:.1%}"
+        for name, layer in profile.layer_profiles.items()
+        if layer.gradient_bytes and layer.deferred_share < _MOSTLY
+    ]
+    return [f"share of the weight gradients that waits for W: {', '.join(parts)}"] if parts else []
 
 
 def _said_of(flops: "ModelFlops") -> str:

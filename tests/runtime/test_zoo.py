@@ -2,15 +2,16 @@
 
 import pytest
 
-from tests.runtime.zoo import layers, wrappings
+from tests.runtime.zoo import layers, weights, wrappings
 from tests.runtime.zoo.replay import replay
 
-CASES = {case.name: case for case in [*layers.CASES, *wrappings.CASES]}
+CASES = {case.name: case for case in [*layers.CASES, *weights.CASES, *wrappings.CASES]}
 
 
 @pytest.mark.filterwarnings(
     "ignore:Using padding='same'",
     "ignore:`torch.jit.script`",
+    "ignore:The PyTorch API of nested tensors",
     "ignore:The .grad attribute",  # the compiler asks every tensor for it
 )
 @pytest.mark.parametrize("name", CASES)
@@ -19,4 +20,4 @@ def test_gradients_are_autograds(name: str) -> None:
 
 
 def test_the_zoo_is_large() -> None:
-    assert len(CASES) == len([*layers.CASES, *wrappings.CASES]) >= 100
+    assert len(CASES) == len([*layers.CASES, *weights.CASES, *wrappings.CASES]) >= 100

@@ -351,3 +351,15 @@ def test_the_projections_of_attention_wait_for_w(
     recorder.backward_input(tape, y.sum())
     deferred = {id(p) for p in tape.deferred}
     assert deferred == {id(p) for p in mine.parameters()}
+
+
+def test_a_subclass_of_linear_is_recorded_as_linear_is() -> None:
+    class Named(nn.Linear):
+        pass
+
+    module = nn.Sequential(Named(4, 4), nn.Tanh(), Named(4, 4))
+    recorder = Recorder(module)
+    tape = recorder.new_tape()
+    recorder.backward_input(tape, recorder.forward(tape, module, torch.randn(2, 4)).sum())
+    kinds = {type(forward).__name__ for forward in recorder._forwards}
+    assert kinds == {"RecordedLinear"} and len(tape.deferred) == 4

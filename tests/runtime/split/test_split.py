@@ -688,3 +688,24 @@ def test_what_torch_refuses_is_refused(form: str, strided: bool) -> None:
     )
     with pytest.raises(RuntimeError, match="must be a matrix"):
         SplitTape().forward(product, x)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_hooks_on_saved_tensors_see_the_shapes_that_autograd_packs(bias: bool) -> None:
+    layer = nn.Linear(4, 6, bias=bias)
+    x = torch.randn(2, 3, 4, requires_grad=True)
+
+    def packed(run: Callable[[], object]) -> list[tuple[int, ...]]:
+        seen: list[tuple[int, ...]] = []
+
+        def pack(tensor: Tensor) -> Tensor:
+            seen.append(tuple(tensor.shape))
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            run()
+        return seen
+
+    inputs = {(6, 4), (2, 3, 4)}
+    mine = packed(lambda: SplitTape().forward(layer, x))
+    assert inputs & set(mine) == inputs & set(packed(lambda: layer(x))) == {(6, 4)}

@@ -167,18 +167,15 @@ def test_a_part_with_hooks_of_its_own_is_left_to_autograd() -> None:
     assert seen and not tape.pending
 
 
-@pytest.mark.parametrize("part", ["expanded", "cast", "product", "strided"])
+@pytest.mark.parametrize("part", ["expanded", "strided"])
 def test_what_is_not_a_plain_part_is_left_to_autograd(part: str) -> None:
     weight = nn.Parameter(torch.randn(4, 1) if part == "expanded" else torch.randn(4, 8))
     forms: dict[str, Any] = {
         "expanded": lambda: weight.expand(4, 4),
-        "cast": lambda: weight[:, :4].double(),
-        "product": lambda: weight[:, :4] * 2,
         "strided": lambda: weight[:, :4],
     }
     tape = SplitTape()
-    x = torch.randn(3, 4, dtype=torch.float64 if part == "cast" else torch.float32)
-    y = tape.forward(lambda: F.linear(x, forms[part]()))
+    y = tape.forward(lambda: F.linear(torch.randn(3, 4), forms[part]()))
     tape.backward_input(y.sum())
     assert not tape.pending and weight.grad is not None
 

@@ -1,0 +1,143 @@
+"""Custom autograd functions of weights: their backward runs in B without the weights' products.
+
+A function gets copies of its weights as leaves of their own, so that B does not go on to the
+parameters, whether or not its backward asks `needs_input_grad`. See `late_products`.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from .apply_rule import Owners, Queue, can_defer, in_function_transform
+from .derived import leaves_of, owner_of
+from .late_products import Postponing, Product, Watching, value_of
+from .regions import is_region, leaf_of
+from .rule import Call, Gradients, Rule
+from .weight_task import WeightTask
+
+Apply = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What the backward of one call has to know."""
+
+    queue: Queue
+    key: Hashable
+    places: tuple[int, ...]
+    owners: Owners
+
+
+def weights_of(function: Any, arguments: tuple[Any, ...], queue: Queue) -> tuple[int, ...]:
+    """The places of the arguments whose gradients can wait for W; none: leave it to autograd."""
+    # Those of torch checkpoint, compile and communicate.
+    if function.__module__.startswith("torch.") or not torch.is_grad_enabled():
+        return ()
+    if torch.compiler.is_compiling() or in_function_transform():
+        return ()
+    trained = {i: a for i, a in enumerate(arguments) if isinstance(a, Tensor) and a.requires_grad}
+    weights = [i for i, a in trained.items() if _is_weight(a)]
+    if not weights or len(weights) == len(trained):
+        return ()
+    if not all(can_defer(arguments[i], queue.left, queue.listened) for i in weights):
+        return ()
+    found = tuple(weights)
+    return () if queue.functions.get(_key(function, arguments, found)) == () else found
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    if tensor.is_leaf or is_region(tensor):
+        return isinstance(leaf_of(tensor), nn.Parameter)
+    return bool(leaves_of(tensor))
+
+
+def _key(function: Any, arguments: tuple[Any, ...], places: tuple[int, ...]) -> Hashable:
+    forms = tuple((tuple(arguments[i].shape), arguments[i].dtype) for i in places)
+    return function, places, forms
+
+
+def apply_function(
+    queue: Queue, function: Any, arguments: tuple[Any, ...], places: tuple[int, ...], apply: Apply
+) -> Any:
+    """Run a custom function, recorded such that the gradients at some places wait for W."""
+    owners = tuple([owner_of(arguments[i]) for i in places])
+    given = list(arguments)
+    for i in places:
+        given[i] = arguments[i].detach().requires_grad_()
+    split = _split(function)
+    outputs = apply(split, *given)
+    for output in pytree.tree_leaves(outputs):
+        node = output.grad_fn if isinstance(output, Tensor) else None
+        if isinstance(node, split._backward_cls):
+            node._synth = _Record(queue, _key(function, arguments, places), places, owners)
+            return outputs
+    return apply(function, *arguments)
+
+
+@cache
+def _split(function: Any) -> Any:
+    """The function with a backward that leaves products to W."""
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _backward(function, ctx, gradients)
+
+    return type(function.__name__, (function,), {"backward": staticmethod(backward)})
+
+
+def _backward(function: Any, ctx: Any, gradients: tuple[Any, ...]) -> Any:
+    record: _Record = ctx._synth
+    products = record.queue.functions.get(record.key)
+    mode = Watching() if products is None else Postponing(products)
+    with mode:
+        found = function.backward(ctx, *gradients)
+    results = list(found) if isinstance(found, tuple) else [found]
+    inputs = [g for i, g in enumerate(results) if i not in record.places]
+    weights = [results[i] for i in record.places]
+    if isinstance(mode, Watching):
+        record.queue.functions[record.key] = mode.late(inputs, weights)
+    else:
+        weights = [mode.result(g) for g in weights]
+        results = [value_of(mode.result(g)) if i not in record.places else g
+                   for i, g in enumerate(results)]  # fmt: skip
+    _push(record, weights)
+    return tuple(None if i in record.places else g for i, g in enumerate(results))
+
+
+def _push(record: _Record, weights: list[Any]) -> None:
+    given = [(o, g) for o, g in zip(record.owners, weights, strict=True) if g is not None]
+    if given:
+        owners, results = zip(*given, strict=True)
+        call = Call(_NOTHING, owners, results)
+        record.queue.push(WeightTask(_RULE, owners, call, _NOTHING))
+
+
+class _ResultsRule(Rule):
+    """Computes what a backward left to W."""
+
+    reads_weights_in_w = False
+
+    def bind(self, *args: Any, **kwargs: Any) -> Call | None:
+        """Not called: no function has this rule."""
+        raise NotImplementedError
+
+    def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Not called."""
+        raise NotImplementedError
+
+    def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
+        """Not called."""
+        raise NotImplementedError
+
+    def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
+        """One for each weight that got one."""
+        return tuple([value_of(result) for result in call.options])
+
+
+_RULE = _ResultsRule()
+_NOTHING = torch.empty(0)
+Products = dict[Hashable, tuple[Product | None, ...]]

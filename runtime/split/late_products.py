@@ -1,0 +1,196 @@
+"""Products of a custom backward that only weight gradients need, left until W.
+
+The first backward of a kind is watched: which of its products (`mm`, `_scaled_mm`, `_grouped_mm`,
+…) end up in gradients of weights, and in no gradient of an input. In later ones these products are
+not computed: the backward gets a tensor without memory in their place, and what it does with it
+(casts, transposes, scales) is repeated in W on the product's value.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils import _pytree as pytree
+
+_PRODUCTS = ("mm", "matmul", "linear", "einsum", "tensordot", "outer", "conv", "dot")
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product that waits: its function, and the form of its output."""
+
+    function: Any
+    form: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+@dataclass(frozen=True)
+class Later:
+    """A value that is not computed yet: what to call, with values of the same kind inside."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    versions: tuple[int, ...]
+
+    def value(self) -> Any:
+        """The value.
+
+        Raises:
+            RuntimeError: a tensor that it is computed of was changed in place.
+        """
+        if _versions((self.arguments, self.keywords)) != self.versions:
+            raise RuntimeError(
+                f"a tensor that {resolve_name(self.function)} needs for a weight gradient has been "
+                "modified by an inplace operation since; change a copy of it instead"
+            )
+        arguments, keywords = pytree.tree_map(_value, (self.arguments, dict(self.keywords)))
+        return self.function(*arguments, **keywords)
+
+
+class Watching(TorchFunctionMode):
+    """Follows the products of one backward into its results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._products: list[tuple[Any, Any, tuple[int, ...], Any]] = []
+        self._parts: dict[int, set[int]] = {}
+        self._kept: list[Any] = []
+        self._needed: set[int] = set()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Torch calls this in place of `func`."""
+        kwargs = kwargs or {}
+        given = _tensors((args, kwargs))
+        output = func(*args, **kwargs)
+        parts = set().union(*(self._parts.get(id(t), ()) for t in given))
+        if parts and not _can_wait(func, given, output):
+            self._needed |= parts
+        if _is_product(func, given, output):
+            inputs = (args, kwargs)
+            parts = parts | {len(self._products)}
+            self._products.append((func, inputs, _versions(inputs), output))
+        if parts:
+            for tensor in _tensors(output):
+                self._parts[id(tensor)] = self._parts.get(id(tensor), set()) | parts
+                self._kept.append(tensor)
+        return output
+
+    def late(self, inputs: Iterable[Any], weights: Iterable[Any]) -> tuple[Product | None, ...]:
+        """For each product, in order: what stands in for it, or None if B needs it.
+
+        Args:
+            inputs: gradients of inputs, as the backward returned them.
+            weights: those of weights.
+        """
+        needed = self._needed.union(*(self._parts.get(id(g), ()) for g in inputs))
+        wanted: set[int] = set().union(*(self._parts.get(id(g), ()) for g in weights))
+        found: list[Product | None] = []
+        for index, (function, arguments, versions, output) in enumerate(self._products):
+            waits = index in wanted - needed and _versions(arguments) == versions
+            found.append(Product(function, _form(output)) if waits else None)
+        return tuple(found) if any(found) else ()
+
+
+class Postponing(TorchFunctionMode):
+    """Leaves the products that can wait out of a backward."""
+
+    def __init__(self, products: tuple[Product | None, ...]) -> None:
+        super().__init__()
+        self._left = list(reversed(products))
+        self._later: dict[int, tuple[Tensor, Later]] = {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Torch calls this in place of `func`."""
+        kwargs = kwargs or {}
+        given = _tensors((args, kwargs))
+        if any(id(t) in self._later for t in given):
+            empty = pytree.tree_map(_without_memory, (args, kwargs))
+            return self._keep(func, args, kwargs, func(*empty[0], **empty[1]))
+        if not _can_be_product(func, given):
+            return func(*args, **kwargs)
+        product = self._left.pop() if self._left else None
+        if product is None:
+            return func(*args, **kwargs)
+        if product.function != func:  # another way through the backward
+            self._left.clear()
+            return func(*args, **kwargs)
+        shape, stride, dtype = product.form
+        stand_in = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        return self._keep(func, args, kwargs, stand_in)
+
+    def _keep(self, func: Any, args: Any, kwargs: Any, output: Any) -> Any:
+        if isinstance(output, Tensor):
+            arguments, keywords = pytree.tree_map(self.result, (args, kwargs))
+            versions = _versions((arguments, keywords))
+            self._later[id(output)] = (output, Later(func, arguments, keywords, versions))
+        return output
+
+    def result(self, value: Any) -> Any:
+        """What a value of the backward stands for: itself, or what W has to compute."""
+        return self._later[id(value)][1] if id(value) in self._later else value
+
+
+def value_of(result: Any) -> Any:
+    """The value of a result of `Postponing`."""
+    return _value(result)
+
+
+def _value(part: Any) -> Any:
+    return part.value() if isinstance(part, Later) else part
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _versions(tree: Any) -> tuple[int, ...]:
+    return tuple([tensor._version for tensor in _tensors(tree)])
+
+
+def _form(output: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+    return tuple(output.shape), output.stride(), output.dtype
+
+
+def _without_memory(part: Any) -> Any:
+    return part.to("meta") if isinstance(part, Tensor) and not part.is_meta else part
+
+
+def _name(function: Any) -> str:
+    name: str = getattr(function, "__name__", "")
+    return name.removesuffix(".default")
+
+
+def _can_be_product(function: Any, given: list[Tensor]) -> bool:
+    is_named = any(part in _name(function) for part in _PRODUCTS)
+    return is_named and len(given) > 1 and not torch.is_autocast_enabled(given[0].device.type)
+
+
+def _is_product(function: Any, given: list[Tensor], output: Any) -> bool:
+    return _can_be_product(function, given)
+
+
+def _can_wait(function: Any, given: list[Tensor], output: Any) -> bool:
+    """True if a use of a product needs no values, so that it can be repeated in W."""
+    name = _name(function)
+    if name == "__get__":  # of a property, such as a shape
+        return not isinstance(output, torch.device)
+    if name in ("size", "dim", "stride", "numel", "is_contiguous", "__len__", "element_size"):
+        return True
+    changes = name.endswith("_") and not name.endswith("__")
+    plain = all(type(t) in (Tensor, torch.nn.Parameter) for t in given)
+    return isinstance(output, Tensor) and plain and not changes and name != "__setitem__"
