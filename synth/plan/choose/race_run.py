@@ -25,8 +25,8 @@ from synth.plan.choose.judging import (
     repartitioned_trials,
 )
 from synth.plan.choose.partition_trials import PartitionTrials
-from synth.plan.choose.published_cuts import PublishedCuts
 from synth.plan.choose.published import Pass
+from synth.plan.choose.published_cuts import PublishedCuts
 from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
