@@ -7,10 +7,12 @@ by the modules themselves. torchtitan finds the rank of a stage by the name of a
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from synth.op_kinds import MOVES, OpKind
-from synth.schedule.model import Placement
-from synth.schedule.placements import looped, wave
+
+if TYPE_CHECKING:
+    from synth.schedule.model import Placement
 
 
 class Runtime(StrEnum):
@@ -45,7 +47,7 @@ class Allowed:
         """True if single layers can be recomputed within their backward, whichever they are."""
         return self.runtime != Runtime.TORCHTITAN
 
-    def why_not_on(self, where: Placement) -> str | None:
+    def why_not_on(self, where: "Placement") -> str | None:
         """Return why the runtime cannot run schedules on a placement; None: it can."""
         copies = len(where.ranks)
         if self.runtime == Runtime.SYNTH:
@@ -58,7 +60,7 @@ class Allowed:
             return "torchtitan places stages as linear, looped:N or v"
         return None
 
-    def is_default_on(self, where: Placement) -> bool:
+    def is_default_on(self, where: "Placement") -> bool:
         """Return True if a search over all placements includes one: the runtime has it, and it
         holds one copy of each stage, as further copies take memory that is not asked for."""
         return len(where.ranks) == 1 and self.why_not_on(where) is None
@@ -68,6 +70,8 @@ class Allowed:
 DEFAULT = Allowed()
 
 
-def _is_of_torchtitan(where: Placement) -> bool:
+def _is_of_torchtitan(where: "Placement") -> bool:
+    from synth.schedule.placements import looped, wave
+
     rounds = where.num_stages // where.num_ranks
     return where in (looped(where.num_ranks, rounds), wave(where.num_ranks))

@@ -21,6 +21,8 @@ def rotated(x: Tensor, table: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
+    freqs_cis: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.attention_norm, self.mlp_norm = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
