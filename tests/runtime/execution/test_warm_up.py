@@ -1,6 +1,7 @@
 """Stages run ahead of the first step leave no trace; on CPU, where the switch has to be set."""
 
 import random
+from queue import SimpleQueue
 from typing import Any, cast
 
 import numpy as np
@@ -34,7 +35,7 @@ def by_hand(name: str) -> Schedule:
 class Noisy(nn.Module):
     """Random numbers of three kinds, running statistics, a counter, a parameter used apart."""
 
-    def __init__(self, seen: list[str]) -> None:
+    def __init__(self, seen: "SimpleQueue[str]") -> None:
         super().__init__()
         self.up = nn.Linear(WIDTH, 2 * WIDTH)
         self.norm = nn.BatchNorm1d(2 * WIDTH)
@@ -47,7 +48,7 @@ class Noisy(nn.Module):
     def forward(self, x_BD: Tensor) -> Tensor:
         self.count += 1
         if not x_BD.is_meta:
-            self.seen.append("F")
+            self.seen.put("F")
         x_BD = nn.functional.dropout(self.norm(self.up(x_BD)).relu(), 0.4)
         drawn = random.random() + float(np.random.rand())
         return self.down(x_BD) * self.gate * self.frozen * drawn
@@ -64,17 +65,17 @@ class InPlace(nn.Module):
         return self.inner(x_BD.add_(1))
 
 
-def stage_of(rank: int, seen: list[str], hooks: str) -> nn.Module:
+def stage_of(rank: int, seen: "SimpleQueue[str]", hooks: str) -> nn.Module:
     if rank:
         return Head()
     stage = Noisy(seen)
     if hooks == "post-accumulate":
         for parameter in stage.parameters():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(lambda _: seen.append("hook"))
+                parameter.register_post_accumulate_grad_hook(lambda _: seen.put("hook"))
     if hooks == "tensor":
         stage.up.weight.register_hook(lambda gradient: gradient * 2)
-        stage.gate.register_hook(lambda gradient: seen.append("hook"))
+        stage.gate.register_hook(lambda gradient: seen.put("hook"))
     return stage
 
 
@@ -86,7 +87,7 @@ def train(rank: int, name: str, hooks: str, warm: bool) -> tuple[Any, list[str]]
     torch.manual_seed(3)
     random.seed(4)
     np.random.seed(5)
-    seen: list[str] = []
+    seen: SimpleQueue[str] = SimpleQueue()  # the warm-up would restore a list
     stage = stage_of(rank, seen, hooks)
     for parameter in stage.parameters():
         if parameter.requires_grad:
@@ -102,7 +103,7 @@ def train(rank: int, name: str, hooks: str, warm: bool) -> tuple[Any, list[str]]
     assert all(a is b for a, b in zip(before, gradients, strict=True))
     state = list(stage.state_dict().values())
     drawn = torch.rand(1), random.random(), np.random.rand(), getattr(stage, "count", 0)
-    return (losses, gradients, state, drawn), seen
+    return (losses, gradients, state, drawn), [seen.get() for _ in range(seen.qsize())]
 
 
 def train_both_ways(rank: int, size: int, names: list[str], hooks: str) -> list[Any]:
@@ -308,7 +309,7 @@ def move_reserved(rank: int, size: int) -> list[int]:
     from synth.runtime.pipeline import Pipeline
 
     torch.manual_seed(3)
-    stage = Head() if rank else Noisy([])
+    stage = Head() if rank else Noisy(SimpleQueue())
     pipeline = Pipeline(by_hand("to the host"), stage, warm_up=True)
     channels: Any = pipeline._connections.channels
     host = channels._host
