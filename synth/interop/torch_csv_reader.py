@@ -14,6 +14,7 @@ from typing import NamedTuple
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.schedule.error import ScheduleError
+from synth.schedule.files.program_text import MOST_OPS
 from synth.schedule.least_buffering import with_least_buffering
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
@@ -23,6 +24,9 @@ _KINDS = {"F": OpKind.F, "I": OpKind.B, "W": OpKind.W, "B": OpKind.BW, "BW": OpK
 _ACTION = re.compile(r"(\d{1,6})(BW|[FIWB])(\d{1,9})")
 _IMPLIED = re.compile(r"\d+(?:(?:SEND|RECV)_[FB]\d+|UNSHARD|RESHARD|REDUCE_GRAD)")
 _OVERLAPPED = re.compile(r"\(([^)]*)\)OVERLAP_F_B")
+
+# With transfers, which follow from the ops and are read over, there are about twice as many cells.
+_MOST_CELLS = 2 * MOST_OPS
 
 _Programs = list[tuple[Op, ...]]
 
@@ -46,8 +50,8 @@ def read_torch_csv(text: str, name: str = "csv") -> ReadSchedule:
     runs. `verify` checks whether it is complete and can run.
 
     Raises:
-        SynthError: a cell cannot be parsed, a row has no actions, or a stage is on two ranks or on
-            none; names it.
+        SynthError: the file is too long; or a cell cannot be parsed, a row has no actions, or a
+            stage is on two ranks or on none; names it.
     """
     rows = [
         [(rank, place, cell.strip()) for place, cell in enumerate(row)]
@@ -88,6 +92,12 @@ def read_torch_csv(text: str, name: str = "csv") -> ReadSchedule:
 
 def _rows(text: str) -> list[list[str]]:
     """The cells of all rows, with any kind of line ends."""
+    num_cells = text.count(",") + text.count("\n")
+    if num_cells > _MOST_CELLS:
+        raise SynthError(
+            f"the file has {num_cells:,} cells; at most {_MOST_CELLS:,} are read: export a "
+            f"schedule of fewer micro-batches"
+        )
     try:
         return list(csv.reader(io.StringIO(text, newline=None)))
     except csv.Error as error:

@@ -9,6 +9,9 @@ from synth.profile.model_flops import Flops
 from synth.records.record import Record
 from synth.units import MOST_SUMMABLE, MOST_US
 
+# Of a profile; far more than any model has, and few enough to be written out.
+MOST_LAYERS = 1 << 16
+
 # AdamW keeps two moments of each parameter.
 _MOMENTS = 2
 
@@ -30,7 +33,7 @@ class LayerTimes(Record):
     """
 
     name: str
-    count: int = Field(default=1, ge=1, le=1 << 16)
+    count: int = Field(default=1, ge=1, le=MOST_LAYERS)
     forward_us: float = Field(ge=0, le=MOST_US)
     backward_us: float | None = Field(default=None, ge=0, le=MOST_US)
     backward_input_us: float | None = Field(default=None, ge=0, le=MOST_US)

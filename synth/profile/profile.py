@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
-from synth.profile.layer_times import LayerTimes
+from synth.profile.layer_times import MOST_LAYERS, LayerTimes
 from synth.profile.links import Links
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.model_flops import ModelFlops, PeakFlops
@@ -43,8 +43,15 @@ def _names_of_each(layers: Sequence[LayerTimes]) -> list[list[str]]:
     """Return the names of the `count` layers that each entry stands for.
 
     Raises:
-        SynthError: there are no layers, two have the same name, or a name is not plain text.
+        SynthError: there are no layers or too many, two have the same name, or a name is not plain
+            text.
     """
+    total = sum(layer.count for layer in layers)
+    if total > MOST_LAYERS:
+        raise SynthError(
+            f"the counts add up to {total:,} layers; at most {MOST_LAYERS:,} make a profile: give "
+            f"smaller counts, or let a layer stand for several"
+        )
     names = [
         [layer.name]
         if layer.count == 1
@@ -111,7 +118,7 @@ class Profile(Displayed, FileRecord):
     )
     links: Links = Links()
     layer_profiles: dict[str, LayerProfile]
-    layers: tuple[Layer, ...] = Field(min_length=1)
+    layers: tuple[Layer, ...] = Field(min_length=1, max_length=MOST_LAYERS)
 
     @model_validator(mode="after")
     def _layers_known(self) -> Self:
@@ -157,7 +164,8 @@ class Profile(Displayed, FileRecord):
             source: the source of the numbers, for display.
 
         Raises:
-            SynthError: there are no layers, two have the same name, or a name is not plain text.
+            SynthError: there are no layers or too many, two have the same name, or a name is not
+                plain text.
         """
         names = _names_of_each(layers)
         return cls(

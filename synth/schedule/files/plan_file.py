@@ -21,7 +21,13 @@ from synth.records.safe_read import parse_json, read_bytes
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.fingerprint import KEY as FINGERPRINT
 from synth.schedule.files.fingerprint import Fingerprint
-from synth.schedule.files.program_text import parse_programs, program_text, repeating_text
+from synth.schedule.files.program_text import (
+    MOST_OPS,
+    check_size,
+    parse_programs,
+    program_text,
+    repeating_text,
+)
 from synth.schedule.files.weight_records import Versions, Weights
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Buffering, Placement, Schedule
@@ -128,6 +134,7 @@ class Plan(Displayed, FileRecord):
             )
         if self.caps_bytes is not None and len(self.caps_bytes) != len(self.programs):
             raise ValueError(f"{len(self.caps_bytes)} caps for {len(self.programs)} ranks")
+        check_size(self.programs, num_stages * len(self.placement), self.num_micro_batches)
         return self
 
     @classmethod
@@ -154,7 +161,7 @@ class Plan(Displayed, FileRecord):
             recomputed_layers: places of the layers of which F keeps only the input.
 
         Raises:
-            ScheduleError: there is no claim, and the schedule cannot run.
+            ScheduleError: there is no claim, and the schedule cannot run; or it is too long.
         """
         costs = partition_costs(recomputing(profile, recomputed_layers), sizes)
         return cls(
@@ -305,7 +312,17 @@ def check_replaceable(path: Path | None) -> None:
 
 
 def program_lines(schedule: Schedule) -> tuple[str, ...]:
-    """Write the programs of all ranks; without a flush, what is repeated is written once."""
+    """Write the programs of all ranks; without a flush, what is repeated is written once.
+
+    Raises:
+        ScheduleError: there are more ops than are read again.
+    """
+    num_ops = sum(map(len, schedule.programs))
+    if num_ops > MOST_OPS:
+        raise ScheduleError(
+            f"the schedule has {num_ops:,} ops, a plan at most {MOST_OPS:,}; give fewer "
+            f"micro-batches"
+        )
     if schedule.versions is None:
         return tuple(map(program_text, schedule.programs))
     return tuple(repeating_text(ops, schedule.num_micro_batches) for ops in schedule.programs)

@@ -22,12 +22,21 @@ from synth.schedule.ops import Op
 
 _BODY = re.compile(r"\[([^\[\]]*)\]\*([1-9][0-9]{0,8})\+([1-9][0-9]{0,5})/([0-9]{1,6})(?=\s|$)")
 
+_TOKEN = re.compile(r"\S+")
+
 # The most micro-batches of a body. Searched orders repeat after fewer, and so do published ones
 # whose updates take no more.
 _MOST_PER_BODY = 128
 
-# The most ops of a file that is read: a wrong number of repetitions must not fill the memory.
-_MOST_OPS = 10_000_000
+# The most ops of a file that is read, counted before any is made: a line of a few bytes could fill
+# the memory. The solver's largest problem has so many with an R or a STEP for each micro-batch.
+MOST_OPS = 2_000_000
+
+# So many are read in any case, and `verify` names the first that is wrong.
+_FEW_OPS = 50_000
+
+# A micro-batch has at most one op of each kind on a stage copy, and so has a visit or an update.
+_MOST_PER_MICRO_BATCH = len(OpKind)
 
 
 class _Body(NamedTuple):
@@ -114,22 +123,52 @@ def _longest_run(flags: NDArray[np.bool_]) -> tuple[int, int]:
     return int(begins[longest]), int(ends[longest])
 
 
-def parse_programs(lines: Sequence[str]) -> tuple[tuple[Op, ...], ...]:
-    """Read the lines of all ranks.
+def num_ops(line: str) -> int:
+    """Count the ops of a line without making them; those of a repeated part count each time."""
+    repeated = sum(_num_tokens(match[1]) * int(match[2]) for match in _BODY.finditer(line))
+    return _num_tokens(_BODY.sub(" ", line)) + repeated
+
+
+def _num_tokens(text: str) -> int:
+    return sum(1 for _ in _TOKEN.finditer(text))
+
+
+def check_size(lines: Sequence[str], num_stages: int, num_micro_batches: int) -> None:
+    """Check that programs are short enough to be read, before their repeated parts are written out.
+
+    Args:
+        lines: of all ranks.
+        num_stages: of the schedule; each copy of a stage counts.
+        num_micro_batches: of the schedule.
 
     Raises:
-        ScheduleError: an op or a body cannot be parsed, with its rank and place; or bodies are
-            repeated too often.
+        ValueError: there are more ops than are read, or than any schedule of these sizes has.
     """
-    programs: list[tuple[Op, ...]] = []
-    num_left = _MOST_OPS
-    for rank, line in enumerate(lines):
-        programs.append(_program(rank, line, num_left))
-        num_left -= len(programs[-1])
-    return tuple(programs)
+    counts = [num_ops(line) for line in lines]
+    longest = counts.index(max(counts))
+    found = f"the programs have {sum(counts):,} ops, rank {longest} {counts[longest]:,} of them"
+    if sum(counts) > MOST_OPS:
+        raise ValueError(
+            f"{found}; at most {MOST_OPS:,} are read: make a plan of fewer micro-batches"
+        )
+    most = max(_FEW_OPS, _MOST_PER_MICRO_BATCH * num_stages * num_micro_batches)
+    if sum(counts) > most:
+        raise ValueError(
+            f"{found}, too many for {num_micro_batches:,} micro-batches in {num_stages} stages "
+            f"with their copies: the micro-batches or the repetitions are wrong"
+        )
 
 
-def _program(rank: int, text: str, num_left: int) -> tuple[Op, ...]:
+def parse_programs(lines: Sequence[str]) -> tuple[tuple[Op, ...], ...]:
+    """Read the lines of all ranks; `check_size` says whether they are short enough.
+
+    Raises:
+        ScheduleError: an op or a body cannot be parsed, with its rank and place.
+    """
+    return tuple(tuple(_ops(rank, line)) for rank, line in enumerate(lines))
+
+
+def _ops(rank: int, text: str) -> list[Op]:
     ops: list[Op] = []
     at = 0
     for match in _BODY.finditer(text):
@@ -138,20 +177,15 @@ def _program(rank: int, text: str, num_left: int) -> tuple[Op, ...]:
         if not body:
             raise ScheduleError(f"rank {rank}, op {len(ops)}: the part that is repeated has no ops")
         times, micro_batches, updates = (int(match[group]) for group in (2, 3, 4))
-        if len(ops) + len(body) * times > num_left:
-            raise ScheduleError(
-                f"rank {rank}, op {len(ops)}: with {times} repetitions of {len(body)} ops the file "
-                f"has more than {_MOST_OPS} ops; make a plan of fewer micro-batches"
-            )
-        for turn in range(times):
-            ops += (_grown(op, turn * micro_batches, turn * updates) for op in body)
+        grown_by = [updates if op.kind == OpKind.STEP else micro_batches for op in body]
+        ops += (
+            Op(op.kind, op.stage, op.microbatch + turn * more, op.replica)
+            for turn in range(times)
+            for op, more in zip(body, grown_by, strict=True)
+        )
         at = match.end()
-    return (*ops, *_parsed(rank, len(ops), text[at:]))
-
-
-def _grown(op: Op, micro_batches: int, updates: int) -> Op:
-    more = updates if op.kind == OpKind.STEP else micro_batches
-    return op._replace(microbatch=op.microbatch + more)
+    ops += _parsed(rank, len(ops), text[at:])
+    return ops
 
 
 def _parsed(rank: int, first: int, text: str) -> Iterator[Op]:

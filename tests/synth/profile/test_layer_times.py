@@ -149,3 +149,10 @@ def test_a_plain_number_is_a_time_without_a_spread() -> None:
         data["layer_profiles"]["head"]["time_us"]["W"] = wrong
         with pytest.raises(SynthError, match=r"layer_profiles\.head\.time_us\.W"):
             Profile.from_json(json.dumps(data))
+
+
+def test_counts_that_add_up_to_more_layers_than_any_model_has_are_refused() -> None:
+    rows = "\n".join(f"b{i}, 65536, 1, 2" for i in range(30))
+    layers = from_times_csv(f"name, count, forward_ms, backward_ms\n{rows}\n")
+    with pytest.raises(SynthError, match="add up to 1,966,080 layers; at most 65,536"):
+        Profile.from_times("mine", layers)

@@ -11,8 +11,16 @@ from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan, program_lines
-from synth.schedule.files.program_text import parse_programs, program_text, repeating_text
+from synth.schedule.files.program_text import (
+    MOST_OPS,
+    check_size,
+    num_ops,
+    parse_programs,
+    program_text,
+    repeating_text,
+)
 from synth.schedule.ops import Op
+from synth.solver.tuning.search import SEARCH
 
 FLUSH_FREE = (
     "pipedream",
@@ -111,9 +119,53 @@ def test_a_plan_file_has_the_short_lines_and_reads_the_long_ones() -> None:
         ("[F0.1 [BW0.0]*2+1/1]*2+1/1", r"op 0: '\[F0.1' is not understood"),
         ("F0.0 [F0.1 X0.0]*3+1/1", "rank 0, op 2: op 'X0.0' is not understood"),
         ("F0.0 [ ]*999999999+1/0", "rank 0, op 1: the part that is repeated has no ops"),
-        ("[F0.0 BW0.0]*99999999+1/0", "with 99999999 repetitions of 2 ops the file has more than"),
     ],
 )
 def test_bodies_that_cannot_be_read_are_explained(line: str, words: str) -> None:
     with pytest.raises(ScheduleError, match=words):
         parse_programs([line])
+
+
+@pytest.mark.parametrize(
+    ("line", "num"),
+    [
+        ("", 0),
+        ("F0.0 BW0.0  STEP0", 3),
+        ("F0.0 [F0.1 BW0.0 STEP0]*47+1/1 BW0.47 STEP0.47", 1 + 3 * 47 + 2),
+        ("[F0.0]*2+1/0 [BW0.0]*2+1/0", 4),
+        ("[ ]*999999999+1/0", 0),
+    ],
+)
+def test_ops_are_counted_without_making_them(line: str, num: int) -> None:
+    assert num_ops(line) == num
+
+
+@pytest.mark.parametrize(
+    ("lines", "micro_batches", "words"),
+    [
+        (["[F0.0 BW0.0]*1200000+1/1"], 1_200_000, "have 2,400,000 ops.*at most 2,000,000 are read"),
+        (["F0.0", "[F0.0 BW0.0]*999999999+1/1"], 4, "rank 1 1,999,999,998 of them"),
+        (["[F0.0 BW0.0]*100000+1/1"], 4, "too many for 4 micro-batches in 1 stages"),
+        (["F0.0 " * (MOST_OPS + 1)], 10**8, "have 2,000,001 ops"),
+    ],
+)
+def test_programs_that_would_fill_the_memory_are_refused_by_their_length(
+    lines: list[str], micro_batches: int, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_size(lines, 1, micro_batches)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stages", "micro_batches", "ops"),
+    [(64, 64, 512, "FBW"), (32, 64, 4096, "FBWR"), (32, 128, 4096, "FB"), (1, 1, 2, "FBWROLUDAS")],
+)
+def test_the_longest_plans_of_pipelines_are_short_enough(
+    ranks: int, stages: int, micro_batches: int, ops: str
+) -> None:
+    line = f"[{'F0.0 ' * (len(ops) * stages // ranks)}]*{micro_batches}+1/1 STEP0"
+    check_size([line] * ranks, stages, micro_batches)
+
+
+def test_the_largest_problem_of_the_solver_fits_into_a_file() -> None:
+    assert SEARCH.most_ops // 3 * len("FBWR") <= MOST_OPS

@@ -247,7 +247,7 @@ def test_a_stop_at_the_start_of_a_problem_of_many_ops_leaves_families_out(
 
 
 def test_more_ops_than_can_be_handled_are_refused() -> None:
-    with pytest.raises(SynthError, match="more than the 2,000,000 that the solver handles"):
+    with pytest.raises(SynthError, match="more than the 1,500,000 that the solver handles"):
         table_problem(8, 100_000, 1)
 
 
