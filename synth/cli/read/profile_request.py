@@ -41,7 +41,9 @@ class ProfileRequest(Record):
         int | None,
         typer.Option(min=1, help="Tokens per sequence.", show_default="1024, or of --inputs"),
     ] = None
-    dtype: Annotated[str, typer.Option(help="Parameter type: float32 or bfloat16 (bf16).")] = "float32"
+    dtype: Annotated[str, typer.Option(help="Parameter type: float32 or bfloat16 (bf16).")] = (
+        "float32"
+    )
     optimizer: Annotated[str, typer.Option(help="adamw, sgd, or sgd:MOMENTUM.")] = "adamw"
     switches: OptimizerSwitches = OptimizerSwitches()
     autocast: Annotated[

@@ -109,10 +109,10 @@ def test_layers_add_up_to_the_bytes_that_a_stage_really_holds(layers: list[nn.Mo
     for parameter in (p for layer in layers for p in layer.parameters() if p.requires_grad):
         parameter.grad = torch.zeros_like(parameter)
     x, targets = batch()
-    real = held_bytes(Sample(Whole(layers), (x, targets), targets, is_first=True))
+    real = held_bytes(Sample(Whole(layers), x, targets, is_first=True))
     assert added.saved_bytes == pytest.approx(real.saved_bytes, rel=0.01)
     assert added.saved_w_bytes == pytest.approx(real.saved_w_bytes, rel=0.01)
+    assert added.rise_bytes[OpKind.B] == pytest.approx(real.rise_bytes[OpKind.B], rel=0.01)
+    assert added.rise_bytes[OpKind.F] <= 1.05 * real.rise_bytes[OpKind.F]
     for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW):
-        # Scalars and temporaries of the loss aside.
-        assert real.rise_bytes[kind] - 256 <= added.rise_bytes[kind]
-        assert added.rise_bytes[kind] <= 1.15 * real.rise_bytes[kind] + 8192
+        assert added.rise_bytes[kind] >= 0.99 * real.rise_bytes[kind] - 256  # a few scalars

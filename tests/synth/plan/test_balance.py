@@ -92,7 +92,6 @@ def uneven_profile(seed: int, num_layers: int = 7) -> Profile:
     changed = {
         name: layer.replace(
             output_bytes=(size := rng.randint(0, 9)),
-            output_gradient_bytes=rng.choice((None, 0, rng.randint(0, 9))),
             saved_bytes=(saved := rng.randint(0, 20)),
             saved_w_bytes=(left := rng.randint(0, 20)),
             rise_bytes={
