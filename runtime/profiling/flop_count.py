@@ -55,7 +55,7 @@ _ATTENTION = {
 def _products() -> dict[Any, Callable[..., int]]:
     """Return the products that `FlopCounterMode` has no formula for and this PyTorch knows."""
     grouped = ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
-    formulas = {
+    formulas: dict[tuple[Any, str], Callable[..., int]] = {
         **{(_ATEN, name): _grouped_product for name in grouped},
         # What transformers calls where PyTorch's own kernel cannot: an op that hides its loop.
         (torch.ops.transformers, "grouped_mm_fallback"): _grouped_product,

@@ -91,6 +91,8 @@ def test_autograd_s_backward_takes_twice_the_flops_of_the_forward() -> None:
 class Experts(nn.Module):
     """Three experts, each of which multiplies the rows that are routed to it by its own matrix."""
 
+    ends: Tensor
+
     def __init__(self, how: str) -> None:
         super().__init__()
         self.how = how
