@@ -1,7 +1,8 @@
 """Counting the floating-point operations of a layer's forward."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -15,12 +16,13 @@ _ATEN = torch.ops.aten
 def forward_flops(sample: Sample) -> int:
     """Count the FLOPs of F of a micro-batch as PyTorch's `FlopCounterMode` does.
 
-    Matrix multiplications, convolutions and attention count, a multiply-add as two. Attention
+    Matrix multiplications, grouped ones too, convolutions and attention count, a multiply-add as
+    two. Attention
     counts all pairs of a query and a key, also those that a mask leaves out, as the 12·L·H·Q·T per
     token of Chowdhery et al. 2022, "PaLM", appendix B, do. Element-wise ops, and kernels that
     PyTorch does not know, count 0. A compiled layer is counted as it is without compilation.
     """
-    counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION)
+    counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION | _products())
     own_inputs = replace(sample, x=sample.copy_of_x())
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), counter:
         own_inputs.run()
@@ -48,3 +50,42 @@ _ATTENTION = {
     _ATEN._scaled_dot_product_cudnn_attention: _attention,
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
 }
+
+
+def _products() -> dict[Any, Callable[..., int]]:
+    """Return the products that `FlopCounterMode` has no formula for and this PyTorch knows."""
+    grouped = ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
+    formulas: dict[tuple[Any, str], Callable[..., int]] = {
+        **{(_ATEN, name): _grouped_product for name in grouped},
+        # What transformers calls where PyTorch's own kernel cannot: an op that hides its loop.
+        (torch.ops.transformers, "grouped_mm_fallback"): _grouped_product,
+        **{(_ATEN, name): _product for name in ("_scaled_mm_v2", "_int_mm", "mv", "dot")},
+        (_ATEN, "addmv"): _added_product,
+    }
+    return {
+        getattr(where, name): formula
+        for (where, name), formula in formulas.items()
+        if hasattr(where, name)
+    }
+
+
+def _grouped_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
+    """The FLOPs of products of groups; the rows, columns or inner dimension of a matrix are cut.
+
+    Args:
+        a: shape [rows, inner], or [groups, rows, inner].
+        b: shape [inner, columns], or [groups, inner, columns].
+    """
+    groups = a[0] if len(a) == len(b) == 3 else 1
+    return 2 * groups * a[-2] * a[-1] * b[-1]
+
+
+def _product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
+    """The FLOPs of a product of a matrix, or a vector, by another."""
+    return 2 * prod(a) * (b[-1] if len(b) > 1 else 1)
+
+
+def _added_product(
+    _added: Sequence[int], a: Sequence[int], b: Sequence[int], *_: Any, **__: Any
+) -> int:
+    return _product(a, b)

@@ -21,6 +21,7 @@ class HeldBytes:
     """The bytes of one layer; the fields are defined as in `LayerProfile`."""
 
     output_bytes: int
+    output_gradient_bytes: int
     saved_bytes: int
     saved_w_bytes: int
     rise_bytes: dict[OpKind, int]
@@ -57,6 +58,7 @@ def held_bytes(sample: Sample) -> HeldBytes:
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     return HeldBytes(
         output_bytes=0 if sample.targets is not None else micro_batch.output_bytes,
+        output_gradient_bytes=0 if sample.targets is not None else micro_batch.gradient_bytes,
         saved_bytes=max(after_f, fused_after_f),
         saved_w_bytes=max(0, after_b),
         rise_bytes=rises,
@@ -150,6 +152,11 @@ class _MeasuredMicroBatch:
         """Drop boundary tensors; return the bytes that the layer holds besides those alive."""
         self._window(lambda: [self._tensors.pop(name, None) for name in names] and None)
         return self.level - sum(_living_bytes(self._watched[name]) for name in self.alive())
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The bytes of the gradient of the output."""
+        return sum(allocated_bytes(gradient) for gradient in self._like)
 
     def alive(self) -> list[str]:
         """The names of the boundaries that count as alive: of which half of the bytes are.

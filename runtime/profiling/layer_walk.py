@@ -58,9 +58,11 @@ def walk_layers(
     x, targets = pytree.tree_map_only(Tensor, lambda t: t.to(device), tuple(batch))
     first: dict[Hashable, str] = {}
     given: dict[str, Hashable] = {}
+    is_trained = False
     for index, (call, name) in enumerate(zip(calls, names, strict=True)):
         is_first, is_last = index == 0, index == len(calls) - 1
-        sample = Sample(call.module, x, targets if is_last else None, is_first, call)
+        sample = Sample(call.module, x, targets if is_last else None, is_first, call, is_trained)
+        is_trained = sample.output_is_trained
         same_as = first.setdefault(_signature(sample, call), name)
         if same_as != name and given[same_as] == _look(x):
             yield VisitedLayer(name, same_as, None)
@@ -76,13 +78,12 @@ def walk_layers(
 
 def num_distinct(calls: Sequence[LayerCall]) -> int:
     """Return how many layers the walk measures, if identical ones get inputs that look alike."""
-    last = len(calls) - 1
-    return len(
-        {
-            (layer_signature(call.module), call.recomputed, place == 0, place == last)
-            for place, call in enumerate(calls)
-        }
-    )
+    last, kinds, is_trained = len(calls) - 1, set(), False
+    for place, call in enumerate(calls):
+        ends = (place == 0, place == last)
+        kinds.add((layer_signature(call.module), call.recomputed, *ends, is_trained))
+        is_trained = is_trained or any(p.requires_grad for p in call.module.parameters())
+    return len(kinds)
 
 
 def random_tokens(first_layer: nn.Module, workload: Workload, seed: int) -> MicroBatch:
@@ -95,7 +96,7 @@ def random_tokens(first_layer: nn.Module, workload: Workload, seed: int) -> Micr
 
 def _signature(sample: Sample, call: LayerCall) -> Hashable:
     """A key that is equal for layers that cost the same at their places."""
-    place = (call.recomputed, sample.is_first, sample.targets is not None)
+    place = (call.recomputed, sample.is_first, sample.targets is not None, sample.is_trained)
     return layer_signature(sample.layer), place, _look(sample.x)
 
 

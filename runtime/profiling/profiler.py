@@ -53,6 +53,9 @@ def profile_layer(
         gradient_bytes=_bytes(gradients),
         optimizer_bytes=update.state_bytes,
         output_bytes=held.output_bytes,
+        output_gradient_bytes=(
+            None if held.output_gradient_bytes == held.output_bytes else held.output_gradient_bytes
+        ),
         saved_bytes=held.saved_bytes,
         saved_w_bytes=held.saved_w_bytes,
         rise_bytes=rises,

@@ -25,6 +25,8 @@ class Sample:
 
     `x` are the inputs of the first layer, or the output of the previous one: a tensor or a tree.
     `targets` are for the last layer only; `call` is set if the layer is called in a special way.
+    `is_trained` says that a layer before it has a trained parameter, so that a gradient of `x` is
+    asked for: autograd neither saves nor computes anything for it otherwise.
     """
 
     layer: nn.Module
@@ -32,6 +34,7 @@ class Sample:
     targets: Any | None
     is_first: bool
     call: LayerCall | None = None
+    is_trained: bool = True
 
     @property
     def device(self) -> torch.device:
@@ -56,6 +59,12 @@ class Sample:
             return Stage([self.layer], is_first=self.is_first, is_last=is_last)
         return LayeredStage([self.call], is_first=self.is_first, is_last=is_last)
 
+    @property
+    def output_is_trained(self) -> bool:
+        """True if a gradient of the output is asked for."""
+        own = (p.requires_grad for p in self.layer.parameters())
+        return (self.is_trained and not self.is_first) or any(own)
+
     def copy_of_x(self) -> Any:
         """Copy the inputs, since a layer may change them in place."""
         return pytree.tree_map_only(Tensor, torch.clone, self.x)
@@ -66,12 +75,17 @@ class Sample:
         if self.is_first:
             given = ForwardInput(positional(x, is_first=True), None, self.targets, fused=fused)
         else:
-            entry = Boundary.of(x, trained=True)
+            entry = Boundary.of(x, trained=self.is_trained)
             given = ForwardInput(flatten(x)[0], entry, self.targets, fused=fused)
         return stage.forward(0, given)
 
     def gradients_like(self, stage: Stage, device: torch.device | str) -> Tensors:
-        """Make empty gradients of the output of F, which is run without autograd to find them."""
+        """Make empty gradients of the output of F, which is run without autograd to find them.
+
+        None comes back to a layer that is frozen and whose input is not trained.
+        """
+        if not self.output_is_trained:
+            return ()
         arguments = positional(self.copy_of_x(), is_first=self.is_first)
         output, _ = flatten(stage.output_like(arguments, self.targets))
         return tuple(torch.empty_like(y, device=device) for y in output if can_have_gradient(y))

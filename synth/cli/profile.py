@@ -56,7 +56,7 @@ def command(
     from synth.runtime.world import pick_device, under_torchrun
 
     workload, batch = _workload(model, request)
-    for name in filter(None, (request.dtype, request.autocast)):
+    for name in filter(None, (workload.dtype, workload.autocast)):
         dtype_of(name)
     measure = partial(_measure, workload, batch, request, peak_flops_per_s=peak_per_s)
     if under_torchrun():

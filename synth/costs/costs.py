@@ -35,7 +35,8 @@ class CostTable:
             kept = (stage.saved_bytes, stage.saved_w_bytes, stage.replay_bytes, early)
             rises = (*stage.rise_bytes.values(), stage.light_rise)
             whole = (stage.static_bytes, stage.gradient_bytes, stage.parameter_bytes)
-            most = max(*stage.duration_us.values(), *rises, *kept, *whole, stage.output_bytes)
+            passed = (stage.output_bytes, stage.returned_bytes)
+            most = max(*stage.duration_us.values(), *rises, *kept, *whole, *passed)
             if most > MOST_SUMMABLE:
                 raise SynthError(
                     f"stage {number} costs up to {most} (µs or bytes); sums are exact up to "
@@ -69,12 +70,20 @@ class Costs(Record):
         return self._leaving_early_gradients
 
     def boundary_us(self, stage: int, source: int, target: int) -> int:
-        """Time to move stage `stage`'s output, or its gradient, from rank to rank.
+        """Time to move stage `stage`'s output from rank to rank.
 
         Raises:
             SynthError: it takes too long to be added up exactly.
         """
         return self.transfer_us(self.stages[stage].output_bytes, source, target)
+
+    def return_us(self, stage: int, source: int, target: int) -> int:
+        """Time to move the gradient of stage `stage`'s output back from rank to rank.
+
+        Raises:
+            SynthError: it takes too long to be added up exactly.
+        """
+        return self.transfer_us(self.stages[stage].returned_bytes, source, target)
 
     def transfer_us(self, num_bytes: int, source: int, target: int) -> int:
         """The time to move `num_bytes` from rank to rank, or to or from `HOST`.

@@ -41,7 +41,7 @@ def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
     kept_for_b = sum(s for s, until in zip(sizes, held, strict=True) if until != OpKind.F)
     kept_for_w = sum(s for s, until in zip(sizes, held, strict=True) if until == OpKind.W)
     gradients_for_w = sum(
-        layer.output_bytes for layer in interior if layer.gradient_until == OpKind.W
+        layer.returned_bytes for layer in interior if layer.gradient_until == OpKind.W
     )
     durations = {
         kind: round(sum(layer.time_us[kind].median_us for layer in layers)) for kind in MEASURED
@@ -52,6 +52,7 @@ def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
         duration_us=durations,
         static_bytes=sum(layer.static_bytes for layer in layers),
         output_bytes=layers[-1].output_bytes,
+        output_gradient_bytes=layers[-1].output_gradient_bytes,
         saved_bytes=sum(layer.saved_bytes for layer in layers) + kept_for_b,
         saved_w_bytes=sum(layer.saved_w_bytes for layer in layers) + kept_for_w + gradients_for_w,
         rise_bytes={
@@ -117,11 +118,12 @@ def _backward_rise(layers: list[LayerProfile], kind: OpKind, held: list[OpKind])
         rise = max(rise, level + layer.rise_bytes[kind])
         level += (layer.saved_w_bytes if split else 0) - layer.saved_bytes
         if i > 0:
-            level += layers[i - 1].output_bytes
+            level += layers[i - 1].returned_bytes
         if i < len(layers) - 1:
             keeps_gradient = split and layer.gradient_until == OpKind.W
             frees_activation = held[i] == OpKind.B or (held[i] == OpKind.W and not split)
-            level -= layer.output_bytes * ((not keeps_gradient) + frees_activation)
+            level -= layer.returned_bytes * (not keeps_gradient)
+            level -= layer.output_bytes * frees_activation
     return rise
 
 

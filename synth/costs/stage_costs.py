@@ -28,11 +28,14 @@ class StageCosts(Record):
     `early_gradient_bytes` are the weight gradients that B computes itself, such as those of norms.
     Where there is nothing to add them to before W, B leaves them for W; see
     `Costs.with_early_gradients`. 0 in files before version 9.
+
+    `output_gradient_bytes` None are as many as `output_bytes`, as in files before version 10.
     """
 
     duration_us: dict[OpKind, NonNegativeInt]
     static_bytes: NonNegativeInt
     output_bytes: NonNegativeInt
+    output_gradient_bytes: NonNegativeInt | None = None
     saved_bytes: NonNegativeInt
     saved_w_bytes: NonNegativeInt
     rise_bytes: dict[OpKind, NonNegativeInt]
@@ -67,6 +70,7 @@ class StageCosts(Record):
             "light_rise_bytes": None,
             "parameter_bytes": 0,
             "early_gradient_bytes": 0,
+            "output_gradient_bytes": None,
         }
         return {k: v for k, v in fields.items() if k not in left_out or v != left_out[k]}
 
@@ -76,6 +80,12 @@ class StageCosts(Record):
             raise ValueError("duration_us and rise_bytes need each of F, B, W, BW, STEP")
         check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
+
+    @property
+    def returned_bytes(self) -> int:
+        """The gradient of the output, which comes back from the next stage."""
+        known = self.output_gradient_bytes
+        return self.output_bytes if known is None else known
 
     @property
     def light_rise(self) -> int:

@@ -1,8 +1,14 @@
 """The profile of a layer: its times, its bytes, and how long its tensors are needed."""
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -66,7 +72,9 @@ class LayerProfile(Record):
     - `parameter_bytes` (with the module's buffers), `gradient_bytes`, `optimizer_bytes`: static,
       once per layer;
     - `output_bytes`: the boundary activation it returns (0 for the last layer, which ends in the
-      loss), and likewise the gradient of that activation;
+      loss);
+    - `output_gradient_bytes`: the gradient of that activation, which comes back. None: as many as
+      `output_bytes`; 0 if neither this layer nor one before it has a trained parameter;
     - `saved_bytes`: the activations that F saves for the backward, without its input and output;
     - `saved_w_bytes`: the part of them that W needs after B, without input, output and the gradient
       of the output. It may be larger than `saved_bytes`;
@@ -88,6 +96,7 @@ class LayerProfile(Record):
     gradient_bytes: _Bytes
     optimizer_bytes: _Bytes
     output_bytes: _Bytes
+    output_gradient_bytes: _Bytes | None = None
     saved_bytes: _Bytes
     saved_w_bytes: _Bytes
     rise_bytes: dict[OpKind, _Bytes]
@@ -113,10 +122,24 @@ class LayerProfile(Record):
         check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
 
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a gradient as large as the output, as earlier versions did."""
+        fields: dict[str, Any] = handler(self)
+        if self.output_gradient_bytes is None:
+            fields.pop("output_gradient_bytes", None)
+        return fields
+
     @property
     def static_bytes(self) -> int:
         """Bytes held all the time: parameters, gradients, optimizer state."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    @property
+    def returned_bytes(self) -> int:
+        """The gradient of the output, which comes back from the next layer."""
+        known = self.output_gradient_bytes
+        return self.output_bytes if known is None else known
 
     @property
     def recompute_us(self) -> float:

@@ -96,11 +96,11 @@ class Profile(Displayed, FileRecord):
     """A whole profile file.
 
     Version 2 added the function that makes the inputs, and times that are plain numbers. Version 3
-    added the FLOPs of layers and the peak FLOP/s of the device.
+    added the FLOPs of layers and the peak FLOP/s of the device, version 4 the gradients of outputs.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     SINCE: ClassVar[Mapping[str, int]] = {"workload.inputs": 2, "peak_flops_per_s": 3}
     MADE_BY: ClassVar[str] = "synth profile"
 

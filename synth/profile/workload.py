@@ -40,6 +40,22 @@ _WrittenOptimizer = Annotated[
 ]
 
 
+_DTYPES = {"bf16": "bfloat16", "fp32": "float32", "f32": "float32", "float": "float32"}
+
+
+def dtype_name(given: str) -> str:
+    """Return PyTorch's name of a dtype: of `bf16`, `BF16` or `torch.bfloat16` it is `bfloat16`."""
+    name = given.lower().removeprefix("torch.")
+    return _DTYPES.get(name, name)
+
+
+def _read_dtype(given: object) -> object:
+    return dtype_name(given) if isinstance(given, str) else given
+
+
+_Dtype = Annotated[str, BeforeValidator(_read_dtype)]
+
+
 class Workload(Record):
     """The profiled workload: everything that is needed to build the model and a micro-batch."""
 
@@ -51,8 +67,8 @@ class Workload(Record):
         default=None,
         description="function of the user's own that makes micro-batches; else token ids",
     )
-    dtype: str = "float32"
-    autocast: str | None = Field(
+    dtype: _Dtype = "float32"
+    autocast: _Dtype | None = Field(
         default=None, description="dtype in which the layers compute where torch.autocast says so"
     )
     recomputed_layers: tuple[str, ...] | None = Field(

@@ -180,9 +180,12 @@ def _links_us(lowered: Lowered) -> list[float]:
         for stage, (rank, following) in enumerate(pairwise(row)):
             if rank == following:
                 continue
-            for link in ((rank, following), (following, rank)):
-                us = costs.boundary_us(stage, *link) / len(copies)
-                total_us[link] = total_us.get(link, 0.0) + us
+            there, back = (rank, following), (following, rank)
+            for link, us in (
+                (there, costs.boundary_us(stage, *there)),
+                (back, costs.return_us(stage, *back)),
+            ):
+                total_us[link] = total_us.get(link, 0.0) + us / len(copies)
     return [*total_us.values()]
 
 
@@ -190,7 +193,7 @@ def _there_and_back_us(costs: Costs, stage: int, rank: int, following: int) -> i
     """The time of an activation to the following stage, and of its gradient."""
     if rank == following:
         return 0
-    return costs.boundary_us(stage, rank, following) + costs.boundary_us(stage, following, rank)
+    return costs.boundary_us(stage, rank, following) + costs.return_us(stage, following, rank)
 
 
 def _in_flight(lowered: Lowered) -> IntArray:

@@ -154,7 +154,7 @@ def one_micro_batch_bytes(
     if len(held) == 1 and copy.below is not None and not recomputing:
         stage = problem.costs.stages[copy.stage]
         sent = stage.output_bytes if stage.output_until == F else 0
-        peaks.append(copy.delta_bytes[F] + sent + stage.output_bytes)
+        peaks.append(copy.delta_bytes[F] + sent + stage.returned_bytes)
     return max(peaks)
 
 

@@ -37,6 +37,7 @@ def random_layer(draw: random.Random) -> LayerProfile:
         gradient_bytes=draw.randint(0, 5),
         optimizer_bytes=0,
         output_bytes=draw.randint(0, 9),
+        output_gradient_bytes=draw.choice((None, 0, draw.randint(0, 9))),
         saved_bytes=draw.randint(0, 40),
         saved_w_bytes=draw.randint(0, 40),
         rise_bytes={kind: draw.randint(0, 60) for kind in times},

@@ -69,7 +69,7 @@ class Naive:
         stage = self.costs.stages[value[1]]
         sizes = {
             "act": stage.output_bytes,
-            "grad": stage.output_bytes,
+            "grad": stage.returned_bytes,
             "saved": stage.saved_bytes,
             "saved_w": stage.saved_w_bytes,
         }

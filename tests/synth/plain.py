@@ -136,7 +136,7 @@ class Plain:
         stage = self.costs.stages[value.stage]
         return {
             ACT: stage.output_bytes,
-            GRAD: stage.output_bytes,
+            GRAD: stage.returned_bytes,
             SAVED: stage.saved_bytes,
             SAVED_W: stage.saved_w_bytes,
             WGRAD: 0,
@@ -573,6 +573,7 @@ def random_costs(rng: random.Random, num_stages: int, num_ranks: int) -> Costs:
             duration_us={kind: rng.randint(0, 20) for kind in (*MEASURED, R)},
             static_bytes=rng.randint(0, 50),
             output_bytes=rng.randint(1, 9),
+            output_gradient_bytes=rng.choice((None, 0, rng.randint(0, 9))),
             saved_bytes=rng.randint(0, 20),
             saved_w_bytes=rng.randint(0, 20),
             rise_bytes={kind: rng.randint(0, 30) for kind in (*MEASURED, R)},

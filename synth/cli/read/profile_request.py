@@ -41,11 +41,13 @@ class ProfileRequest(Record):
         int | None,
         typer.Option(min=1, help="Tokens per sequence.", show_default="1024, or of --inputs"),
     ] = None
-    dtype: Annotated[str, typer.Option(help="Parameter type: float32 or bfloat16.")] = "float32"
+    dtype: Annotated[str, typer.Option(help="Parameter type: float32 or bfloat16 (bf16).")] = (
+        "float32"
+    )
     optimizer: Annotated[str, typer.Option(help="adamw, sgd, or sgd:MOMENTUM.")] = "adamw"
     switches: OptimizerSwitches = OptimizerSwitches()
     autocast: Annotated[
-        str | None, typer.Option(help="Compute type under torch.autocast: bfloat16.")
+        str | None, typer.Option(help="Compute type under torch.autocast: bfloat16 (bf16).")
     ] = None
     recompute: Annotated[
         list[str] | None,

@@ -44,6 +44,6 @@ def _bytes_after(costs: Costs, stage: int, kind: OpKind) -> int:
     inputs = costs.stages[stage - 1].output_bytes if stage else 0
     held = [(own.input_until, inputs), (own.output_until, own.output_bytes)]
     if kind == B:
-        held.append((own.gradient_until, own.output_bytes))
+        held.append((own.gradient_until, own.returned_bytes))
     saved = own.saved_bytes if kind == F else own.saved_w_bytes
     return saved + sum(size for until, size in held if until.rank_in_chain > kind.rank_in_chain)

@@ -238,7 +238,9 @@ class _Run:
         target = self.setting.placement.rank_of(reader.stage, reader.replica)
         if target != rank:
             boundary = min(op.stage, reader.stage)
-            end += self.setting.costs.boundary_us(boundary, rank, target)
+            costs = self.setting.costs
+            passed_us = costs.boundary_us if op.stage < reader.stage else costs.return_us
+            end += passed_us(boundary, rank, target)
         self.arrives[reader] = end
         heappush(self.events, (end, target))
 

@@ -80,7 +80,9 @@ def _lag_us(costs: Costs, number: int, rank: int) -> int:
     if not 0 <= source < d:
         return 0
     boundary = min(stage_of(number, rank, d), stage_of(number, source, d))
-    return costs.boundary_us(boundary, source, rank)
+    is_forward = number in (FIRST_F, SECOND_F)
+    passed_us = costs.boundary_us if is_forward else costs.return_us
+    return passed_us(boundary, source, rank)
 
 
 def averaged(pass_costs: PassCosts) -> PassCosts:

@@ -79,7 +79,7 @@ class _Greedy:
         costs = setting.costs
         self.took = [stage.duration_us for stage in costs.stages]
         self.lag_down = [costs.boundary_us(r - 1, r - 1, r) if r else 0 for r in self.ranks]
-        self.lag_up = [costs.boundary_us(r, r + 1, r) if r < p - 1 else 0 for r in self.ranks]
+        self.lag_up = [costs.return_us(r, r + 1, r) if r < p - 1 else 0 for r in self.ranks]
         self.grows = [growth_bytes(costs, r) for r in self.ranks]
         # An F leaves room for a B that adds more than it frees, so that one can always follow.
         self.needs = [{F: grow[F] + max(0, grow[B]), B: grow[B]} for grow in self.grows]

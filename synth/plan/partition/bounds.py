@@ -279,7 +279,9 @@ class _Layers:
         self.step = [times.get(OpKind.STEP, 0.0) for times in median]
         self.is_whole = all(us == int(us) for times in median for us in times.values())
         ends = range(1, len(layers))
-        self.output = [0, *(table.stage(end - 1, end).output_bytes for end in ends)]
+        stages = [table.stage(end - 1, end) for end in ends]
+        self.output = [0, *(stage.output_bytes for stage in stages)]
+        self.returned = [0, *(stage.returned_bytes for stage in stages)]
 
     def work_us(self, run: RankLayers) -> int:
         """F, B and W of one micro-batch."""
@@ -325,9 +327,12 @@ class _Layers:
         low, high = sorted((farthest, nearest))
         down_us = up_us = 0
         for rank in range(low, high + 1):
-            size = self.output[edge] if rank == nearest else min(self.output[1:])
+            size, back = (
+                sizes[edge] if rank == nearest else min(sizes[1:])
+                for sizes in (self.output, self.returned)
+            )
             down_us += self.links.between(rank, rank + 1).transfer_us(size)
-            up_us += self.links.between(rank + 1, rank).transfer_us(size)
+            up_us += self.links.between(rank + 1, rank).transfer_us(back)
         return _Way(down_us, up_us)
 
     def _least_us(self, times_us: Iterable[float], roundings: int) -> int:

@@ -26,6 +26,7 @@ class RunNeeds:
         layers = [profile.layer_profile(i) for i in range(len(profile.layers))]
         self.first = self.num_layers = len(layers)
         self._output = _array(layers, lambda layer: layer.output_bytes)
+        self._returned = _array(layers, lambda layer: layer.returned_bytes)
         self._saved = _array(layers, lambda layer: layer.saved_bytes)
         self._saved_w = _array(layers, lambda layer: layer.saved_w_bytes)
         self._rise = {
@@ -55,7 +56,7 @@ class RunNeeds:
         self._saved_up_to = _sums(self._saved), _sums(kept)
         self._saved_w_up_to = (
             _sums(self._saved_w),
-            _sums(kept_w + self._output * self._gradient_for_w),
+            _sums(kept_w + self._returned * self._gradient_for_w),
         )
         self._step = _sums(self._rise[STEP])
         # Right after F of a layer the output of the one before may go.
@@ -80,22 +81,25 @@ class RunNeeds:
         first, last = self.first, slice(self.first, stop)
         saved = _between(self._saved_up_to, first, stop)
         saved_w = _between(self._saved_w_up_to, first, stop)
-        before = int(self._output[first - 1]) if first else 0
+        before, returned = (
+            int(sizes[first - 1]) if first else 0 for sizes in (self._output, self._returned)
+        )
         after = self._sent[last]
         sent, for_b, for_w = (after * self._until[kind][last] for kind in (F, B, W))
-        gradient = after * self._gradient_for_w[last]
+        came = (self._returned * self._has_next)[last]
+        gradient = came * self._gradient_for_w[last]
         input_b, input_w = (before * (self._input_until[first] == kind) for kind in (B, W))
         forward = saved + for_b + for_w + input_b + input_w
         backward = saved_w - saved - for_b - input_b + gradient
         weight = -saved_w - for_w - input_w - gradient
         peak_f = np.maximum(before + self._forward_rise(stop), forward + sent)
-        peak_b = np.maximum(after + self._backward_rise(B, stop), backward + before)
+        peak_b = np.maximum(came + self._backward_rise(B, stop), backward + returned)
         peak_w = np.maximum(np.maximum(self._backward_rise(W, stop), weight), 0)
-        peak_bw = np.maximum(after + self._backward_rise(BW, stop), backward + weight + before)
+        peak_bw = np.maximum(came + self._backward_rise(BW, stop), backward + weight + returned)
         split = np.maximum(forward + peak_b, forward + backward + peak_w)
         least = np.maximum(peak_f, np.minimum(split, forward + peak_bw))
         # The activation that was sent is still there when the gradient's receive is posted.
-        posted = (forward + sent + after) * self._has_next[last]
+        posted = (forward + sent + came) * self._has_next[last]
         peaks: IntArray = np.maximum(np.maximum(least, posted), 0)
         return peaks
 
@@ -113,9 +117,8 @@ class RunNeeds:
         All levels change by the same amount, so one sum is kept, and its start for each end.
         """
         starts, tops = self._starts[kind], self._tops[kind]
-        output = int(self._output[first])
         if kind != W and first + 1 < self.num_layers:
-            self._levels[kind] += output
+            self._levels[kind] += int(self._returned[first])
         top = self._levels[kind] + int(self._rise[kind][first])
         np.maximum(tops[first + 2 :], top, out=tops[first + 2 :])
         own = self._change(kind, first)
@@ -137,7 +140,8 @@ class RunNeeds:
         split, held = kind == B, self._held[layer]
         keeps_gradient = split and bool(self._gradient_for_w[layer])
         frees_activation = held == B or (held == W and not split)
-        return int(self._output[layer]) * ((not keeps_gradient) + frees_activation)
+        freed = int(self._returned[layer]) * (not keeps_gradient)
+        return freed + int(self._output[layer]) * frees_activation
 
     def _backward_rise(self, kind: OpKind, stop: int) -> IntArray:
         ends = slice(self.first + 1, stop + 1)

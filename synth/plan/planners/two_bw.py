@@ -205,7 +205,7 @@ def _received_us(costs: Costs, stage: int, width: int, row: int) -> int:
     if stage > 0:
         found += costs.boundary_us(stage - 1, rank - width, rank)
     if stage + 1 < costs.num_stages:
-        found += costs.boundary_us(stage, rank + width, rank)
+        found += costs.return_us(stage, rank + width, rank)
     return found
 
 

@@ -173,12 +173,12 @@ class _Row(NamedTuple):
     def then(self, layers: tuple[int, ...], layer: LayerProfile, extra_ns: int) -> "_Row":
         """Return the row with one more layer."""
         last, rises = self.last, layer.rise_bytes
-        between = last.output_bytes
+        between, returned = last.output_bytes, last.returned_bytes
         held = max(last.output_until, layer.input_until, key=lambda kind: kind.rank_in_chain)
         level = self.saved + between
-        gradient_until_w = between if last.gradient_until == OpKind.W else 0
-        freed_in_b = between - gradient_until_w + (between if held == OpKind.B else 0)
-        freed_in_bw = between + (between if held != OpKind.F else 0)
+        gradient_until_w = returned if last.gradient_until == OpKind.W else 0
+        freed_in_b = returned - gradient_until_w + (between if held == OpKind.B else 0)
+        freed_in_bw = returned + (between if held != OpKind.F else 0)
         behind = max(last.rise_bytes[OpKind.B], self.backward_rise - freed_in_b)
         fused_behind = max(last.rise_bytes[OpKind.BW], self.fused_rise - freed_in_bw)
         kept_for_w = between if held == OpKind.W else 0
@@ -192,8 +192,8 @@ class _Row(NamedTuple):
             forward_rise=max(self.forward_rise, level + rises[OpKind.F]),
             again_rise=max(self.again_rise, level + layer.recompute_rise_bytes),
             weight_rise=max(rises[OpKind.W], self.weight_rise - layer.saved_w_bytes),
-            backward_rise=layer.saved_w_bytes - layer.saved_bytes + between + behind,
-            fused_rise=between - layer.saved_bytes + fused_behind,
+            backward_rise=layer.saved_w_bytes - layer.saved_bytes + returned + behind,
+            fused_rise=returned - layer.saved_bytes + fused_behind,
         )
 
     def on(self, base: StageCosts, *, is_first: bool) -> StageCosts:

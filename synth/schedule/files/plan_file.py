@@ -51,11 +51,12 @@ class Plan(Displayed, FileRecord):
     weight passing (the ops U, D and A), weights with versions (STEPs with numbers), the
     parameters' share of the static bytes, and the function that makes the inputs, version 7 the
     FLOPs of a micro-batch, version 8 programs that write a part which is repeated once, version 9
-    ranks of backwards, and the gradients that B computes itself.
+    ranks of backwards, and the gradients that B computes itself, version 10 the gradients of
+    outputs, which frozen layers do not get.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 9
+    VERSION: ClassVar[int] = 10
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -67,6 +68,7 @@ class Plan(Displayed, FileRecord):
         "flops": 7,
         "backward_placement": 9,
         "costs.stages.early_gradient_bytes": 9,
+        "costs.stages.output_gradient_bytes": 10,
     }
     MADE_BY: ClassVar[str] = "synth solve"
 

@@ -121,8 +121,10 @@ class Effects:
 
 
 def _bytes_of(stage: StageCosts, kind: ValueKind) -> int:
-    if kind in (ACT, GRAD, ACT_AGAIN):
+    if kind in (ACT, ACT_AGAIN):
         return stage.output_bytes
+    if kind == GRAD:
+        return stage.returned_bytes
     if kind in (SAVED, MOVED_OUT, MOVED_BACK):
         return stage.saved_bytes
     if kind in (GRAD_SUM, GRAD_ACC):

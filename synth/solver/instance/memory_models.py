@@ -105,7 +105,7 @@ class _Builder:
         if above is not None:
             size = self.costs.stages[above % self.num_stages].output_bytes
             if self._is_local(copy, above):
-                self._add_local_boundary(above, copy, size)
+                self._add_local_boundary(above, copy)
             elif stage.input_until != F:
                 self._add_lifetime(size, (copy, F), (copy, stage.input_until))
         if below is not None and not self._is_local(copy, below):
@@ -113,13 +113,14 @@ class _Builder:
             if stage.output_until != F:
                 self._add_lifetime(size, (copy, F), (copy, stage.output_until))
             if stage.gradient_until == W:
-                self._add_lifetime(size, (copy, B), (copy, W))
+                self._add_lifetime(stage.returned_bytes, (copy, B), (copy, W))
 
-    def _add_local_boundary(self, above: int, below: int, size: int) -> None:
+    def _add_local_boundary(self, above: int, below: int) -> None:
         """Add an activation and its gradient between two stages of one rank, which are not sent."""
         upper = self.costs.stages[above % self.num_stages]
         lower = self.costs.stages[below % self.num_stages]
-        self._add_lifetime(size, (below, B), (above, upper.gradient_until))
+        size = upper.output_bytes
+        self._add_lifetime(upper.returned_bytes, (below, B), (above, upper.gradient_until))
         # Until the stage above lets go of its output, and the one below of its input. B above
         # comes after B below; W's have no order, and then one of the two counts, or both.
         if upper.output_until == F or (upper.output_until, lower.input_until) == (B, W):
@@ -137,7 +138,8 @@ class _Builder:
         for copy in range(len(self.deltas)):
             below = self._below(copy)
             if below is not None and not self._is_local(copy, below):
-                size = self.costs.stages[copy % self.num_stages].output_bytes
+                stage = self.costs.stages[copy % self.num_stages]
+                size = max(stage.output_bytes, stage.returned_bytes)
                 for rank in (self._rank(copy), self._rank(below)):
                     largest[rank] = max(largest[rank], size)
         # The safe model has one more: the next receive is posted before the present send is waited
@@ -157,7 +159,7 @@ class _Builder:
             ends = (rank, self._rank(below))
             ways = (
                 self.costs.boundary_us(stage, *ends),
-                self.costs.boundary_us(stage, *ends[::-1]),
+                self.costs.return_us(stage, *ends[::-1]),
             )
         return StageCopy(
             rank=rank,
@@ -193,7 +195,7 @@ class _Builder:
         # F keeps all, B frees all but what W reads.
         retained = delta[F] + delta[B]
         sent = stage.output_bytes if stage.output_until == F else 0
-        return sent + max(0, min(stage.output_bytes, retained))
+        return sent + max(0, min(stage.returned_bytes, retained))
 
     def _peaks_above(self, copy: int, delta: dict[OpKind, int]) -> dict[OpKind, int]:
         """Return by kind the peak above the usage before an op, while it runs or right after it."""
@@ -201,9 +203,10 @@ class _Builder:
         above, below = self._above(copy), self._below(copy)
         received = sent_up = received_up = sent = 0
         if above is not None and not self._is_local(copy, above):
-            received = sent_up = self.costs.stages[above % self.num_stages].output_bytes
+            sender = self.costs.stages[above % self.num_stages]
+            received, sent_up = sender.output_bytes, sender.returned_bytes
         if below is not None and not self._is_local(copy, below):
-            received_up = stage.output_bytes
+            received_up = stage.returned_bytes
             sent = stage.output_bytes if stage.output_until == F else 0
         rise = stage.rise_bytes
         return {

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from synth.profile.workload import Workload
 from synth.runtime.models import ModelSpec, build_layers
-from synth.runtime.profiling.flop_count import forward_flops
+from synth.runtime.profiling.flop_count import _grouped_product, forward_flops
 from synth.runtime.profiling.profile_model import profile_layers, profile_model
 from synth.runtime.profiling.sample import Sample
 
@@ -86,3 +86,62 @@ def test_autograd_s_backward_takes_twice_the_flops_of_the_forward() -> None:
         with FlopCounterMode(display=False) as counter:
             y.sum().backward()
     assert counter.get_total_flops() == 2 * forward
+
+
+class Experts(nn.Module):
+    """Three experts, each of which multiplies the rows that are routed to it by its own matrix."""
+
+    ends: Tensor
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.weight = nn.Parameter(torch.randn(3, 16, 32))
+        self.register_buffer("ends", torch.tensor([8, 20, 32], dtype=torch.int32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "grouped":
+            y: Tensor = torch._grouped_mm(x, self.weight, offs=self.ends)
+            return y
+        starts = [0, *self.ends.tolist()]
+        pairs = zip(starts, starts[1:], self.weight, strict=False)
+        return torch.cat([_by(self.how, x[i:j], w) for i, j, w in pairs])
+
+
+def _by(how: str, x: Tensor, weight: Tensor) -> Tensor:
+    if how == "mm":
+        return x @ weight
+    if how == "bmm":
+        return torch.bmm(x[None], weight[None])[0]
+    if how == "baddbmm":
+        return torch.baddbmm(torch.zeros(1, 1, 32), x[None], weight[None])[0]
+    if how == "mv":
+        return torch.stack([torch.mv(weight.T, row) for row in x])
+    return torch.einsum("ti,io->to", x, weight)
+
+
+@pytest.mark.parametrize("how", ["grouped", "mm", "bmm", "baddbmm", "mv", "einsum"])
+def test_experts_take_the_same_flops_however_their_products_are_called(how: str) -> None:
+    dtype = torch.bfloat16 if how == "grouped" else torch.float32
+    sample = Sample(Experts(how).to(dtype), torch.randn(32, 16, dtype=dtype), None, is_first=False)
+    assert forward_flops(sample) == 2 * 32 * 16 * 32
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((12, 16), (3, 16, 8)), ((3, 16, 8), (8, 12)), ((16, 12), (12, 8)), ((3, 4, 16), (3, 16, 8))],
+    ids=["rows", "columns", "inner", "batch"],
+)
+def test_all_forms_of_a_grouped_product_count_each_group_s_own(
+    a: tuple[int, ...], b: tuple[int, ...]
+) -> None:
+    ends = [4, 8, 12]
+    if len(a) == len(b) == 3:
+        expected = sum(2 * a[1] * a[2] * b[2] for _ in ends)
+    elif len(a) == 2 and len(b) == 3:
+        expected = sum(2 * 4 * a[1] * b[2] for _ in ends)
+    elif len(a) == 3:
+        expected = sum(2 * a[1] * a[2] * 4 for _ in ends)
+    else:
+        expected = sum(2 * a[0] * 4 * b[1] for _ in ends)
+    assert _grouped_product(a, b) == expected

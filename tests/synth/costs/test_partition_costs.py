@@ -24,6 +24,7 @@ def random_layer(rng: random.Random) -> LayerProfile:
         gradient_bytes=rng.randint(0, 9),
         optimizer_bytes=rng.randint(0, 9),
         output_bytes=rng.randint(0, 20),
+        output_gradient_bytes=rng.choice((None, 0, rng.randint(0, 9))),
         saved_bytes=rng.randint(0, 30),
         saved_w_bytes=rng.randint(0, 30),
         rise_bytes={kind: rng.randint(0, 40) for kind in kinds},
@@ -89,7 +90,7 @@ class Walk:
             if kind == B:
                 self.alive["saved_w", i] = layer.saved_w_bytes
             if i:
-                self.alive["grad", i - 1] = self.layers[i - 1].output_bytes
+                self.alive["grad", i - 1] = self.layers[i - 1].returned_bytes
             if i < len(self.layers) - 1:
                 if kind == BW or layer.gradient_until == B:
                     del self.alive["grad", i]

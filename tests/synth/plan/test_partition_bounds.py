@@ -97,6 +97,7 @@ def uneven_layer(draw: random.Random) -> LayerProfile:
         gradient_bytes=1,
         optimizer_bytes=0,
         output_bytes=draw.randint(0, 6),
+        output_gradient_bytes=draw.choice((None, 0, draw.randint(0, 9))),
         saved_bytes=saved,
         saved_w_bytes=draw.randint(0, saved),
         rise_bytes=dict.fromkeys(MEASURED, draw.randint(0, 20)),

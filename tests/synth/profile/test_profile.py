@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from synth.errors import SynthError
 from synth.profile import Profile
 from synth.profile.links import Link, Links, NodeLink, PairLink
+from synth.profile.workload import Workload, dtype_name
 from synth.profiles import find
 
 NAME = "zb-1.5b-p8-m24"
@@ -102,8 +103,8 @@ def test_text_that_cannot_be_shown_is_refused(data: dict[str, Any], text: str, c
 
 
 def test_a_newer_version_says_upgrade(data: dict[str, Any]) -> None:
-    data["schema_version"] = 4
-    assert "schema_version is 4, this synth reads 1 to 3; upgrade synth" in refusal(data)
+    data["schema_version"] = 5
+    assert "schema_version is 5, this synth reads 1 to 4; upgrade synth" in refusal(data)
 
 
 @pytest.mark.parametrize("version", [0, None, "1"])
@@ -197,3 +198,12 @@ def test_links_without_nodes_are_written_as_before_there_were_any() -> None:
     nodes = (NodeLink(ranks_per_node=8, latency_us=2, bandwidth_bytes_per_s=1e9),)
     written = Links(nodes=nodes).model_dump_json()
     assert Links.model_validate_json(written).nodes == nodes
+
+
+@pytest.mark.parametrize("given", ["bf16", "BF16", "bfloat16", "torch.bfloat16"])
+def test_common_names_of_a_dtype_are_read_as_pytorch_s_own(given: str) -> None:
+    workload = Workload(
+        model="gpt", micro_batch_size=1, sequence_length=1, dtype=given, autocast=given
+    )
+    assert (workload.dtype, workload.autocast) == ("bfloat16", "bfloat16")
+    assert dtype_name("fp32") == dtype_name("torch.float32") == dtype_name("float") == "float32"
