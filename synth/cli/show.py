@@ -136,7 +136,7 @@ def steady_lines(plan: "Plan") -> "Iterator[str]":
     if claim is None:
         return
     # The search calls a time optimal that is less than a tick above its bound.
-    is_optimal = claim.gap == 0 or plan.claim.stopped_by == StoppedBy.OPTIMAL
+    is_optimal = claim.gap == 0 or plan.claim.stopped_by.startswith(StoppedBy.OPTIMAL)
     proven = "proven optimal" if is_optimal else f"gap {percent(claim.gap)}"
     yield (
         f"of all orders with such versions: lower bound {claim.lower_bound_us / 1000:,.3f} ms, "

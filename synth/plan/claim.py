@@ -1,12 +1,10 @@
 """The claim of a plan file, made from the result of a search."""
 
-from synth.schedule.files.claim import Claim, SteadyClaim
+from synth.schedule.files.claim import IN_STEADY_STATE, STILL_SEARCHING, Claim, SteadyClaim
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 from synth.version import __version__
-
-STILL_SEARCHING = "nothing yet: the search went on when this was written"
 
 
 def claim_of(found: Incumbent | Result, problem: Problem, options: SolveOptions) -> Claim:
@@ -37,7 +35,7 @@ def _why_it_stopped(found: Incumbent | Result) -> str:
     if not isinstance(found, Result):
         return STILL_SEARCHING
     # What is said of bound and gap is of the makespan.
-    return found.stopped_by + (" in the steady state" if found.steady is not None else "")
+    return found.stopped_by + (IN_STEADY_STATE if found.steady is not None else "")
 
 
 def _steady(found: Incumbent | Result) -> SteadyClaim | None:

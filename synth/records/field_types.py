@@ -24,6 +24,10 @@ Whole = Annotated[int, BeforeValidator(_number)]
 # As many ranks, ops or micro-batches as a token has digits for.
 StrictCount = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
 
+# A type of its own, because before 2.12 pydantic gives a `StrictCount = Field(gt=0)`, which is
+# required, the default of another StrictCount of the record.
+PositiveCount = Annotated[int, Field(gt=0, lt=10**9, strict=True)]
+
 # Unicode categories: control characters, surrogates, line and paragraph separators.
 _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")
 

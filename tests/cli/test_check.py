@@ -135,6 +135,24 @@ def test_a_profile_that_the_plan_is_not_of_is_refused_if_given_and_passed_over_i
     assert synth("check", tmp_path / "plan.json", "--profile", tmp_path / "other.json").code == 0
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("profile_fingerprint", "0" * 16), ("profile_name", "another")]
+)
+def test_a_plan_that_names_another_profile_than_the_one_given_is_refused(
+    synth: Synth, plan_file: Path, tmp_path: Path, field: str, value: str
+) -> None:
+    """Its fingerprint is made anew, and all costs are those of the profile."""
+    path = tmp_path / "plan.json"
+    Plan.load(plan_file).replace(**{field: value}).save(path)
+    ended = synth("check", path, "--profile", NAME)
+    assert (ended.code, ended.stdout) == (5, "")
+    assert field in ended.stderr and value in ended.stderr
+    ended = synth("check", path)
+    assert ended.code == 0
+    said = {"profile_fingerprint": "costs are the same", "profile_name": "give --profile"}
+    assert said[field] in ended.stdout.split("taken on trust")[1]
+
+
 def test_links_given_on_the_command_line_are_told_from_changed_ones(
     synth: Synth, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from synth.errors import Mismatch
-from synth.units import format_bytes_both
+from synth.units import format_bytes_both, shown
 
 if TYPE_CHECKING:
     from synth.plan.reprove.reproof import Reproof
@@ -114,6 +114,17 @@ def costs_of(
         more = "" if len(found) == 1 else "; more differs"
         why = "the plan was changed" if is_it else "the plan is of another profile, or was changed"
         raise Mismatch(f"{found[0]}{more}: {why}; solve again, or give the profile that it is of")
+    if not is_it and given is not None:
+        raise Mismatch(
+            f"profile_fingerprint is {shown(plan.profile_fingerprint)}, and that of profile "
+            f"{profile.name} is {profile.fingerprint()}, whose costs are the same: the plan was "
+            f"changed, or is of another version of the profile; give the profile that it is of"
+        )
+    if not is_it:
+        on_trust["profile"] = (
+            f"that it is of the shipped profile {profile.name}: costs are the same, and its "
+            f"profile_fingerprint is another's"
+        )
     verified["costs"] = (
         f"layers, workload, links and the costs of every stage are those of profile {profile.name}"
     )

@@ -377,8 +377,15 @@ def _with(point: Plan, best: Plan, bound: Claim) -> Plan:
         lower_bound_us=bound.lower_bound_us,
         certificate=bound.certificate,
         gap=gap,
-        stopped_by=StoppedBy.OPTIMAL.value if gap == 0 else point.claim.stopped_by,
+        stopped_by=_reason(gap, point.claim.stopped_by),
         solve_seconds=point.claim.solve_seconds,
         seed=point.claim.seed,
     )
     return best.replace(claim=claim, caps_bytes=point.caps_bytes, arguments=point.arguments)
+
+
+def _reason(gap: float, before: str) -> str:
+    """Return why the search of a point ended, by the gap that is left now."""
+    if gap == 0:
+        return StoppedBy.OPTIMAL
+    return StoppedBy.EXHAUSTED if before == StoppedBy.OPTIMAL else before

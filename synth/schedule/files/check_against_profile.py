@@ -20,6 +20,8 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     if list(plan.layers) != names:
         yield _difference("layers", list(plan.layers), names)
         return
+    if plan.profile_name != profile.name:
+        yield _difference("profile_name", plan.profile_name, profile.name)
     yield from _compared(
         "workload", plan.workload.model_dump(mode="json"), profile.workload.model_dump(mode="json")
     )
@@ -29,6 +31,8 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
             yield _difference("flops, per_micro_batch", plan.flops.per_micro_batch, count)
     if plan.device != profile.provenance.device:
         yield _difference("device", plan.device, profile.provenance.device)
+    if plan.conditions is not None and plan.conditions != profile.provenance.conditions:
+        yield _difference("conditions", plan.conditions, profile.provenance.conditions)
     try:
         derived = partition_costs(
             recomputing(profile, plan.recomputed_layers or ()), plan.partition

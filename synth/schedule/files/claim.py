@@ -16,10 +16,25 @@ from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
+from synth.units import shown
 from synth.version import __version__
 
 # `stopped_by` of a schedule that no search found; its bound is the largest work of a rank.
 NOT_SEARCHED = "not searched"
+
+# `stopped_by` of a plan that a search wrote before it ended.
+STILL_SEARCHING = "nothing yet: the search went on when this was written"
+
+# The end of `stopped_by` where it is about the steady state.
+IN_STEADY_STATE = " in the steady state"
+
+# The reasons for which searches end (`synth.solver.result.StoppedBy`).
+OPTIMAL, INFEASIBLE = "optimal", "infeasible"
+REASONS = (OPTIMAL, INFEASIBLE, "gap", "time limit", "exhausted", "interrupt")
+
+# Searches without a flush count in ticks, and call a time optimal that is within one of its bound.
+# A tick is a smaller part of the time than this.
+_TICK = 1e-4
 
 
 class SteadyClaim(Record):
@@ -56,6 +71,11 @@ class SteadyClaim(Record):
                 f"the lower bound of the steady state, {self.lower_bound_us} µs, is above its "
                 f"time, {self.micro_batch_us} µs"
             )
+        if self.lower_bound_us > self.repeating_us * (1 + 1e-9):
+            raise ScheduleError(
+                f"the lower bound of the steady state, {self.lower_bound_us} µs, is above that of "
+                f"orders that repeat, {self.repeating_us} µs, for which it holds, too"
+            )
 
 
 class Claim(Record):
@@ -77,8 +97,8 @@ class Claim(Record):
     found_by: PlainText
     stopped_by: PlainText
     seed: int | None = None
-    solve_seconds: float | None = None
-    synth_version: str
+    solve_seconds: float | None = Field(default=None, ge=0)
+    synth_version: PlainText
     steady: SteadyClaim | None = None
 
     @classmethod
@@ -120,6 +140,52 @@ class Claim(Record):
         """Check the claim about the steady state, if there is one; see `SteadyClaim.check`."""
         if self.steady is not None:
             self.steady.check(timeline)
+
+    def check_end(self, *, is_of_memory: bool) -> None:
+        """Check that the reason why the search ended fits the gap that it left.
+
+        Args:
+            is_of_memory: the search was for the least memory limit, so the reason is about that.
+
+        Raises:
+            ScheduleError: they contradict each other, or the reason is unknown.
+        """
+        said = f"stopped_by is {shown(self.stopped_by)}"
+        reason = self.stopped_by.removesuffix(IN_STEADY_STATE)
+        if reason != self.stopped_by and self.steady is None:
+            raise ScheduleError(f"{said}, and the claim has no steady state")
+        if reason not in (*REASONS, NOT_SEARCHED, STILL_SEARCHING):
+            raise ScheduleError(f"{said}; known: {', '.join((*REASONS, NOT_SEARCHED))}")
+        if reason == INFEASIBLE:
+            raise ScheduleError(f"{said}: that no schedule exists; the file holds one")
+        gap = self.gap if self.steady is None else max(0.0, self.steady.gap - _TICK)
+        if reason == OPTIMAL and gap and not is_of_memory:
+            raise ScheduleError(f"{said}, and the bound leaves a gap of {gap:.2%}")
+
+    def check_certificate(self, num_ranks: int, num_layers: int) -> None:
+        """Check that the certificate names ranks and layers of the plan.
+
+        Raises:
+            ScheduleError: it names others.
+        """
+        if self.certificate is None:
+            return
+        for one in (self.certificate, *(each.certificate for each in self.certificate.partitions)):
+            ranks = {*one.ranks, *(run.rank for run in one.layer_runs)}
+            ranks.update(*(lemma.ranks for lemma in one.forward_spacings))
+            ranks.update(*(lemma.ranks for lemma in one.idle_times))
+            if ranks and max(ranks) >= num_ranks:
+                raise ScheduleError(
+                    f"the certificate names rank {max(ranks)}, and there are {num_ranks} ranks"
+                )
+            if any(not run.first < run.end <= num_layers for run in one.layer_runs):
+                raise ScheduleError(f"the certificate names layers that are not of {num_layers}")
+        for part in self.certificate.partitions:
+            if sum(part.sizes) != num_layers:
+                raise ScheduleError(
+                    f"the certificate names a partition of {sum(part.sizes)} layers, and there are "
+                    f"{num_layers}"
+                )
 
     def check_proof(self) -> None:
         """Check that the bound and the gap are possible for the claimed value.

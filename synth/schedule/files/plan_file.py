@@ -15,7 +15,7 @@ from synth.profile import Profile
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.model_flops import ModelFlops
 from synth.profile.workload import Workload
-from synth.records.field_types import PlainText, StrictCount
+from synth.records.field_types import PlainText, PositiveCount, StrictCount
 from synth.records.record import FileRecord, is_stream
 from synth.records.safe_read import parse_json, read_bytes
 from synth.schedule.files.claim import Claim
@@ -98,7 +98,7 @@ class Plan(Displayed, FileRecord):
     versions: Versions | None = Field(
         default=None, description="updates within the plan; None: one, at its end"
     )
-    num_micro_batches: StrictCount = Field(gt=0)
+    num_micro_batches: PositiveCount
     caps_bytes: tuple[_Cap, ...] | None = None
     costs: Costs
     claim: Claim
@@ -287,8 +287,21 @@ class Plan(Displayed, FileRecord):
                     f"programs or the costs were changed after it was made"
                 )
         self.claim.check_proof()
+        self.claim.check_end(is_of_memory="target" in self.arguments)
+        self.claim.check_certificate(self.num_ranks, len(self.layers))
         self.claim.check_steady(timeline)
+        self._check_arguments()
         return lowered, timeline
+
+    def _check_arguments(self) -> None:
+        """Check the recorded request against the plan, where both are plain."""
+        seed, limit = self.arguments.get("seed"), self.arguments.get("mem_limit")
+        if seed is not None and self.claim.seed is not None and seed != str(self.claim.seed):
+            raise ScheduleError(
+                f"the request has the seed {shown(seed)}, the claim {self.claim.seed}"
+            )
+        if limit == "none" and self.caps_bytes is not None and "target" not in self.arguments:
+            raise ScheduleError("the request has no memory limit, and the plan has caps_bytes")
 
 
 def check_replaceable(path: Path | None) -> None:

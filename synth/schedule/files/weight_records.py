@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from synth.records.field_types import StrictCount
+from synth.records.field_types import PositiveCount, StrictCount
 from synth.records.record import Record
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
@@ -40,8 +40,8 @@ class Weights(Record):
 class Versions(Record):
     """The rule of updates, and of the versions that ops read: a `WeightVersions`."""
 
-    update_every: StrictCount = Field(
-        gt=0, description="micro-batches of an update, of each rank of a stage"
+    update_every: PositiveCount = Field(
+        description="micro-batches of an update, of each rank of a stage"
     )
     forward: ForwardReads
     backward: BackwardReads
