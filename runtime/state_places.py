@@ -162,7 +162,7 @@ class ArrayValues:
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """How far an iterator has come, which can be noticed and not put back."""
+    """The position of an iterator, which can be noticed and not put back."""
 
     iterator: Any
 

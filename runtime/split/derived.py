@@ -23,7 +23,7 @@ _FREE = VIEWS | {"ToCopyBackward0"}
 
 
 class DerivedWeight:
-    """Where the gradient of a computed weight goes; it does not keep the weight's memory."""
+    """The target of a computed weight's gradient; it does not keep the weight's memory."""
 
     __slots__ = ("device", "dtype", "edge", "leaves", "requires_grad", "shape", "stand_in")
 
@@ -43,7 +43,7 @@ def is_target(tensor: Tensor) -> bool:
 
 
 def owner_of(parameter: Tensor | None) -> "Tensor | DerivedWeight | None":
-    """What W adds a gradient to; the parameter has passed `is_target`."""
+    """Return the target of W's gradient for a parameter that has passed `is_target`."""
     if parameter is None or parameter.is_leaf or is_region(parameter):
         return parameter
     return DerivedWeight(parameter, leaves_of(parameter))

@@ -197,8 +197,7 @@ def record_linear(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> Tensor:
         return record_by_autograd(tape, _RULE, Call(x, (weight, bias)))
     call = _RULE.bind(x, weight, bias)
     if call is None or not can_apply(_RULE, call, tape.left, tape.listened):
-        with Interception(tape):  # quantised weights call an autograd function of their own
-            return F.linear(x, weight, bias)
+        return F.linear(x, weight, bias)
     with torch._C.DisableTorchFunction():
         return apply_rule(tape, _RULE, call)
 

@@ -25,7 +25,7 @@ Apply = Callable[..., Any]
 
 @dataclass(frozen=True)
 class _Record:
-    """What the backward of one call has to know."""
+    """One call of a custom function, for its backward."""
 
     queue: Queue
     key: Hashable

@@ -74,7 +74,7 @@ class Watching(TorchFunctionMode):
         parts = set().union(*(self._parts.get(id(t), ()) for t in given))
         if parts and not _can_wait(func, given, output):
             self._needed |= parts
-        if _is_product(func, given, output):
+        if _can_be_product(func, given):
             inputs = (args, kwargs)
             parts = parts | {len(self._products)}
             self._products.append((func, inputs, _versions(inputs), output))
@@ -141,7 +141,7 @@ class Postponing(TorchFunctionMode):
         return output
 
     def result(self, value: Any) -> Any:
-        """What a value of the backward stands for: itself, or what W has to compute."""
+        """Return a value of the backward, or the computation that it stands for."""
         return self._later[id(value)][1] if id(value) in self._later else value
 
 
@@ -178,10 +178,6 @@ def _name(function: Any) -> str:
 def _can_be_product(function: Any, given: list[Tensor]) -> bool:
     is_named = any(part in _name(function) for part in _PRODUCTS)
     return is_named and len(given) > 1 and not torch.is_autocast_enabled(given[0].device.type)
-
-
-def _is_product(function: Any, given: list[Tensor], output: Any) -> bool:
-    return _can_be_product(function, given)
 
 
 def _can_wait(function: Any, given: list[Tensor], output: Any) -> bool:

@@ -131,7 +131,7 @@ class _Progress:
 
     def unfinished(self, asked: AskedComparison, finished: set[str]) -> "list[Entry]":
         """Return the rows of searches that have found a schedule and are not over."""
-        from synth.plan.compare import solved_entry
+        from synth.plan.comparison_entries import solved_entry
 
         found = {
             name: best.result(asked.options.time_limit_s)

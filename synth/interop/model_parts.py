@@ -51,7 +51,7 @@ def base_of(name: str) -> str:
 
 
 class Target(NamedTuple):
-    """What a framework calls a layer, and the part of the model that it is; None: not known."""
+    """A framework's name of a layer, and the part of the model that it is; None: not known."""
 
     name: str
     part: ModelPart | None

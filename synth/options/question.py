@@ -12,6 +12,7 @@ from synth.options.memory_limit import MemoryLimit, is_least
 from synth.options.objective import read_objective
 from synth.options.partition import is_searched, read_sizes
 from synth.options.recompute import read_recompute
+from synth.options.runtime import check_rows_go_with_runtime
 from synth.options.versions import check_goes_with_version_rows
 from synth.profile import Profile
 from synth.units import parse_fraction, shown
@@ -51,6 +52,7 @@ def read_comparison(given: CompareArguments, profile: Profile | None = None) -> 
     profile = given.hardware.profile(profile or given.pipeline.profile_name)
     limit = _limit(given, profile)
     question = _question(given, profile, limit)
+    check_rows_go_with_runtime(given)
     if given.no_solve:
         _refuse_options_of_the_solver(given)
     searches = _searches(given)

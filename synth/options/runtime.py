@@ -1,5 +1,6 @@
 """The options that do not go with `--for`."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
@@ -11,20 +12,19 @@ from synth.plan.runtimes import Runtime
 from synth.units import shown
 
 if TYPE_CHECKING:
+    from synth.options.arguments.compare import CompareArguments
+    from synth.options.arguments.groups import RuntimeArguments
     from synth.options.arguments.solve import SolveArguments
 
 
 def check_goes_with_runtime(given: "SolveArguments") -> None:
-    """Refuse options whose schedules another runtime cannot execute.
+    """Refuse options of a search whose schedules another runtime cannot execute.
 
     Raises:
         SynthError: one is given.
     """
     runtime = given.freedom.runtime
-    if given.freedom.allowed.runtime == Runtime.SYNTH:
-        return
     refused = {
-        "--offload": (given.freedom.offload, f"{runtime} does not offload within a schedule"),
         f"--weights {given.weights}": (
             given.weights != "stay",
             f"{runtime} does not pass weights; give stay",
@@ -38,8 +38,32 @@ def check_goes_with_runtime(given: "SolveArguments") -> None:
             f"{runtime} flushes the pipeline before each update",
         ),
     }
-    refuse_beside(f"--for {runtime}", refused)
-    recompute = word(given.recompute or NONE)
+    _check(given.freedom, given.recompute, refused)
+
+
+def check_rows_go_with_runtime(given: "CompareArguments") -> None:
+    """Refuse options of a comparison for rows that another runtime cannot execute.
+
+    Raises:
+        SynthError: one is given.
+    """
+    why = "the solver's rows are for that runtime"
+    refused = {
+        f"--weights {', '.join(given.weights or ())}": (bool(given.weights), why),
+        f"--versions {', '.join(given.versions or ())}": (bool(given.versions), why),
+    }
+    _check(given.freedom, given.recompute, refused)
+
+
+def _check(
+    freedom: "RuntimeArguments", recompute_text: str | None, others: Mapping[str, tuple[bool, str]]
+) -> None:
+    runtime = freedom.runtime
+    if freedom.allowed.runtime == Runtime.SYNTH:
+        return
+    offloads = (freedom.offload, f"{runtime} does not offload within a schedule")
+    refuse_beside(f"--for {runtime}", {"--offload": offloads, **others})
+    recompute = word(recompute_text or NONE)
     if recompute not in (NONE, AUTO) and not recompute.startswith(LAYERS):
         raise SynthError(
             f"--recompute {shown(recompute)} rebuilds activations in ops R, which {runtime} does "

@@ -11,22 +11,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from synth.costs.costs import HOST, Costs
+from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import current_name, family_placement, variants_for
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
-from synth.plan.claim import claim_of
 from synth.plan.comparison import (
     PLANNED,
     WITH_R,
     Comparison,
-    Entry,
     Question,
     Refusal,
     SearchRequest,
 )
+from synth.plan.comparison_entries import entry_of, solved_entry
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.planners.planned import Planner, planned
 from synth.plan.published.best_variant import Published
@@ -37,14 +36,10 @@ from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.tuning import BEST_VARIANT
 from synth.plan.weight_passing.choice import even_stages, weight_passing_candidates
 from synth.plan.weight_passing.weights_race import solve_choosing_weights
-from synth.schedule.files.claim import Claim
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement
-from synth.schedule.rank_memory import exceeds_caps, peak_bytes, static_bytes
 from synth.schedule.simulate import Timeline
-from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
-from synth.schedule.version_facts import largest_versions
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.search import solve_flush_free
 from synth.solver.options import SolveOptions
@@ -331,6 +326,8 @@ class _Comparing:
         return self._known[where]
 
     def _problem(self, where: Placement) -> Problem:
+        if (why := self.question.allowed.why_not_on(where)) is not None:
+            raise SynthError(why)
         sizes, costs = self._partitioned(where)
         is_best = is_proven_best(where, self.question.partition)
         return replace(self._problem_in(sizes, costs, where), partition_is_best=is_best)
@@ -355,47 +352,5 @@ class _Comparing:
         **more: Any,
     ) -> None:
         """Add a row; `more` are further fields of `Entry`."""
-        entry = _entry(self.question, name, sizes, simulated, None)
+        entry = entry_of(self.question, name, sizes, simulated)
         self.comparison.entries.append(replace(entry, **more))
-
-
-def solved_entry(question: Question, name: str, result: Result, options: SolveOptions) -> Entry:
-    """Return the row of a search that has found a schedule."""
-    solved = result.problem
-    assert solved.partition is not None and result.schedule is not None
-    simulated = verify(result.schedule, solved.costs)
-    claim = claim_of(result, solved, options)
-    return _entry(question, name, solved.partition, simulated, claim)
-
-
-def _entry(
-    question: Question,
-    name: str,
-    sizes: tuple[int, ...],
-    simulated: tuple[Lowered, Timeline],
-    claim: Claim | None,
-) -> Entry:
-    (lowered, line), caps = simulated, question.caps_bytes
-    peaks, transfer_table = peak_bytes(lowered), lowered.transfer_table
-    facts, flushes = largest_versions(lowered), lowered.schedule.versions is None
-    num_micro_batches = lowered.schedule.num_micro_batches
-    of_host = (transfer_table.source == HOST) | (transfer_table.target == HOST)
-    return Entry(
-        name=name,
-        schedule=lowered.schedule,
-        partition=sizes,
-        makespan_us=line.makespan_us,
-        period_us=line.period_us,
-        work_us=max(line.work_us),
-        mean_work_us=line.mean_work_us,
-        peak_bytes=peaks,
-        static_bytes=tuple(static_bytes(lowered, rank) for rank in range(lowered.num_ranks)),
-        sent_bytes=int(transfer_table.num_bytes[~of_host].sum()),
-        reduced_bytes=sum(one.sent_bytes for one in lowered.collectives),
-        host_bytes=int(transfer_table.num_bytes[of_host].sum()),
-        fits=None if caps is None else not exceeds_caps(peaks, caps),
-        claim=claim,
-        delay=facts.delay,
-        versions=facts.alive,
-        steady_us=line.period_us / num_micro_batches if flushes else steady_us(line),
-    )

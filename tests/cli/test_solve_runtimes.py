@@ -91,3 +91,26 @@ def test_offloading_is_taken_where_it_is_asked_for(synth: Synth, tmp_path: Path)
     assert plans[1].claim.makespan_us <= plans[0].claim.makespan_us
     told = "allow it with --offload" in without.stdout
     assert told == (plans[1].claim.makespan_us < plans[0].claim.makespan_us), allowed.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--recompute", "all", "--placement", "linear"), "ops R, which torch does not have"),
+        (("--weights", "ring"), "--weights ring and --for torch do not go together"),
+        (("--versions", "2bw"), "--versions 2bw and --for torch do not go together"),
+    ],
+)
+def test_rows_of_a_comparison_that_the_runtime_cannot_run_are_refused(
+    synth: Synth, more: tuple[str, ...], words: str
+) -> None:
+    ended = synth("compare", *SIZE[1:], "--for", "torch", *more)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert words in ended.stderr
+
+
+def test_a_comparison_says_why_a_placement_is_not_searched_for_a_runtime(synth: Synth) -> None:
+    rows = ("--only", "1f1b", "--placement", "bidirectional", "--time-limit", "2s")
+    ended = synth("compare", *SIZE[1:], "--for", "torch", *rows)
+    assert ended.code == 0
+    assert "torch holds one copy of each stage, not 2" in ended.stdout

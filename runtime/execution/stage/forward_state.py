@@ -1,4 +1,4 @@
-"""What forwards change beside buffers, so that R finds it as F did and leaves it as it was.
+"""State that forwards change beside buffers: R finds it as F did, and leaves it as it was.
 
 Random generators other than torch's global ones, and counters: attributes, globals, entries of
 lists and dictionaries, plain tensors. What a forward adds to a list or a dictionary is a log or a

@@ -7,6 +7,7 @@ from synth.cli.answer.output import conditions_json, percent, value_line, window
 from synth.cli.answer.versions import steady_json, steady_text
 from synth.cli.show import plan_table
 from synth.op_kinds import OpKind
+from synth.options.recompute import LAYERS
 from synth.options.request import Request
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.partitions import by_partition, listed
@@ -186,7 +187,8 @@ def _faster_on_placement(request: Request, result: "Result") -> list[str]:
     best = min(faster, key=value_us)
     ways = [] if request.recompute is None else ["try --recompute auto"]
     if OpKind.R not in request.problem.further_ops:
-        ways = [f"leave --for {request.arguments['for']} out"]
+        runtime = request.arguments["for"]
+        ways = [f"give --recompute {LAYERS}all, which {runtime} can run", "leave --for out"]
     elif best.offloads and OpKind.OFFLOAD not in request.problem.further_ops:
         ways.append("allow it with --offload")
     how = "offloads" if best.offloads else "recomputes"

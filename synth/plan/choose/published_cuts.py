@@ -58,7 +58,7 @@ class PublishedCuts:
         """
         known = [(trial, {one.name: one for one in trial.published}) for trial in judged]
         asked = [
-            (rank_key(baselines[name].makespan_us if name in baselines else None), name, place)
+            (rank_key(_value_us(trial, baselines.get(name))), name, place)
             for place, (trial, baselines) in enumerate(known)
             if trial.candidate.choice in ((), None)
             for name in names_on(trial.candidate.problem.placement)
@@ -115,6 +115,10 @@ class PublishedCuts:
         best = min((one for one in (alone, apart) if one is not None), key=lambda one: one.value_us)
         trial.found = judged_result(problem, best, trial.lower_bound_us)
         return trial
+
+
+def _value_us(trial: Trial, baseline: Baseline | None) -> int | None:
+    return None if baseline is None else trial.problem.objective.value_us(baseline)
 
 
 def _baseline(name: str, found: Published) -> Baseline:

@@ -18,7 +18,7 @@ _Array = npt.NDArray[Any]
 
 
 class Room(NamedTuple):
-    """What ranks have too much on a cut: bytes above the limit (below 0: room), by rank.
+    """The memory of a cut by rank: bytes above the limit, or below 0 the room under it.
 
     `in_flight` counts by rank and stage the micro-batches whose activations are held at once.
     """

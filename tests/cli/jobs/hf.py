@@ -1,26 +1,22 @@
-"""Mixtral of Hugging Face's transformers, from a configuration."""
+"""Llama and Mixtral of Hugging Face's transformers, from configurations."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import MixtralConfig, MixtralForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
-
-def model() -> MixtralForCausalLM:
-    return MixtralForCausalLM(
-        MixtralConfig(
-            vocab_size=256,
-            hidden_size=64,
-            intermediate_size=192,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=64,
-            num_local_experts=4,
-            num_experts_per_tok=2,
-            use_cache=False,
-        )
-    )
+SIZES: dict[str, Any] = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "use_cache": False,
+}
 
 
 # --- adapter
@@ -50,11 +46,19 @@ def loss(logits: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def layers() -> list[nn.Module]:
-    whole = model()
+def layers_of(whole: LlamaForCausalLM | MixtralForCausalLM) -> list[nn.Module]:
     inner = whole.model
     blocks = [Block(layer, inner.rotary_emb) for layer in inner.layers]
     return [inner.embed_tokens, *blocks, Head(inner.norm, whole.lm_head)]
+
+
+def llama() -> list[nn.Module]:
+    return layers_of(LlamaForCausalLM(LlamaConfig(**SIZES)))
+
+
+def mixtral() -> list[nn.Module]:
+    experts: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    return layers_of(MixtralForCausalLM(MixtralConfig(**SIZES, **experts)))
 
 
 # --- data
