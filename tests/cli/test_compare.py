@@ -215,7 +215,7 @@ def test_what_is_named_twice_is_looked_at_once(synth: Synth, tmp_path: Path) -> 
         (("--weights", "ring"), "--weights ring is for the solver, and --no-solve leaves"),
         (("--mem-limit", "min"), "which only synth solve does"),
         (("--mem-limit", "9999999999TB"), "is more than 1024TiB"),
-        (("-m", "100000000"), "give at most 166,666 micro-batches"),
+        (("-m", "100000000"), "give at most 125,000 micro-batches"),
         (("--svg", "no/such/c.svg"), "folder no/such is missing"),
         (("--partition", "6,x"), "--partition '6,x' is not understood"),
         (("--partition", "6,6"), "covers 12 layers, the profile has 24"),

@@ -73,11 +73,12 @@ def test_a_partition_given_is_used(synth: Synth, tmp_path: Path) -> None:
 
 def test_bubble_rates_in_the_table_are_of_each_schedules_own_work(synth: Synth) -> None:
     # The same schedule has the same rate whatever plan stands below it, and in `synth compare`.
-    asked = (NAME, "--ranks", "4", "--micro-batches", "4", "--mem-limit")
+    size = ("--ranks", "4", "--micro-batches", "4", "--partition", "6,6,6,6")
+    asked = (NAME, *size, "--mem-limit")
     compared = synth("compare", *asked, "16GB", "--no-solve", "--format", "json")
     schedules = {row["name"]: row for row in json.loads(compared.stdout)["schedules"]}
     for limit in ("16GB", "60GB"):
-        plain = ("--placement", "linear", "--recompute", "none", "--partition", "even")
+        plain = ("--placement", "linear", "--recompute", "none")
         solved = synth("solve", *asked, limit, *plain, "--time-limit", "1ms", "--format", "json")
         for rival in json.loads(solved.stdout)["rivals"]:
             if rival["name"] in ("1f1b", "1f1b:recompute", "zb-h1"):

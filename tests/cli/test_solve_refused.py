@@ -131,4 +131,4 @@ def test_a_folder_without_permission_is_refused_before_the_search(
 def test_too_many_micro_batches_are_refused_with_the_most_there_can_be(synth: Synth) -> None:
     ended = synth("solve", NAME, "--ranks", "4", "--micro-batches", "100000000")
     assert ended.code == 2
-    assert "give at most 166,666 micro-batches" in ended.stderr
+    assert "give at most 125,000 micro-batches" in ended.stderr
