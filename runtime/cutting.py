@@ -188,7 +188,8 @@ def _children(value: Any) -> _Children | None:
     """Return a container's parts, each with its step from it, and how to make one of others."""
     if isinstance(value, UserDict):  # such as the encoding that a Hugging Face tokenizer returns
         return _steps(value), lambda parts: _filled(value, dict(zip(value, parts, strict=True)))
-    parts, spec = pytree.tree_flatten(value, is_leaf=lambda node: node is not value)
+    own = id(value)  # no reference: what pytree's walk holds lives until garbage is collected
+    parts, spec = pytree.tree_flatten(value, is_leaf=lambda node: id(node) != own)
     if not spec.is_leaf():
         return zip(_names(value, len(parts)), parts, strict=True), spec.unflatten
     if dataclasses.is_dataclass(value) and not isinstance(value, type | dict):

@@ -1,5 +1,7 @@
 """What `split` cuts, passes whole, and refuses."""
 
+import gc
+import weakref
 from collections import UserDict
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ import synth
 from synth.errors import SynthError
 from synth.families import generate
 from synth.runtime.batch import Batch
+from synth.runtime.cutting import tensors_in
 from synth.runtime.execution.transport.in_process.ranks import run_ranks
 
 X = torch.arange(8 * 3).reshape(8, 3)
@@ -272,3 +275,16 @@ def test_a_model_that_gives_no_loss_without_targets_is_told_of_them() -> None:
 
 def test_a_loss_that_needs_no_targets_is_computed() -> None:
     assert evaluated(lambda y, _: (y * 0 + 2).mean(), nn.Identity()) == 2
+
+
+@pytest.mark.parametrize("made", [tuple, list, lambda tensors: {"x": tensors[0]}])
+def test_tensors_of_a_tree_live_no_longer_than_the_tree(made: Any) -> None:
+    tree = made([torch.zeros(4)])
+    (held,) = tensors_in(tree)
+    watched = weakref.ref(held)
+    gc.disable()
+    try:
+        del tree, held
+        assert watched() is None
+    finally:
+        gc.enable()
