@@ -14,7 +14,7 @@ from typing import Any
 from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.families import current_name, family_placement, variants_for
+from synth.families import current_name, family_placement, reads_times, variants_for
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.comparison import (
@@ -33,7 +33,7 @@ from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.tuning import BEST_VARIANT
+from synth.plan.tuning import BEST_VARIANT, JUDGING
 from synth.plan.weight_passing.choice import even_stages, weight_passing_candidates
 from synth.plan.weight_passing.weights_race import solve_choosing_weights
 from synth.schedule.lowering.lower import Lowered
@@ -148,7 +148,7 @@ class _Comparing:
         self.question, self.options, self.stop = comparison.question, options, stop
         self._on_found = on_found
         self.comparison = comparison
-        self.began, self.longest_s = time.monotonic(), 0.0
+        self.began, self.longest_s, self.late_ops = time.monotonic(), 0.0, 0
         self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
         asked = self.question
         self.published = FamilySearches(
@@ -167,9 +167,9 @@ class _Comparing:
         return not self.stop.is_set()
 
     def add_published(self, name: str) -> None:
-        """Add a family's schedule or its refusal; the first one is simulated even without time."""
+        """Add a family's schedule or its refusal."""
         began = time.monotonic()
-        if self.longest_s and self._is_late(self.longest_s):
+        if self._is_late(self.longest_s) and not self._is_due(name):
             reason = (
                 f"not simulated: the time limit of {self.options.time_limit_s:g} s for all "
                 "published schedules is over; allow more --time-limit"
@@ -180,8 +180,25 @@ class _Comparing:
         self.longest_s = max(self.longest_s, time.monotonic() - began)
 
     def _is_late(self, more_s: float = 0.0, share: float = 1.0) -> bool:
-        """Return True if a share of the published schedules' time will be over in some seconds."""
+        """Return True if a share of the published schedules' time will be over in some seconds.
+
+        Never in a deterministic comparison; the partitions tried for a schedule are bounded anyway.
+        """
+        if self.options.deterministic:
+            return False
         return time.monotonic() - self.began + more_s > share * self.options.time_limit_s
+
+    def _is_due(self, name: str) -> bool:
+        """Return True if a schedule is simulated on its first partition although it is late.
+
+        Work counts there instead of time, so that rows are missing at no load of the machine; the
+        first schedule is always due.
+        """
+        ops = 3 * self.question.num_ranks * self.question.num_micro_batches
+        ops *= JUDGING.late_timed_cost if reads_times(name) else 1
+        is_due = self.late_ops + ops <= JUDGING.first_ops or not self.late_ops
+        self.late_ops += ops if is_due else 0
+        return is_due
 
     def _simulate(self, name: str) -> None:
         try:
