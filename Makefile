@@ -5,15 +5,16 @@ BIN := $(VENV)/bin
 OUT := out
 TEST_WORKERS ?= 2
 IN_PARALLEL = --numprocesses $(TEST_WORKERS) --dist worksteal
+WITHOUT_TORCH = tests/api tests/cli tests/profiles tests/synth tests/test_packaging.py
 STDLIB = $(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
 
-.PHONY: install demo test test-all test-docs durations test-thorough lint types schemas docs wheel check clean
+.PHONY: install demo test test-all test-oldest test-newest test-docs durations test-thorough lint types schemas docs wheel check clean
 
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,torch,hf,picture,docs]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,dev,torch,hf,picture,docs]"
 	touch $@
 
 # Profile a byte-level GPT on this machine, solve it for 4 ranks under a cap that 1F1B meets and
@@ -34,6 +35,17 @@ test: install
 # Fails also if a test takes long that is not marked so.
 test-all: install
 	$(BIN)/python -m pytest $(IN_PARALLEL) -p tests.cpu_times --longest-unmarked
+
+# The fast tests that need no torch, on the oldest declared versions and on the newest that pip finds
+# for PYTHON. Each has an environment of its own, which is made anew: pip would keep what is there.
+test-oldest: PYTHON = python3.11
+test-oldest: CONSTRAINED = --constraint constraints-oldest.txt
+test-oldest test-newest: TESTED = .venv-$(@:test-%=%)
+test-oldest test-newest:
+	$(PYTHON) -m venv --clear $(TESTED)
+	$(TESTED)/bin/pip install --quiet $(CONSTRAINED) --editable ".[test,picture]"
+	$(TESTED)/bin/python -m pytest $(IN_PARALLEL) -m "not slow" $(WITHOUT_TORCH)
+	@echo "tested with $$($(TESTED)/bin/python --version)," $$($(TESTED)/bin/pip freeze --exclude-editable)
 
 # Measures how long tests take, and lists those that `make test` had better be spared.
 durations: install
@@ -70,4 +82,4 @@ wheel: install
 check: lint types test-all wheel
 
 clean:
-	rm -rf $(VENV) $(OUT) build dist *.egg-info
+	rm -rf $(VENV) .venv-oldest .venv-newest $(OUT) build dist *.egg-info

@@ -8,7 +8,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 from setuptools import find_packages
+
+from synth.cli.schema import FileFormat
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -105,6 +109,15 @@ def test_without_torch_solving_works_and_running_names_the_extra(
     assert "torch, which is not installed; pip install 'synth-pipeline[torch]'" in ran.stderr
 
 
+def test_without_torch_every_schema_but_that_of_checkpoints_is_printed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"{BARE}import synth.cli; synth.cli.main()", "schema"]
+    for name in FileFormat:
+        ended = subprocess.run([*command, name], cwd=tmp_path, capture_output=True, text=True)
+        needs_torch = name is FileFormat.CHECKPOINT
+        assert ended.returncode == (2 if needs_torch else 0), ended.stderr
+        assert ("synth-pipeline[torch]" in ended.stderr) == needs_torch
+
+
 def test_without_torch_a_pipeline_is_an_import_error_that_names_the_extra(tmp_path: Path) -> None:
     code = f"{BARE}import synth\ntry:\n    synth.Pipeline\nexcept ImportError as e:\n    print(e)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -116,6 +129,22 @@ def test_the_makefile_installs_every_extra_that_tests_and_demo_use() -> None:
     found = re.search(r"--editable \"\.\[([\w,]+)\]\"", (ROOT / "Makefile").read_text())
     assert found is not None
     assert extras - set(found[1].split(",")) == {"browser"}
+
+
+def test_the_oldest_versions_that_are_tested_are_those_declared() -> None:
+    project = SETTINGS["project"]
+    extras = project["optional-dependencies"]
+    declared = [*project["dependencies"], *extras["test"], *extras["picture"]]
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    pins = map(Requirement, (line for line in lines if not line.startswith("#")))
+    tested = {pin.name: Version(str(pin.specifier).removeprefix("==")) for pin in pins}
+    assert tested.pop("click")  # of typer
+    assert tested == {
+        each.name: Version(bound.version)
+        for each in map(Requirement, declared)
+        for bound in each.specifier
+        if bound.operator == ">="
+    }
 
 
 def test_the_page_of_the_package_index_has_no_relative_links() -> None:

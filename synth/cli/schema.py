@@ -56,20 +56,29 @@ def command(
 
 
 def _record_of(file_format: FileFormat) -> "type[FileRecord]":
-    """Import the record of a format."""
-    from synth.plan.memory_curve.curve_file import MemoryCurve
-    from synth.profile import Profile
-    from synth.report.run_file import RunFile
-    from synth.runtime.checkpoint.manifest import Manifest
-    from synth.schedule.files.plan_file import Plan
-    from synth.schedule.measured.trace_file import Trace
+    """Import the record of a format; only that of checkpoints needs torch."""
+    match file_format:
+        case FileFormat.PROFILE:
+            from synth.profile import Profile
 
-    records: dict[FileFormat, type[FileRecord]] = {
-        FileFormat.PROFILE: Profile,
-        FileFormat.PLAN: Plan,
-        FileFormat.TRACE: Trace,
-        FileFormat.CURVE: MemoryCurve,
-        FileFormat.CHECKPOINT: Manifest,
-        FileFormat.RUN: RunFile,
-    }
-    return records[file_format]
+            return Profile
+        case FileFormat.PLAN:
+            from synth.schedule.files.plan_file import Plan
+
+            return Plan
+        case FileFormat.TRACE:
+            from synth.schedule.measured.trace_file import Trace
+
+            return Trace
+        case FileFormat.CURVE:
+            from synth.plan.memory_curve.curve_file import MemoryCurve
+
+            return MemoryCurve
+        case FileFormat.CHECKPOINT:
+            from synth.runtime.checkpoint.manifest import Manifest
+
+            return Manifest
+        case FileFormat.RUN:
+            from synth.report.run_file import RunFile
+
+            return RunFile

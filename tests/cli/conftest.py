@@ -105,8 +105,7 @@ def make_run_plan(
 
 def make_run_profile(workload: Workload) -> Profile:
     """A profile of a model that can be run."""
-    import torch
-
+    torch = pytest.importorskip("torch")
     from synth.runtime.profiling.profile_model import profile_model
 
     links = Links(default=Link(latency_us=50.0))

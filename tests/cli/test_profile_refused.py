@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
 from tests.cli.conftest import Synth
 
 

@@ -10,7 +10,6 @@ import pytest
 from synth.profile import Profile
 from synth.profile.measurement_conditions import Conditions
 from synth.profiles import find
-from synth.runtime.profiling.machine_watch import Senses
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, TINY, Ended, Synth
 
@@ -51,9 +50,11 @@ def busy_plan(run_plan: Path, tmp_path: Path) -> Path:
 def test_profile_warns_of_a_busy_machine(
     synth: Synth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "synth.runtime.profiling.machine_watch.Senses", lambda: Senses(load=lambda: 9.0 * 1024)
-    )
+    pytest.importorskip("torch")
+    from synth.runtime.profiling import machine_watch
+
+    senses = machine_watch.Senses(load=lambda: 9.0 * 1024)
+    monkeypatch.setattr(machine_watch, "Senses", lambda: senses)
     words = [f"--arg={name}={value}" for name, value in TINY.items()]
     output = tmp_path / "profile.json"
     sizes = ("--seq-len", "16", "--iters", "2", "--device", "cpu")

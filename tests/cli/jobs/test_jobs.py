@@ -10,6 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch import nn
 

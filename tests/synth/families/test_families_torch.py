@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 from torch.distributed.pipelining import schedules as theirs
 
 from synth.costs.costs import uniform_costs

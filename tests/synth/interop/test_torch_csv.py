@@ -72,28 +72,26 @@ def test_replicas_are_refused_as_pytorch_has_none() -> None:
 
 @pytest.mark.parametrize("family", ["1f1b", "zb-h1", "zb-v"])
 def test_pytorch_reads_the_same_actions(family: str) -> None:
-    from torch.distributed.pipelining.schedules import _Action
-
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
     rows = to_torch_csv(generate(family, 2, 4)).splitlines()
     for rank, row in enumerate(rows):
         cells = row.split(",")
-        assert [str(_Action.from_str(cell)) for cell in cells] == cells, rank
+        assert [str(schedules._Action.from_str(cell)) for cell in cells] == cells, rank
 
 
 @pytest.mark.parametrize("family", ["interleaved:2", "zb-v"])
 def test_transfers_are_where_pytorchs_own_lowering_puts_them(family: str) -> None:
-    from torch.distributed.pipelining.schedules import _Action, _add_send_recv
-
+    theirs = pytest.importorskip("torch.distributed.pipelining.schedules")
     pipeline = generate(family, 2, 4)
     ranks = pipeline.placement.ranks[0]
     rows = to_torch_comms_csv(sharded_pipelines(pipeline, 2, Sharded.WEIGHTS)).splitlines()
     cells = {rank: row.split(",") for rank, row in enumerate(rows)}
     others = {
-        rank: [_Action.from_str(c) for c in row if "SEND" not in c and "RECV" not in c]
+        rank: [theirs._Action.from_str(c) for c in row if "SEND" not in c and "RECV" not in c]
         for rank, row in cells.items()
     }
-    theirs = _add_send_recv(others, lambda stage: ranks[stage], len(ranks))
-    assert cells == {rank: [str(action) for action in row] for rank, row in theirs.items()}
+    lowered = theirs._add_send_recv(others, lambda stage: ranks[stage], len(ranks))
+    assert cells == {rank: [str(action) for action in row] for rank, row in lowered.items()}
 
 
 @pytest.mark.parametrize("family", ["weipipe", "zero3:1", "mobius:2"])
@@ -104,9 +102,8 @@ def test_weight_passing_that_pytorch_does_not_have_is_refused(family: str) -> No
 
 def dumped(name: str, num_ranks: int, num_micro_batches: int, per_rank: int) -> str:
     """A schedule of PyTorch's, as its visualizer lists it."""
-    from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
-
-    rows = get_schedule_ops(name, num_ranks, num_micro_batches, per_rank)
+    visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
+    rows = visualizer.get_schedule_ops(name, num_ranks, num_micro_batches, per_rank)
     lines = (",".join("" if each is None else str(each) for each in row) for row in rows)
     return "\n".join(lines) + "\n"
 

@@ -132,7 +132,8 @@ def test_what_two_killed_workers_told_is_the_outcome() -> None:
     assert outcome.timing is not None and not outcome.infeasible
     assert outcome.timing.value_us(model.instance, Objective.MAKESPAN) == min(values)
     assert outcome.bound_us <= BEST_US <= min(values)
-    assert outcome.spent_s == 1000  # nobody knows how much it was, and the search has to end
+    # Nobody knows how much it was, and the search has to end; the last one may have died after it.
+    assert outcome.optimal or outcome.spent_s == 1000
 
 
 def test_a_search_whose_workers_are_all_killed_still_answers() -> None:

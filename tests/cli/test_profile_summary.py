@@ -1,0 +1,35 @@
+"""What `synth profile` prints of the layers that it measured."""
+
+from synth.cli.profile import _summary
+from synth.profile import Profile
+from synth.profiles import find
+from tests.cli.conftest import NAME
+
+BEGINNING = "share of the weight gradients that waits for W: "
+
+
+def deferring(shares: dict[str, float], gradient_bytes: int) -> Profile:
+    """A profile in which W computes these shares of the weight gradients of some layers."""
+    profile = Profile.load(find(NAME))
+    layers = {
+        name: layer.replace(deferred_share=shares.get(name, 1.0), gradient_bytes=gradient_bytes)
+        for name, layer in profile.layer_profiles.items()
+    }
+    return profile.replace(layer_profiles=layers)
+
+
+def shares_said(profile: Profile) -> list[str]:
+    lines = _summary(profile).splitlines()
+    return [line.removeprefix(BEGINNING) for line in lines if line.startswith(BEGINNING)]
+
+
+def test_layers_whose_weight_gradients_b_computes_are_named_with_the_share_left_for_w() -> None:
+    first, second, *_ = Profile.load(find(NAME)).layer_profiles
+    shares = {first: 0.123, second: 0.949}
+    assert shares_said(deferring(shares, 8)) == [f"{first} 12.3%, {second} 94.9%"]
+
+
+def test_norms_and_biases_alone_and_layers_without_gradients_are_not_worth_a_line() -> None:
+    name = next(iter(Profile.load(find(NAME)).layer_profiles))
+    assert shares_said(deferring({name: 0.95}, 8)) == []
+    assert shares_said(deferring({name: 0.0}, 0)) == []
