@@ -16,6 +16,7 @@ from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement
+from synth.solver import SolveOptions
 from tests.synth.effort import counted
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
@@ -103,6 +104,14 @@ def test_the_solver_stands_beside_on_its_placements_and_is_no_worse() -> None:
         assert not theirs.fits or ours.makespan_us <= theirs.makespan_us
         gap = ours.gap(Objective.MAKESPAN)
         assert gap is not None and 0 <= gap < 1 and theirs.gap(Objective.MAKESPAN) is None
+
+
+def test_no_schedule_is_left_out_for_lack_of_time_but_where_there_are_many_ops() -> None:
+    at_once, names = SolveOptions(time_limit_s=1e-6), ["1f1b", "gpipe", "zb-v", "chimera"]
+    assert len(compare(Question(PROFILE, 4, 8), names, options=at_once).entries) == len(names)
+    found = compare(Question(PROFILE, 4, 9_000), names[:2], options=at_once)
+    assert [one.name for one in found.entries] == ["1f1b"]
+    assert "time limit of 1e-06 s" in found.refusals[0].reason
 
 
 def test_a_cap_that_nothing_fits_refuses_the_solver_not_the_families() -> None:
