@@ -1,5 +1,6 @@
 """Walks a model with one micro-batch, with at most one of its layers on the device."""
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from synth.errors import SynthError
 from synth.profile.workload import Workload
@@ -24,12 +26,14 @@ class VisitedLayer:
     """A layer of the walk.
 
     `same_as` names the first layer identical to it, which may be itself. Only that one has a
-    `sample`, whose layer is on the device until the next layer is visited.
+    `sample`, whose layer is on the device until the next layer is visited. `is_elsewhere` if the
+    two differ in what tells their places, such as `layer_idx`, and run the same ops.
     """
 
     name: str
     same_as: str
     sample: Sample | None
+    is_elsewhere: bool = False
 
 
 def walk_layers(
@@ -38,11 +42,15 @@ def walk_layers(
     batch: MicroBatch,
     device: torch.device,
     fill: Callable[[LayerCall], LayerCall] = lambda call: call,
+    *,
+    separate: bool = False,
 ) -> Iterator[VisitedLayer]:
     """Walk the model with one micro-batch, so that each layer gets a real input.
 
     A layer is moved to the device to be run, and back. It is not run if it is identical to an
-    earlier layer whose output looks like its own input; that input is passed on.
+    earlier layer whose output looks like its own input; that input is passed on. A layer that
+    differs from earlier ones in numbers and names of its place alone is run, and identical to one
+    whose forward ran the same ops on the same shapes.
 
     Args:
         calls: the layers, on the CPU, or on the meta device if `fill` is given.
@@ -50,40 +58,116 @@ def walk_layers(
         batch: the inputs of the first layer, and the targets of the last one.
         device: the device to run them on.
         fill: makes a layer with data of one without, when it is its turn to be run.
+        separate: no layers are identical.
 
     Raises:
         SynthError: a layer cannot take the output of the previous one, or returns something else
             than a tensor or a tree of tensors.
     """
     x, targets = pytree.tree_map_only(Tensor, lambda t: t.to(device), tuple(batch))
-    first: dict[Hashable, str] = {}
-    given: dict[str, Hashable] = {}
+    seen = _Seen(calls)
     is_trained = False
     for index, (call, name) in enumerate(zip(calls, names, strict=True)):
         is_first, is_last = index == 0, index == len(calls) - 1
         sample = Sample(call.module, x, targets if is_last else None, is_first, call, is_trained)
         is_trained = sample.output_is_trained
-        same_as = first.setdefault(_signature(sample, call), name)
-        if same_as != name and given[same_as] == _look(x):
+        same_as = None if separate else seen.identical(sample, call)
+        if same_as is not None:
             yield VisitedLayer(name, same_as, None)
             continue
-        sample = sample.of(fill(call))
-        sample.layer.to(device)
-        x = _output(name, sample)
-        given[name] = _look(x)
-        yield VisitedLayer(name, same_as, sample if same_as == name else None)
-        if sample.call is call:
+        here = sample.of(fill(call))
+        here.layer.to(device)
+        ops = Ops() if not separate and seen.has_others_like(call) else None
+        x = _output(name, here, ops)
+        same_as, by_ops = (name, False) if separate else seen.add(name, sample, call, ops, x)
+        yield VisitedLayer(name, same_as, here if same_as == name else None, by_ops)
+        if here.call is call:
             call.module.to(_CPU)
 
 
-def num_distinct(calls: Sequence[LayerCall]) -> int:
+class _Seen:
+    """The layers that were run, by their signatures and ops."""
+
+    def __init__(self, calls: Sequence[LayerCall]) -> None:
+        self._kinds: dict[Hashable, set[Hashable]] = defaultdict(set)
+        for call in calls:
+            self._kinds[_anywhere(call)].add(layer_signature(call.module))
+        self._exact: dict[Hashable, str] = {}
+        self._by_ops: dict[Hashable, str] = {}
+        self._outputs: dict[str, Hashable] = {}
+
+    def identical(self, sample: Sample, call: LayerCall) -> str | None:
+        """Name a layer that is identical to one to be run, and whose output looks like its input;
+        None: there is none."""
+        found = self._exact.get(_signature(sample, call, layer_signature(sample.layer)))
+        return found if found is not None and self._outputs[found] == _look(sample.x) else None
+
+    def has_others_like(self, call: LayerCall) -> bool:
+        """True if only its place may distinguish a layer from another one."""
+        return len(self._kinds[_anywhere(call)]) > 1
+
+    def add(
+        self, name: str, sample: Sample, call: LayerCall, ops: "Ops | None", y: Any
+    ) -> tuple[str, bool]:
+        """Add a layer that was run; name the first one like it, and say whether ops tell so."""
+        own = _signature(sample, call, layer_signature(sample.layer))
+        same_as = self._exact.get(own, name)
+        if is_new := ops is not None and same_as == name:
+            key = _signature(sample, call, _anywhere(call))
+            same_as = self._by_ops.setdefault((key, _look(y), tuple(ops.found)), name)
+        self._exact[own] = same_as
+        self._outputs[name] = _look(y)
+        return same_as, is_new and same_as != name
+
+
+def num_distinct(calls: Sequence[LayerCall], *, separate: bool = False) -> int:
     """Return how many layers the walk measures, if identical ones get inputs that look alike."""
+    if separate:
+        return len(calls)
     last, kinds, is_trained = len(calls) - 1, set(), False
     for place, call in enumerate(calls):
         ends = (place == 0, place == last)
-        kinds.add((layer_signature(call.module), call.recomputed, *ends, is_trained))
+        kinds.add((_anywhere(call), call.recomputed, *ends, is_trained))
         is_trained = is_trained or any(p.requires_grad for p in call.module.parameters())
     return len(kinds)
+
+
+def _anywhere(call: LayerCall) -> Hashable:
+    return layer_signature(call.module, with_places=False)
+
+
+class Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the ops that run: their names, the shapes and dtypes of tensors, and whole numbers.
+
+    Other numbers, such as a scale that depends on a layer's place, change no cost.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[Hashable] = []
+
+    def watch(self, run: Callable[[], Any]) -> Any:
+        """Run a forward, and again unwatched if it cannot be watched: then it is like no other."""
+        try:
+            with self:
+                return run()
+        except Exception:
+            self.found = [object()]
+            return run()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        leaves = pytree.tree_leaves((args, kwargs))
+        self.found.append((str(func), *(_cost_of(leaf) for leaf in leaves)))
+        return func(*args, **kwargs)
+
+
+def _cost_of(leaf: Any) -> Hashable:
+    if isinstance(leaf, Tensor):
+        return tuple(leaf.shape), leaf.dtype
+    return (
+        leaf if isinstance(leaf, int | str) else str(leaf) if isinstance(leaf, torch.dtype) else ""
+    )
 
 
 def random_tokens(first_layer: nn.Module, workload: Workload, seed: int) -> MicroBatch:
@@ -94,10 +178,10 @@ def random_tokens(first_layer: nn.Module, workload: Workload, seed: int) -> Micr
     return MicroBatch(*(torch.randint(vocabulary, shape, generator=generator) for _ in range(2)))
 
 
-def _signature(sample: Sample, call: LayerCall) -> Hashable:
+def _signature(sample: Sample, call: LayerCall, of_layer: Hashable) -> Hashable:
     """A key that is equal for layers that cost the same at their places."""
     place = (call.recomputed, sample.is_first, sample.targets is not None, sample.is_trained)
-    return layer_signature(sample.layer), place, _look(sample.x)
+    return of_layer, place, _look(sample.x)
 
 
 def _look(x: Any) -> Hashable:
@@ -108,11 +192,11 @@ def _look(x: Any) -> Hashable:
     return str(spec), *(_look(leaf) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves)
 
 
-def _output(name: str, sample: Sample) -> Any:
+def _output(name: str, sample: Sample, ops: Ops | None) -> Any:
     is_last = sample.targets is not None
     try:
         with torch.no_grad():
-            y = sample.run()
+            y = sample.run() if ops is None else ops.watch(sample.run)
     except Exception as error:
         raise _misfit(name, sample, error) from error
     if is_last and not (isinstance(y, Tensor) and y.numel() == 1):

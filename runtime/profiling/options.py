@@ -18,6 +18,7 @@ class ProfilingKeywords(TypedDict, total=False):
 
     warmup: int
     iterations: int
+    separate: bool
     links: Links | None
     watch: MachineWatch | None
     tell: Tell
@@ -31,6 +32,7 @@ class ProfilingOptions:
     Attributes:
         warmup: warm-up iterations per layer.
         iterations: measured iterations per layer.
+        separate: measure each layer, those too that are identical to another one.
         links: between ranks and to the host, as `probe_links` measures them; None: transfers take
             no time.
         watch: a watch of the machine that was begun before; None: a new one.
@@ -40,6 +42,7 @@ class ProfilingOptions:
 
     warmup: int = 3
     iterations: int = 20
+    separate: bool = False
     links: Links | None = None
     watch: MachineWatch | None = None
     tell: Tell = lambda line: None

@@ -42,9 +42,10 @@ def profile_model(
 ) -> Profile:
     """Measure a model's layers on a device: the times (µs) and bytes of F, B, W, BW and STEP.
 
-    Identical layers (same class, shapes and settings) are measured once and share the result. A
-    built-in model, or one whose function yields its layers, has one layer at a time in memory; of
-    a function that returns a list all layers are in the host's memory, and one on the device.
+    Identical layers (same class, shapes and settings, but for numbers and names of their places)
+    are measured once and share the result. A built-in model, or one whose function yields its
+    layers, has one layer at a time in memory; of a function that returns a list all layers are in
+    the host's memory, and one on the device.
 
     Args:
         workload: the model and the micro-batch: token ids of the given shape, or the first
@@ -132,13 +133,18 @@ class _ModelProfiler:
         """Measure each distinct layer once, with the real output of the layer before it."""
         workload, device, options = self._workload, self._device, self._options
         pace = ProfilingPace(
-            num_distinct(source.calls), options.warmup + options.iterations, options.on_progress
+            num_distinct(source.calls, separate=options.separate),
+            options.warmup + options.iterations,
+            options.on_progress,
         )
         profiles: dict[str, LayerProfile] = {}
         entries = []
-        commit_rise_bytes = 0
-        for visited in walk_layers(source.calls, source.names, batch, device, source.fill):
+        commit_rise_bytes = num_elsewhere = 0
+        for visited in walk_layers(
+            source.calls, source.names, batch, device, source.fill, separate=options.separate
+        ):
             entries.append(Layer(name=visited.name, profile=visited.same_as))
+            num_elsewhere += visited.is_elsewhere
             if visited.sample is None:
                 continue
             pace.begin(visited.name)
@@ -151,6 +157,8 @@ class _ModelProfiler:
             )
         if workload.optimizer.post_validation:
             profiles = _with_commits(profiles, commit_rise_bytes)
+        if num_elsewhere:
+            options.tell(_of_places(num_elsewhere))
         self._advise()
         conditions = self._watch.conditions(device, spread_of(profiles[e.profile] for e in entries))
         return Profile(
@@ -181,6 +189,14 @@ class _ModelProfiler:
             free, total = torch.cuda.mem_get_info(self._device)
             reserved = torch.cuda.memory_reserved(self._device)
             self._options.tell(reserve_advice(total - free, reserved))
+
+
+def _of_places(count: int) -> str:
+    layers = "one layer differs" if count == 1 else f"{count} layers differ"
+    return (
+        f"{layers} from a measured one in numbers or names of its place alone, such as layer_idx, "
+        f"and run the same ops: not measured again (`separate` measures each)"
+    )
 
 
 def reserve_advice(used_bytes: int, allocator_bytes: int) -> str:

@@ -218,6 +218,7 @@ def _measure(
         batch=batch,
         warmup=request.warmup,
         iterations=request.iters,
+        separate=request.separate,
         links=links,
         tell=talk,
         watch=watch,

@@ -60,6 +60,10 @@ class ProfileRequest(Record):
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per rank.")] = 1
     warmup: Annotated[int, typer.Option(min=0, help="Warm-up iterations.")] = 3
     iters: Annotated[int, typer.Option(min=1, help="Measured iterations.")] = 20
+    separate: Annotated[
+        bool,
+        typer.Option("--separate", help="Measure identical layers, too, each by itself."),
+    ] = False
     ranks: Annotated[
         int | None,
         typer.Option(

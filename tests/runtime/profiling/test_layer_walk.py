@@ -1,5 +1,6 @@
 """Walking a model to profile it: one layer on the device at a time, each kind run once."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import pytest
@@ -33,13 +34,13 @@ class Recorded(nn.Module):
         return x.float().repeat(1, self.times) if targets is None else x.sum() + targets.sum()
 
 
-def walked(layers: list[Recorded]) -> list[VisitedLayer]:
+def walked(layers: list[Recorded], *, separate: bool = False) -> list[VisitedLayer]:
     """Every step of the walk, looking at where the layers are at each."""
     calls = [LayerCall(index, layer) for index, layer in enumerate(layers)]
     names = [str(index) for index in range(len(layers))]
     batch = random_tokens(layers[0], WORKLOAD, seed=0)
     steps = []
-    for visited in walk_layers(calls, names, batch, DEVICE):
+    for visited in walk_layers(calls, names, batch, DEVICE, separate=separate):
         there = [layer for layer in layers if layer._device == "meta"]
         assert there in ([], [layers[int(visited.name)]])
         assert visited.sample is None or (there, visited.sample.layer) == (
@@ -86,6 +87,45 @@ def test_identical_layers_that_take_turns_with_others_are_run_but_not_measured_a
     last = steps[-1].sample
     assert last is not None
     assert tuple(last.x.shape) == (2, 4)
+
+
+class Placed(Recorded):
+    """A layer that knows its place, and whose work may depend on it."""
+
+    def __init__(self, layer_idx: int, every: int = 1, times: float = 1.0) -> None:
+        super().__init__()
+        self.layer_idx, self.layer_name = layer_idx, f"model.layers.{layer_idx}"
+        self.options = Options(times)
+        self._every = every
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        y = super().forward(x, targets) * (1 / (self.layer_idx + 1))
+        return y.exp() if self.layer_idx % self._every else y
+
+
+@dataclass
+class Options:
+    times: float
+
+
+def test_numbers_and_names_of_places_alone_make_no_other_layer() -> None:
+    layers = [Recorded(), *(Placed(place) for place in range(4)), Recorded()]
+    steps = walked(layers)
+    assert [visited.same_as for visited in steps] == ["0", "1", "1", "1", "1", "5"]
+    assert [visited.is_elsewhere for visited in steps] == [False, False, True, True, True, False]
+    assert [layer._runs for layer in layers] == [1] * 6
+
+
+def test_layers_whose_ops_depend_on_their_places_are_measured_apart() -> None:
+    layers = [Recorded(), *(Placed(place, every=2) for place in range(4)), Recorded()]
+    assert [visited.same_as for visited in walked(layers)] == ["0", "1", "2", "1", "2", "5"]
+    others = [Recorded(), Placed(0), Placed(1, times=2.0), Placed(2), Recorded()]
+    assert [visited.same_as for visited in walked(others)] == ["0", "1", "2", "1", "4"]
+
+
+def test_layers_can_be_measured_apart_whatever_they_are() -> None:
+    steps = walked([Recorded() for _ in range(4)], separate=True)
+    assert [visited.same_as for visited in steps] == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize("wrong", ["no tensor", "no scalar"])
