@@ -83,6 +83,7 @@ def walk_layers(
         yield VisitedLayer(name, same_as, here if same_as == name else None, by_ops)
         if here.call is call:
             call.module.to(_CPU)
+        del here  # one with data at a time
 
 
 class _Seen:

@@ -19,7 +19,7 @@ class ProfilingKeywords(TypedDict, total=False):
     warmup: int
     iterations: int
     separate: bool
-    links: Links | None
+    links: Links | Callable[[], Links] | None
     watch: MachineWatch | None
     tell: Tell
     on_progress: OnProgress
@@ -33,8 +33,9 @@ class ProfilingOptions:
         warmup: warm-up iterations per layer.
         iterations: measured iterations per layer.
         separate: measure each layer, those too that are identical to another one.
-        links: between ranks and to the host, as `probe_links` measures them; None: transfers take
-            no time.
+        links: between ranks and to the host, as `probe_links` measures them; or a function that
+            measures them, which is called after the layers were measured; None: transfers take no
+            time.
         watch: a watch of the machine that was begun before; None: a new one.
         tell: called with a line per measured layer.
         on_progress: called after each round of each layer.
@@ -43,7 +44,7 @@ class ProfilingOptions:
     warmup: int = 3
     iterations: int = 20
     separate: bool = False
-    links: Links | None = None
+    links: Links | Callable[[], Links] | None = None
     watch: MachineWatch | None = None
     tell: Tell = lambda line: None
     on_progress: OnProgress = lambda progress: None

@@ -160,15 +160,14 @@ class _ModelProfiler:
         if num_elsewhere:
             options.tell(_of_places(num_elsewhere))
         self._advise()
+        links = options.links() if callable(options.links) else options.links
         conditions = self._watch.conditions(device, spread_of(profiles[e.profile] for e in entries))
         return Profile(
             name=workload.model,
-            provenance=provenance_of(
-                device, workload, options.links, conditions, source.conversion
-            ),
+            provenance=provenance_of(device, workload, links, conditions, source.conversion),
             workload=workload,
             capacity_bytes=_capacity(device),
-            links=options.links or Links(),
+            links=links or Links(),
             layer_profiles=profiles,
             layers=tuple(entries),
         )

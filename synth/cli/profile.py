@@ -64,7 +64,7 @@ def command(
         return
     chosen, ranks = pick_device(request.device), request.ranks
     watch = MachineWatch(processes=ranks or 1, threads=request.threads)
-    measure(chosen, links=_links_of_this_machine(ranks, chosen), watch=watch)
+    measure(chosen, links=partial(_links_of_this_machine, ranks, chosen), watch=watch)
 
 
 def _workload(model: str, request: ProfileRequest) -> "tuple[Workload, MicroBatch | None]":
@@ -193,9 +193,12 @@ def _measure_inside_torchrun(request: ProfileRequest, measure: Callable[..., Non
     watch = MachineWatch(processes=processes, threads=request.threads)
     # The other ranks wait while rank 0 measures, which may take long.
     with join_world(request.device, timeout_s=24 * 3600) as world:
-        links = probe_links(world) if world.size > 1 else _link_to_host(world.device)
+        is_alone = world.size == 1
+        links = partial(_link_to_host, world.device) if is_alone else partial(probe_links, world)
         if world.rank == 0:
             measure(world.device, links=links, watch=watch)
+        else:
+            links()
         dist.barrier()
 
 
@@ -205,7 +208,7 @@ def _measure(
     request: ProfileRequest,
     device: "torch.device",
     *,
-    links: "Links | None",
+    links: "Callable[[], Links]",
     peak_flops_per_s: float | None,
     watch: "MachineWatch",
 ) -> None:

@@ -9,6 +9,34 @@ pytest.importorskip("torch")
 from tests.cli.conftest import Synth
 
 
+MISFITS = """
+from torch import nn
+def layers():
+    return [nn.Embedding(256, 8), nn.Linear(9, 8)]
+def fails():
+    raise ValueError("no such width")
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("layers", "layer 'Linear.1', called as layer(x, targets)"), ("fails", "no such width")],
+)
+def test_a_model_that_fails_is_refused_before_links_are_measured(
+    synth: Synth,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    message: str,
+) -> None:
+    (tmp_path / "misfits.py").write_text(MISFITS)
+    monkeypatch.setattr("synth.runtime.training.launch.launch_link_probe", None)
+    model, size = f"{tmp_path}/misfits.py:{function}", ("--seq-len", "4", "--iters", "1")
+    ended = synth("profile", model, *size, "--ranks", "2", "-o", tmp_path / "profile.json")
+    assert ended.code == 2 and message in ended.stderr
+    assert not (tmp_path / "profile.json").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
