@@ -8,7 +8,6 @@ pytest.importorskip("torch")
 
 from tests.cli.conftest import Synth
 
-
 MISFITS = """
 from torch import nn
 def layers():

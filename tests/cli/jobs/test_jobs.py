@@ -16,9 +16,19 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
+from synth import Plan
+from synth.interop.torch import build
 from tests.cli.conftest import Synth
+from tests.runtime.gloo_pool import GlooPool
 
-MODELS = ("llama_complex:layers", "hf:llama", "dit:layers", "hf:mixtral", "lora:layers")
+# Each with the lines of code that the pipeline needs beside the model.
+MODELS = {
+    "llama_complex:layers": 2,
+    "hf:llama": 25,
+    "dit:layers": 2,
+    "hf:mixtral": 25,
+    "lora:layers": 4,
+}
 STEPS, MICRO_BATCHES, LEARNING_RATE, SEED = 3, 4, 0.05, 7
 
 
@@ -42,11 +52,42 @@ def losses_of_one_process(model: ModuleType, layers: list[nn.Module]) -> list[fl
     return found
 
 
+def losses_of_torch(rank: int, size: int, plan: str, module: str, function: str) -> list[float]:
+    """Train a rank's stages in PyTorch's runtime; return the losses if it has the last one."""
+    model = importlib.import_module(module)
+    torch.manual_seed(SEED)
+    pipeline = build(Plan.from_json(plan), getattr(model, function)())
+    optimizer = torch.optim.SGD(pipeline.parameters(), LEARNING_RATE)
+    found = []
+    for step in range(STEPS):
+        numbers = range(step * MICRO_BATCHES, (step + 1) * MICRO_BATCHES)
+        inputs, targets = zip(*map(model.batch, numbers), strict=True)
+        columns = zip(*(x if isinstance(x, tuple) else (x,) for x in inputs), strict=True)
+        loss = pipeline.step(*map(torch.cat, columns), target=torch.cat(targets))
+        found += [] if loss is None else [float(loss)]
+        optimizer.step()
+        optimizer.zero_grad()
+    return found
+
+
+def adapter_lines(model: ModuleType) -> int:
+    """Count the lines of a model's file that are written for the pipeline alone."""
+    text = Path(str(model.__file__)).read_text()
+    if "# --- adapter" in text:
+        found = text.partition("# --- adapter")[2].partition("# --- data")[0]
+    else:
+        found = text[text.index("def layers()") :]
+    return sum(bool(line.strip()) for line in found.splitlines())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_a_newcomers_job(synth: Synth, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "lines"), MODELS.items())
+def test_a_newcomers_job(
+    synth: Synth, pool: GlooPool, tmp_path: Path, name: str, lines: int
+) -> None:
     module, function = name.split(":")
     model = importlib.import_module(f"tests.cli.jobs.{module}")
+    assert adapter_lines(model) == lines
     file, profile, plan = (
         Path(str(model.__file__)),
         tmp_path / "profile.json",
@@ -84,3 +125,5 @@ def test_a_newcomers_job(synth: Synth, tmp_path: Path, name: str) -> None:
         peaks["predicted_peak_bytes"], peaks["measured_peak_bytes"], strict=True
     ):
         assert seen == pytest.approx(planned, rel=0.01)
+    by_rank = pool.run(losses_of_torch, 2, plan.read_text(), model.__name__, function)
+    assert [loss for found in by_rank for loss in found] == pytest.approx(losses, rel=1e-5)
