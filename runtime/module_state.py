@@ -249,8 +249,7 @@ def _generators_of(function: FunctionType) -> Iterator[Any]:
         if value is np:
             yield np.random
         elif (
-            value is random
-            or value is np.random
+            _is_random_module(value)
             or isinstance(value, _GENERATORS)
             or (isinstance(value, FunctionType) and _package(value) == _package(function))
         ):
