@@ -1,6 +1,6 @@
 """Profiling a whole model: every kind of layer once, the links, and where it was measured."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Unpack
 
@@ -31,6 +31,7 @@ from .provenance import provenance_of
 from .sample import Sample
 
 _SEED = 0
+_MOST_NAMES = 4
 
 
 def profile_model(
@@ -148,12 +149,14 @@ class _ModelProfiler:
             if visited.sample is None:
                 continue
             pace.begin(visited.name)
-            profiles[visited.name] = profile = self._profile_layer(visited.sample, pace)
+            left: dict[str, int] = {}
+            profiles[visited.name] = profile = self._profile_layer(visited.sample, pace, left)
             if workload.optimizer.post_validation:
                 own_bytes = commit_bytes([visited.sample.layer], workload.optimizer)
                 commit_rise_bytes = max(commit_rise_bytes, own_bytes)
             options.tell(
                 f"measured {visited.name}: {profile.work_us() / 1000:.3f} ms for F + B + W"
+                f"{_said_of_left(profile, left)}"
             )
         if workload.optimizer.post_validation:
             profiles = _with_commits(profiles, commit_rise_bytes)
@@ -172,7 +175,9 @@ class _ModelProfiler:
             layers=tuple(entries),
         )
 
-    def _profile_layer(self, sample: Sample, pace: ProfilingPace) -> LayerProfile:
+    def _profile_layer(
+        self, sample: Sample, pace: ProfilingPace, left: dict[str, int]
+    ) -> LayerProfile:
         with self._watch.measuring():
             return profile_layer(
                 sample,
@@ -180,6 +185,7 @@ class _ModelProfiler:
                 warmup=self._options.warmup,
                 iterations=self._options.iterations,
                 on_round=pace.end_round,
+                on_left_to_b=left.update,
             )
 
     def _advise(self) -> None:
@@ -188,6 +194,15 @@ class _ModelProfiler:
             free, total = torch.cuda.mem_get_info(self._device)
             reserved = torch.cuda.memory_reserved(self._device)
             self._options.tell(reserve_advice(total - free, reserved))
+
+
+def _said_of_left(profile: LayerProfile, left: Mapping[str, int]) -> str:
+    """Name the sub-modules that leave much to B, the largest first."""
+    if not profile.defers_little:
+        return ""
+    named = ", ".join(name or "the layer itself" for name in list(left)[:_MOST_NAMES])
+    more = f" and {len(left) - _MOST_NAMES} more" if len(left) > _MOST_NAMES else ""
+    return f"; B computes the weight gradients of {named}{more}"
 
 
 def _of_places(count: int) -> str:

@@ -1,6 +1,6 @@
 """Measuring one layer: seconds and bytes of F, B, W, BW and STEP on its device."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
@@ -27,6 +27,7 @@ def profile_layer(
     warmup: int,
     iterations: int,
     on_round: Callable[[], None] = lambda: None,
+    on_left_to_b: Callable[[Mapping[str, int]], None] = lambda left: None,
 ) -> LayerProfile:
     """Measure one layer.
 
@@ -36,6 +37,7 @@ def profile_layer(
         warmup: rounds that are not counted.
         iterations: rounds that are; F, B, W, BW and STEP are measured in each.
         on_round: called after each round.
+        on_left_to_b: given the sub-modules of which B computes weight gradients, by their elements.
     """
     parameters = [p for p in sample.layer.parameters() if p.requires_grad]
     if spec.float32_gradients:
@@ -47,6 +49,8 @@ def profile_layer(
     times = _measure_times(sample, update if parameters else None, warmup, iterations, on_round)
     held = held_bytes(sample)
     rises = held.rise_bytes | {OpKind.STEP: _rise(update, sample.device)}
+    on_left_to_b(left := _left_to_b(sample))
+    num_elements = sum(p.numel() for p in parameters)
     profile = LayerProfile(
         time_us={kind: _timing(times.get(kind, [])) for kind in MEASURED},
         parameter_bytes=_bytes([*sample.layer.parameters(), *sample.layer.buffers()]),
@@ -62,7 +66,7 @@ def profile_layer(
         input_until=held.input_until,
         output_until=held.output_until,
         gradient_until=held.gradient_until,
-        deferred_share=_deferred_share(sample, parameters),
+        deferred_share=1 - sum(left.values()) / num_elements if num_elements else 1.0,
         forward_flops=forward_flops(sample),
     )
     for parameter in parameters:
@@ -146,13 +150,16 @@ def _rise(action: Callable[[], None], device: torch.device) -> int:
     return found.peak_bytes
 
 
-def _deferred_share(sample: Sample, parameters: Sequence[Tensor]) -> float:
-    """The share of the parameters' elements whose gradient W computes."""
+def _left_to_b(sample: Sample) -> dict[str, int]:
+    """The elements of weight gradients that B computes, by the sub-modules that have them."""
     stage = sample.stage()
     for _ in range(2):  # the first backward shows what can wait
         sample.forward(stage, sample.copy_of_x())
         stage.backward_input(0, _output_gradients(sample))
-        deferred = sum(p.numel() for p in stage.deferred(0))
+        deferred = {id(p) for p in stage.deferred(0)}
         stage.backward_weight(0)
-    total = sum(p.numel() for p in parameters)
-    return deferred / total if total else 1.0
+    left: Counter[str] = Counter()
+    for name, parameter in sample.layer.named_parameters():
+        if parameter.requires_grad and id(parameter) not in deferred:
+            left[name.rpartition(".")[0]] += parameter.numel()
+    return dict(left.most_common())

@@ -265,16 +265,12 @@ def _summary(profile: "Profile") -> str:
     return "\n".join(lines)
 
 
-_MOSTLY = 0.95
-"""The share of W from which on B has but norms and biases."""
-
-
 def _left_to_b(profile: "Profile") -> list[str]:
     """Return a line that names the layers of which B computes much of the weight gradients."""
     parts = [
         f"{name} {layer.deferred_share:.1%}"
         for name, layer in profile.layer_profiles.items()
-        if layer.gradient_bytes and layer.deferred_share < _MOSTLY
+        if layer.defers_little
     ]
     return [f"share of the weight gradients that waits for W: {', '.join(parts)}"] if parts else []
 

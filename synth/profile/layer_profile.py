@@ -64,6 +64,10 @@ class Timing(Record):
         return cls(median_us=time_us, p10_us=time_us, p90_us=time_us, n=1)
 
 
+# The share of W from which on B has but norms and biases.
+_MOSTLY = 0.95
+
+
 class LayerProfile(Record):
     """The costs of a layer; identical layers share one.
 
@@ -134,6 +138,11 @@ class LayerProfile(Record):
     def static_bytes(self) -> int:
         """Bytes held all the time: parameters, gradients, optimizer state."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    @property
+    def defers_little(self) -> bool:
+        """True if B computes more weight gradients than those of norms and biases."""
+        return bool(self.gradient_bytes) and self.deferred_share < _MOSTLY
 
     @property
     def returned_bytes(self) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
@@ -18,7 +18,7 @@ from synth.runtime.models.user_function import import_function
 from synth.runtime.profiling import layer_source
 from synth.runtime.profiling.held_bytes import held_bytes
 from synth.runtime.profiling.layer_source import LayerSource
-from synth.runtime.profiling.profile_model import profile_model, reserve_advice
+from synth.runtime.profiling.profile_model import profile_layers, profile_model, reserve_advice
 from synth.runtime.profiling.sample import Sample
 
 CPU = torch.device("cpu")
@@ -83,6 +83,25 @@ def test_b_leaves_no_more_than_f_kept_in_a_block() -> None:
     block = profiled(tiny()).layer_profiles["block.0"]
     assert block.saved_w_bytes <= block.saved_bytes
     assert 0.98 < block.deferred_share < 1.0  # all but the norms', which autograd does
+
+
+class Recurrent(nn.Module):
+    """Of the GRU's gradients autograd computes all at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.cell = nn.Linear(8, 8), nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        return (self.out(self.cell(x)[0]) - targets).square().mean()
+
+
+def test_sub_modules_whose_weight_gradients_b_computes_are_named() -> None:
+    told: list[str] = []
+    layers, x = [nn.Linear(8, 8), Recurrent()], torch.randn(2, 3, 8)
+    profile_layers(layers, x, x, warmup=0, iterations=1, tell=told.append)
+    assert "; B computes" not in told[0]
+    assert told[1].endswith("; B computes the weight gradients of cell")
 
 
 def test_a_checkpointed_block_keeps_only_its_input_after_f_and_more_after_b() -> None:
