@@ -148,7 +148,7 @@ class _Comparing:
         self.question, self.options, self.stop = comparison.question, options, stop
         self._on_found = on_found
         self.comparison = comparison
-        self.began, self.longest_s, self.late_ops = time.monotonic(), 0.0, 0
+        self.began, self.longest_s, self.num_ops = time.monotonic(), 0.0, 0
         self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
         asked = self.question
         self.published = FamilySearches(
@@ -169,7 +169,7 @@ class _Comparing:
     def add_published(self, name: str) -> None:
         """Add a family's schedule or its refusal."""
         began = time.monotonic()
-        if self._is_late(self.longest_s) and not self._is_due(name):
+        if not self._is_due(name) and self._is_late(self.longest_s):
             reason = (
                 f"not simulated: the time limit of {self.options.time_limit_s:g} s for all "
                 "published schedules is over; allow more --time-limit"
@@ -189,15 +189,15 @@ class _Comparing:
         return time.monotonic() - self.began + more_s > share * self.options.time_limit_s
 
     def _is_due(self, name: str) -> bool:
-        """Return True if a schedule is simulated on its first partition although it is late.
+        """Return True if a schedule is simulated whether it is late or not.
 
-        Work counts there instead of time, so that rows are missing at no load of the machine; the
-        first schedule is always due.
+        The first one is, and all as long as they have few ops together: no load of the machine
+        leaves out their rows.
         """
         ops = 3 * self.question.num_ranks * self.question.num_micro_batches
         ops *= JUDGING.late_timed_cost if reads_times(name) else 1
-        is_due = self.late_ops + ops <= JUDGING.first_ops or not self.late_ops
-        self.late_ops += ops if is_due else 0
+        is_due = self.num_ops + ops <= JUDGING.first_ops or not self.num_ops
+        self.num_ops += ops
         return is_due
 
     def _simulate(self, name: str) -> None:
