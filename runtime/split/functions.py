@@ -4,9 +4,9 @@ A function gets copies of its weights as leaves of their own, so that B does not
 parameters, whether or not its backward asks `needs_input_grad`. See `late_products`.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -22,21 +22,29 @@ from .weight_task import WeightTask
 
 Apply = Callable[..., Any]
 
+_SPLIT = "_synth_split"
+
 
 @dataclass(frozen=True)
 class _Record:
-    """One call of a custom function, for its backward."""
+    """One call of a custom function, for its backward.
+
+    `parameters` are those among the weights, each with the leaf that the function got.
+    """
 
     queue: Queue
     key: Hashable
     places: tuple[int, ...]
     owners: Owners
+    parameters: tuple[tuple[nn.Parameter, nn.Parameter], ...]
 
 
 def weights_of(function: Any, arguments: tuple[Any, ...], queue: Queue) -> tuple[int, ...]:
     """The places of the arguments whose gradients can wait for W; none: leave it to autograd."""
     # Those of torch checkpoint, compile and communicate.
     if function.__module__.startswith("torch.") or not torch.is_grad_enabled():
+        return ()
+    if function.vjp is not torch.autograd.Function.vjp:
         return ()
     if torch.compiler.is_compiling() or in_function_transform():
         return ()
@@ -57,8 +65,16 @@ def _is_weight(tensor: Tensor) -> bool:
 
 
 def _key(function: Any, arguments: tuple[Any, ...], places: tuple[int, ...]) -> Hashable:
-    forms = tuple((tuple(arguments[i].shape), arguments[i].dtype) for i in places)
-    return function, places, forms
+    """What a backward can depend on but for values of tensors: another call may take other ways."""
+    leaves, spec = pytree.tree_flatten(arguments)
+    return function, places, str(spec), *map(_form, leaves)
+
+
+def _form(leaf: Any) -> Hashable:
+    if isinstance(leaf, Tensor):
+        return tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.requires_grad, type(leaf)
+    known = isinstance(leaf, bool | int | float | complex | str | bytes | torch.dtype | type(None))
+    return (type(leaf), leaf) if known else (type(leaf), id(leaf))
 
 
 def apply_function(
@@ -68,44 +84,79 @@ def apply_function(
     owners = tuple([owner_of(arguments[i]) for i in places])
     given = list(arguments)
     for i in places:
-        given[i] = arguments[i].detach().requires_grad_()
+        given[i] = _leaf_like(arguments[i])
     split = _split(function)
+    key = _key(function, arguments, places)
     outputs = apply(split, *given)
-    for output in pytree.tree_leaves(outputs):
-        node = output.grad_fn if isinstance(output, Tensor) else None
-        if isinstance(node, split._backward_cls):
-            node._synth = _Record(queue, _key(function, arguments, places), places, owners)
+    tensors = [output for output in pytree.tree_leaves(outputs) if isinstance(output, Tensor)]
+    for output in tensors:
+        if isinstance(output.grad_fn, split._backward_cls):
+            pairs = tuple(
+                (arguments[i], given[i]) for i in places if isinstance(given[i], nn.Parameter)
+            )
+            output.grad_fn._synth = _Record(queue, key, places, owners, pairs)
             return outputs
+    queue.functions[key] = ()
+    if not any(output.requires_grad for output in tensors):
+        return outputs
     return apply(function, *arguments)
 
 
-@cache
+def _leaf_like(weight: Tensor) -> Tensor:
+    """A leaf with the values and the attributes of a weight."""
+    leaf = weight.detach().requires_grad_()
+    if isinstance(weight, nn.Parameter):
+        leaf = nn.Parameter(leaf)
+        vars(leaf).update(vars(weight))
+    return leaf
+
+
 def _split(function: Any) -> Any:
-    """The function with a backward that leaves products to W."""
+    """The function with a backward that leaves products to W; made once, and gone with it."""
+    known = vars(function).get(_SPLIT)
+    if known is not None:
+        return known
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         return _backward(function, ctx, gradients)
 
-    return type(function.__name__, (function,), {"backward": staticmethod(backward)})
+    made = type(function.__name__, (function,), {"backward": staticmethod(backward)})
+    setattr(function, _SPLIT, made)
+    return made
 
 
 def _backward(function: Any, ctx: Any, gradients: tuple[Any, ...]) -> Any:
     record: _Record = ctx._synth
     products = record.queue.functions.get(record.key)
     mode = Watching() if products is None else Postponing(products)
-    with mode:
+    with mode, _grads_in(record.parameters):
         found = function.backward(ctx, *gradients)
     results = list(found) if isinstance(found, tuple) else [found]
     inputs = [g for i, g in enumerate(results) if i not in record.places]
     weights = [results[i] for i in record.places]
     if isinstance(mode, Watching):
-        record.queue.functions[record.key] = mode.late(inputs, weights)
+        # A backward that gives a weight no gradient may add it itself, to the parameter.
+        is_whole = all(isinstance(g, Tensor) for g in weights)
+        record.queue.functions[record.key] = mode.late(inputs, weights) if is_whole else ()
     else:
         weights = [mode.result(g) for g in weights]
         results = [value_of(mode.result(g)) if i not in record.places else g
                    for i, g in enumerate(results)]  # fmt: skip
     _push(record, weights)
     return tuple(None if i in record.places else g for i, g in enumerate(results))
+
+
+@contextmanager
+def _grads_in(parameters: tuple[tuple[nn.Parameter, nn.Parameter], ...]) -> Iterator[None]:
+    """Let a backward that writes to `grad` itself write to the parameters'."""
+    pairs = [(p, leaf) for p, leaf in parameters if p.grad is None or p.grad.dtype == leaf.dtype]
+    for parameter, leaf in pairs:
+        leaf.grad = parameter.grad
+    yield
+    for parameter, leaf in pairs:
+        if leaf.grad is not parameter.grad:
+            parameter.grad = leaf.grad
+        leaf.grad = None
 
 
 def _push(record: _Record, weights: list[Any]) -> None:

@@ -7,6 +7,7 @@ not computed: the backward gets a tensor without memory in their place, and what
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
+
+_WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__set__")
 
 _PRODUCTS = ("mm", "matmul", "linear", "einsum", "tensordot", "outer", "conv", "dot")
 
@@ -72,9 +75,9 @@ class Watching(TorchFunctionMode):
         given = _tensors((args, kwargs))
         output = func(*args, **kwargs)
         parts = set().union(*(self._parts.get(id(t), ()) for t in given))
-        if parts and not _can_wait(func, given, output):
+        if parts and not _can_wait(func, given, kwargs, output):
             self._needed |= parts
-        if _can_be_product(func, given):
+        if _can_be_product(func, given, kwargs):
             inputs = (args, kwargs)
             parts = parts | {len(self._products)}
             self._products.append((func, inputs, _versions(inputs), output))
@@ -107,6 +110,7 @@ class Postponing(TorchFunctionMode):
         super().__init__()
         self._left = list(reversed(products))
         self._later: dict[int, tuple[Tensor, Later]] = {}
+        self._now: dict[int, Any] = {}
 
     def __torch_function__(
         self,
@@ -116,12 +120,11 @@ class Postponing(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Torch calls this in place of `func`."""
-        kwargs = kwargs or {}
+        args, kwargs = pytree.tree_map(self._computed, (args, dict(kwargs or {})))
         given = _tensors((args, kwargs))
         if any(id(t) in self._later for t in given):
-            empty = pytree.tree_map(_without_memory, (args, kwargs))
-            return self._keep(func, args, kwargs, func(*empty[0], **empty[1]))
-        if not _can_be_product(func, given):
+            return self._used(func, args, kwargs, given)
+        if not _can_be_product(func, given, kwargs):
             return func(*args, **kwargs)
         product = self._left.pop() if self._left else None
         if product is None:
@@ -133,6 +136,34 @@ class Postponing(TorchFunctionMode):
         stand_in = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         return self._keep(func, args, kwargs, stand_in)
 
+    def _used(self, func: Any, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
+        """Repeat a use of what waits in W, or compute it now if its values are needed.
+
+        Raises:
+            RuntimeError: it is changed in place, which the first backward did not do.
+        """
+        if _changes(func, kwargs):
+            if any(id(t) in self._later for t in _tensors((args[:1], kwargs.get("out")))):
+                raise RuntimeError(
+                    f"{resolve_name(func)} changes a weight gradient in place, which the first "
+                    "backward of this function did not do: let it take the same way for arguments "
+                    "of the same form, or give it an argument that says which"
+                )
+        else:
+            empty = pytree.tree_map(_without_memory, (args, kwargs))
+            with suppress(RuntimeError, NotImplementedError):  # values of a meta tensor
+                output = func(*empty[0], **empty[1])
+                if _can_wait(func, given, kwargs, output):
+                    return self._keep(func, args, kwargs, output)
+        for tensor in given:
+            if id(tensor) in self._later and id(tensor) not in self._now:
+                self._now[id(tensor)] = self._later[id(tensor)][1].value()
+        args, kwargs = pytree.tree_map(self._computed, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _computed(self, part: Any) -> Any:
+        return self._now.get(id(part), part)
+
     def _keep(self, func: Any, args: Any, kwargs: Any, output: Any) -> Any:
         if isinstance(output, Tensor):
             arguments, keywords = pytree.tree_map(self.result, (args, kwargs))
@@ -142,6 +173,8 @@ class Postponing(TorchFunctionMode):
 
     def result(self, value: Any) -> Any:
         """Return a value of the backward, or the computation that it stands for."""
+        if id(value) in self._now:
+            return self._now[id(value)]
         return self._later[id(value)][1] if id(value) in self._later else value
 
 
@@ -175,18 +208,26 @@ def _name(function: Any) -> str:
     return name.removesuffix(".default")
 
 
-def _can_be_product(function: Any, given: list[Tensor]) -> bool:
+def _changes(function: Any, keywords: Mapping[str, Any]) -> bool:
+    """True if a call writes into one of its arguments."""
+    name = _name(function)
+    is_in_place = name.endswith("_") and not name.endswith("__")
+    return is_in_place or name in _WRITES or keywords.get("out") is not None
+
+
+def _can_be_product(function: Any, given: list[Tensor], keywords: Mapping[str, Any]) -> bool:
     is_named = any(part in _name(function) for part in _PRODUCTS)
-    return is_named and len(given) > 1 and not torch.is_autocast_enabled(given[0].device.type)
+    is_cast = len(given) > 1 and torch.is_autocast_enabled(given[0].device.type)
+    return is_named and len(given) > 1 and not is_cast and not _changes(function, keywords)
 
 
-def _can_wait(function: Any, given: list[Tensor], output: Any) -> bool:
+def _can_wait(function: Any, given: list[Tensor], keywords: Mapping[str, Any], output: Any) -> bool:
     """True if a use of a product needs no values, so that it can be repeated in W."""
     name = _name(function)
-    if name == "__get__":  # of a property, such as a shape
-        return not isinstance(output, torch.device)
+    if name == "__get__":  # of a property: a shape, a dtype, a transpose; not a device
+        is_form = isinstance(output, Tensor | torch.Size | torch.dtype)
+        return is_form or type(output) is int
     if name in ("size", "dim", "stride", "numel", "is_contiguous", "__len__", "element_size"):
         return True
-    changes = name.endswith("_") and not name.endswith("__")
     plain = all(type(t) in (Tensor, torch.nn.Parameter) for t in given)
-    return isinstance(output, Tensor) and plain and not changes and name != "__setitem__"
+    return isinstance(output, Tensor) and plain and not _changes(function, keywords)
