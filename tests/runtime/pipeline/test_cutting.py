@@ -288,3 +288,18 @@ def test_tensors_of_a_tree_live_no_longer_than_the_tree(made: Any) -> None:
         assert watched() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [(32, 32), (64, 48), (32, 32), (16, 16)],
+        [[1, 2, 3], [4], [5, 6], [7]],
+        [{"id": number} for number in range(4)],
+    ],
+    ids=["sizes", "ragged ids", "records"],
+)
+def test_a_list_with_a_container_for_each_sample_is_refused(items: list[Any]) -> None:
+    with pytest.raises(SynthError, match="as if one for each sample"):
+        Batch.split(2, torch.zeros(4, 3), items)
+    assert Batch.split(2, torch.zeros(4, 3), synth.Replicate(items)).arguments(1)[1] == items
