@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import os
 import socket
 import tempfile
 import threading
@@ -14,12 +15,13 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from synth.errors import SynthError
+from synth.op_kinds import OpKind
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.weight_flow import Route
 
 from ..batch import Batch
 from ..dtypes import dtype_of
@@ -31,6 +33,7 @@ from ..pipeline import Pipeline
 from ..training.batches import Batches
 from ..training.building import build_stages
 from ..training.data import TokenData
+from ..training.launch import loopback
 from ..training.rank_result import RankResult
 from ..training.run_data import RunData, open_data
 from ..training.trainer import RankTrainer
@@ -52,13 +55,14 @@ def rehearse(
     lowered: Lowered,
     options: TrainOptions,
     device: torch.device,
+    *,
     ranks: Sequence[int] | None = None,
     on_rank: OnRank = lambda rank: None,
 ) -> dict[int, RankResult]:
     """Train ranks of a plan alone, one after the other, with made-up inputs from other ranks.
 
     Args:
-        plan: the plan, whose schedule moves no weights between ranks.
+        plan: the plan.
         lowered: its lowered form.
         options: of the run; without data or inputs a built-in model gets random token ids.
         device: the device for every rank.
@@ -74,7 +78,7 @@ def rehearse(
         RunFailure: an op failed.
     """
     chosen = range(plan.num_ranks) if ranks is None else ranks
-    _check(plan, chosen)
+    _check(lowered, chosen)
     check_fits(plan, chosen, device)
     rehearsal = _Rehearsal(plan, lowered, options, device)
     found = {}
@@ -124,9 +128,7 @@ class _Rehearsal:
         built = build_stages(
             plan, group.rank, _META, options.seed, model=options.model, build=self._outlined
         )
-        pipeline = Pipeline(
-            self._lowered, built.stages, group=group, tied=built.tied, device=_META
-        )
+        pipeline = Pipeline(self._lowered, built.stages, group=group, tied=built.tied, device=_META)
         batch = self._first_batch() if 0 in built.stages else Batch()
         pipeline.find_sizes(batch)
 
@@ -159,18 +161,28 @@ class _Rehearsal:
                 "or --data PATH"
             )
         draw = torch.Generator().manual_seed(options.seed)
-        most = num_safe_ids(self._outline.layers[0])
+        most = num_safe_ids(self._outline.layers[0]) or 1
         count = 64 * (workload.sequence_length + 1)
         ids = torch.randint(most, (count,), generator=draw)
         return TokenData(ids, workload.sequence_length, options.seed)
 
 
-def _check(plan: Plan, ranks: Sequence[int]) -> None:
+def _check(lowered: Lowered, ranks: Sequence[int]) -> None:
     """Refuse what cannot be rehearsed."""
-    unknown = [rank for rank in ranks if not 0 <= rank < plan.num_ranks]
+    unknown = [rank for rank in ranks if not 0 <= rank < lowered.num_ranks]
     if unknown:
         raise SynthError(
-            f"rank {unknown[0]} was asked for, the plan has ranks 0 to {plan.num_ranks - 1}"
+            f"rank {unknown[0]} was asked for, the plan has ranks 0 to {lowered.num_ranks - 1}"
+        )
+    if ranks_share_host(lowered):
+        raise SynthError(
+            "the ranks of this schedule leave values for each other in the host's memory, so none "
+            "of them can be rehearsed alone; run it, or take a schedule such as mobius"
+        )
+    if any(op.kind == OpKind.HOST_FOR for program in lowered.ops for op in program):
+        raise SynthError(
+            "ranks of this schedule hold what others have saved for their backwards, and how much "
+            "that is only a run of these shows; run it, or solve without moving it to other ranks"
         )
 
 
@@ -223,8 +235,9 @@ def _world_of_one() -> Iterator[None]:
     """Be a world of one process, over which a trainer sums its losses."""
     if dist.is_initialized():
         raise SynthError("a rehearsal makes its own process group, and this process has one")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
     with tempfile.TemporaryDirectory(prefix="synth-rehearse-") as folder:
-        store = dist.FileStore(str(Path(folder) / "store"), 1)
+        store = FileStore(str(Path(folder) / "store"), 1)
         dist.init_process_group(
             "gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=_TIMEOUT_S)
         )
