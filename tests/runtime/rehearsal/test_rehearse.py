@@ -82,7 +82,11 @@ def test_memory_is_that_of_a_run(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "workload",
-    [{"autocast": "bfloat16"}, {"recomputed_layers": ("block.1", "block.4")}, {"dtype": "bfloat16"}],
+    [
+        {"autocast": "bfloat16"},
+        {"recomputed_layers": ("block.1", "block.4")},
+        {"dtype": "bfloat16"},
+    ],
     ids=["autocast", "recomputed", "bfloat16"],
 )
 def test_memory_is_as_planned_in_any_precision(workload: dict[str, Any]) -> None:
