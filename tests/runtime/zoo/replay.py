@@ -33,7 +33,8 @@ def by_stage(stage: Stage, inputs: list[tuple[Any, ...]]) -> tuple[list[Any], fl
             )
             stage.forward(j, ForwardInput(inputs[j], entry))
         elif kind == "B":
-            found[j] = stage.backward_input(j, (torch.ones(()),))
+            one = torch.ones((), device=inputs[j][0].device)
+            found[j] = stage.backward_input(j, (one,))
             deferred = sum(p.numel() for p in stage.deferred(j))
             share = min(share, deferred / max(1, sum(p.numel() for p in trainable)))
         else:
