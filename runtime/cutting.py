@@ -129,6 +129,8 @@ class Cutter:
 
     def _chunks(self, chunk: Chunk, name: str) -> Sequence[Any]:
         value, dim = chunk.value, chunk.dim
+        if type(dim) is not int:
+            raise SynthError(f"{name} is a Chunk along dimension {dim!r:.40}; give a whole number")
         if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested:
             if not -value.dim() <= dim < value.dim():
                 raise SynthError(
@@ -227,7 +229,7 @@ def _replaced(value: Any, fields: Mapping[str, Any]) -> Any:
 
 def _sizes(value: Any, name: str) -> Iterator[tuple[str, int]]:
     """Yield the name and the size of each value that is cut."""
-    if isinstance(value, Chunk):
+    if isinstance(value, Chunk) and type(value.dim) is int:
         shape = getattr(value.value, "shape", None)
         if shape is not None and -len(shape) <= value.dim < len(shape):
             yield name, shape[value.dim]

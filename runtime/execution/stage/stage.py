@@ -234,6 +234,7 @@ class Stage:
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
         """B: the gradients of the inputs (none on the first stage); weight gradients wait for W."""
         state = self._states[microbatch]
+        self._check_loss(state)
         edges, state.edges = state.edges, []
         if state.tape is None:
             raise RuntimeError(f"B of micro-batch {microbatch}, whose F ran for a BW")
@@ -259,9 +260,19 @@ class Stage:
         state = self._states.pop(microbatch)
         if state.tape is not None:
             raise RuntimeError(f"BW of micro-batch {microbatch}, whose F ran for B and W")
+        self._check_loss(state)
         if state.edges:
             run_backward(state.edges, _picked(gradients, state.wanted))
         return _leave(state)
+
+    def _check_loss(self, state: _MicroBatchState) -> None:
+        """Refuse a loss that nothing can be trained by, as `Tensor.backward` does."""
+        is_trained = bool(state.boxes) or any(True for _ in self.parameters())
+        if self.is_last and not state.edges and is_trained:
+            raise SynthError(
+                "the loss requires no gradient, so nothing can be trained: check that it is a real "
+                "number computed from the output, without `detach`, `item` or `no_grad`"
+            )
 
     def deferred(self, microbatch: int) -> tuple[Tensor, ...]:
         """The parameters whose gradients wait for W, between a micro-batch's B and W."""
