@@ -112,8 +112,10 @@ class PipelineOptions:
     def tied_parameters(self) -> dict[str, tuple[nn.Parameter, ...]]:
         """By name this rank's tied parameters, each once."""
         given = (self.tied or {}).items()
-        listed = {n: list(p) if isinstance(p, list | tuple) else [p] for n, p in given}
-        return {name: tuple(dict.fromkeys(found)) for name, found in listed.items()}
+        return {
+            name: (found,) if not isinstance(found, list | tuple) else tuple(dict.fromkeys(found))
+            for name, found in given
+        }
 
     def updated(self, **keywords: Unpack[PipelineKeywords]) -> Self:
         """Return a copy with some fields changed."""

@@ -99,6 +99,8 @@ def test_tied_complex_and_quantised_parameters_stay_what_they_are() -> None:
 class Routed(nn.Module):
     """Keeps its router in float32, whatever it is moved to."""
 
+    angles: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.router, self.out = nn.Linear(4, 4), nn.Linear(4, 4)

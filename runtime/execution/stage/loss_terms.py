@@ -79,9 +79,9 @@ class LossTerms:
                 f"{len(weights)} weights were given for {num_micro_batches} micro-batches; give "
                 f"one for each, or leave them out for the mean"
             )
-        for j, each in enumerate(weights):
-            _check_number(f"weights[{j}]", each)
-        return cls([weight * each for each in weights], updates=updates, **options)
+        for j, factor in enumerate(weights):
+            _check_number(f"weights[{j}]", factor)
+        return cls([weight * factor for factor in weights], updates=updates, **options)
 
     def begin(self, *, holds_last: bool) -> None:
         """Empty the lists; if this rank holds the last stage, they get an entry per micro-batch."""

@@ -35,11 +35,11 @@ def run(
     return run_ranks(ranks, on_rank, timeout_s=20)
 
 
+@pytest.mark.parametrize("call", [Pipeline.step, Pipeline.evaluate])
 @pytest.mark.parametrize("given", [None, X, (X, T), {"inputs": X}])
-def test_what_is_no_batch_is_refused(given: Any) -> None:
-    for call in ("step", "evaluate"):
-        with pytest.raises(SynthError, match=r"the batch is a \w+; give a Batch, as"):
-            run(lambda pipeline, _, call=call: getattr(pipeline, call)(given))
+def test_what_is_no_batch_is_refused(given: Any, call: Callable[[Pipeline, Any], Any]) -> None:
+    with pytest.raises(SynthError, match=r"the batch is a \w+; give a Batch, as"):
+        run(lambda pipeline, _: call(pipeline, given))
 
 
 @pytest.mark.parametrize(
