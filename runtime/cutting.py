@@ -153,7 +153,11 @@ class Cutter:
         self._check_divisible(tensor.shape[dim], name)
         if tensor.shape[dim] == 0:
             return [tensor] * self._count
-        return tensor.chunk(self._count, dim)
+        parts = tensor.chunk(self._count, dim)
+        if tensor.requires_grad:
+            return parts
+        # Each has its own counter of changes: a stage may change its input in place.
+        return [part.data for part in parts]
 
     def _check_divisible(self, size: int, name: str) -> None:
         if size % self._count:
