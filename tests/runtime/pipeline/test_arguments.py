@@ -35,6 +35,29 @@ def run(
     return run_ranks(ranks, on_rank, timeout_s=20)
 
 
+@pytest.mark.parametrize("given", [[], [None], nn.Linear, lambda x: x, "stage"])
+def test_what_is_no_module_is_refused(given: Any) -> None:
+    with pytest.raises(SynthError, match=r"stage 0 was given .*; give a module, or a list"):
+        run_ranks(1, lambda group: Pipeline(generate("1f1b", 1, 2), {0: given}, group=group))
+
+
+def test_a_module_list_runs_one_after_another() -> None:
+    stage = nn.ModuleList([nn.Linear(2, 2), nn.Flatten(0)])
+
+    def train(group: Any) -> Any:
+        pipeline = Pipeline(generate("1f1b", 1, 2), stage, group=group, loss=nn.functional.mse_loss)
+        return pipeline.step(pipeline.split(X, targets=Chunk(T.flatten())))
+
+    (loss,) = run_ranks(1, train)
+    torch.testing.assert_close(loss, stage[0](X).square().mean().detach())
+
+
+@pytest.mark.parametrize("given", [None, 3, [0, 1]])
+def test_what_is_no_schedule_is_refused(given: Any) -> None:
+    with pytest.raises(SynthError, match="give a Plan, its file, or a Schedule"):
+        run_ranks(1, lambda group: Pipeline(given, nn.Linear(2, 2), group=group))
+
+
 @pytest.mark.parametrize("call", [Pipeline.step, Pipeline.evaluate])
 @pytest.mark.parametrize("given", [None, X, (X, T), {"inputs": X}])
 def test_what_is_no_batch_is_refused(given: Any, call: Callable[[Pipeline, Any], Any]) -> None:
