@@ -1,6 +1,6 @@
 """Profiling a whole model: every kind of layer once, the links, and where it was measured."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Unpack
 
@@ -100,10 +100,13 @@ def profile_layers(
         **keywords: fields of `ProfilingOptions`.
 
     Raises:
-        SynthError: there are no layers, or one cannot take the output of the previous one.
+        SynthError: there are no layers, one is no module, or one cannot take the output of the
+            previous one.
     """
     if not layers:
         raise SynthError("there are no layers to measure; give one at least")
+    if not isinstance(layers, Iterable) or not all(isinstance(x, nn.Module) for x in layers):
+        raise SynthError(f"layers is {layers!r:.60}; give a list of modules")
     batch = MicroBatch(inputs, targets)
     workload = Workload(
         model=name,
