@@ -113,7 +113,7 @@ class PipelineOptions:
         """By name this rank's tied parameters, each once."""
         given = (self.tied or {}).items()
         return {
-            name: (found,) if not isinstance(found, list | tuple) else tuple(dict.fromkeys(found))
+            name: tuple(dict.fromkeys(found)) if isinstance(found, Sequence) else (found,)
             for name, found in given
         }
 

@@ -142,13 +142,18 @@ def trained_at_home(rank: int, size: int, family: str) -> Found:
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
     shared = pipeline.shared_parameters
-    return {
-        n: [
-            shared[p].within(shared[p].part.detach()).full_tensor() if p in shared else p.detach()
-            for p in mine[n].parameters()
-        ]
-        for n in pipeline.updated
-    }
+    found: Found = {}
+    for number in pipeline.updated:
+        values: list[Tensor | None] = []
+        for parameter in mine[number].parameters():
+            whole: Any = parameter.detach()
+            if parameter in shared:
+                part = shared[parameter].part.detach()
+                flat: Any = shared[parameter].within(part)
+                whole = flat.full_tensor()
+            values.append(whole)
+        found[number] = values
+    return found
 
 
 @pytest.mark.parametrize("family", ["weipipe", "tawpipe", "mobius:2", "roundpipe"])
