@@ -8,7 +8,7 @@ walked again, so that new objects are found.
 import random
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -37,7 +37,17 @@ from .state_places import (
     Variable,
     is_plain,
 )
-from .state_walk import MOST_ENTRIES, Gone, Reached, Walk, Way, is_closed, root
+from .state_walk import (
+    MOST_ENTRIES,
+    UNWATCHED_REGISTRIES,
+    Gone,
+    Reached,
+    Walk,
+    Way,
+    is_closed,
+    root,
+)
+from .steady_entries import SteadyEntries, can_be_steady
 from .tensor_numbers import (
     FEW_BYTES,
     History,
@@ -51,11 +61,8 @@ from .tensor_numbers import (
 
 # A holder of which more entries change is walked again as a whole.
 _MOST_KEYS = 16
-# Registries of modules that no forward changes: hooks, and parameters, which wrappers replace.
-_LEFT_OUT = {k for k, v in vars(nn.Module()).items() if isinstance(v, dict | set)} - {
-    "_buffers",
-    "_modules",
-}
+# So many places are compared together: if one of them differs, each of them is compared.
+_NUM_TOGETHER = 64
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed.fsdp.fully_sharded")
 
 
@@ -148,6 +155,36 @@ class _Group:
         return map(Kept, self.places, self.reached, self.values)
 
 
+class _Compared:
+    """Places of a group that are compared with their last known values.
+
+    Attributes:
+        single: the indices of those that are compared one by one.
+    """
+
+    def __init__(self, group: _Group, indices: Sequence[int], single: Sequence[int]) -> None:
+        """Compare some places together as far as that can be done, and others one by one."""
+        steady = [i for i in indices if can_be_steady(group.places[i])]
+        self.single = [*single, *sorted({*indices}.difference(steady))]
+        self._together = [
+            SteadyEntries(group.places, steady[start : start + _NUM_TOGETHER])
+            for start in range(0, len(steady), _NUM_TOGETHER)
+        ]
+
+    def compare(self, group: _Group) -> list[int]:
+        """Return the indices of the places that differ, which are single from now on."""
+        places, values = group.places, group.values
+        changed = [i for i in self.single if places[i].differs(values[i])]
+        for number, together in enumerate(self._together):
+            if together.differ():
+                found = [i for i in together.indices if places[i].differs(values[i])]
+                left = [i for i in together.indices if i not in found]
+                self._together[number] = SteadyEntries(places, left)
+                self.single += found
+                changed += found
+        return changed
+
+
 @dataclass
 class _Cell:
     """What of a holder has been found to change: some keys, or all that it holds (None)."""
@@ -172,6 +209,7 @@ class Watch:
         self._is_outdated = True
         self.watchfulness = Watchfulness()
         self.base = self.extra = _Group(Walk([]), self.watchfulness)
+        self._quiet = self._lively = _Compared(self.base, [], [])
         self._changed: set[int] = set()
 
     def begin(self, *, is_exact: bool = True) -> None:
@@ -179,7 +217,9 @@ class Watch:
         self.watchfulness.is_exact = is_exact
         if is_exact or self._is_outdated:
             self._walk_again()
-        self.refresh()
+        else:
+            self.compare_all()
+        self._walk_extra(())
 
     @property
     def is_complete(self) -> bool:
@@ -193,11 +233,20 @@ class Watch:
         return [t for n in numbers if n.history.is_state for _, t in n.holders]
 
     def refresh(self, *given: Any) -> None:
-        """Compare everything with its last known value; also watch what a forward is given."""
+        """Compare everything with its last known value; also watch what a forward is given.
+
+        Unless tensors are compared by their numbers, attributes of torch's own modules are left to
+        `compare_all`: only code of other classes could change them.
+        """
+        if self.watchfulness.is_exact:
+            self.compare_all()
+        else:
+            self._note(self._lively.compare(self.base))
+        self._walk_extra(given)
+
+    def _walk_extra(self, given: Sequence[Any]) -> None:
+        """Walk what is there now where something has changed, and what a forward is given."""
         base = self.base
-        for index, (place, value) in enumerate(zip(base.places, base.values, strict=True)):
-            if place.differs(value):
-                self._note(index)
         walk = Walk([root(value, "an argument") for value in given], known=base.seen)
         for cell in self._cells.values():
             walk.add(cell.parts(walk))
@@ -209,6 +258,15 @@ class Watch:
             base=base,
             previous=[self.extra],
         )
+
+    def compare_all(self) -> list[Kept]:
+        """Compare all places, and return those of torch's modules that have changed."""
+        base, old = self.base, list(self.base.values)
+        changed = self._quiet.compare(base)
+        self._note(changed)
+        self._note(self._lively.compare(base))
+        self._lively.single += changed
+        return [Kept(base.places[i], base.reached[i], old[i]) for i in changed]
 
     def picture(self) -> "Picture":
         """Return the values that the last `refresh` has found."""
@@ -228,7 +286,7 @@ class Watch:
 
     def _walk_again(self) -> None:
         """Find the places again, but for what is known to change."""
-        walk = Walk(self._roots, is_passed_over=self._is_cell)
+        walk = Walk(self._roots, is_passed_over=self._is_cell if self._cells else None)
         parameters = [p for module in self._modules for p in module.parameters()]
         self.base = _Group(
             walk,
@@ -236,14 +294,25 @@ class Watch:
             left_out={storage_key(p) for p in parameters},
             previous=[self.base, self.extra],
         )
+        cells = [_identity(reached.value) in self._cells for reached in self.base.reached]
+        quiet = [i for i, each in enumerate(self.base.reached) if _is_quiet(each) and not cells[i]]
+        lively = sorted({*range(len(cells))}.difference(quiet))
+        self._quiet = _Compared(self.base, quiet, [])
+        self._lively = _Compared(
+            self.base, [i for i in lively if not cells[i]], [i for i in lively if cells[i]]
+        )
         self._changed, self._is_outdated = set(), False
 
     def _is_cell(self, holder: Any, key: Any) -> bool:
         cell = self._cells.get(_identity(holder)) if self._cells else None
         return cell is not None and (cell.keys is None or key in cell.keys)
 
-    def _note(self, index: int) -> None:
-        """Take the new value of a place; what it holds now is walked at each refresh."""
+    def _note(self, changed: Iterable[int]) -> None:
+        """Take the new values of places; what they hold now is walked at each refresh."""
+        for index in changed:
+            self._note_one(index)
+
+    def _note_one(self, index: int) -> None:
         base = self.base
         place, reached, old = base.places[index], base.reached[index], base.values[index]
         self._changed.add(index)
@@ -411,7 +480,7 @@ def _place_of(reached: Reached) -> StatePlace | None:
 
 def _place_of_container(value: Any, way: Way) -> StatePlace | None:
     holder = way.before.holder if way.before is not None else None
-    if isinstance(holder, nn.Module) and way.key in _LEFT_OUT:
+    if isinstance(holder, nn.Module) and way.key in UNWATCHED_REGISTRIES:
         return None
     if isinstance(way.holder, nn.Module) and type(way.holder).__module__.startswith(_WRAPPERS):
         return None
@@ -455,6 +524,17 @@ def _watched_storage(reached: Reached) -> int | None:
 
 def _is_buffer(way: Way) -> bool:
     return way.before is not None and way.before.key == "_buffers"
+
+
+def _is_quiet(reached: Reached) -> bool:
+    """True for the attributes of one of torch's own modules, and its tables of sub-modules."""
+    way = reached.way if isinstance(reached.way.holder, nn.Module) else reached.way.before
+    return (
+        isinstance(reached.value, dict)
+        and way is not None
+        and isinstance(way.holder, nn.Module)
+        and type(way.holder).__module__.startswith("torch.nn.modules.")
+    )
 
 
 def _is_without_copy(each: Kept) -> bool:

@@ -63,7 +63,13 @@ _BUILTIN_CONTAINERS = frozenset({*_SEQUENCES, OrderedDict, defaultdict})
 
 # How a holder's name and a key's make the name of a part.
 _ITEM, _ATTRIBUTE, _NAMESPACE, _HIDDEN = "[", ".", "vars", ""
-_INNER_TABLES = frozenset({"_modules", "_buffers"})
+WATCHED_REGISTRIES = frozenset({"_modules", "_buffers"})
+# Registries of modules that no forward changes: hooks, and parameters, which wrappers replace.
+UNWATCHED_REGISTRIES = (
+    frozenset(k for k, v in vars(nn.Module()).items() if isinstance(v, dict | set))
+    - WATCHED_REGISTRIES
+)
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes, nn.Parameter})
 
 _Part = tuple[Any, Any, str]
 
@@ -152,7 +158,7 @@ class Walk:
         roots: Iterable[Reached],
         *,
         known: Collection[int] = (),
-        is_passed_over: Callable[[Any, Any], bool] = lambda holder, key: False,
+        is_passed_over: Callable[[Any, Any], bool] | None = None,
     ) -> None:
         """Begin at the roots.
 
@@ -191,15 +197,20 @@ class Walk:
             yield reached
             is_of_code = is_of_code or isinstance(value, FunctionType | type)
             is_foreign = is_foreign or _is_object_of_library(value, is_of_code)
-            for part in self.inside(reached._replace(is_foreign=is_foreign, is_of_code=is_of_code)):
-                if not self._is_passed_over(value, part.way.key):
-                    self._waiting.append(part)
+            inside = self.inside(Reached(value, reached.way, is_foreign, is_of_code))
+            passes = self._is_passed_over
+            self._waiting += (
+                inside
+                if passes is None
+                else (part for part in inside if not passes(value, part.way.key))
+            )
 
     def inside(self, reached: Reached) -> Iterator[Reached]:
         """What an object holds directly."""
         value, way, is_foreign, is_of_code = reached
         for key, part, mark in self._inside(value, way.mark):
-            yield Reached(part, Way(way, value, key, mark), is_foreign, is_of_code)
+            if type(part) not in _PLAIN:
+                yield Reached(part, Way(way, value, key, mark), is_foreign, is_of_code)
 
     def _inside(self, value: Any, mark: str) -> Iterable[_Part]:
         if isinstance(value, nn.Module):
@@ -293,7 +304,11 @@ def _entries_of(value: dict[Any, Any], mark: str) -> list[_Part]:
     entries = list(dict.items(value))
     if mark != _NAMESPACE:
         return [(key, part, _ITEM) for key, part in entries]
-    return [(k, part, _NAMESPACE if k in _INNER_TABLES else _ATTRIBUTE) for k, part in entries]
+    return [
+        (key, part, _NAMESPACE if key in WATCHED_REGISTRIES else _ATTRIBUTE)
+        for key, part in entries
+        if key not in UNWATCHED_REGISTRIES or part
+    ]
 
 
 def _of_subclass(value: Any) -> Iterable[_Part]:

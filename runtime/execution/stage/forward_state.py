@@ -83,6 +83,22 @@ class ForwardState:
         """Begin a step. What is watched is found at its first light F, if it has one."""
         self._is_begun = False
 
+    def end(self) -> None:
+        """End a step.
+
+        Raises:
+            SynthError: in this step a forward has changed a module of torch's for the first time.
+        """
+        if self._is_begun and not self._watch.watchfulness.is_exact:
+            changed = self._watch.compare_all()
+            if changed:
+                raise SynthError(
+                    f"a forward has changed {names_of(changed)}, of one of torch's modules, for "
+                    f"the first time, which the recomputations of this step may have seen too "
+                    f"early: keep it in a module of your own, or do not recompute its layer"
+                )
+        self._is_begun = False
+
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors that forwards change, or their stand-ins while R runs."""

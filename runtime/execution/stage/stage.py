@@ -108,6 +108,7 @@ class Stage:
     def end(self) -> None:
         """End a step, also if it failed."""
         self._sync.end()
+        self._state.end()
 
     @property
     def is_wrapped(self) -> bool:
