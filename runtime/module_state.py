@@ -111,7 +111,8 @@ class _Group:
                     self._add(place, reached)
                 elif isinstance(place, Entries | Items):
                     self.foreign.append((place, place.take()))
-        self.seen, self.is_complete = walk.seen, walk.is_complete
+        # A group beside another one is short-lived, and keeps no activations alive.
+        self.seen, self.is_complete = walk.seen if base is None else {}, walk.is_complete
         self.values = [place.take() for place in self.places]
 
     def _add_tensor(
@@ -337,7 +338,11 @@ class Watch:
             if value is now.get(key) or is_plain(value):
                 continue
             inside = [r.value for r in Walk([root(value, "")], known=self.base.seen)]
-            lost = [t for t in inside if isinstance(t, Tensor) and id(t) not in self.base.seen]
+            lost = [
+                tensor
+                for tensor in inside
+                if isinstance(tensor, Tensor) and storage_key(tensor) not in self.base.numbers
+            ]
             num_bytes = sum(t.nbytes for t in lost if not isinstance(t, nn.Parameter))
             if num_bytes > FEW_BYTES and not self.watchfulness.hold(lost[0], num_bytes):
                 old[key] = Gone(f"{way.name}.{key}", num_bytes)

@@ -189,9 +189,10 @@ class Walk:
             value, _, is_foreign, is_of_code = reached
             if is_plain(value):
                 continue
+            if isinstance(value, Tensor):  # which may be an activation: it is not kept alive
+                yield reached
+                continue
             if id(value) in self.seen or id(value) in self._known:
-                if isinstance(value, Tensor):
-                    yield reached
                 continue
             self.seen[id(value)] = value
             yield reached
@@ -233,7 +234,7 @@ class Walk:
             return [("", value.bit_generator, "")]
         if isinstance(value, ContextVar):
             return [("", value.get(None), "")]
-        if isinstance(value, Tensor | ModuleType | CodeType) or _package(value) == "synth":
+        if isinstance(value, ModuleType | CodeType) or _package(value) == "synth":
             return ()
         if isinstance(value, np.ndarray):
             return [(i, part, _ITEM) for i, part in enumerate(value.flat)] if _holds(value) else ()

@@ -16,14 +16,16 @@ class SteadyEntries:
         """Take what they hold now; `indices` are those of the places."""
         self.indices = indices
         self._tables: list[dict[Any, Any]] = [places[i].container for i in indices]  # type: ignore
-        self._keys = tuple(chain.from_iterable(self._tables))
+        # The attributes of modules are told apart by their values.
+        self._keyed = [places[i].container for i in indices if places[i].left_out is None]  # type: ignore
+        self._keys = tuple(chain.from_iterable(self._keyed))
         self._values = tuple(chain.from_iterable(map(dict.values, self._tables)))
 
     def differ(self) -> bool:
         """True if one of them holds another object, or has another key."""
         return (
-            sum(map(len, self._tables)) != len(self._keys)
-            or not all(map(operator.is_, chain.from_iterable(self._tables), self._keys))
+            sum(map(len, self._tables)) != len(self._values)
+            or not all(map(operator.is_, chain.from_iterable(self._keyed), self._keys))
             or not all(
                 map(
                     operator.is_,
