@@ -1,6 +1,6 @@
 """The state that code of modules and functions can change, watched from forward to forward.
 
-A `Picture` has the value of every such place at one time. Pictures share what has not changed.
+A `StatePicture` has the value of every such place at one time. Pictures share what has not changed.
 Each one costs a comparison of all places by identity; what an entry holds that has changed is
 walked again, so that new objects are found.
 """
@@ -42,7 +42,7 @@ from .state_walk import (
     UNWATCHED_REGISTRIES,
     Gone,
     Reached,
-    Walk,
+    StateWalk,
     Way,
     is_closed,
     root,
@@ -90,7 +90,7 @@ class _Group:
 
     def __init__(
         self,
-        walk: Walk,
+        walk: StateWalk,
         watchfulness: Watchfulness,
         *,
         left_out: Collection[int | None] = (),
@@ -193,7 +193,7 @@ class _Cell:
     holder: Reached
     keys: set[Any] | None = field(default_factory=set)
 
-    def parts(self, walk: Walk) -> list[Reached]:
+    def parts(self, walk: StateWalk) -> list[Reached]:
         """What is there now."""
         inside = walk.inside(self.holder)
         return [part for part in inside if self.keys is None or part.way.key in self.keys]
@@ -209,7 +209,7 @@ class Watch:
         self._cells: dict[Any, _Cell] = {}
         self._is_outdated = True
         self.watchfulness = Watchfulness()
-        self.base = self.extra = _Group(Walk([]), self.watchfulness)
+        self.base = self.extra = _Group(StateWalk([]), self.watchfulness)
         self._quiet = self._lively = _Compared(self.base, [], [])
         self._changed: set[int] = set()
 
@@ -248,7 +248,7 @@ class Watch:
     def _walk_extra(self, given: Sequence[Any]) -> None:
         """Walk what is there now where something has changed, and what a forward is given."""
         base = self.base
-        walk = Walk([root(value, "an argument") for value in given], known=base.seen)
+        walk = StateWalk([root(value, "an argument") for value in given], known=base.seen)
         for cell in self._cells.values():
             walk.add(cell.parts(walk))
         leaves = pytree.tree_leaves(given) if given else ()
@@ -269,9 +269,9 @@ class Watch:
         self._lively.single += changed
         return [Kept(base.places[i], base.reached[i], old[i]) for i in changed]
 
-    def picture(self) -> "Picture":
+    def picture(self) -> "StatePicture":
         """Return the values that the last `refresh` has found."""
-        return Picture(self)
+        return StatePicture(self)
 
     def changed_since(self, base: _Group, values: Sequence[Any]) -> list[Kept]:
         """Return the places of a base whose value is another one now, with the old value."""
@@ -287,7 +287,7 @@ class Watch:
 
     def _walk_again(self) -> None:
         """Find the places again, but for what is known to change."""
-        walk = Walk(self._roots, is_passed_over=self._is_cell if self._cells else None)
+        walk = StateWalk(self._roots, is_passed_over=self._is_cell if self._cells else None)
         parameters = [p for module in self._modules for p in module.parameters()]
         self.base = _Group(
             walk,
@@ -337,7 +337,7 @@ class Watch:
         for key, value in old.items():
             if value is now.get(key) or is_plain(value):
                 continue
-            inside = [r.value for r in Walk([root(value, "")], known=self.base.seen)]
+            inside = [r.value for r in StateWalk([root(value, "")], known=self.base.seen)]
             lost = [
                 tensor
                 for tensor in inside
@@ -348,7 +348,7 @@ class Watch:
                 old[key] = Gone(f"{way.name}.{key}", num_bytes)
 
 
-class Picture:
+class StatePicture:
     """The values of all places at one time."""
 
     def __init__(self, watch: Watch) -> None:
@@ -426,10 +426,11 @@ class Picture:
     def _with_all_state(self, tensors: list[Kept]) -> list[Kept]:
         """Add tensors that forwards change, and that have not changed since."""
         base, there = self._base, {id(each.place) for each in tensors}
+        own = [(base.numbers_on(key), index) for key, index in base.numbers.items()]
         return tensors + [
             Kept(place, base.reached[index], self._values[index])
-            for index in base.numbers.values()
-            if (place := base.places[index]).history.is_state and id(place) not in there
+            for place, index in own
+            if place.history.is_state and id(place) not in there
         ]
 
     def _enter(self, each: Kept, block: ExitStack) -> list[Tensor]:
@@ -439,7 +440,7 @@ class Picture:
             return block.enter_context(each.place.stood_in_for(each.value, others))
 
 
-def picture_of(*roots: Any, given: Sequence[Any] = ()) -> Picture:
+def picture_of(*roots: Any, given: Sequence[Any] = ()) -> StatePicture:
     """Take all that code of modules and functions can change, also of what they are given."""
     watch = Watch(*roots)
     watch.begin()
@@ -585,5 +586,5 @@ def _has_new_meta_tensor(container: Entries | Items, before: Any) -> bool:
     old = {id(part) for part in (before.values() if isinstance(before, dict) else before)}
     now = container.take()
     new = [x for x in (now.values() if isinstance(now, dict) else now) if id(x) not in old]
-    walk = Walk([root(part, "") for part in new])
+    walk = StateWalk([root(part, "") for part in new])
     return any(isinstance(r.value, Tensor) and r.value.is_meta for r in walk)

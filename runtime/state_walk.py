@@ -147,7 +147,7 @@ def root(value: Any, name: str) -> Reached:
     return Reached(value, Way(None, None, name))
 
 
-class Walk:
+class StateWalk:
     """Yields some objects and all that code can reach from them, once each.
 
     Tensors come once for each of their holders.

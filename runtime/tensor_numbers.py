@@ -90,7 +90,8 @@ class TensorNumbers:
     ) -> None:
         """Begin without tensors; `known` is what was found of the same storage before."""
         self.watchfulness = watchfulness
-        self.history, self._last = known or (History(), None)
+        self.history = History() if known is None else known[0]
+        self._last: Numbers | None = None if known is None else known[1]
         self.is_buffer = False
         self.holders: list[Holder] = []
 
@@ -210,14 +211,15 @@ def storage_key(tensor: Tensor) -> int | None:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    return tensor.detach().to_local() if hasattr(tensor, "to_local") else tensor
+    own: Any = tensor.detach()
+    return own.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _storage_of(tensor: Tensor) -> Tensor:
     """The bytes of the whole storage of a tensor."""
     local = _local(tensor)
     flat = torch.empty(0, dtype=torch.uint8, device=local.device)
-    return flat.set_(local.untyped_storage())  # type: ignore[call-overload,no-any-return]
+    return flat.set_(local.untyped_storage())
 
 
 def _on(copy: Tensor, tensor: Tensor) -> Tensor:
@@ -241,6 +243,6 @@ def _bytes(flat: Tensor) -> bytes:
 
 def _digest(flat: Tensor) -> int:
     if flat.device.type == "cpu":
-        return zlib.crc32(flat.numpy())
+        return zlib.crc32(flat.numpy().data)
     whole = flat[: flat.numel() // 8 * 8].view(torch.int64)
     return int(whole.sum())

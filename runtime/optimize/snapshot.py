@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from ..module_state import Picture, Watch
+from ..module_state import StatePicture, Watch
 
 # As many as have no previous step that could be wrong: in it tensors are compared by their numbers.
 _NUM_EXACT = 2
@@ -21,7 +21,7 @@ class IterationSnapshot:
     def __init__(self, modules: Iterable[nn.Module], device: torch.device) -> None:
         self._device = device
         self._watch = Watch(*modules)
-        self._picture: Picture | None = None
+        self._picture: StatePicture | None = None
         self._num_marks = 0
         self._random = torch.get_rng_state()
         self._device_random = torch.cuda.get_rng_state(device) if device.type == "cuda" else None

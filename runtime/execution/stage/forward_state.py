@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 
-from ...module_state import Kept, Picture, Watch
+from ...module_state import Kept, StatePicture, Watch
 from ...state_places import ClassAttributes, Entries, Generator, are_equal_states
 from ...state_walk import MOST_OBJECTS
 from ...tensor_numbers import TensorNumbers
@@ -27,7 +27,7 @@ _NUM_EXACT_STEPS = 2
 class FoundByF:
     """The state as an F found it, and the random generators as it left them."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: StatePicture) -> None:
         """Take what F has found; `close` follows it."""
         self.picture = picture
         self._changed: list[Kept] = []

@@ -400,7 +400,10 @@ REFUSED: dict[str, tuple[Callable[[], Lazy], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[pytest.mark.slow] if k.startswith("large") else []) for k in REFUSED],
+)
 def test_what_cannot_be_restored_is_refused_by_name(kind: str) -> None:
     make, said = REFUSED[kind]
     module, _ = begin(make)
