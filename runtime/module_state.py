@@ -113,7 +113,10 @@ class _Group:
                     self.foreign.append((place, place.take()))
         # A group beside another one is short-lived, and keeps no activations alive.
         self.seen, self.is_complete = walk.seen if base is None else {}, walk.is_complete
-        self.values = [place.take() for place in self.places]
+        # Small tensors first, so that large tables leave room for the copies of them.
+        order = sorted(range(len(self.places)), key=lambda i: _size_of(self.places[i]))
+        taken = {index: self.places[index].take() for index in order}
+        self.values = [taken[index] for index in range(len(self.places))]
 
     def _add_tensor(
         self,
@@ -530,6 +533,10 @@ def _watched_storage(reached: Reached) -> int | None:
 
 def _is_buffer(way: Way) -> bool:
     return way.before is not None and way.before.key == "_buffers"
+
+
+def _size_of(place: StatePlace) -> int:
+    return place.num_bytes if isinstance(place, TensorNumbers) else 0
 
 
 def _is_quiet(reached: Reached) -> bool:

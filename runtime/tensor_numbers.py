@@ -100,6 +100,11 @@ class TensorNumbers:
         self.holders.append(holder)
         self.is_buffer |= is_buffer
 
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the storage."""
+        return self._flat().nbytes
+
     def take(self) -> Numbers:
         """See `StatePlace`; there is no copy if there is no room for it."""
         last, self._last = self._last, None
