@@ -13,9 +13,9 @@ from synth.errors import SynthError
 from synth.schedule.model import Placement
 
 from ...batch import Batch
+from ...module_state import unchanged
 from ..transport.rank_group import RankGroup
 from .boundary import Boundary
-from .side_effects import same_buffers, unchanged
 from .stage import Stage
 
 _REMEMBERED = 64
@@ -168,16 +168,18 @@ def _run(
     keywords: Mapping[str, Any],
     device: torch.device,
 ) -> Any:
+    given = (arguments, keywords)
     if entry is not None:
         arguments = entry.arguments([t.zero_() for t in entry.activations(device)])
     arguments, keywords = pytree.tree_map_only(
         Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
     )
-    drawn = [device] if device.type == "cuda" else []
+    random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    restored = unchanged(stage.module, given=given)
     if stage.is_wrapped:
-        with torch.no_grad(), torch.random.fork_rng(devices=drawn), same_buffers(stage.module):
+        with torch.no_grad(), random, restored:
             return stage.module(*arguments, **keywords)
-    with torch.no_grad(), torch.random.fork_rng(devices=drawn), unchanged(stage.module):
+    with torch.no_grad(), random, restored:
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
