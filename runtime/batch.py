@@ -43,6 +43,11 @@ class Batch:
             SynthError: a tensor has another first dimension than the batch, or one that is not a
                 multiple of the number of micro-batches; or a value cannot be cut.
         """
+        if not isinstance(num_micro_batches, int) or num_micro_batches < 1:
+            raise SynthError(
+                f"a mini-batch cannot be cut into {num_micro_batches!r:.40} micro-batches; give a "
+                f"whole number, 1 or more"
+            )
         values = {f"inputs[{place}]": value for place, value in enumerate(inputs)}
         cutter = Cutter(num_micro_batches, values | {"targets": targets} | keywords)
         columns = [cutter.cut(value, name) for name, value in values.items()]
@@ -79,6 +84,20 @@ class Batch:
         leaves, spec = pytree.tree_flatten((given, self.named(microbatch)))
         described = [(x.shape, x.dtype) for x in tensors_in(leaves)]
         return str(spec), *described
+
+    @staticmethod
+    def checked(given: Any, num_micro_batches: int) -> None:
+        """Check what a user gave as a batch.
+
+        Raises:
+            SynthError: it is none, or has another number of micro-batches.
+        """
+        if not isinstance(given, Batch):
+            raise SynthError(
+                f"the batch is a {type(given).__name__}; give a Batch, as "
+                f"`pipeline.split(inputs, targets=…)` makes it of a mini-batch"
+            )
+        given.check(num_micro_batches)
 
     def check(self, num_micro_batches: int) -> None:
         """Every list must have one entry per micro-batch.

@@ -129,6 +129,8 @@ class Cutter:
 
     def _chunks(self, chunk: Chunk, name: str) -> Sequence[Any]:
         value, dim = chunk.value, chunk.dim
+        if type(dim) is not int:
+            raise SynthError(f"{name} is a Chunk along dimension {dim!r:.40}; give a whole number")
         if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested:
             if not -value.dim() <= dim < value.dim():
                 raise SynthError(
@@ -151,7 +153,11 @@ class Cutter:
         self._check_divisible(tensor.shape[dim], name)
         if tensor.shape[dim] == 0:
             return [tensor] * self._count
-        return tensor.chunk(self._count, dim)
+        parts = tensor.chunk(self._count, dim)
+        if tensor.requires_grad:
+            return parts
+        # Each has its own counter of changes: a stage may change its input in place.
+        return [part.data for part in parts]
 
     def _check_divisible(self, size: int, name: str) -> None:
         if size % self._count:
@@ -227,7 +233,7 @@ def _replaced(value: Any, fields: Mapping[str, Any]) -> Any:
 
 def _sizes(value: Any, name: str) -> Iterator[tuple[str, int]]:
     """Yield the name and the size of each value that is cut."""
-    if isinstance(value, Chunk):
+    if isinstance(value, Chunk) and type(value.dim) is int:
         shape = getattr(value.value, "shape", None)
         if shape is not None and -len(shape) <= value.dim < len(shape):
             yield name, shape[value.dim]

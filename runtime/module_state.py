@@ -1,143 +1,520 @@
-"""The state that a module's code can change: attributes, containers, plain tensors, generators.
+"""The state that code of modules and functions can change, watched from forward to forward.
 
-It is found by walking from the module over attributes, containers, the methods of its classes, and
-the globals and closures that these name. Code of PyTorch, NumPy and Python itself is not entered.
-Of code of other installed packages only random generators are found: its other globals may belong
-to threads of its own.
+A `StatePicture` has the value of every such place at one time. Pictures share what has not changed.
+Each one costs a comparison of all places by identity; what an entry holds that has changed is
+walked again, so that new objects are found.
 """
 
-import functools
 import random
-import sys
+from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
-from enum import Enum
-from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    FunctionType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-)
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from synth.errors import SynthError
 
 from .state_places import (
-    CONTAINERS,
-    DICTIONARIES,
-    ITERATORS,
-    MISSING,
     NUMPY_RANDOM,
     PYTHON_RANDOM,
     ArrayValues,
     Attribute,
-    Contents,
+    ClassAttributes,
+    Entries,
     Generator,
+    Items,
+    Length,
     Progress,
     StateItem,
     StatePlace,
-    TensorValues,
+    Variable,
     is_plain,
 )
+from .state_walk import (
+    MOST_ENTRIES,
+    UNWATCHED_REGISTRIES,
+    Gone,
+    Reached,
+    StateWalk,
+    Way,
+    is_closed,
+    root,
+)
+from .steady_entries import SteadyEntries, can_be_steady
+from .tensor_numbers import (
+    FEW_BYTES,
+    History,
+    Holder,
+    Numbers,
+    TensorNumbers,
+    Watchfulness,
+    storage_key,
+    uncopied,
+)
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
-
-# Larger containers hold data, such as a list of token ids.
-_MOST_ENTRIES = 1 << 16
-# Larger plain tensors are data or tables, too; a copy of each would not fit beside a model.
-_MOST_COPIED_BYTES = 1 << 26
-# So many objects are walked in about a second.
-_MOST_OBJECTS = 1 << 18
-
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
-_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-
-_CLOSED = {*sys.stdlib_module_names, "torch", "numpy", "synth"} - {"__main__"}
+# A holder of which more entries change is walked again as a whole.
+_MOST_KEYS = 16
+# So many places are compared together: if one of them differs, each of them is compared.
+_NUM_TOGETHER = 64
+_WRAPPERS = ("torch.nn.parallel", "torch.distributed.fsdp.fully_sharded")
 
 
-def find_places(*roots: Any) -> list[StatePlace]:
-    """Find the places that code of modules and functions can change.
+class Kept(NamedTuple):
+    """A place, how it is reached, and a value of it."""
 
-    Parameters and buffers are left out, and so are tensors of more than 64 MiB.
+    place: StatePlace
+    reached: Reached
+    value: Any
+
+
+class _Group:
+    """The places that one walk has found.
+
+    Attributes:
+        seen: the objects walked over, by id.
+        places: the places.
+        reached: how each of them is reached.
+        values: the last known value of each.
+        numbers: by storage, the index of the place that its tensors have.
+        aliases: further tensors on storages of an earlier group, and what holds them.
+        foreign: containers of library objects, and what they held.
+        is_complete: False if some objects have been left out, because there are too many.
     """
-    modules = [root for root in roots if isinstance(root, nn.Module)]
-    kept = [vars(part) for module in modules for part in module.modules()]
-    registries = [own[name] for own in kept for name in _REGISTRIES if type(own.get(name)) is dict]
-    code = [type(part) for module in modules for part in module.modules()]
-    others = [root for root in roots if not isinstance(root, nn.Module)]
-    buffers = {id(buffer) for module in modules for buffer in module.buffers()}
-    found: list[StatePlace] = []
-    for value, is_foreign in _Walk([*kept, *registries, *code, *others]):
-        found += _places_of(value, is_foreign, buffers)
-    return found
+
+    def __init__(
+        self,
+        walk: StateWalk,
+        watchfulness: Watchfulness,
+        *,
+        left_out: Collection[int | None] = (),
+        base: "_Group | None" = None,
+        previous: Sequence["_Group"] = (),
+    ) -> None:
+        """Walk, and take the values; `previous` has copies of tensors that may serve again."""
+        self.places: list[StatePlace] = []
+        self.reached: list[Reached] = []
+        self.aliases: list[tuple[TensorNumbers, Holder]] = []
+        self.foreign: list[tuple[Entries | Items, Any]] = []
+        self.numbers: dict[int, int] = {}
+        for reached in walk:
+            if isinstance(reached.value, Tensor):
+                self._add_tensor(reached, watchfulness, left_out, base, previous)
+            elif (place := _place_of(reached)) is not None:
+                if not reached.is_foreign or isinstance(place, Generator):
+                    self._add(place, reached)
+                elif isinstance(place, Entries | Items):
+                    self.foreign.append((place, place.take()))
+        # A group beside another one is short-lived, and keeps no activations alive.
+        self.seen, self.is_complete = walk.seen if base is None else {}, walk.is_complete
+        # Small tensors first, so that large tables leave room for the copies of them.
+        order = sorted(range(len(self.places)), key=lambda i: _size_of(self.places[i]))
+        taken = {index: self.places[index].take() for index in order}
+        self.values = [taken[index] for index in range(len(self.places))]
+
+    def _add_tensor(
+        self,
+        reached: Reached,
+        watchfulness: Watchfulness,
+        left_out: Collection[int | None],
+        base: "_Group | None",
+        previous: Sequence["_Group"],
+    ) -> None:
+        key, holder = _watched_storage(reached), (reached.way.owner, reached.value)
+        if key is None or key in left_out:
+            return
+        if base is not None and key in base.numbers:
+            self.aliases.append((base.numbers_on(key), holder))
+            return
+        if key not in self.numbers:
+            old = next((group for group in previous if key in group.numbers), None)
+            self.numbers[key] = len(self.places)
+            self._add(
+                TensorNumbers(watchfulness, None if old is None else old.last_of(key)), reached
+            )
+        self.numbers_on(key).add(holder, is_buffer=_is_buffer(reached.way))
+
+    def numbers_on(self, key: int) -> TensorNumbers:
+        """The place of the tensors on a storage."""
+        place = self.places[self.numbers[key]]
+        assert isinstance(place, TensorNumbers)
+        return place
+
+    def last_of(self, key: int) -> tuple[History, Numbers]:
+        """What is known of a storage."""
+        return self.numbers_on(key).history, self.values[self.numbers[key]]
+
+    def _add(self, place: StatePlace, reached: Reached) -> None:
+        self.places.append(place)
+        self.reached.append(reached)
+
+    def kept(self) -> Iterator[Kept]:
+        """Its places with their values."""
+        return map(Kept, self.places, self.reached, self.values)
 
 
-class Snapshot:
-    """All that a module's code can change, and the generators that all code shares."""
+class _Compared:
+    """Places of a group that are compared with their last known values.
 
-    def __init__(self, module: nn.Module) -> None:
-        places = (PYTHON_RANDOM, NUMPY_RANDOM, *find_places(module))
-        self._values = [(place, place.take()) for place in places]
+    Attributes:
+        single: the indices of those that are compared one by one.
+    """
+
+    def __init__(self, group: _Group, indices: Sequence[int], single: Sequence[int]) -> None:
+        """Compare some places together as far as that can be done, and others one by one."""
+        steady = [i for i in indices if can_be_steady(group.places[i])]
+        self.single = [*single, *sorted({*indices}.difference(steady))]
+        self._together = [
+            SteadyEntries(group.places, steady[start : start + _NUM_TOGETHER])
+            for start in range(0, len(steady), _NUM_TOGETHER)
+        ]
+
+    def compare(self, group: _Group) -> list[int]:
+        """Return the indices of the places that differ, which are single from now on."""
+        places, values = group.places, group.values
+        changed = [i for i in self.single if places[i].differs(values[i])]
+        for number, together in enumerate(self._together):
+            if together.differ():
+                found = [i for i in together.indices if places[i].differs(values[i])]
+                left = [i for i in together.indices if i not in found]
+                self._together[number] = SteadyEntries(places, left)
+                self.single += found
+                changed += found
+        return changed
+
+
+@dataclass
+class _Cell:
+    """What of a holder has been found to change: some keys, or all that it holds (None)."""
+
+    holder: Reached
+    keys: set[Any] | None = field(default_factory=set)
+
+    def parts(self, walk: StateWalk) -> list[Reached]:
+        """What is there now."""
+        inside = walk.inside(self.holder)
+        return [part for part in inside if self.keys is None or part.way.key in self.keys]
+
+
+class Watch:
+    """Finds, from one comparison to the next, what code of modules and functions has changed."""
+
+    def __init__(self, *roots: Any) -> None:
+        """Watch all that can be reached from modules and functions, once `begin` is called."""
+        self._roots = [root(value, _name_of(value)) for value in roots if value is not None]
+        self._modules = [value for value in roots if isinstance(value, nn.Module)]
+        self._cells: dict[Any, _Cell] = {}
+        self._is_outdated = True
+        self.watchfulness = Watchfulness()
+        self.base = self.extra = _Group(StateWalk([]), self.watchfulness)
+        self._quiet = self._lively = _Compared(self.base, [], [])
+        self._changed: set[int] = set()
+
+    def begin(self, *, is_exact: bool = True) -> None:
+        """Begin a step: tensors are compared by their numbers in it, or by counts of changes."""
+        self.watchfulness.is_exact = is_exact
+        if is_exact or self._is_outdated:
+            self._walk_again()
+        else:
+            self.compare_all()
+        self._walk_extra(())
+
+    @property
+    def is_complete(self) -> bool:
+        """False if there are more objects than are watched."""
+        return self.base.is_complete
+
+    @property
+    def state_tensors(self) -> list[Tensor]:
+        """The tensors that have been found to change."""
+        numbers = [g.numbers_on(key) for g in (self.base, self.extra) for key in g.numbers]
+        return [t for n in numbers if n.history.is_state for _, t in n.holders]
+
+    def refresh(self, *given: Any) -> None:
+        """Compare everything with its last known value; also watch what a forward is given.
+
+        Unless tensors are compared by their numbers, attributes of torch's own modules are left to
+        `compare_all`: only code of other classes could change them.
+        """
+        if self.watchfulness.is_exact:
+            self.compare_all()
+        else:
+            self._note(self._lively.compare(self.base))
+        self._walk_extra(given)
+
+    def _walk_extra(self, given: Sequence[Any]) -> None:
+        """Walk what is there now where something has changed, and what a forward is given."""
+        base = self.base
+        walk = StateWalk([root(value, "an argument") for value in given], known=base.seen)
+        for cell in self._cells.values():
+            walk.add(cell.parts(walk))
+        leaves = pytree.tree_leaves(given) if given else ()
+        self.extra = _Group(
+            walk,
+            self.watchfulness,
+            left_out={storage_key(leaf) for leaf in leaves if isinstance(leaf, Tensor)},
+            base=base,
+            previous=[self.extra],
+        )
+
+    def compare_all(self) -> list[Kept]:
+        """Compare all places, and return those of torch's modules that have changed."""
+        base, old = self.base, list(self.base.values)
+        changed = self._quiet.compare(base)
+        self._note(changed)
+        self._note(self._lively.compare(base))
+        self._lively.single += changed
+        return [Kept(base.places[i], base.reached[i], old[i]) for i in changed]
+
+    def picture(self) -> "StatePicture":
+        """Return the values that the last `refresh` has found."""
+        return StatePicture(self)
+
+    def changed_since(self, base: _Group, values: Sequence[Any]) -> list[Kept]:
+        """Return the places of a base whose value is another one now, with the old value."""
+        if base is self.base:
+            places = ((index, values[index]) for index in sorted(self._changed))
+            return [
+                Kept(base.places[index], base.reached[index], value)
+                for index, value in places
+                if base.values[index] is not value
+            ]
+        kept = map(Kept, base.places, base.reached, values)
+        return [each for each in kept if each.place.differs(each.value)]
+
+    def _walk_again(self) -> None:
+        """Find the places again, but for what is known to change."""
+        walk = StateWalk(self._roots, is_passed_over=self._is_cell if self._cells else None)
+        parameters = [p for module in self._modules for p in module.parameters()]
+        self.base = _Group(
+            walk,
+            self.watchfulness,
+            left_out={storage_key(p) for p in parameters},
+            previous=[self.base, self.extra],
+        )
+        cells = [_identity(reached.value) in self._cells for reached in self.base.reached]
+        quiet = [i for i, each in enumerate(self.base.reached) if _is_quiet(each) and not cells[i]]
+        lively = sorted({*range(len(cells))}.difference(quiet))
+        self._quiet = _Compared(self.base, quiet, [])
+        self._lively = _Compared(
+            self.base, [i for i in lively if not cells[i]], [i for i in lively if cells[i]]
+        )
+        self._changed, self._is_outdated = set(), False
+
+    def _is_cell(self, holder: Any, key: Any) -> bool:
+        cell = self._cells.get(_identity(holder)) if self._cells else None
+        return cell is not None and (cell.keys is None or key in cell.keys)
+
+    def _note(self, changed: Iterable[int]) -> None:
+        """Take the new values of places; what they hold now is walked at each refresh."""
+        for index in changed:
+            self._note_one(index)
+
+    def _note_one(self, index: int) -> None:
+        base = self.base
+        place, reached, old = base.places[index], base.reached[index], base.values[index]
+        self._changed.add(index)
+        if isinstance(place, TensorNumbers):
+            place.history.is_state = True
+        base.values[index] = place.take()
+        if isinstance(place, TensorNumbers | Generator | Length | Progress):
+            return
+        cell = self._cells.setdefault(_identity(reached.value), _Cell(reached))
+        keys: set[Any] | None = None
+        if isinstance(place, Entries | ClassAttributes) and cell.keys is not None:
+            keys = cell.keys | set(place.changed(old))
+            keys = keys if len(keys) <= _MOST_KEYS else None
+        self._is_outdated |= keys != cell.keys
+        cell.keys = keys
+        if isinstance(place, Entries):
+            self._let_go(old, base.values[index], reached.way)
+
+    def _let_go(self, old: dict[Any, Any], now: dict[Any, Any], way: Way) -> None:
+        """Of large tensors that others replace, keep no more than is allowed, in sum."""
+        for key, value in old.items():
+            if value is now.get(key) or is_plain(value):
+                continue
+            inside = [r.value for r in StateWalk([root(value, "")], known=self.base.seen)]
+            lost = [
+                tensor
+                for tensor in inside
+                if isinstance(tensor, Tensor) and storage_key(tensor) not in self.base.numbers
+            ]
+            num_bytes = sum(t.nbytes for t in lost if not isinstance(t, nn.Parameter))
+            if num_bytes > FEW_BYTES and not self.watchfulness.hold(lost[0], num_bytes):
+                old[key] = Gone(f"{way.name}.{key}", num_bytes)
+
+
+class StatePicture:
+    """The values of all places at one time."""
+
+    def __init__(self, watch: Watch) -> None:
+        """Take what the last `refresh` has found."""
+        self._watch, self._base, self._values = watch, watch.base, list(watch.base.values)
+        self._aliases = watch.extra.aliases
+        extra = list(watch.extra.kept())
+        self._extra = [each for each in extra if not _is_without_copy(each)]
+        # Without the tensors themselves, which may be activations.
+        self._uncopied = [
+            (each.place.history, each.reached.way)
+            for each in extra
+            if isinstance(each.place, TensorNumbers) and _is_without_copy(each)
+        ]
+
+    def changed(self) -> list[Kept]:
+        """Return the places that have another value now, as the last `refresh` found."""
+        extra = [each for each in self._extra if each.place.differs(each.value)]
+        return [*self._watch.changed_since(self._base, self._values), *extra]
+
+    def new_generators(self) -> dict[str, Any]:
+        """The states of the generators that did not exist yet, by name."""
+        known = {id(e.place.source) for e in self._extra if isinstance(e.place, Generator)}
+        return {
+            each.reached.way.name: each.value
+            for each in self._watch.extra.kept()
+            if isinstance(each.place, Generator) and id(each.place.source) not in known
+        }
 
     def put_back(self) -> None:
-        """Restore it; of containers of a library's objects those with new tensors without data."""
-        for place, value in self._values:
-            if isinstance(place, Contents) and place.is_foreign:
-                is_to_go = _has_new_meta_tensor(place, value)
-            else:
-                is_to_go = place.differs(value)
-            if is_to_go:
-                place.put(value)
+        """Restore it.
+
+        Parameters, gradients and torch's own generators are left out. A container that a library's
+        object holds, such as a dictionary of angles by length, is restored if tensors without data
+        have been added to it.
+
+        Raises:
+            SynthError: something has changed that cannot be restored.
+        """
+        self._watch.refresh()
+        for each in self.changed():
+            _restore(each)
+        for container, value in self._base.foreign:
+            if _has_new_meta_tensor(container, value):
+                container.put(value)
+
+    @contextmanager
+    def again(self) -> Iterator[list[Tensor]]:
+        """Restore it within the block, and then what was there before the block.
+
+        Within the block other tensors stand in for those that forwards change; returns them.
+
+        Raises:
+            SynthError: something that has changed cannot be restored.
+        """
+        self._watch.refresh()
+        changed = self.changed()
+        for history, way in self._uncopied:
+            if history.is_state:
+                raise uncopied(way.name)
+        tensors = [each for each in changed if isinstance(each.place, TensorNumbers)]
+        others = [each for each in changed if not isinstance(each.place, TensorNumbers)]
+        newest = [each._replace(value=each.place.take()) for each in others]
+        try:
+            for each in others:
+                _restore(each)
+            with ExitStack() as block:
+                yield [
+                    t for each in self._with_all_state(tensors) for t in self._enter(each, block)
+                ]
+        finally:
+            for each in newest:
+                each.place.put(each.value)
+
+    def _with_all_state(self, tensors: list[Kept]) -> list[Kept]:
+        """Add tensors that forwards change, and that have not changed since."""
+        base, there = self._base, {id(each.place) for each in tensors}
+        own = [(base.numbers_on(key), index) for key, index in base.numbers.items()]
+        return tensors + [
+            Kept(place, base.reached[index], self._values[index])
+            for place, index in own
+            if place.history.is_state and id(place) not in there
+        ]
+
+    def _enter(self, each: Kept, block: ExitStack) -> list[Tensor]:
+        assert isinstance(each.place, TensorNumbers)
+        others = [holder for numbers, holder in self._aliases if numbers is each.place]
+        with _naming(each):
+            return block.enter_context(each.place.stood_in_for(each.value, others))
 
 
-def _has_new_meta_tensor(contents: Contents, before: list[Any]) -> bool:
-    """True if a tensor without data is in what a container did not hold before."""
-    old = {id(part) for item in before for part in _parts_of(item)}
-    new = [part for item in contents.take() for part in _parts_of(item) if id(part) not in old]
-    return any(isinstance(found, Tensor) and found.is_meta for found, _ in _Walk(new))
+def picture_of(*roots: Any, given: Sequence[Any] = ()) -> StatePicture:
+    """Take all that code of modules and functions can change, also of what they are given."""
+    watch = Watch(*roots)
+    watch.begin()
+    watch.refresh(*given)
+    return watch.picture()
 
 
-def _places_of(value: Any, is_foreign: bool, buffers: set[int]) -> Iterable[StatePlace]:
-    if type(value) in CONTAINERS:
-        return [Contents(value, is_foreign)] if len(value) <= _MOST_ENTRIES else []
-    if isinstance(value, StateItem | Attribute | Tensor | np.ndarray | Iterator):
-        return [] if is_foreign or id(value) in buffers else _place_of_value(value)
-    if isinstance(value, torch.Generator):
-        return [Generator(lambda: _torch_state(value), lambda s: _put_torch_state(value, s))]
-    if isinstance(value, random.Random) and type(value) is not random.SystemRandom:
-        return [Generator(value.getstate, value.setstate)]
-    if isinstance(value, np.random.RandomState):
-        return [Generator(value.get_state, value.set_state)]
-    if isinstance(value, np.random.Generator):
-        return _places_of(value.bit_generator, is_foreign, buffers)
-    if isinstance(value, np.random.BitGenerator):
-        return [Generator(lambda: value.state, lambda state: setattr(value, "state", state))]
-    if value is random:
-        return [PYTHON_RANDOM]
-    return [NUMPY_RANDOM] if value is np.random else []
+@contextmanager
+def unchanged(*roots: Any, given: Sequence[Any] = ()) -> Iterator[None]:
+    """Restore after the block all that code of modules and functions can change.
+
+    Args:
+        roots: the modules and functions.
+        given: arguments of theirs; the numbers of tensors in them are left out.
+
+    Raises:
+        SynthError: something has changed that cannot be restored.
+    """
+    before = picture_of(*roots, given=given)
+    try:
+        yield
+    finally:
+        before.put_back()
 
 
-def _place_of_value(value: Any) -> Iterable[StatePlace]:
+def _place_of(reached: Reached) -> StatePlace | None:
+    value = reached.value
     if isinstance(value, StateItem | Attribute):
-        return [value]
-    if isinstance(value, Tensor):
-        return [TensorValues(value)] if _is_plain_tensor(value) else []
-    if isinstance(value, Iterator):
-        return [Progress(value)] if type(value) in ITERATORS else []
-    is_small = value.nbytes <= _MOST_COPIED_BYTES and not value.dtype.hasobject
-    return [ArrayValues(value)] if is_small and value.flags.writeable else []
+        return value
+    if isinstance(value, ClassAttributes):
+        return value
+    if isinstance(value, dict | list | set | deque):
+        return _place_of_container(value, reached.way)
+    if isinstance(value, np.ndarray | bytearray | array):
+        is_fixed = isinstance(value, np.ndarray) and not value.flags.writeable
+        return None if is_fixed else ArrayValues(value)
+    if isinstance(value, ContextVar):
+        return Variable(value)
+    if isinstance(value, Iterator) and is_closed(type(value).__module__):
+        return Progress(value)
+    return _generator_of(value)
 
 
-def _is_plain_tensor(tensor: Tensor) -> bool:
-    small = tensor.numel() * tensor.element_size() <= _MOST_COPIED_BYTES
-    dense = type(tensor) is Tensor and tensor.layout == torch.strided and not tensor.is_quantized
-    return small and dense and not tensor.is_meta and not tensor.requires_grad
+def _place_of_container(value: Any, way: Way) -> StatePlace | None:
+    holder = way.before.holder if way.before is not None else None
+    if isinstance(holder, nn.Module) and way.key in UNWATCHED_REGISTRIES:
+        return None
+    if isinstance(way.holder, nn.Module) and type(way.holder).__module__.startswith(_WRAPPERS):
+        return None
+    if len(value) > MOST_ENTRIES:
+        return Length(value)
+    if not isinstance(value, dict):
+        return Items(value)
+    # The rules of the split backward replace `forward` while a module runs.
+    return Entries(value, "forward" if isinstance(way.holder, nn.Module) else None)
+
+
+def _generator_of(value: Any) -> Generator | None:
+    if isinstance(value, torch.Generator):
+        return Generator(
+            value, lambda: _torch_state(value), lambda state: _put_torch_state(value, state)
+        )
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return Generator(value, value.getstate, value.setstate)
+    if isinstance(value, np.random.RandomState):
+        return Generator(value, value.get_state, value.set_state)
+    if isinstance(value, np.random.BitGenerator):
+        return Generator(value, lambda: value.state, lambda state: setattr(value, "state", state))
+    if value is random:
+        return PYTHON_RANDOM
+    return NUMPY_RANDOM if value is np.random else None
 
 
 def _torch_state(generator: torch.Generator) -> bytes:
@@ -148,175 +525,73 @@ def _put_torch_state(generator: torch.Generator, state: bytes) -> None:
     generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
-class _Walk:
-    """Yields some values and all that code can reach from them, once each.
+def _watched_storage(reached: Reached) -> int | None:
+    tensor = reached.value
+    is_left_out = tensor.requires_grad or isinstance(tensor, nn.Parameter)
+    return None if reached.is_foreign or is_left_out else storage_key(tensor)
 
-    With each comes whether a library's object has it. Modules are not entered.
+
+def _is_buffer(way: Way) -> bool:
+    return way.before is not None and way.before.key == "_buffers"
+
+
+def _size_of(place: StatePlace) -> int:
+    return place.num_bytes if isinstance(place, TensorNumbers) else 0
+
+
+def _is_quiet(reached: Reached) -> bool:
+    """True for the attributes of one of torch's own modules, and its tables of sub-modules."""
+    way = reached.way if isinstance(reached.way.holder, nn.Module) else reached.way.before
+    return (
+        isinstance(reached.value, dict)
+        and way is not None
+        and isinstance(way.holder, nn.Module)
+        and type(way.holder).__module__.startswith("torch.nn.modules.")
+    )
+
+
+def _is_without_copy(each: Kept) -> bool:
+    return isinstance(each.value, Numbers) and each.value.copy is None
+
+
+def _identity(holder: Any) -> Any:
+    """Identify what holds something, also where each walk makes another `StateItem`."""
+    if isinstance(holder, StateItem):
+        return id(holder.container), holder.key
+    if isinstance(holder, Attribute):
+        return id(holder.owner), holder.name
+    return (id(holder.owner), "") if isinstance(holder, ClassAttributes) else id(holder)
+
+
+def _name_of(value: Any) -> str:
+    return str(getattr(value, "__name__", type(value).__name__))
+
+
+def _restore(each: Kept) -> None:
+    """Put an old value back.
+
+    Raises:
+        SynthError: that cannot be done; names the place.
     """
-
-    def __init__(self, roots: Iterable[Any]) -> None:
-        self._waiting = deque((root, False) for root in roots)
-        self._seen: dict[int, Any] = {}  # which keeps them alive, so that ids stay theirs
-        self._names: set[tuple[int, str]] = set()
-
-    def __iter__(self) -> Iterator[tuple[Any, bool]]:
-        while self._waiting and len(self._seen) < _MOST_OBJECTS:
-            value, is_foreign = self._waiting.popleft()
-            if id(value) in self._seen:
-                continue
-            self._seen[id(value)] = value
-            yield value, is_foreign
-            is_foreign = is_foreign or _is_object_of_library(value)
-            self._waiting += [(part, is_foreign) for part in self._inside(value)]
-
-    def _inside(self, value: Any) -> Iterable[Any]:
-        if type(value) in DICTIONARIES:
-            return tuple(value.values()) if len(value) <= _MOST_ENTRIES else ()
-        if type(value) in CONTAINERS or isinstance(value, tuple):
-            return tuple(value) if len(value) <= _MOST_ENTRIES else ()
-        if isinstance(value, StateItem | Attribute):
-            return (value.take(),)
-        if isinstance(value, type):
-            return self._of_class(value)
-        if isinstance(value, FunctionType):
-            return () if _is_closed(value.__module__) else self._of_function(value)
-        if isinstance(value, MethodType | BuiltinFunctionType):
-            return (value.__self__, getattr(value, "__func__", None))
-        if isinstance(value, functools.partial):
-            return (value.func, value.args, value.keywords)
-        if isinstance(value, nn.Module | Tensor | ModuleType):
-            return ()
-        return _attributes_of(value)
-
-    def _of_class(self, kind: type) -> Iterator[Any]:
-        """Its methods, and what it has besides."""
-        for base in kind.__mro__:
-            if _is_closed(base.__module__) or issubclass(kind, Enum):
-                continue
-            is_own = not _is_installed(base.__module__)
-            for name, member in list(vars(base).items()):
-                if isinstance(member, staticmethod | classmethod):
-                    yield member.__func__
-                elif isinstance(member, property):
-                    yield member.fget
-                elif isinstance(member, FunctionType):
-                    yield member
-                elif is_own and not name.startswith("__"):
-                    yield Attribute(base, name) if is_plain(member) else member
-
-    def _of_function(self, function: FunctionType) -> Iterator[Any]:
-        if _is_installed(function.__module__):
-            yield from _generators_of(function)
-            return
-        yield from function.__defaults__ or ()
-        yield from (function.__kwdefaults__ or {}).values()
-        yield vars(function)
-        for cell in function.__closure__ or ():
-            yield from self._of_cell(cell)
-        for name in _names_in(function.__code__):
-            yield from self._of_name(name, function)
-
-    def _of_cell(self, cell: CellType) -> Iterator[Any]:
-        place = Attribute(cell, "cell_contents")
-        if place.take() is not MISSING:
-            yield place
-
-    def _of_name(self, name: str, function: FunctionType) -> Iterator[Any]:
-        """A global, and what the function may mean by an attribute of a module that it names."""
-        space = function.__globals__
-        if name == "random" and name not in space:
-            yield random  # imported inside the function
-        if name not in space or (id(space), name) in self._names:
-            return
-        self._names.add((id(space), name))
-        value = space[name]
-        if value is np:
-            yield np.random
-        elif _is_own_module(value):
-            for attribute in _names_in(function.__code__):
-                if attribute in vars(value):
-                    yield StateItem(vars(value), attribute)
-        else:
-            yield StateItem(space, name)
+    with _naming(each):
+        if isinstance(each.place, Items):
+            each.place.refuse_loss(each.value)
+        each.place.put(each.value)
 
 
-def _generators_of(function: FunctionType) -> Iterator[Any]:
-    """The random generators that a function names, and functions of its package, which may too."""
-    space, cells = function.__globals__, function.__closure__ or ()
-    names = function.__code__.co_names
-    named = [space.get(name, random if name == "random" else None) for name in names]
-    for value in [*named, *(Attribute(cell, "cell_contents").take() for cell in cells)]:
-        if value is np:
-            yield np.random
-        elif (
-            _is_random_module(value)
-            or isinstance(value, _GENERATORS)
-            or (isinstance(value, FunctionType) and _package(value) == _package(function))
-        ):
-            yield value
-
-
-def _is_random_module(value: Any) -> bool:
-    return value is random or value is np.random
-
-
-def _package(function: FunctionType) -> str:
-    return (function.__module__ or "").partition(".")[0]
-
-
-def _attributes_of(value: Any) -> list[Any]:
-    """Return an object's attributes, its slots and its class."""
-    kind = type(value)
-    if _is_closed(kind.__module__) and not hasattr(value, "__dict__"):
-        return []
-    slots = [Attribute(value, name) for name in _slots_of(kind)]
+@contextmanager
+def _naming(each: Kept) -> Iterator[None]:
+    """Name the place in an error."""
     try:
-        attributes = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return [*slots, kind]
-    return [*slots, attributes, kind] if type(attributes) is dict else [*slots, kind]
+        yield
+    except SynthError as error:
+        raise SynthError(f"{each.reached.way.name}: {error}") from error
 
 
-def _slots_of(kind: type) -> Iterator[str]:
-    for base in kind.__mro__:
-        members = () if _is_closed(base.__module__) else vars(base).items()
-        yield from (name for name, member in members if isinstance(member, MemberDescriptorType))
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    """The names of globals and attributes in a function's code, and in functions inside it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)
-
-
-def _is_closed(name: str | None) -> bool:
-    """True if a module is not entered."""
-    return name is None or name.partition(".")[0] in _CLOSED
-
-
-@functools.cache
-def _is_installed(name: str | None) -> bool:
-    """True if a module is of an installed package."""
-    file = getattr(sys.modules.get(name or ""), "__file__", None)
-    return file is not None and not _INSTALLED.isdisjoint(Path(file).parts)
-
-
-def _is_own_module(value: Any) -> bool:
-    """True for a module of Python's that is the user's own."""
-    if not isinstance(value, ModuleType):
-        return False
-    return not _is_closed(value.__name__) and not _is_installed(value.__name__)
-
-
-def _is_object_of_library(value: Any) -> bool:
-    known = (*CONTAINERS, tuple, type, FunctionType, MethodType, BuiltinFunctionType)
-    if isinstance(value, (*known, StateItem, Attribute)):
-        return False
-    module = type(value).__module__
-    return _is_closed(module) or _is_installed(module)
-
-
-def _parts_of(item: Any) -> tuple[Any, ...]:
-    return item if isinstance(item, tuple) else (item,)
+def _has_new_meta_tensor(container: Entries | Items, before: Any) -> bool:
+    """True if a tensor without data is in what a container did not hold before."""
+    old = {id(part) for part in (before.values() if isinstance(before, dict) else before)}
+    now = container.take()
+    new = [x for x in (now.values() if isinstance(now, dict) else now) if id(x) not in old]
+    walk = StateWalk([root(part, "") for part in new])
+    return any(isinstance(r.value, Tensor) and r.value.is_meta for r in walk)

@@ -1,29 +1,23 @@
-"""Places in a program's memory: containers, entries, attributes, numbers of tensors, generators."""
+"""Places in a program's memory: containers, attributes, numbers, generators, positions."""
 
+import array
+import io
 import itertools
 import operator
 import random
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+import warnings
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from synth.errors import SynthError
 
-DICTIONARIES = (dict, OrderedDict, defaultdict)
-CONTAINERS = (*DICTIONARIES, list, set, deque)
-ITERATORS: tuple[type, ...] = (
-    GeneratorType,
-    itertools.count,
-    type(iter([])),
-    type(iter(())),
-    type(iter(range(0))),
-)
+CONTAINERS = (dict, list, set, deque)
 MISSING = object()
 
 
@@ -35,7 +29,11 @@ class StatePlace(Protocol):
         ...
 
     def put(self, value: Any) -> None:
-        """Put a value back."""
+        """Put a value back.
+
+        Raises:
+            SynthError: this place has changed, and cannot be put back.
+        """
         ...
 
     def differs(self, value: Any) -> bool:
@@ -43,32 +41,126 @@ class StatePlace(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Contents:
-    """All of a container; `is_foreign` if a class of a library has it."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Entries:
+    """The entries of a dictionary, in order; of a subclass, those of the class it extends.
+
+    Attributes:
+        container: the dictionary.
+        left_out: a key whose entry is no part of the value.
+    """
 
     container: Any
-    is_foreign: bool = False
+    left_out: str | None = None
+
+    def take(self) -> dict[Any, Any]:
+        """See `StatePlace`."""
+        entries = dict(self._class.items(self.container))
+        entries.pop(self.left_out, None)
+        return entries
+
+    def put(self, value: dict[Any, Any]) -> None:
+        """See `StatePlace`."""
+        kind, container, now = self._class, self.container, self.take()
+        if list(now) != list(value):
+            for key in now:
+                kind.__delitem__(container, key)
+            now = {}
+        for key, entry in value.items():
+            if now.get(key, MISSING) is not entry:
+                kind.__setitem__(container, key, entry)
+
+    def differs(self, value: dict[Any, Any]) -> bool:
+        """See `StatePlace`."""
+        now = self.container
+        if len(now) == len(value) and (
+            not now
+            or (
+                all(map(operator.is_, dict.values(now), value.values()))
+                and all(map(operator.is_, now, value))
+            )
+        ):
+            return False
+        now = self.take()
+        return list(now) != list(value) or bool(_changed_keys(now, value))
+
+    def changed(self, value: dict[Any, Any]) -> list[Any]:
+        """Return the keys whose entry is another one than in this value."""
+        return _changed_keys(self.take(), value)
+
+    @property
+    def _class(self) -> Any:
+        return OrderedDict if isinstance(self.container, OrderedDict) else dict
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Items:
+    """The items of a list, a deque or a set."""
+
+    container: Any
 
     def take(self) -> list[Any]:
         """See `StatePlace`."""
-        return list(_items(self.container))
+        return list(self._class.__iter__(self.container))
 
     def put(self, value: list[Any]) -> None:
         """See `StatePlace`."""
-        self.container.clear()
-        if type(self.container) in (list, deque):
-            self.container.extend(value)
+        if isinstance(self.container, list):
+            list.__setitem__(self.container, slice(None), value)
+        elif isinstance(self.container, deque):
+            deque.clear(self.container)
+            deque.extend(self.container, value)
         else:
-            self.container.update(value)
+            set.intersection_update(self.container, value)
+            set.update(self.container, value)
+
+    def refuse_loss(self, value: list[Any]) -> None:
+        """Raise an error if it is a set that has lost an element, whose order is lost too.
+
+        Raises:
+            SynthError: it has.
+        """
+        if isinstance(self.container, set) and not set.issuperset(self.container, value):
+            raise SynthError(
+                "a forward takes elements out of a set, whose order cannot be put back for a "
+                "recomputation, or after a trial: keep a list in its place"
+            )
 
     def differs(self, value: list[Any]) -> bool:
         """See `StatePlace`."""
-        now = self.take()
-        return len(now) != len(value) or any(map(_are_different, now, value))
+        now = self.container
+        return len(now) != len(value) or any(map(are_different, self._class.__iter__(now), value))
+
+    @property
+    def _class(self) -> Any:
+        return next(kind for kind in (list, deque, set) if isinstance(self.container, kind))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
+class Length:
+    """The length of a container with so many entries that no copy is taken."""
+
+    container: Any
+
+    def take(self) -> int:
+        """See `StatePlace`."""
+        return len(self.container)
+
+    def put(self, value: int) -> None:
+        """See `StatePlace`."""
+        if self.differs(value):
+            raise SynthError(
+                f"a forward changes the length of a {type(self.container).__name__} of "
+                f"{len(self.container)} entries, of which no copy is taken for a recomputation, or "
+                f"a trial: keep a tensor or an array in its place"
+            )
+
+    def differs(self, value: int) -> bool:
+        """See `StatePlace`."""
+        return len(self.container) != value
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class StateItem:
     """One value of a dictionary or a list, or an attribute of a module of Python's."""
 
@@ -91,20 +183,18 @@ class StateItem:
 
     def differs(self, value: Any) -> bool:
         """See `StatePlace`."""
-        return is_other(self.take(), value)
+        return are_different(self.take(), value)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Attribute:
-    """An attribute of a class, a slot of an object, or what a closure holds (`cell_contents`)."""
+    """A slot of an object, or what a closure holds (`cell_contents`)."""
 
     owner: Any
     name: str
 
     def take(self) -> Any:
         """See `StatePlace`."""
-        if isinstance(self.owner, type):
-            return vars(self.owner).get(self.name, MISSING)
         try:
             return getattr(self.owner, self.name)
         except (AttributeError, ValueError):  # an empty slot or cell
@@ -112,91 +202,148 @@ class Attribute:
 
     def put(self, value: Any) -> None:
         """See `StatePlace`."""
-        if value is not MISSING:
-            setattr(self.owner, self.name, value)
+        if value is not MISSING:  # also of a frozen class
+            object.__setattr__(self.owner, self.name, value)
+        elif self.take() is not MISSING:
+            object.__delattr__(self.owner, self.name)
 
     def differs(self, value: Any) -> bool:
         """See `StatePlace`."""
-        return is_other(self.take(), value)
+        return are_different(self.take(), value)
 
 
-@dataclass(frozen=True, eq=False)
-class TensorValues:
-    """The numbers of a tensor that is no parameter and no buffer."""
+@dataclass(frozen=True, eq=False, slots=True)
+class TupleItem:
+    """An item of a tuple, which is another one after a change; `owner` is the tuple's place."""
 
-    tensor: Tensor
-
-    def take(self) -> Tensor:
-        """See `StatePlace`."""
-        return self.tensor.detach().clone()
-
-    def put(self, value: Tensor) -> None:
-        """See `StatePlace`."""
-        if self.differs(value):  # else autograd would take it for changed
-            with torch.no_grad():
-                self.tensor.copy_(value)
-
-    def differs(self, value: Tensor) -> bool:
-        """See `StatePlace`."""
-        return self.tensor.shape != value.shape or not torch.equal(_bits(self.tensor), _bits(value))
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayValues:
-    """The numbers of a NumPy array."""
-
-    array: "np.ndarray[Any, Any]"
+    owner: StatePlace
+    index: int
 
     def take(self) -> Any:
         """See `StatePlace`."""
-        return self.array.copy()
+        whole = self.owner.take()
+        is_there = isinstance(whole, tuple) and self.index < len(whole)
+        return whole[self.index] if is_there else MISSING
 
     def put(self, value: Any) -> None:
         """See `StatePlace`."""
-        self.array[...] = value
+        whole = self.owner.take()
+        items = [*whole[: self.index], value, *whole[self.index + 1 :]]
+        self.owner.put(whole._make(items) if hasattr(whole, "_make") else type(whole)(items))
 
     def differs(self, value: Any) -> bool:
         """See `StatePlace`."""
-        return bool(self.array.tobytes() != value.tobytes())
+        return are_different(self.take(), value)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
+class ClassAttributes:
+    """The attributes of a class, but for those of Python's own."""
+
+    owner: type
+
+    def take(self) -> dict[str, Any]:
+        """See `StatePlace`."""
+        return {k: v for k, v in vars(self.owner).items() if not k.startswith("__")}
+
+    def put(self, value: dict[str, Any]) -> None:
+        """See `StatePlace`."""
+        for name in self.changed(value):
+            if name in value:
+                setattr(self.owner, name, value[name])
+            else:
+                delattr(self.owner, name)
+
+    def differs(self, value: dict[str, Any]) -> bool:
+        """See `StatePlace`."""
+        return bool(self.changed(value))
+
+    def changed(self, value: dict[str, Any]) -> list[str]:
+        """Return the names whose attribute is another one than in this value."""
+        return _changed_keys(self.take(), value)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ArrayValues:
+    """The numbers of a NumPy array, of a `bytearray`, or of an `array.array`."""
+
+    array: Any
+
+    def take(self) -> Any:
+        """See `StatePlace`."""
+        return self.array[:] if isinstance(self.array, bytearray | array.array) else self._copy()
+
+    def put(self, value: Any) -> None:
+        """See `StatePlace`."""
+        self.array[... if isinstance(self.array, np.ndarray) else slice(None)] = value
+
+    def differs(self, value: Any) -> bool:
+        """See `StatePlace`."""
+        if isinstance(self.array, np.ndarray) and self.array.dtype.hasobject:
+            return any(map(are_different, self.array.flat, value.flat))
+        return bool(_raw(self.array) != _raw(value))
+
+    def _copy(self) -> Any:
+        return self.array.copy()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Variable:
+    """The value of a context variable."""
+
+    variable: ContextVar[Any]
+
+    def take(self) -> Any:
+        """See `StatePlace`."""
+        return self.variable.get(MISSING)
+
+    def put(self, value: Any) -> None:
+        """See `StatePlace`."""
+        if value is not MISSING:
+            self.variable.set(value)
+        elif self.take() is not MISSING:
+            try:
+                self.variable.set(Context().run(self.variable.get))  # its default
+            except LookupError as error:
+                raise SynthError(
+                    f"a forward sets the context variable {self.variable.name!r}, which had no "
+                    f"value: set it before the first step, or give it a default"
+                ) from error
+
+    def differs(self, value: Any) -> bool:
+        """See `StatePlace`."""
+        return are_different(self.take(), value)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Progress:
-    """The position of an iterator, which can be noticed and not put back."""
+    """The position of an iterator or of a file, which can be noticed and not put back."""
 
     iterator: Any
 
     def take(self) -> Any:
         """See `StatePlace`."""
-        if isinstance(self.iterator, GeneratorType):
-            frame = self.iterator.gi_frame
-            values = [] if frame is None else [v for v in frame.f_locals.values() if is_plain(v)]
-            return None if frame is None else (frame.f_lasti, tuple(values))
-        if isinstance(self.iterator, itertools.count):
-            return repr(self.iterator)
-        return operator.length_hint(self.iterator)
+        return _position(self.iterator)
 
     def put(self, value: Any) -> None:
-        """Raise an error.
-
-        Raises:
-            SynthError: always.
-        """
-        raise SynthError(
-            f"a forward takes the next value of an iterator ({type(self.iterator).__name__}), "
-            f"which cannot be rewound after a trial, or for a recomputation: keep a list and the "
-            f"number of its next value in the module"
-        )
+        """See `StatePlace`."""
+        if self.differs(value):
+            raise SynthError(
+                f"a forward takes the next value of an iterator ({type(self.iterator).__name__}), "
+                f"which cannot be rewound after a trial, or for a recomputation: keep a list and "
+                f"the number of its next value in the module"
+            )
 
     def differs(self, value: Any) -> bool:
         """See `StatePlace`."""
         return bool(self.take() != value)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Generator:
     """The state of a generator of random numbers, as `get` returns it and `put` takes it."""
 
+    source: Any
     get: Callable[[], Any]
     put: Callable[[Any], None]
 
@@ -206,12 +353,12 @@ class Generator:
 
     def differs(self, value: Any) -> bool:
         """See `StatePlace`."""
-        return not _are_equal(self.get(), value)
+        return not are_equal_states(self.get(), value)
 
 
 # The global generators are bound methods, which no program replaces.
-PYTHON_RANDOM = Generator(random.getstate, random.setstate)
-NUMPY_RANDOM = Generator(np.random.get_state, np.random.set_state)
+PYTHON_RANDOM = Generator(random, random.getstate, random.setstate)
+NUMPY_RANDOM = Generator(np.random, np.random.get_state, np.random.set_state)
 
 
 def is_plain(value: Any) -> bool:
@@ -221,33 +368,77 @@ def is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | complex | str | bytes)
 
 
-def is_other(now: Any, before: Any) -> bool:
+def are_different(now: Any, before: Any) -> bool:
     """True if it is another object, and no equal number or text."""
-    return _are_different(now, before)
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _items(container: Any) -> Any:
-    return container.items() if type(container) in DICTIONARIES else container
-
-
-def _are_different(now: Any, before: Any) -> bool:
     if now is before:
         return False
     if type(now) is tuple and type(before) is tuple and len(now) == len(before):
-        return any(map(_are_different, now, before))
+        return any(map(are_different, now, before))
     return not (is_plain(now) and type(now) is type(before) and now == before)
 
 
-def _are_equal(one: Any, other: Any) -> bool:
+def are_equal_states(one: Any, other: Any) -> bool:
     """Compare states of generators: trees of numbers and arrays."""
     if isinstance(one, np.ndarray):
         return bool(np.array_equal(one, other))
     if isinstance(one, dict):
-        return all(_are_equal(one[key], other[key]) for key in one)
-    if type(one) is tuple and any(isinstance(part, np.ndarray) for part in one):
-        return all(map(_are_equal, one, other))
+        return all(are_equal_states(one[key], other[key]) for key in one)
+    is_tuple = type(one) is tuple and any(isinstance(part, np.ndarray) for part in one)
+    if is_tuple or isinstance(one, list):
+        return len(one) == len(other) and all(map(are_equal_states, one, other))
     return bool(one == other)
+
+
+def _changed_keys(now: dict[Any, Any], before: dict[Any, Any]) -> list[Any]:
+    other = [key for key, old in before.items() if are_different(now.get(key, MISSING), old)]
+    return [*other, *(key for key in now if key not in before)]
+
+
+def _raw(values: Any) -> bytes:
+    return bytes(values) if isinstance(values, bytearray) else values.tobytes()
+
+
+def _position(iterator: Any) -> Any:
+    """Return what changes when the next value is taken; None if nothing shows it."""
+    if isinstance(iterator, GeneratorType):
+        frame = iterator.gi_frame
+        if frame is None:
+            return "ended"
+        return frame.f_lasti, tuple(v for v in frame.f_locals.values() if is_plain(v))
+    if isinstance(iterator, io.IOBase):
+        return _place_in_file(iterator)
+    if isinstance(iterator, itertools.count):
+        return repr(iterator)
+    is_counted = hasattr(iterator, "__length_hint__") and not hasattr(iterator, "__setstate__")
+    if is_counted:
+        return operator.length_hint(iterator)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            made = iterator.__reduce__()
+    except TypeError:
+        return None
+    return _positions(made[1:])
+
+
+def _positions(parts: Sequence[Any]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for part in parts:
+        if isinstance(part, tuple):
+            found.append(_positions(part) if not is_plain(part) else part)
+        elif is_plain(part):
+            found.append(part)
+        elif hasattr(part, "__next__"):
+            found.append(_position(part) if _is_builtin(part) else None)
+    return tuple(found)
+
+
+def _is_builtin(iterator: Any) -> bool:
+    return type(iterator).__module__ in ("builtins", "itertools", "_collections")
+
+
+def _place_in_file(file: Any) -> Any:
+    try:
+        return file.tell() if file.readable() else None
+    except (OSError, ValueError):
+        return None

@@ -40,7 +40,7 @@ class _Bytes(FlatLayout):
     def of(cls, num_bytes: int) -> "_Bytes":
         return cls((torch.uint8,), (reducible_bytes(num_bytes),), ())
 
-    def zeros(self, device: torch.device) -> Tensors:
+    def sums(self, device: torch.device) -> Tensors:
         return self.empty(device)
 
 
@@ -123,6 +123,9 @@ class EmulatedKept:
 
     def add_arrived(self) -> None:
         """Do nothing: the executor has waited for the sums that left for the host."""
+
+    def leave_out_unused(self) -> None:
+        """Do nothing: there are no gradients."""
 
     def clear_other_shares(self) -> None:
         """Do nothing: there are no gradients."""

@@ -3,22 +3,26 @@
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+from ..module_state import StatePicture, Watch
+
+# As many as have no previous step that could be wrong: in it tensors are compared by their numbers.
+_NUM_EXACT = 2
 
 
 class IterationSnapshot:
-    """The random state, and the buffers that forward passes change (running statistics).
+    """The random state, and what forward passes change: running statistics, counters, and the like.
 
-    These buffers are found in the first iteration, which has no previous step that could be wrong:
-    its end is compared with its start. They are copied at the start of every later iteration.
-    (Version counters do not help: batch norm updates its statistics without increasing them.)
+    What forwards change is found in the first iteration, which has no previous step that could be
+    wrong: its end is compared with its start.
     """
 
     def __init__(self, modules: Iterable[nn.Module], device: torch.device) -> None:
         self._device = device
-        self._buffers = [buffer for module in modules for buffer in module.buffers()]
-        self._first: list[Tensor] | None = None
-        self._copies: list[tuple[Tensor, Tensor]] | None = None
+        self._watch = Watch(*modules)
+        self._picture: StatePicture | None = None
+        self._num_marks = 0
         self._random = torch.get_rng_state()
         self._device_random = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
@@ -27,25 +31,16 @@ class IterationSnapshot:
         self._random.copy_(torch.get_rng_state())
         if self._device_random is not None:
             self._device_random.copy_(torch.cuda.get_rng_state(self._device))
-        if self._copies is not None:
-            for buffer, copy in self._copies:
-                copy.copy_(buffer)
-        elif self._first is None:  # in the host's memory: the plan does not count these
-            self._first = [buffer.detach().cpu().clone() for buffer in self._buffers]
-        else:
-            self._copies = [
-                (buffer, buffer.clone())
-                for buffer, before in zip(self._buffers, self._first, strict=True)
-                if not torch.equal(buffer.cpu(), before)
-            ]
-            self._first = []
+        self._picture = None
+        self._num_marks += 1
+        self._watch.begin(is_exact=self._num_marks <= _NUM_EXACT)
+        self._picture = self._watch.picture()
 
     def restore(self) -> None:
         """Restore the remembered state; not in the first iteration."""
-        if self._copies is None:
+        if self._picture is None or self._num_marks == 1:
             raise RuntimeError("the first iteration has no snapshot to restore")
         torch.set_rng_state(self._random)
         if self._device_random is not None:
             torch.cuda.set_rng_state(self._device_random, self._device)
-        for buffer, copy in self._copies:
-            buffer.copy_(copy)
+        self._picture.put_back()

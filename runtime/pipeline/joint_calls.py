@@ -30,11 +30,12 @@ class JointCalls:
         self._is_broken = True
 
     @contextmanager
-    def call(self, kind: CallKind, *, meets: bool) -> Iterator[None]:
+    def call(self, kind: CallKind, *, meets: bool, argument: float = 0.0) -> Iterator[None]:
         """Guard a call.
 
         Args:
             kind: of the call.
+            argument: a number that all ranks are to give.
             meets: True if it may begin with a collective.
 
         Raises:
@@ -48,7 +49,7 @@ class JointCalls:
             )
         self._groups.withdraw()
         try:
-            with self._agreed(kind, meets=meets):
+            with self._agreed(kind, argument, meets=meets):
                 yield
         except Refused:
             raise
@@ -62,11 +63,11 @@ class JointCalls:
             raise
 
     @contextmanager
-    def _agreed(self, kind: CallKind, *, meets: bool) -> Iterator[None]:
+    def _agreed(self, kind: CallKind, argument: float, *, meets: bool) -> Iterator[None]:
         """Agree with the other ranks on a call, which all of them may refuse together."""
         pipeline = self._groups.pipeline
         with named_failure(pipeline.rank, pipeline.rendezvous):
-            self._notes.begin(kind)
+            self._notes.begin(kind, argument)
         if meets:
             self._notes.check_all()
         try:

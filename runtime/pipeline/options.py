@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Self, TypedDict, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+from synth.errors import SynthError
 
 from ..execution.core.clock import OpClock
 from ..execution.core.progress import RankProgress
@@ -83,13 +86,41 @@ class PipelineOptions:
     look_ahead: int = 0
     caps_bytes: Sequence[int] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse values of other types.
+
+        Raises:
+            SynthError: names the option, its value and what is needed.
+        """
+        if isinstance(self.loss, type):
+            name = self.loss.__name__
+            raise SynthError(f"loss is the class {name}; give an instance, such as {name}()")
+        for name in ("loss", "on_gradients"):
+            if not (getattr(self, name) is None or callable(getattr(self, name))):
+                raise _refused(name, getattr(self, name), "a function")
+        if not (isinstance(self.timeout_s, Real) and self.timeout_s > 0):
+            raise _refused("timeout_s", self.timeout_s, "a number of seconds above 0")
+        if not (isinstance(self.look_ahead, int) and self.look_ahead >= 0):
+            raise _refused("look_ahead", self.look_ahead, "a whole number, 0 or more")
+        if not isinstance(self.tied, Mapping | None):
+            raise _refused("tied", self.tied, "parameters by name")
+        for name, found in self.tied_parameters.items():
+            if not all(isinstance(each, nn.Parameter) for each in found):
+                raise _refused(f"tied[{name!r}]", found, "a parameter, or a list of them")
+
     @property
     def tied_parameters(self) -> dict[str, tuple[nn.Parameter, ...]]:
         """By name this rank's tied parameters, each once."""
         given = (self.tied or {}).items()
-        listed = {name: [p] if isinstance(p, Tensor) else p for name, p in given}
-        return {name: tuple(dict.fromkeys(found)) for name, found in listed.items()}
+        return {
+            name: tuple(dict.fromkeys(found)) if isinstance(found, Sequence) else (found,)
+            for name, found in given
+        }
 
     def updated(self, **keywords: Unpack[PipelineKeywords]) -> Self:
         """Return a copy with some fields changed."""
         return replace(self, **keywords)
+
+
+def _refused(name: str, value: object, needed: str) -> SynthError:
+    return SynthError(f"{name} is {value!r:.60}; give {needed}")

@@ -12,6 +12,7 @@ Optimizer, data and precision stay the caller's.
 
 from collections.abc import Mapping
 from datetime import timedelta
+from numbers import Real
 from typing import Any, Unpack
 
 import torch
@@ -250,7 +251,7 @@ class Pipeline:
                 )
             scale = scale_of(scaler, self._group.size, has_stepper=self.stepper is not None)
             terms = self._terms(weight, weights, losses, outputs, scale=scale)
-            batch.check(self.num_micro_batches)
+            Batch.checked(batch, self.num_micro_batches)
             shapes, sizes = self._find_sizes(batch)
             moves = self._connections.warm_up.before_step(
                 batch, shapes, self._connections.shapes.kinds
@@ -304,9 +305,9 @@ class Pipeline:
             As `step`.
         """
         with self._joint.call(CallKind.EVALUATE, meets=self._connections.meets):
+            Batch.checked(batch, self.num_micro_batches)
             with_loss = outputs is None or losses is not None or batch.targets is not None
             terms = self._terms(1.0, weights, losses, outputs, with_loss=with_loss)
-            batch.check(self.num_micro_batches)
             if self.stepper is not None:
                 self.stepper.finish()
             shapes = self._connections.shapes.of(batch, self.num_micro_batches)
@@ -329,10 +330,16 @@ class Pipeline:
             The norm before scaling, a float64 scalar; the same on all ranks.
 
         Raises:
-            SynthError: a stepper is set, which clips by itself.
-            RunFailure: another rank is gone.
+            SynthError: a stepper is set, which clips by itself; `max_norm` is no such number.
+            RunFailure: another rank is gone, or gives another `max_norm`.
         """
-        with self._joint.call(CallKind.CLIP, meets=True):
+        is_number = isinstance(max_norm, Real) and max_norm >= 0
+        with self._joint.call(CallKind.CLIP, meets=True, argument=max_norm if is_number else 0.0):
+            if not is_number:
+                raise SynthError(
+                    f"clip_grad_norm_ was given {max_norm!r:.40} as the largest norm; give a "
+                    f"number, 0 or more"
+                )
             if self.stepper is not None:
                 raise SynthError("the pipeline's stepper clips: give build_steps its clip_norm")
             gradients = Gradients(self.updated, self.owns)

@@ -72,6 +72,10 @@ def lower_verified(schedule: AnySchedule) -> Lowered:
         schedule = Plan.load(schedule)
     if isinstance(schedule, Plan):
         return schedule.check()[0]
+    if not isinstance(schedule, Schedule):
+        raise SynthError(
+            f"a schedule was given as {schedule!r:.60}; give a Plan, its file, or a Schedule"
+        )
     # A bare schedule has no costs. The lives of values do not depend on them, so equal ones do.
     equal = uniform_costs(
         schedule.placement.num_stages,
@@ -117,6 +121,7 @@ def make_stages(lowered: Lowered, rank: int, given: Modules, loss: Loss | None) 
 
     Raises:
         Mismatch: they are of other stages.
+        SynthError: they are no modules.
     """
     placement = lowered.schedule.placement
     held = sorted({stage for stage, _ in placement.held[rank]})
@@ -132,9 +137,24 @@ def make_stages(lowered: Lowered, rank: int, given: Modules, loss: Loss | None) 
     return {
         number: module
         if isinstance(module := given[number], Stage)
-        else Stage(module, is_first=number == 0, is_last=number == last, loss=loss)
+        else Stage(
+            _runnable(number, module), is_first=number == 0, is_last=number == last, loss=loss
+        )
         for number in held
     }
+
+
+def _runnable(number: int, given: object) -> nn.Module | list[nn.Module]:
+    """Return what a stage runs: a module, or the modules of a list one after another."""
+    if isinstance(given, nn.Module) and not isinstance(given, nn.ModuleList):
+        return given
+    listed = list(given) if isinstance(given, Sequence | nn.ModuleList) else []
+    if not listed or not all(isinstance(each, nn.Module) for each in listed):
+        raise SynthError(
+            f"stage {number} was given {given!r:.60}; give a module, or a list of modules that run "
+            f"one after another"
+        )
+    return listed
 
 
 def device_of(stages: Mapping[int, Stage]) -> torch.device:

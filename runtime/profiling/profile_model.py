@@ -1,7 +1,6 @@
 """Profiling a whole model: every kind of layer once, the links, and where it was measured."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
@@ -17,8 +16,8 @@ from synth.profile.optimizer import OptimizerSpec
 from synth.profile.workload import Workload
 from synth.units import format_bytes
 
-from ..execution.stage.side_effects import same_buffers
 from ..input_function import InputFunction, MicroBatch
+from ..module_state import unchanged
 from ..optimize import commit_bytes
 from ..training.building import prepare_device
 from .layer_source import LayerSource
@@ -81,8 +80,8 @@ def profile_layers(
 ) -> Profile:
     """Measure layers of a program's own: the times (µs) and bytes of F, B, W, BW and STEP.
 
-    Each layer is moved to the device when it is its turn, and back to the CPU after it. Parameters
-    and buffers, such as running statistics, stay as they are; gradients are cleared. The profile
+    Each layer is moved to the device when it is its turn, and back to the CPU after it. Parameters,
+    buffers and other state, such as counters, stay as they are; gradients are cleared. The profile
     names no model that `synth run` could build; it serves for solving, and its plans for a
     `Pipeline`.
 
@@ -100,10 +99,13 @@ def profile_layers(
         **keywords: fields of `ProfilingOptions`.
 
     Raises:
-        SynthError: there are no layers, or one cannot take the output of the previous one.
+        SynthError: there are no layers, one is no module, or one cannot take the output of the
+            previous one.
     """
     if not layers:
         raise SynthError("there are no layers to measure; give one at least")
+    if not isinstance(layers, Iterable) or not all(isinstance(x, nn.Module) for x in layers):
+        raise SynthError(f"layers is {layers!r:.60}; give a list of modules")
     batch = MicroBatch(inputs, targets)
     workload = Workload(
         model=name,
@@ -116,9 +118,7 @@ def profile_layers(
     )
     source = LayerSource.of_layers(workload, layers)
     profiler = _ModelProfiler(workload, torch.device(device), ProfilingOptions(**keywords))
-    with ExitStack() as unchanged:
-        for layer in layers:
-            unchanged.enter_context(same_buffers(layer))
+    with unchanged(*layers):
         return profiler.profile(source, batch)
 
 

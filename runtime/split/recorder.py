@@ -5,14 +5,14 @@ whole. Later ones intercept only the modules in which it found calls with a rule
 these are `nn.Linear` modules, which get another `forward` while F runs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from ..module_state import Snapshot
+from ..module_state import picture_of
 from .attention import RecordedAttention, can_record
 from .first_pass_observers import BackwardObserver, Findings, ForwardObserver, RunsBackward
 from .forwards import (
@@ -37,8 +37,9 @@ class Recorder:
     autograd; so is a stage that runs a backward of its own.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
+    def __init__(self, module: nn.Module, *others: Any) -> None:
+        """Record a module; `others` are functions that its Fs call beside it, such as the loss."""
+        self._module, self._others = module, others
         self._findings: Findings | None = None
         self._has_seen_backward = False
         self._functions: dict[Any, Any] = {}
@@ -80,7 +81,7 @@ class Recorder:
         path: list[nn.Module] = []
         findings, parts = Findings(), list(_parts(self._module))
         observer = ForwardObserver(tape, findings, path)
-        before = _State(self._module)
+        before = _State((self._module, *self._others), arguments)
         try:
             with replaced([_tracked(part, path) for part in parts]), observer:
                 output = fn(*arguments)
@@ -140,20 +141,16 @@ _NO_TAPE = SplitTape()
 
 
 class _State:
-    """The random state, a module's buffers, and what its code changes, as the first F found it."""
+    """The random state and all else that code can change, as the first F found it."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-        self._others = Snapshot(module)
+    def __init__(self, roots: Sequence[Any], given: Sequence[Any]) -> None:
+        self._picture = picture_of(*roots, given=given)
         self._random = torch.get_rng_state()
         cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._cuda = torch.cuda.get_rng_state_all() if cuda else None
 
-    @torch.no_grad()
     def put_back(self) -> None:
-        for buffer, kept in self._buffers:
-            buffer.copy_(kept)
-        self._others.put_back()
+        self._picture.put_back()
         torch.set_rng_state(self._random)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)

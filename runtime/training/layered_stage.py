@@ -17,7 +17,6 @@ from ..dtypes import dtype_of
 from ..execution.core.stage_protocol import ForwardInput
 from ..execution.stage.boundary import Tensors
 from ..execution.stage.forward_state import ForwardState, FoundByF
-from ..execution.stage.running_statistics import Buffers, RunningStatistics
 from ..execution.stage.stage import LayerChain, Stage
 from ..seeds import derive_seed
 
@@ -49,11 +48,9 @@ class LayerCall:
     autocast: torch.dtype | None = None
     recomputed: bool = False
     _draws: bool | None = field(default=None, init=False)
-    _statistics: RunningStatistics = field(init=False)
     _state: ForwardState = field(init=False)
 
     def __post_init__(self) -> None:
-        self._statistics = RunningStatistics(self.module)
         self._state = ForwardState(self.module)
 
     def __call__(self, arguments: tuple[Any, ...], seed: int | None = None) -> Any:
@@ -66,19 +63,21 @@ class LayerCall:
             return run(self._recomputing(seed), *arguments, **keywords)
         return self._run(seed, *arguments)
 
+    def begin(self) -> None:
+        """Begin a step."""
+        self._state.begin()
+
     def _recomputing(self, seed: int | None) -> Callable[..., Any]:
         """Return a function that runs the layer's F on its first call, and recomputes it later."""
-        kept: tuple[FoundByF, Buffers] | None = None
+        kept: FoundByF | None = None
 
         def run(*arguments: Any) -> Any:
             nonlocal kept
             if kept is not None:
-                state, buffers = kept
-                with state.again(), self._statistics.stood_in_for(buffers):
+                with self._state.again(kept):
                     return self._run(seed, *arguments)
-            with self._statistics.watched() as buffers, self._state.recorded() as state:
+            with self._state.recorded(arguments) as kept:
                 output = self._run(seed, *arguments)
-            kept = state, buffers
             return output
 
         return run
@@ -119,6 +118,12 @@ class LayeredStage(Stage):
         self._chain = _LayerChain(layers)
         self._randomness = randomness
         super().__init__(self._chain, is_first=is_first, is_last=is_last)
+
+    def begin(self) -> None:
+        """See `Stage.begin`."""
+        super().begin()
+        for call in self._chain.calls:
+            call.begin()
 
     def forward(self, microbatch: int, given: ForwardInput) -> Tensors:
         """See `Stage.forward`."""

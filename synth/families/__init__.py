@@ -7,6 +7,7 @@ kind of placement; `generate` asks for it by name, `generate_for` for all that a
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from numbers import Integral
 
 from synth.costs.costs import Costs
 from synth.errors import SynthError
@@ -73,7 +74,14 @@ def generate(
     Raises:
         SynthError: no such family, or numbers that its definition does not admit.
     """
+    if not isinstance(name, str):
+        raise SynthError(f"{name!r:.60} is no name of a family; give a text such as '1f1b'")
     family, options = _find(name)
+    if not (isinstance(num_ranks, Integral) and isinstance(num_micro_batches, Integral)):
+        raise SynthError(
+            f"{name} was given {num_ranks!r:.40} ranks and {num_micro_batches!r:.40} "
+            f"micro-batches; give whole numbers"
+        )
     if num_ranks < 1 or num_micro_batches < 1:
         raise SynthError(
             f"{name} needs at least one rank and one micro-batch, "

@@ -51,7 +51,8 @@ def to_megatron(plan: Plan, layers: Mapping[str, str] | None = None) -> str:
     held = [[found[i].name for i in plan.layers_of(s)] for s in range(len(plan.partition))]
     _check_mtp(plan, held)
     stages = [_repeated("t", letters) + _repeated("m", letters) for letters in held]
-    stages[0], stages[-1] = "E" + stages[0], stages[-1] + "L"
+    stages[0] = "E" + stages[0]
+    stages[-1] += "L"
     pieces = []
     for stage, run in groupby(stages[:-1]):
         count = len(list(run))

@@ -125,7 +125,7 @@ def _part(name: str, is_one_class: bool) -> ModelPart | None:
     if not words or not _OTHER.isdisjoint(words):
         return None
     if not _MTP.isdisjoint(words) or "multitokenprediction" in "".join(words):
-        return ModelPart.MTP
+        return ModelPart.MTP if (_EMBEDDING | _HEAD).isdisjoint(words) else None
     if _is_decoder(name):
         return ModelPart.DECODER if is_one_class or _DECODER.issuperset(words) else None
     ends_as = words[:-1] if words[-1] == "layer" else words

@@ -122,7 +122,10 @@ def _check_stages(chosen: SolveChoices) -> None:
 def _check_sizes(sizes: tuple[int, ...] | None, where: "Placement") -> None:
     """Raise SynthError if the partition has another number of stages than the placement."""
     if sizes is not None and len(sizes) != where.num_stages:
-        raise SynthError(f"it has {where.num_stages} stages, --partition {len(sizes)}")
+        raise SynthError(
+            f"the placement has {where.num_stages} stages, and --partition has the layers of "
+            f"{len(sizes)}; give one number for each stage"
+        )
 
 
 def _may_fit(found: "list[Candidate]") -> bool:

@@ -164,9 +164,13 @@ class Profile(Displayed, FileRecord):
             source: the source of the numbers, for display.
 
         Raises:
-            SynthError: there are no layers or too many, two have the same name, or a name is not
-                plain text.
+            SynthError: there are no layers or too many, two have the same name, a name is not
+                plain text, or layers are no LayerTimes.
         """
+        if not isinstance(name, str):
+            raise SynthError(f"the name of the profile is {name!r:.40}; give a text")
+        if not isinstance(layers, Sequence) or not all(isinstance(x, LayerTimes) for x in layers):
+            raise SynthError(f"layers is {layers!r:.60}; give a list of LayerTimes")
         names = _names_of_each(layers)
         return cls(
             name=name,

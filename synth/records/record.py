@@ -16,6 +16,7 @@ from synth.errors import SynthError
 from synth.records.safe_read import (
     MOST_BYTES,
     AnyPath,
+    as_path,
     descriptor_of,
     half_character,
     parse_json,
@@ -211,9 +212,9 @@ def write_atomically(path: AnyPath, contents: str | bytes) -> None:
     file (a pipe, /dev/stdout) is written to, not replaced.
 
     Raises:
-        SynthError: the folder is missing or not writable, or the disk is full.
+        SynthError: the folder is missing or not writable, or the disk is full; it is no path.
     """
-    write_together({Path(path): contents})
+    write_together({as_path(path): contents})
 
 
 def write_together(files: Mapping[Path, str | bytes]) -> None:

@@ -26,6 +26,9 @@ _SHOWN_DIGITS = 20
 # A path as programs give it.
 AnyPath = str | os.PathLike[str]
 
+# Characters of a key that are shown.
+_LONGEST_KEY = 60
+
 _OUTPUTS = (1, 2)
 _STANDARD = ("/dev/stdin", "/dev/stdout", "/dev/stderr")
 
@@ -42,7 +45,7 @@ def read_text(path: AnyPath, needed: str, most_bytes: int = MOST_BYTES) -> str:
         SynthError: it cannot be read, is not text, is too large, or is this command's own output.
     """
     try:
-        return read_bytes(path, needed, most_bytes).decode("utf-8")
+        return read_bytes(path, needed, most_bytes).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SynthError(f"{path} is not a text file; needed: {needed}") from None
 
@@ -50,9 +53,24 @@ def read_text(path: AnyPath, needed: str, most_bytes: int = MOST_BYTES) -> str:
 def read_bytes(path: AnyPath, needed: str, most_bytes: int = MOST_BYTES) -> bytes:
     """Read a file as `read_text` does, without decoding it."""
     try:
-        return _read(Path(path), needed, most_bytes)
+        return _read(as_path(path), needed, most_bytes)
     except OSError as error:
         raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def as_path(given: AnyPath) -> Path:
+    """Return a path that a program gave.
+
+    Raises:
+        SynthError: it is none.
+    """
+    text = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise SynthError(
+            f"{given!r:.60} is no path of a file; give a text such as 'plan.json', or a "
+            f"pathlib.Path"
+        )
+    return Path(text)
 
 
 def _read(path: Path, needed: str, most_bytes: int) -> bytes:
@@ -111,11 +129,11 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON whose whole numbers are bounded.
 
     Raises:
-        ValueError: it is not text or not JSON, is nested too deeply, or a number has too many
-            digits.
+        ValueError: it is not text or not JSON, is nested too deeply, a number has too many digits,
+            or an object has a key twice.
     """
     try:
-        return json.loads(text, parse_int=_whole)
+        return json.loads(text, parse_int=_whole, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -127,6 +145,15 @@ def half_character(data: Any) -> str | None:
     except UnicodeEncodeError as error:
         return f"U+{ord(error.object[error.start]):04X}"
     return None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:_LONGEST_KEY]!r} is there twice")
+    return found
 
 
 def _whole(digits: str) -> int:

@@ -1,6 +1,7 @@
 """A small model whose stages are replayed under any schedule, beside plain autograd."""
 
 from functools import partial
+from queue import SimpleQueue
 
 import torch
 from torch import Tensor, nn
@@ -83,10 +84,11 @@ class FailingLinear(nn.Linear):
 
     def __init__(self, left: int) -> None:
         super().__init__(4, 4)
-        self.most, self.runs = left, [0]
+        self.most = left
+        self.runs: SimpleQueue[None] = SimpleQueue()  # which nothing puts back after a trial, or R
 
     def forward(self, x: Tensor) -> Tensor:
-        self.runs.append(len(self.runs))  # R's entries stay, while it would put a number back
-        if self.runs[-1] > self.most:
+        self.runs.put(None)
+        if self.runs.qsize() > self.most:
             raise ValueError("the rank that fails")
         return super().forward(x)

@@ -1,11 +1,13 @@
 """Conversion of models: complex numbers, whole ones and quantised weights stay what they are."""
 
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from synth.errors import SynthError
 from synth.profile.workload import Workload
 from synth.runtime.conversion import Conversion
 from synth.runtime.models import ModelSpec, build_layers
@@ -92,3 +94,47 @@ def test_tied_complex_and_quantised_parameters_stay_what_they_are() -> None:
         "parameters and buffers of float32 and float64 were converted to bfloat16; kept as they "
         "are: is_kept (bool), small (float8_e4m3fn), turn (complex64)"
     )
+
+
+class Routed(nn.Module):
+    """Keeps its router in float32, whatever it is moved to."""
+
+    angles: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("angles", torch.ones(2, dtype=torch.complex64))
+
+    def to(self, *arguments: Any, **keywords: Any) -> Self:
+        angles = self.angles
+        super().to(*arguments, **keywords)
+        self.router.to(torch.float32)
+        self.angles = angles
+        return self
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules", "ignore:Casting complex values")
+def test_a_modules_own_conversion_is_followed() -> None:
+    conversion = Conversion(torch.bfloat16)
+    module = conversion.apply(Routed())
+    assert {name: parameter.dtype for name, parameter in module.named_parameters()} == {
+        "router.weight": torch.float32,
+        "router.bias": torch.float32,
+        "out.weight": torch.bfloat16,
+        "out.bias": torch.bfloat16,
+    }
+    assert conversion.described == (
+        "parameters and buffers of float32 were converted to bfloat16; kept as they are: angles "
+        "(complex64), router.bias (float32), router.weight (float32)"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules", "ignore:Casting complex values")
+def test_a_modules_own_conversion_that_loses_values_is_refused() -> None:
+    class Careless(Routed):
+        def to(self, *arguments: Any, **keywords: Any) -> Self:
+            return nn.Module.to(self, *arguments, **keywords)
+
+    with pytest.raises(SynthError, match=r"Careless\.to converts angles of complex64 to bfloat16"):
+        Conversion(torch.bfloat16).apply(Careless())

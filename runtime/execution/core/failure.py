@@ -2,6 +2,8 @@
 
 import re
 
+from synth.errors import SynthError
+
 # How gloo (gloo/transport/tcp), NCCL, torch's TCPStore, the kernel and this package say that the
 # other end is gone.
 _CLOSED = re.compile(
@@ -12,9 +14,15 @@ _CLOSED = re.compile(
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return an error's message, without the library's source paths and advice."""
+    """Return an error's message, without the library's source paths and advice.
+
+    The type comes first where the message may not say enough: `KeyError: 'mask'`.
+    """
     text = re.sub(r"\[/[^\]]*\]\s*", "", str(error))
-    return text.split(" This is typically caused", 1)[0].split(" This may be", 1)[0].strip(" .")
+    text = text.split(" This is typically caused", 1)[0].split(" This may be", 1)[0].strip(" .")
+    if text and isinstance(error, SynthError | RuntimeError | OSError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def tells_of_a_closed_connection(error: BaseException) -> bool:

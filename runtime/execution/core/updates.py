@@ -94,7 +94,9 @@ class Updates:
         if self._data_parallel is not None:
             self._data_parallel.finish()
         if self.stepper is not None:
-            self.stepper.synchronize()
+            self.stepper.synchronize()  # its gradients are static memory, never None
+        elif self._weight_passing is not None:
+            self._weight_passing.leave_out_unused()
 
     def _optimizer_steps(self, stages: Iterable[int]) -> None:
         if self.stepper is not None and self.wanted:

@@ -18,6 +18,7 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.ops import Op
 
 from ...split.weight_task import accumulate
+from .unused import begin_sums
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def move_gradients(parameters: Sequence[Tensor], places: Sequence[Tensor]) -> No
     for parameter, place in zip(parameters, places, strict=True):
         found = parameter.grad
         if found is None:
-            place.zero_()
+            begin_sums([place])
         elif found.data_ptr() != place.data_ptr():
             place.copy_(found)
         parameter.grad = place

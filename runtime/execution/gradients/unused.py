@@ -2,12 +2,55 @@
 
 Collectives add up zeros where a rank has no gradient. If no rank has one, the zeros are removed
 after the sum, because optimizers would otherwise apply weight decay and momentum to the parameter.
+
+With weight passing, gradients are parts of flat buffers that exist before anyone uses a parameter.
+These begin as -0.0, which only an addition changes: x + -0.0 is x for every x, so that a sum which
+is -0.0 everywhere had no terms.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+
+
+def begin_sums(buffers: Iterable[Tensor]) -> None:
+    """Fill buffers with sums of no terms."""
+    for buffer in buffers:
+        _real(buffer).fill_(-0.0)
+
+
+def have_no_terms(sums: Sequence[Tensor]) -> list[bool]:
+    """Find the contiguous sums to which nothing was added; waits for their device."""
+    if not sums:
+        return []
+    flat = [_real(each).view(-1) for each in sums]
+    first = torch.cat([each[:1].float() for each in flat])
+    if len(first) == len(flat):
+        untouched = _are_negative_zeros(first).tolist()
+    else:  # some are empty
+        untouched = [True] * len(flat)
+    return [
+        looks_so and bool(_are_negative_zeros(each).all())
+        for looks_so, each in zip(untouched, flat, strict=True)
+    ]
+
+
+def leave_out_without_terms(parameters: Iterable[Tensor]) -> None:
+    """Remove the gradients to which nothing was added."""
+    present = [(p, p.grad) for p in parameters if p.grad is not None]
+    untouched = have_no_terms([gradient for _, gradient in present])
+    for (parameter, _), is_untouched in zip(present, untouched, strict=True):
+        if is_untouched:
+            parameter.grad = None
+
+
+def _real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _are_negative_zeros(tensor: Tensor) -> Tensor:
+    return (tensor == 0) & tensor.signbit()
 
 
 class UnusedParameters:

@@ -1,143 +1,181 @@
-"""State that forwards change beside buffers: R finds it as F did, and leaves it as it was.
+"""State that forwards change: R finds it as F did, and leaves it as it was.
 
-Random generators other than torch's global ones, and counters: attributes, globals, entries of
-lists and dictionaries, plain tensors. What a forward adds to a list or a dictionary is a log or a
-cache and no state: what R adds stays there.
+It is counters, buffers such as running statistics, other tensors, containers, and random generators
+other than torch's global ones.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
 
-from ...module_state import find_places
-from ...state_places import (
-    MISSING,
-    ArrayValues,
-    Attribute,
-    Contents,
-    Generator,
-    Progress,
-    StateItem,
-    StatePlace,
-    TensorValues,
-    is_other,
-    is_plain,
-)
+from synth.errors import SynthError
 
-# A larger tensor that each forward makes anew is an activation.
-_MOST_NUMBERS = 1 << 16
+from ...module_state import Kept, StatePicture, Watch
+from ...state_places import ClassAttributes, Entries, Generator, are_equal_states
+from ...state_walk import MOST_OBJECTS
+from ...tensor_numbers import TensorNumbers
 
-_NAMES: dict[type, str] = {
-    Generator: "a random generator other than torch's own",
-    TensorValues: "a tensor that is no buffer",
-    ArrayValues: "an array",
-    Contents: "a list",
-}
-
-_Taken = list[tuple[StatePlace, Any]]
+# In so many steps of each mode (`train`, `eval`) tensors are compared by their numbers, for which a
+# device must be waited for; later by autograd's counts of in-place changes.
+_NUM_EXACT_STEPS = 2
 
 
-@dataclass
 class FoundByF:
-    """The values of places as an F found them; empty if it changes none."""
+    """The state as an F found it, and the random generators as it left them."""
 
-    values: _Taken = field(default_factory=list)
+    def __init__(self, picture: StatePicture) -> None:
+        """Take what F has found; `close` follows it."""
+        self.picture = picture
+        self._changed: list[Kept] = []
+        self._drawn: list[Kept] = []
+        self._made: dict[str, Any] = {}
 
     @property
-    def names(self) -> str:
-        """Name them, for a message."""
-        names = (_NAMES.get(type(p)) or f"{_key(p)!r}" for p, _ in self.values)
-        return ", ".join(dict.fromkeys(names))
+    def changed(self) -> list[Kept]:
+        """What F has changed, but for buffers: R on another rank leaves those as they are."""
+        return [each for each in self._changed if not _is_buffer(each)]
 
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        """Put them back within the block; afterwards restore what was there."""
-        interrupted = [(place, place.take()) for place, _ in self.values]
-        for place, value in self.values:
-            place.put(value)
-        try:
-            yield
-        finally:
-            for place, value in interrupted:
-                place.put(value)
+    def close(self) -> None:
+        """Take what F has left, right after it."""
+        self._changed = self.picture.changed()
+        used = [each for each in self._changed if isinstance(each.place, Generator)]
+        self._drawn = [each._replace(value=each.place.take()) for each in used]
+        self._made = self.picture.new_generators()
+
+    def compare(self, watch: Watch) -> None:
+        """Compare the generators with those that R leaves.
+
+        Raises:
+            SynthError: R has drawn other random numbers than F.
+        """
+        other = [e.reached.way.name for e in self._drawn if e.place.differs(e.value)]
+        if self._made:
+            watch.refresh()
+            made = self.picture.new_generators()
+            other += [
+                name
+                for name, state in self._made.items()
+                if name not in made or not are_equal_states(made[name], state)
+            ]
+        if other:
+            raise SynthError(
+                f"{other[0]}: a forward draws random numbers that its recomputation cannot repeat: "
+                f"make the generator before the first step, or give it a seed"
+            )
 
 
 class ForwardState:
-    """The state that the forwards of a module change, found by observing a forward.
-
-    The first forward with each combination of `training` flags is observed. Generators that the
-    code can reach are known before; they may be used in some forwards only.
-    """
+    """The state that the forwards of a module change, found by comparing what code can reach."""
 
     def __init__(self, module: nn.Module, *others: Any) -> None:
         """Watch a module and functions beside it, such as the loss."""
-        self._module, self._others = module, others
-        self._generators: dict[StatePlace, None] = {}
-        self._changed: list[StatePlace] = []
-        self._watched_modes: set[tuple[bool, ...]] = set()
+        self._module = module
+        self._watch = Watch(module, *others)
+        self._num_steps: Counter[tuple[bool, ...]] = Counter()
+        self._is_begun = False
+        self._stand_ins: list[Tensor] | None = None
+
+    def begin(self) -> None:
+        """Begin a step. What is watched is found at its first light F, if it has one."""
+        self._is_begun = False
+
+    def end(self) -> None:
+        """End a step.
+
+        Raises:
+            SynthError: in this step a forward has changed a module of torch's for the first time.
+        """
+        if self._is_begun and not self._watch.watchfulness.is_exact:
+            changed = self._watch.compare_all()
+            if changed:
+                raise SynthError(
+                    f"a forward has changed {names_of(changed)}, of one of torch's modules, for "
+                    f"the first time, which the recomputations of this step may have seen too "
+                    f"early: keep it in a module of your own, or do not recompute its layer"
+                )
+        self._is_begun = False
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that forwards change, or their stand-ins while R runs."""
+        return self._watch.state_tensors if self._stand_ins is None else self._stand_ins
 
     @contextmanager
     def recorded(self, *given: Any) -> Iterator[FoundByF]:
-        """Observe the F in the block, given some arguments; afterwards there is what R needs."""
-        found = FoundByF()
+        """Observe the F in the block, given some arguments; afterwards there is what R needs.
+
+        Raises:
+            SynthError: F changes a parameter.
+        """
+        self._prepare()
+        self._watch.refresh(*given)
+        found = FoundByF(self._watch.picture())
+        is_exact = self._watch.watchfulness.is_exact
+        with _same_parameters(self._module) if is_exact else nullcontext():
+            yield found
+        self._watch.refresh(*given)
+        found.close()
+
+    @contextmanager
+    def again(self, found: FoundByF | None) -> Iterator[None]:
+        """Run R in the block: from what F found, which is None if another rank has run F."""
+        self._prepare()
+        self._watch.refresh()
+        picture = self._watch.picture() if found is None else found.picture
+        with picture.again() as self._stand_ins:
+            try:
+                yield
+                if found is not None:
+                    found.compare(self._watch)
+            finally:
+                self._stand_ins = None
+
+    def _prepare(self) -> None:
+        if self._is_begun:
+            return
         mode = tuple(part.training for part in self._module.modules())
-        is_first = mode not in self._watched_modes
-        places = find_places(self._module, *self._others, *given) if is_first else []
-        self._generators |= {place: None for place in places if isinstance(place, Generator)}
-        known = _taken(self._changed)
-        drawn = _taken(self._generators)
-        before = _taken(place for place in places if not isinstance(place, Generator))
-        yield found
-        self._watched_modes.add(mode)
-        used = [(place, state) for place, state in drawn if place.differs(state)]
-        new = [change for place, value in before for change in _changes(place, value)]
-        self._changed += [place for place, _ in new]
-        found.values += [*known, *new, *used]
+        self._num_steps[mode] += 1
+        self._watch.begin(is_exact=self._num_steps[mode] <= _NUM_EXACT_STEPS)
+        self._is_begun = True
+        if not self._watch.is_complete:
+            warnings.warn(
+                f"{type(self._module).__name__} reaches more than {MOST_OBJECTS:,} objects, of "
+                f"which the rest is not watched: what a forward changes there, its recomputation "
+                f"changes again; keep large data in tensors or arrays",
+                stacklevel=2,
+            )
 
 
-def _taken(places: Iterable[StatePlace]) -> _Taken:
-    return [(place, place.take()) for place in places]
+def _is_buffer(each: Kept) -> bool:
+    return isinstance(each.place, TensorNumbers) and each.place.is_buffer
 
 
-def _changes(place: StatePlace, before: Any) -> _Taken:
-    """Return the parts of a place that a forward has changed, and their values before."""
-    if isinstance(place, Contents):
-        return [] if place.is_foreign else _changes_within(place, before)
-    if isinstance(place, Progress) and place.differs(before):
-        place.put(before)  # an error, which says so
-    if isinstance(place, TensorValues | ArrayValues | Progress):
-        return [(place, before)] if place.differs(before) else []
-    assert isinstance(place, StateItem | Attribute)
-    now = place.take()
-    is_changed = is_other(now, before) and _is_state(now) and _is_state(before)
-    return [(place, before)] if is_changed else []
+def names_of(changed: list[Kept]) -> str:
+    """Name places, for a message."""
+    return ", ".join(dict.fromkeys(name for each in changed for name in _names_of(each)))
 
 
-def _changes_within(contents: Contents, before: list[Any]) -> _Taken:
-    container = contents.container
-    if isinstance(container, dict):
-        entries = [(key, value) for key, value in before]
-        old = dict(before)
-        entries += [(key, MISSING) for key, now in container.items() if key not in old]
-    elif isinstance(container, set) or len(container) > len(before):
-        return []
-    elif len(container) < len(before):
-        return [(contents, before)]
-    else:
-        entries = list(enumerate(before))
-    items = [(StateItem(container, key), value) for key, value in entries]
-    return [change for item, value in items for change in _changes(item, value)]
+def _names_of(each: Kept) -> list[str]:
+    name = each.reached.way.name
+    if isinstance(each.place, Generator):
+        return [f"the random generator {name}"]
+    if isinstance(each.place, Entries | ClassAttributes):
+        return [f"{name}.{key}" for key in each.place.changed(each.value)]
+    return [name]
 
 
-def _is_state(value: Any) -> bool:
-    """True for numbers and small tensors; a tensor or module that replaces another is none."""
-    if isinstance(value, Tensor):
-        return value.numel() <= _MOST_NUMBERS
-    return value is MISSING or is_plain(value)
-
-
-def _key(place: StatePlace) -> Any:
-    return place.key if isinstance(place, StateItem) else getattr(place, "name", place)
+@contextmanager
+def _same_parameters(module: nn.Module) -> Iterator[None]:
+    before = {name: (p, p._version) for name, p in module.named_parameters()}
+    yield
+    now = {name: (p, p._version) for name, p in module.named_parameters()}
+    for name, (parameter, version) in before.items():
+        if name in now and now[name][0] is parameter and now[name][1] != version:
+            raise SynthError(
+                f"a forward changes the parameter {name} in place, which its recomputation would "
+                f"do again: change it between steps, or do not recompute its layer"
+            )

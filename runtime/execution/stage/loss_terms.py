@@ -1,8 +1,9 @@
 """Weights of a step's micro-batch losses, and collectors of the last stage's results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -54,19 +55,33 @@ class LossTerms:
         With several updates both are those of each update's own micro-batches.
 
         Raises:
-            SynthError: the number of weights differs from the number of micro-batches.
+            SynthError: the number of weights differs from the number of micro-batches; a weight is
+                no number; results are to be kept in something else than a list.
         """
+        for name in ("losses", "outputs"):
+            if not isinstance(options.get(name), list | None):
+                raise SynthError(
+                    f"{name} is a {type(options[name]).__name__}; give a list, which is then filled"
+                )
+        _check_number("weight", weight)
         if weights is None:
             each = weight * (1.0 / (num_micro_batches // updates))
             return cls((each,) * num_micro_batches, updates=updates, **options)
         if isinstance(weights, Tensor):
             weights = list(weights.detach().unbind()) if weights.dim() else ()
+        if not hasattr(weights, "__len__") or isinstance(weights, str | Mapping):
+            raise SynthError(
+                f"weights is a {type(weights).__name__}; give a list or a tensor with a number for "
+                f"each of the {num_micro_batches} micro-batches, or `weight` for a single factor"
+            )
         if len(weights) != num_micro_batches:
             raise SynthError(
                 f"{len(weights)} weights were given for {num_micro_batches} micro-batches; give "
                 f"one for each, or leave them out for the mean"
             )
-        return cls([weight * each for each in weights], updates=updates, **options)
+        for j, factor in enumerate(weights):
+            _check_number(f"weights[{j}]", factor)
+        return cls([weight * factor for factor in weights], updates=updates, **options)
 
     def begin(self, *, holds_last: bool) -> None:
         """Empty the lists; if this rank holds the last stage, they get an entry per micro-batch."""
@@ -106,3 +121,14 @@ class LossTerms:
             return kept.clone() if copied else kept
 
         outputs[microbatch] = pytree.tree_map_only(Tensor, detached, output)
+
+
+def _check_number(name: str, value: object) -> None:
+    """Refuse what is neither a number nor a tensor with one."""
+    is_one = isinstance(value, Real) or (isinstance(value, Tensor) and value.dim() == 0)
+    if not is_one:
+        given = f"of shape {list(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.40}"
+        raise SynthError(
+            f"{name} is a {type(value).__name__} {given}; give a number, or a tensor without "
+            f"dimensions"
+        )

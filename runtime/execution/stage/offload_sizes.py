@@ -16,11 +16,11 @@ from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered
 
 from ...batch import Batch
+from ...module_state import unchanged
 from ..core.stage_protocol import ForwardInput
 from ..core.step_table import SavedSizes, Shapes
 from ..transport.rank_group import RankGroup
 from .boundary import Boundary
-from .side_effects import same_buffers, unchanged
 from .stage import Stage
 
 Sizes = tuple[int, ...]
@@ -115,7 +115,8 @@ def _try_out(
     targets = batch.targets[j] if stage.is_last and batch.targets is not None else None
     drawn = [device] if device.type == "cuda" else []
     random = torch.random.fork_rng(devices=drawn)
-    with random, unchanged(stage.module), same_buffers(stage.module):
+    given = (arguments, targets, batch.named(j))
+    with random, unchanged(stage.module, stage.loss, given=given):
         stage.forward(
             j,
             ForwardInput(arguments, entry, targets, batch.named(j), fused=hosted.fused, moved=True),

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from synth.errors import SynthError
 
-from .forward_state import FoundByF
-from .running_statistics import Buffers
+from .forward_state import FoundByF, names_of
 
 
 @dataclass(frozen=True)
@@ -40,23 +39,20 @@ class Replay:
 
     Attributes:
         random: torch's own generators; None if F drew nothing of them.
-        state: other generators, counters, and the like.
-        buffers: those that forwards change.
+        state: what F found; None if another rank has run F.
     """
 
     random: RandomState | None
-    state: FoundByF = field(default_factory=FoundByF)
-    buffers: Buffers = field(default_factory=dict)
+    state: FoundByF | None = None
 
     @contextmanager
     def again(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Draw F's random numbers within the block; afterwards restore generators and state."""
+        """Draw F's random numbers within the block; afterwards restore torch's generators."""
         interrupted = None if self.random is None else RandomState.now(tensors)
         if self.random is not None:
             self.random.put_back()
         try:
-            with self.state.again():
-                yield
+            yield
         finally:
             if interrupted is not None:
                 interrupted.put_back()
@@ -67,9 +63,10 @@ class Replay:
         Raises:
             SynthError: F changed what that rank does not have.
         """
-        if self.state.values:
+        changed = [] if self.state is None else self.state.changed
+        if changed:
             raise SynthError(
-                f"a stage changes {self.state.names}, and another rank is to recompute it, which "
+                f"a stage changes {names_of(changed)}, and another rank is to recompute it, which "
                 f"does not have that: take a schedule whose R runs where its F does, draw random "
                 f"numbers from torch's own generator, and keep no count in the module"
             )
@@ -101,8 +98,8 @@ class ReplayRecorder:
         self._versions = [t._version for t in tensors]
         self._random = RandomState.now(tensors)
 
-    def replay(self, state: FoundByF | None = None, buffers: Buffers | None = None) -> Replay:
-        """Return the replay of an F that has ended, with the state and the buffers that it found.
+    def replay(self, state: FoundByF | None = None) -> Replay:
+        """Return the replay of an F that has ended, with the state that it found.
 
         Raises:
             SynthError: F changed its input, which R would start from.
@@ -113,7 +110,7 @@ class ReplayRecorder:
                 "a schedule without R, or let the stage's first layer leave its input as it is"
             )
         drew = RandomState.now(self._tensors) != self._random
-        return Replay(self._random if drew else None, state or FoundByF(), buffers or {})
+        return Replay(self._random if drew else None, state)
 
 
 def _bytes(state: Tensor) -> bytes:

@@ -13,9 +13,9 @@ from synth.errors import SynthError
 from synth.schedule.model import Placement
 
 from ...batch import Batch
+from ...module_state import unchanged
 from ..transport.rank_group import RankGroup
 from .boundary import Boundary
-from .side_effects import same_buffers, unchanged
 from .stage import Stage
 
 _REMEMBERED = 64
@@ -39,6 +39,7 @@ class ShapeFinder:
         self._known: OrderedDict[Hashable, list[Boundary]] = OrderedDict()
         self._kinds: list[Hashable] = []
         self._fixed: list[list[Boundary]] | None = None
+        self._num_samples: int | None = None
 
     @property
     def kinds(self) -> Sequence[Hashable]:
@@ -55,7 +56,8 @@ class ShapeFinder:
 
         Raises:
             SynthError: on the rank with the first stage there are no inputs, or inputs of other
-                shapes than the fixed ones; on all ranks, if a stage's trial fails.
+                shapes than the fixed ones; on all ranks, if a stage's trial fails. On any rank, if
+                its mini-batch has another size than that of the rank with the first stage.
         """
         is_first = self._owners[0] == self._group.rank
         if self._fixed is not None and self.are_fixed:
@@ -65,18 +67,24 @@ class ShapeFinder:
                     "than at the first step; make the Pipeline with changing_shapes=True, or leave "
                     "out a smaller last batch (a DataLoader does with drop_last=True)"
                 )
+            self._check_size(batch)
             return self._fixed
-        num_samples, self._kinds = self._group.agree(
+        self._num_samples, self._kinds = self._group.agree(
             self._owners[0], lambda: (batch.num_samples, _kinds(batch, num_micro_batches))
         )
-        if None not in (num_samples, batch.num_samples) and batch.num_samples != num_samples:
-            raise SynthError(
-                f"this rank's batch was cut from {batch.num_samples} samples, the first stage's "
-                f"from {num_samples}: give synth.Replicate(…) to `split` for what is the same for "
-                f"every micro-batch, or synth.Chunk(…) for rows that are no samples"
-            )
+        self._check_size(batch)
         self._fixed = [self._of_kind(kind, batch, j) for j, kind in enumerate(self._kinds)]
         return self._fixed
+
+    def _check_size(self, batch: Batch) -> None:
+        """Refuse a mini-batch of another size than that of the rank with the first stage."""
+        mine, first = batch.num_samples, self._num_samples
+        if None not in (mine, first) and mine != first:
+            raise SynthError(
+                f"this rank's batch was cut from {mine} samples, the first stage's from {first}: "
+                f"give synth.Replicate(…) to `split` for what is the same for every micro-batch, "
+                f"or synth.Chunk(…) for rows that are no samples"
+            )
 
     def _of_kind(self, kind: Hashable, batch: Batch, microbatch: int) -> list[Boundary]:
         if kind in self._known:
@@ -160,16 +168,18 @@ def _run(
     keywords: Mapping[str, Any],
     device: torch.device,
 ) -> Any:
+    given = (arguments, keywords)
     if entry is not None:
         arguments = entry.arguments([t.zero_() for t in entry.activations(device)])
     arguments, keywords = pytree.tree_map_only(
         Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
     )
-    drawn = [device] if device.type == "cuda" else []
+    random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    restored = unchanged(stage.module, given=given)
     if stage.is_wrapped:
-        with torch.no_grad(), torch.random.fork_rng(devices=drawn), same_buffers(stage.module):
+        with torch.no_grad(), random, restored:
             return stage.module(*arguments, **keywords)
-    with torch.no_grad(), torch.random.fork_rng(devices=drawn), unchanged(stage.module):
+    with torch.no_grad(), random, restored:
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())

@@ -20,7 +20,6 @@ from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
 from .forward_state import ForwardState
 from .offloaded_activations import SavedStore
 from .replay_input import Replay, ReplayRecorder
-from .running_statistics import RunningStatistics
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -90,15 +89,15 @@ class Stage:
         self.is_first = is_first
         self.is_last = is_last
         self._loss = loss
-        self._recorder = Recorder(self.module)
+        self._recorder = Recorder(self.module, loss)
         self._sync = GradientSync(self.module)
         self._states: dict[int, _MicroBatchState] = {}
         self._replays: dict[int, Replay] = {}
-        self._statistics = RunningStatistics(self.module)
         self._state = ForwardState(self.module, loss)
 
     def begin(self) -> None:
         """Begin a step; no micro-batch is in flight."""
+        self._state.begin()
         self._recorder.look_for_listeners()
         self._sync.begin()
 
@@ -109,6 +108,7 @@ class Stage:
     def end(self) -> None:
         """End a step, also if it failed."""
         self._sync.end()
+        self._state.end()
 
     @property
     def is_wrapped(self) -> bool:
@@ -140,7 +140,7 @@ class Stage:
         tensors, _ = flatten(output)
         if store is not None:
             others = pytree.tree_leaves((arguments, targets, keywords))
-            others += self._statistics.tensors
+            others += self._state.tensors
             store.leave([*tensors, *(x for x in others if isinstance(x, Tensor))])
         floating = [t for t in tensors if can_have_gradient(t)]
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]
@@ -158,19 +158,17 @@ class Stage:
         arguments = given.arguments
         if given.entry is not None:
             arguments = given.entry.arguments(list(arguments))
-        others = pytree.tree_leaves((given.arguments, given.keywords))
-        others = [x for x in others if not isinstance(x, Tensor)]
-        watched, recorded = self._statistics.watched(), self._state.recorded(*others)
-        with torch.no_grad(), watched as buffers, recorded as state:
+        recorded = self._state.recorded(given.arguments, given.targets, given.keywords)
+        with torch.no_grad(), recorded as state:
             output = self._run(arguments, given.targets, given.keywords, given.tap)
         tensors, _ = flatten(output)
-        self._replays[microbatch] = recorder.replay(state, buffers)
+        self._replays[microbatch] = recorder.replay(state)
         return tuple(settled(t.detach()) for t in tensors)
 
     def rebuild(self, microbatch: int, given: ForwardInput) -> None:
         """R: F with its graph; dropout repeats the mask of F."""
         replay = self._replays.pop(microbatch)
-        with replay.again(_tensors(given)), self._statistics.stood_in_for(replay.buffers):
+        with replay.again(_tensors(given)), self._state.again(replay.state):
             self.forward(microbatch, given)
 
     def give_replay(self, microbatch: int) -> Tensors:
@@ -234,6 +232,7 @@ class Stage:
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
         """B: the gradients of the inputs (none on the first stage); weight gradients wait for W."""
         state = self._states[microbatch]
+        self._check_loss(state)
         edges, state.edges = state.edges, []
         if state.tape is None:
             raise RuntimeError(f"B of micro-batch {microbatch}, whose F ran for a BW")
@@ -259,9 +258,19 @@ class Stage:
         state = self._states.pop(microbatch)
         if state.tape is not None:
             raise RuntimeError(f"BW of micro-batch {microbatch}, whose F ran for B and W")
+        self._check_loss(state)
         if state.edges:
             run_backward(state.edges, _picked(gradients, state.wanted))
         return _leave(state)
+
+    def _check_loss(self, state: _MicroBatchState) -> None:
+        """Refuse a loss that nothing can be trained by, as `Tensor.backward` does."""
+        is_trained = bool(state.boxes) or any(True for _ in self.parameters())
+        if self.is_last and not state.edges and is_trained:
+            raise SynthError(
+                "the loss requires no gradient, so nothing can be trained: check that it is a real "
+                "number computed from the output, without `detach`, `item` or `no_grad`"
+            )
 
     def deferred(self, microbatch: int) -> tuple[Tensor, ...]:
         """The parameters whose gradients wait for W, between a micro-batch's B and W."""

@@ -25,13 +25,13 @@ from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.ops import ValueKind
 
 from ...batch import Batch
+from ...module_state import unchanged
 from ...split import gradient_dtype
 from ...split.listeners import find_listened
 from ..core.stage_protocol import ForwardInput, OutputTap
 from ..core.step_table import Shapes
 from .host_link import HostMove
 from .loss_terms import LossTerms
-from .side_effects import same_buffers, unchanged
 from .stage import Stage
 
 # In the first pass the stage is observed; in the second its rules apply, and gradients add up.
@@ -141,7 +141,12 @@ class WarmUp:
         if stage.is_sharded:  # FSDP2's own gradients could not be put back
             return 0
         try:
-            with self._present.get(path.stage, nullcontext)(), _untouched(stage, self._device):
+            lists = (batch.inputs, batch.targets, batch.keywords)
+            given = [rows[microbatch] for rows in lists if rows is not None]
+            with (
+                self._present.get(path.stage, nullcontext)(),
+                _untouched(stage, self._device, given),
+            ):
                 trial = stage.twin()
                 trial.begin()
                 passes = _Passes(trial, path, microbatch, batch, shapes, self._device)
@@ -261,15 +266,14 @@ def _copied(tree: Any) -> Any:
 
 
 @contextmanager
-def _untouched(stage: Stage, device: torch.device) -> Iterator[None]:
-    """Allow a stage to be trained within the block, and restore it afterwards."""
+def _untouched(stage: Stage, device: torch.device, given: Sequence[Any]) -> Iterator[None]:
+    """Allow a stage to be trained within the block; restore it and what it is given afterwards."""
     modules = [stage.module, *([stage.loss] if isinstance(stage.loss, nn.Module) else [])]
     drawn = [device] if device.type == "cuda" else []
     with ExitStack() as within:
         within.enter_context(torch.random.fork_rng(devices=drawn))
+        within.enter_context(unchanged(stage.module, stage.loss, given=given))
         for module in modules:
-            within.enter_context(unchanged(module))
-            within.enter_context(same_buffers(module))
             within.enter_context(_without_gradients(module.parameters()))
             within.enter_context(_stand_ins(module))
             for part in module.modules():

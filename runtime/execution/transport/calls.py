@@ -30,6 +30,9 @@ from .channels import Channels, Pending
 
 Link = tuple[int, int]
 
+# Numbers of a note: of the call, its kind, its argument.
+_LENGTH = 3
+
 
 class CallKind(IntEnum):
     """The kind of a call; its number is sent in notes, and is part of gloo's tags."""
@@ -82,11 +85,11 @@ class CallNotes:
         self._targets = [target for source, target in self.links if source == rank]
         self._locks = {s: threading.Lock() for s, target in self.links if target == rank}
         # Made once, outside of torch's memory, which runs measure.
-        self._note = np.zeros(2, np.int64)
-        self._buffers = {source: torch.from_numpy(np.zeros(2, np.int64)) for source in self._locks}
+        self._note = np.zeros(_LENGTH, np.int64)
+        self._buffers = {s: torch.from_numpy(np.zeros(_LENGTH, np.int64)) for s in self._locks}
         self._unread: dict[int, Pending] = {}
         self._sent: list[Pending] = []
-        self._number, self._kind = 0, CallKind.STEP
+        self._number, self._kind, self._argument = 0, CallKind.STEP, 0.0
 
     def over(
         self,
@@ -107,11 +110,16 @@ class CallNotes:
         self._channels, self._on_begin = carrier, on_begin or _ignore
         return AgreedChannels(channels, self, at_post=at_post)
 
-    def begin(self, kind: CallKind) -> None:
-        """Begin a call: send the notes of this rank, and expect those of others."""
-        self._number, self._kind = self._number + 1, kind
+    def begin(self, kind: CallKind, argument: float = 0.0) -> None:
+        """Begin a call: send the notes of this rank, and expect those of others.
+
+        Args:
+            kind: of the call.
+            argument: a number that all ranks are to give.
+        """
+        self._number, self._kind, self._argument = self._number + 1, kind, argument
         self._on_begin(0)
-        self._note[:] = self._number, kind
+        self._note[:] = self._number, kind, _bits(argument)
         note = torch.from_numpy(self._note)
         self._unread = {
             source: self._channels.receive((buffer,), _note(source, self._rank))
@@ -162,7 +170,13 @@ class CallNotes:
             del self._unread[source]
 
     def _check_same(self, source: int, note: Tensor) -> None:
-        number, kind = note.tolist()
+        number, kind, bits = note.tolist()
+        if (number, kind) == (self._number, self._kind) and bits != _bits(self._argument):
+            theirs = float(np.int64(bits).view(np.float64))
+            raise RunFailure(
+                f"rank {source} calls {self._kind} with {theirs} where rank {self._rank} gives "
+                f"{self._argument}, in call {number} of its pipeline; every rank gives the same"
+            )
         if (number, kind) != (self._number, self._kind):
             raise RunFailure(
                 f"rank {source} calls {CallKind(kind)} as call {number} of its pipeline where rank "
@@ -236,9 +250,13 @@ class _Explained:
             raise
 
 
+def _bits(argument: float) -> int:
+    return int(np.float64(argument).view(np.int64))
+
+
 def _ignore(kind: int) -> None:
     """Do nothing."""
 
 
 def _note(source: int, target: int) -> Transfer:
-    return Transfer(Value(ValueKind.ACT, -1, -1, -1), source, target, 16, 0)
+    return Transfer(Value(ValueKind.ACT, -1, -1, -1), source, target, 8 * _LENGTH, 0)

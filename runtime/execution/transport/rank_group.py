@@ -172,5 +172,5 @@ def without_warnings_of_trees() -> Iterator[None]:
 
 def _words(error: BaseException) -> str:
     """Return an error's message, with its type unless it is one of ours."""
-    said = describe_failure(error)
-    return said if isinstance(error, SynthError) else f"{type(error).__name__}: {said}"
+    said, kind = describe_failure(error), type(error).__name__
+    return said if isinstance(error, SynthError) or said.startswith(kind) else f"{kind}: {said}"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...split import gradient_dtype
+from ..gradients.unused import begin_sums
 from ..stage.boundary import Tensors
 
 # Kernels may add up in another order if data is not aligned as the allocator aligns it.
@@ -57,6 +58,12 @@ class FlatLayout:
             torch.zeros(length, dtype=dtype, device=device)
             for dtype, length in zip(self.dtypes, self.lengths, strict=True)
         )
+
+    def sums(self, device: torch.device) -> Tensors:
+        """Buffers with sums of no terms, see `begin_sums`."""
+        made = self.empty(device)
+        begin_sums(made)
+        return made
 
     def within(self, memory: Callable[[int], Tensor]) -> Tensors:
         """Uninitialised buffers, in bytes that `memory` allocates."""

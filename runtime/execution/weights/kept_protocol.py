@@ -104,6 +104,10 @@ class KeptProtocol(Protocol):
         """Add the sums that have left for the host; wait until its weights may be updated."""
         ...
 
+    def leave_out_unused(self) -> None:
+        """Remove the complete gradients of parameters that no op has used."""
+        ...
+
     def clear_other_shares(self) -> None:
         """Zero the part of the kept gradients that other homes have taken over."""
         ...

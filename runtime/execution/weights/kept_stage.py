@@ -15,6 +15,7 @@ that the shares together are updated as the whole would be. A stage in the host'
 share of everything, and its parameters are updated one by one.
 """
 
+import warnings
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -28,6 +29,7 @@ from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 from ...split import gradient_dtype
 from ..gradients.all_reduce import broadcast_from_first
 from ..gradients.early_gradients import move_gradients, set_gradients
+from ..gradients.unused import begin_sums, have_no_terms, leave_out_without_terms
 from ..stage.boundary import Tensors
 from ..stage.host_memory import host_memory
 from ..stage.shared_host import SharedHost
@@ -80,7 +82,8 @@ class KeptStage:
             shared: the host's memory, if several ranks use stages that it keeps.
         """
         homes = flow.homes[stage]
-        self._flow, self._num_shares = flow, len(homes)
+        self._flow, self._num_shares, self._number = flow, len(homes), stage
+        self._was_checked = False
         apart = tied if len(homes) > 1 else ()  # so that all stages have the same share of it
         self.weights = StageWeights(module, len(homes), apart, device=device)
         self.group, self.index = group, homes.index(rank) if rank in homes else 0
@@ -206,8 +209,7 @@ class KeptStage:
         # No copy of a device's reads or writes them, so they need no pinned memory.
         layout = self.weights.layout.gradients
         gradients = layout.within(host_memory(torch.device("cpu")))
-        for gradient in gradients:
-            gradient.zero_()
+        begin_sums(gradients)
         set_gradients(self._share.trained, layout.flat_views(gradients))
 
     def _keep_share(self) -> None:
@@ -224,7 +226,7 @@ class KeptStage:
         frozen = [None] * (len(parts) - len(dtypes))
         self._share = self.updated = Share(parts, [*dtypes, *frozen])
         if self._flow.sharded == Sharded.OPTIMIZER:
-            self._totals = self.weights.layout.gradients.zeros(self.weights.device)
+            self._totals = self.weights.layout.gradients.sums(self.weights.device)
             self._total_views = self.weights.layout.gradients.views(self._totals)
             self.begin()
 
@@ -257,7 +259,8 @@ class KeptStage:
             into, parts = self._share.trained, layout.flat_views(sums)
         for parameter, part in zip(into, parts, strict=True):
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(part)
+                parameter.grad = torch.empty_like(part)
+                begin_sums([parameter.grad])
             parameter.grad.add_(part)
 
     @torch.no_grad()
@@ -284,5 +287,39 @@ class KeptStage:
         for total in self._totals or ():
             for index in range(self._num_shares):
                 if index != self.index:
-                    part: Tensor = share([total], index, self._num_shares)[0]
-                    part.zero_()
+                    begin_sums(share([total], index, self._num_shares))
+
+    def leave_out_unused(self) -> None:
+        """Remove the complete gradients of parameters that no op has used.
+
+        Those in a share are only parts of a flat parameter: a warning names them, once.
+        """
+        if not self.is_shared:
+            leave_out_without_terms(self.parameters())
+        elif not self._was_checked:
+            self._was_checked = True
+            if unused := self._unused_in_share():
+                warnings.warn(
+                    f"no micro-batch used {', '.join(unused)} of stage {self._number}: several "
+                    f"ranks share its weights, so these gradients are zeros, where one process has "
+                    f"None, and weight decay and momentum move the parameters; freeze them by "
+                    f"requires_grad_(False), or take a schedule without shared weights",
+                    stacklevel=2,
+                )
+
+    def _unused_in_share(self) -> list[str]:
+        """The names of trained parameters without a gradient in this rank's share."""
+        assert self._share is not None
+        gradients, parts, names = [part.grad for part in self._share.trained], [], []
+        named = [n for n, p in self.weights.module.named_parameters() if p.requires_grad]
+        layout = self.weights.layout.gradients
+        for name, place in zip(named, layout.places, strict=True):
+            gradient = gradients[place.buffer]
+            if gradient is None:
+                continue
+            begin = self.index * len(gradient)
+            part = gradient[max(0, place.offset - begin) : max(0, place.end - begin)]
+            if len(part):
+                parts.append(part)
+                names.append(name)
+        return [n for n, lacks in zip(names, have_no_terms(parts), strict=True) if lacks]

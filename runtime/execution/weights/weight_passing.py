@@ -218,7 +218,7 @@ class WeightPassing:
 
         def run() -> None:
             values = self._table.values
-            sums = weights.layout.gradients.zeros(self._device) if read is None else values[read]
+            sums = weights.layout.gradients.sums(self._device) if read is None else values[read]
             if sums is None:
                 raise RuntimeError("the sum that this op adds to has not come")
             reads = op.kind == OpKind.W and stage.reads_weights_in_w(op.microbatch)
@@ -258,6 +258,11 @@ class WeightPassing:
         if self._reduces:
             self._kept[step.stage].add_arrived()
         self.collectives.end_reductions(step.stage)
+
+    def leave_out_unused(self) -> None:
+        """Remove the gradients of parameters that no op of any rank has used."""
+        for kept in self._kept.values():
+            kept.leave_out_unused()
 
 
 _KINDS = (ValueKind.WEIGHTS, *_SUMS)

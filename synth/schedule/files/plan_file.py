@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -233,12 +234,15 @@ class Plan(Displayed, FileRecord):
                 `recomputed_layers` are to be wrapped in activation checkpointing by the caller.
 
         Raises:
-            SynthError: the plan has no such rank, or another number of layers.
+            SynthError: the plan has no such rank, or another number of layers; layers is no list.
         """
-        if not 0 <= rank < self.num_ranks:
+        if not (isinstance(rank, Integral) and 0 <= rank < self.num_ranks):
             raise SynthError(
-                f"plan {self.name!r} has ranks 0 to {self.num_ranks - 1}; rank {rank} was asked for"
+                f"plan {self.name!r} has ranks 0 to {self.num_ranks - 1}; rank {rank!r:.40} was "
+                f"asked for"
             )
+        if not hasattr(layers, "__len__"):
+            raise SynthError(f"layers is a {type(layers).__name__}; give a list of all layers")
         if len(layers) != len(self.layers):
             raise SynthError(
                 f"{len(layers)} layers were given, plan {self.name!r} is for {len(self.layers)} "

@@ -215,7 +215,7 @@ def fail_and_abort(rank: int, size: int) -> str:
 
 def test_a_rank_whose_aborts_fail_says_what_failed_first(pool: Any) -> None:
     waited, failed = pool.run(fail_and_abort, 2)
-    assert failed == "rank 1 failed in F1.1: the first failure"
+    assert failed == "rank 1 failed in F1.1: ValueError: the first failure"
     assert waited.startswith("rank 0 failed in ")
     assert waited.endswith(failed)
 

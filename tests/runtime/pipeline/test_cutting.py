@@ -305,3 +305,27 @@ def test_a_list_with_a_container_for_each_sample_is_refused(items: list[Any]) ->
     with pytest.raises(SynthError, match="as if one for each sample"):
         Batch.split(2, torch.zeros(4, 3), items)
     assert Batch.split(2, torch.zeros(4, 3), synth.Replicate(items)).arguments(1)[1] == items
+
+
+def test_a_first_stage_may_change_its_micro_batch_in_place() -> None:
+    """Micro-batches are views of one tensor, but autograd sees that only this one is changed."""
+
+    class Doubling(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.mul_(2))
+
+    stages = [Doubling(3, 3), nn.Linear(3, 3)]
+    given, targets = X.float(), torch.ones(8, 3)
+
+    def train(group: Any) -> None:
+        pipeline = synth.Pipeline(
+            generate("1f1b", 2, 4), stages[group.rank], group=group, loss=nn.functional.mse_loss
+        )
+        pipeline.step(pipeline.split(given.clone(), targets=targets))
+
+    run_ranks(2, train)
+    found = [p.grad for stage in stages for p in stage.parameters()]
+    for stage in stages:
+        stage.zero_grad()
+    nn.functional.mse_loss(stages[1](stages[0](given.clone())), targets).backward()
+    torch.testing.assert_close(found, [p.grad for stage in stages for p in stage.parameters()])

@@ -1,11 +1,13 @@
 """Options of a pipeline: the object and the keywords say the same."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from synth.errors import SynthError
 from synth.families import generate
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
 from synth.runtime.pipeline import Pipeline
@@ -33,6 +35,24 @@ def test_keywords_and_an_options_object_make_the_same_pipeline() -> None:
         return [float(p.step(p.split(x, targets=x)) or 0) for p in made]
 
     assert run_ranks(1, losses) == [[1.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("loss", nn.MSELoss, "loss is the class MSELoss; give an instance"),
+        ("loss", "mse", "loss is 'mse'; give a function"),
+        ("on_gradients", 3, "on_gradients is 3; give a function"),
+        ("timeout_s", -1, "timeout_s is -1; give a number of seconds above 0"),
+        ("timeout_s", float("nan"), "timeout_s is nan"),
+        ("look_ahead", "2", "look_ahead is '2'; give a whole number"),
+        ("tied", [torch.ones(1)], "give parameters by name"),
+        ("tied", {"table": 3}, r"tied\['table'\] is \(3,\); give a parameter"),
+    ],
+)
+def test_an_option_of_another_type_is_refused(option: str, value: Any, said: str) -> None:
+    with pytest.raises(SynthError, match=said):
+        PipelineOptions(**{option: value})
 
 
 def test_an_unknown_option_is_an_error() -> None:

@@ -113,6 +113,6 @@ def test_layers_add_up_to_the_bytes_that_a_stage_really_holds(layers: list[nn.Mo
     assert added.saved_bytes == pytest.approx(real.saved_bytes, rel=0.01)
     assert added.saved_w_bytes == pytest.approx(real.saved_w_bytes, rel=0.01)
     assert added.rise_bytes[OpKind.B] == pytest.approx(real.rise_bytes[OpKind.B], rel=0.01)
-    assert added.rise_bytes[OpKind.F] <= 1.05 * real.rise_bytes[OpKind.F]
+    assert added.rise_bytes[OpKind.F] <= 1.06 * real.rise_bytes[OpKind.F]
     for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW):
         assert added.rise_bytes[kind] >= 0.99 * real.rise_bytes[kind] - 256  # a few scalars

@@ -58,7 +58,10 @@ def test_layers_of_multi_token_prediction_stay_together() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["encoder.3", "projector", "decoder_embedding", "attention.2", "vision_block.1", "resampler"],
+    [
+        *("encoder.3", "projector", "decoder_embedding", "attention.2", "vision_block.1"),
+        *("resampler", "mtp_head", "mtp_norm"),
+    ],
 )
 @pytest.mark.parametrize("write", [to_megatron, parts_of])
 def test_a_layer_that_is_not_known_is_refused_by_name(

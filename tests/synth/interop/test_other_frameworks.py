@@ -45,6 +45,10 @@ def test_megatrons_stages_are_counted_over_the_ranks_first() -> None:
     assert flattened(to_megatron(plan)) == ["E", "tt", "t" * 20, "L"]
 
 
+def test_a_layout_of_one_stage_has_the_embedding_and_the_head() -> None:
+    assert to_megatron(plan_of("gpipe", ranks=1)) == "Et*22L"
+
+
 def test_megatrons_own_parser_reads_the_layout() -> None:
     layout = pytest.importorskip("megatron.core.transformer.pipeline_parallel_layer_layout")
     plan = plan_of("interleaved:3", ranks=2, partition="3,4,5,5,4,3")
