@@ -67,6 +67,7 @@ def test_what_the_runtime_cannot_run_is_refused(
     assert words in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runtime", "menu"), [("torchtitan", TORCHTITAN), ("megatron", MEGATRON)])
 def test_layers_are_recomputed_by_a_rule_of_the_runtime_and_the_bound_is_proven_again(
     synth: Synth, tmp_path: Path, runtime: str, menu: RecomputationMenu
@@ -80,6 +81,7 @@ def test_layers_are_recomputed_by_a_rule_of_the_runtime_and_the_bound_is_proven_
     assert f"whichever of {runtime}'s rules recomputes layers" in ended.stdout
 
 
+@pytest.mark.slow
 def test_no_published_schedule_that_the_runtime_runs_is_faster(
     synth: Synth, tmp_path: Path
 ) -> None:
@@ -92,6 +94,7 @@ def test_no_published_schedule_that_the_runtime_runs_is_faster(
     assert plan.claim.makespan_us <= min(row["makespan_us"] for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runtime", "left_out"),
     [("torch", "recompute|bpipe"), ("megatron", "recompute|bpipe|zb-|gpipe|gis|v-")],
