@@ -192,13 +192,8 @@ def _torch_text(plan: "Plan") -> str:
 def _tell_of_losses(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
     """Say what the format does not carry."""
     from synth.interop.loss_order import in_loss_order
-    from synth.report.text.tables import places
 
-    if plan.recomputed_layers:
-        talk(
-            f"note: {plan_path} recomputes layers {places(plan.recomputed_layers)}, which the "
-            f"format does not say; checkpoint them in the model, or it takes more memory than here"
-        )
+    _tell_of_layers(plan, plan_path, to)
     schedule = plan.schedule()
     if to in (ExportFormat.TORCH, ExportFormat.TORCHTITAN) and in_loss_order(schedule) != schedule:
         talk(
@@ -223,3 +218,21 @@ def _tell_of_losses(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
             "note: the layout is the partition alone; Megatron-LM runs its own order of ops, 1F1B "
             "or interleaved 1F1B"
         )
+
+
+def _tell_of_layers(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
+    """Say how to recompute the layers that the plan recomputes, unless the format says it."""
+    from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
+    from synth.report.text.tables import places
+
+    if not plan.recomputed_layers:
+        return
+    if to == ExportFormat.TORCHTITAN and torchtitan_checkpointing(plan) is not None:
+        return
+    how = "checkpoint them in the model"
+    if to == ExportFormat.MEGATRON and (options := megatron_recomputation(plan)) is not None:
+        how = f"give Megatron-LM {options}"
+    talk(
+        f"note: {plan_path} recomputes layers {places(plan.recomputed_layers)}, which the format "
+        f"does not say; {how}, or it takes more memory than here"
+    )

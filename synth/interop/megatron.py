@@ -11,7 +11,8 @@ from itertools import groupby
 
 from synth.errors import SynthError
 from synth.interop.expressible import check_expressible
-from synth.interop.model_parts import ModelPart, is_looped, targets
+from synth.interop.model_parts import is_looped, targets
+from synth.profile.model_parts import ModelPart
 from synth.schedule.files.plan_file import Plan
 from synth.units import shown
 

@@ -4,50 +4,14 @@ Other frameworks name embedding, decoder layers, layers of multi-token predictio
 name that is none of them for certain is not guessed: the user says what the framework calls it.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from itertools import pairwise
 from typing import NamedTuple
 
 from synth.errors import SynthError
+from synth.profile.model_parts import ModelPart, base_of, model_parts
 from synth.schedule.files.plan_file import Plan
 from synth.units import shown
-
-
-class ModelPart(IntEnum):
-    """A part of a language model, in forward order."""
-
-    EMBEDDING = 0
-    DECODER = 1
-    MTP = 2
-    HEAD = 3
-
-
-def _listed(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_EMBEDDING = _listed("embed embedding embeddings wte wpe")
-_HEAD = _listed("head output norm ln loss logits layernorm unembed unembedding")
-_DECODER = _listed("block blocks layer layers decoder transformer moe dense h")
-_MTP = _listed("mtp nextn")
-
-# Words of layers that are no whole decoder layer, or of a model beside the decoder.
-_OTHER = _listed(
-    "encoder enc projector proj adapter connector resampler vision visual vit image audio speech "
-    "video patch time timestep pooler router expert experts attention attn mlp ffn linear conv "
-    "mamba ssm double single down up mid"
-)
-
-# "RMSNorm" is the words rms and norm, "lm_head" lm and head.
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_NUMBER = re.compile(r"[._-]?\d+$")
-
-
-def base_of(name: str) -> str:
-    """Return the name of a layer without its number: `block` of `block.3`."""
-    return _NUMBER.sub("", name)
 
 
 class Target(NamedTuple):
@@ -77,11 +41,9 @@ def targets(
     if unused is not None:
         there = ", ".join(dict.fromkeys(map(base_of, plan.layers)))
         raise SynthError(f"--layer {shown(unused)}: the plan has no such layer, only {there}")
-    is_one_class = len({base_of(name) for name in plan.layers if _is_decoder(name)}) == 1
     by_name = {name: part for part, name in known.items()}
     found = []
-    for layer in plan.layers:
-        part = _part(layer, is_one_class)
+    for layer, part in zip(plan.layers, model_parts(plan.layers), strict=True):
         name = given.get(layer, given.get(base_of(layer)))
         if name is not None:
             part = by_name.get(name, part)
@@ -117,31 +79,6 @@ def _check_ends(plan: Plan, found: Sequence[Target]) -> None:
                 f"stage {stage} holds a part of the model's embedding or head that is not on its "
                 f"first or last stage; give a --partition that keeps these parts together"
             )
-
-
-def _part(name: str, is_one_class: bool) -> ModelPart | None:
-    """Return the part that a name stands for; None: it is not known."""
-    words = _words(name)
-    if not words or not _OTHER.isdisjoint(words):
-        return None
-    if not _MTP.isdisjoint(words) or "multitokenprediction" in "".join(words):
-        return ModelPart.MTP if (_EMBEDDING | _HEAD).isdisjoint(words) else None
-    if _is_decoder(name):
-        return ModelPart.DECODER if is_one_class or _DECODER.issuperset(words) else None
-    ends_as = words[:-1] if words[-1] == "layer" else words
-    if not _EMBEDDING.isdisjoint(ends_as):
-        return None if "decoder" in words else ModelPart.EMBEDDING
-    return None if _HEAD.isdisjoint(ends_as[-2:]) else ModelPart.HEAD
-
-
-def _is_decoder(name: str) -> bool:
-    words = _words(name)
-    apart = _OTHER | _EMBEDDING | _HEAD | _MTP
-    return bool(words) and words[-1] in _DECODER and apart.isdisjoint(words)
-
-
-def _words(name: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(base_of(name))]
 
 
 def _unknown(layer: str, known: Mapping[ModelPart, str], framework: str) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 from synth.errors import SynthError
 from synth.interop.expressible import check_expressible
-from synth.interop.model_parts import ModelPart, is_looped, is_v_shaped, targets
+from synth.interop.model_parts import is_looped, is_v_shaped, targets
+from synth.interop.recomputation import torchtitan_checkpointing
+from synth.profile.model_parts import ModelPart
 from synth.schedule.files.plan_file import Plan
 
 # A stage keeps the modules whose names it has, and no others: the head is `output` up to torchtitan
@@ -25,7 +27,7 @@ _MODULES = {
 
 
 def to_torchtitan(plan: Plan, csv_path: str, layers: Mapping[str, str] | None = None) -> str:
-    """Write the section of a plan.
+    """Write the sections of a plan, with its recomputed layers if torchtitan has a rule for them.
 
     Args:
         plan: a plan for a model of an embedding, decoder layers and a head.
@@ -54,6 +56,8 @@ def to_torchtitan(plan: Plan, csv_path: str, layers: Mapping[str, str] | None = 
         f"local_batch_size = {plan.num_micro_batches * plan.workload.micro_batch_size}",
         f"seq_len = {plan.workload.sequence_length}",
     ]
+    if checkpointing := torchtitan_checkpointing(plan):
+        lines += ["", *checkpointing]
     return "\n".join(lines) + "\n"
 
 

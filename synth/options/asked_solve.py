@@ -187,6 +187,7 @@ def read_solve(
         deadline=deadline,
         costs_from=asked.profile_of_one,
         num_pipelines=1 if _is_sharded(given) else given.data_parallel,
+        allowed=given.freedom.allowed,
         left_out=() if searched.candidates is None else searched.candidates.left_out,
     )
     if is_steady(given.target):
@@ -232,8 +233,12 @@ def _problem_arguments(
         recomputed_layers=layers,
         # The least limit is searched with whole stages, as its steps share their results.
         chooses_layers=given.target is None
-        and given.freedom.allowed.recomputes_layers
-        and chooses_layers(chosen, len(profile.layers), parse_seconds(given.time_limit)),
+        and chooses_layers(
+            chosen,
+            given.freedom.allowed,
+            len(profile.layers),
+            parse_seconds(given.time_limit),
+        ),
         num_pipelines=given.data_parallel,
         allowed=given.freedom.allowed,
     )
@@ -285,7 +290,8 @@ def _problem(
     from synth.schedule.placements import placement
 
     ranks = given.pipeline.ranks
-    if is_choice(chosen, is_for_one=given.is_for_one or given.hint is not None):
+    is_for_one = given.is_for_one or given.hint is not None
+    if is_choice(chosen, is_for_one=is_for_one) or not asked.allowed.orders_freely:
         check_goes_with_choice(chosen, given.target, given.hint)
         candidates = read_candidates(asked, chosen, ranks, deadline)
         return candidates, candidates.them[0].problem

@@ -85,11 +85,12 @@ def read_candidates(
         try:
             _check_sizes(sizes, where)
             problem = asked.on(where, deadline.for_partitions(place + 1, len(placements)))
+            order = asked.allowed.order_on(where, asked.num_micro_batches)
         except SynthError as error:
             refusals[name] = str(error)
             continue
         choice = read_recompute(chosen.recompute, where.num_stages)
-        found.append(Candidate(name, problem, choice))
+        found.append(Candidate(name, problem, choice, order))
     if not found:
         raise SynthError(_why_none(chosen, refusals))
     # Refusals of placements that were not named are not reported.
@@ -145,15 +146,18 @@ def _why_none(chosen: SolveChoices, refusals: dict[str, str]) -> str:
 def _placements(
     name: str, num_ranks: int, asked: ProblemArguments
 ) -> "tuple[dict[str, Placement], dict[str, Placement]]":
-    """Return the placements to search by name, and those that are left out."""
+    """Return the placements to search by name, and those with orders that are left out."""
     from synth.plan.choose.candidates import placements_to_try
     from synth.schedule.placements import placement
 
     if _is_auto(name):
         every = placements_to_try(num_ranks, len(asked.profile.layers))
         searched = {n: where for n, where in every.items() if asked.allowed.is_default_on(where)}
+        if not asked.allowed.orders_freely:
+            return searched, every
         return searched, {n: where for n, where in every.items() if n not in searched}
-    return {name: placement(name, num_ranks)}, {}
+    where = {name: placement(name, num_ranks)}
+    return where, {} if asked.allowed.orders_freely else where
 
 
 def check_goes_with_choice(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from synth.options.keywords import word
 from synth.options.partition import EVEN, read_sizes
+from synth.plan.runtimes import Allowed
 from synth.profile import Profile
 
 if TYPE_CHECKING:
@@ -113,12 +114,16 @@ def _of_hint(
     return found
 
 
-def chooses_layers(chosen: SolveChoices, num_layers: int, limit_s: float) -> bool:
+def chooses_layers(chosen: SolveChoices, allowed: Allowed, num_layers: int, limit_s: float) -> bool:
     """Return True if single layers to recompute are chosen, not only whole stages.
 
     Args:
+        chosen: the options.
+        allowed: the rules of a runtime are few, so they need no time.
+        num_layers: of the model.
         limit_s: the time limit; for models of many layers it must be long enough.
     """
     num_placements = _PLACEMENTS if word(chosen.placement) == AUTO else 1
     takes_s = num_placements * num_layers * _S_PER_LAYER
-    return word(chosen.recompute) == AUTO and takes_s <= _LAYERS_SHARE * limit_s
+    is_in_time = allowed.layer_menu is not None or takes_s <= _LAYERS_SHARE * limit_s
+    return word(chosen.recompute) == AUTO and is_in_time

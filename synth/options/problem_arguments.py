@@ -85,5 +85,6 @@ class ProblemArguments:
             partition_is_best=is_proven_best(where, given) and not should_stop(),
             recomputed_layers=self.recomputed_layers,
             profile=one if self.chooses_layers else None,
+            layer_menu=self.allowed.layer_menu,
             further_ops=self.allowed.further_ops,
         )

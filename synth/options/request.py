@@ -11,6 +11,7 @@ from synth.errors import ExitCode, SynthError
 from synth.options.deadline import Deadline
 from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched, read_sizes
+from synth.plan.runtimes import DEFAULT, Allowed
 from synth.profile import Profile
 from synth.profile.throughput import Throughput, throughput
 from synth.records.record import is_stream
@@ -32,7 +33,7 @@ class Request:
     `recompute` are the stages that recompute; None: chosen by the search. `costs_from` is the
     profile of the search, with the listed layers recomputed and the optimizer state shared; None:
     it is `profile`. The problem is that of one of `num_pipelines` side by side. `left_out` are
-    candidates on placements that are not searched, to say what they would gain.
+    candidates on placements, or with orders, that are not searched, to say what they would gain.
     """
 
     profile: Profile
@@ -47,6 +48,7 @@ class Request:
     costs_from: Profile | None = None
     num_pipelines: int = 1
     left_out: "tuple[Candidate, ...]" = ()
+    allowed: Allowed = DEFAULT
 
     @property
     def as_run(self) -> Profile:

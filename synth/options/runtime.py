@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from synth.errors import SynthError
 from synth.options.conflicts import refuse_beside
 from synth.options.defaults import AUTO, NONE
+from synth.options.hint import hint_name
 from synth.options.keywords import word
 from synth.options.recompute import LAYERS
 from synth.plan.runtimes import Runtime
@@ -38,7 +39,19 @@ def check_goes_with_runtime(given: "SolveArguments") -> None:
             f"{runtime} flushes the pipeline before each update",
         ),
     }
+    if not given.freedom.allowed.orders_freely:
+        refused |= _of_orders(given)
     _check(given.freedom, given.recompute, refused)
+
+
+def _of_orders(given: "SolveArguments") -> dict[str, tuple[bool, str]]:
+    """Return the options of a search for an order, which a runtime with its own orders lacks."""
+    why = f"{given.freedom.runtime} runs orders of its own, and none is searched"
+    return {
+        f"--hint {hint_name(given.hint)}": (given.hint is not None, why),
+        f"--target {given.target}": (given.target is not None, why),
+        f"--solver {given.solver}": (given.solver == "milp", why),
+    }
 
 
 def check_rows_go_with_runtime(given: "CompareArguments") -> None:

@@ -31,6 +31,7 @@ from synth.plan.planners.planned import Planner, planned
 from synth.plan.published.best_variant import Published
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
+from synth.plan.recompute.choice import Choice
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.tuning import BEST_VARIANT, JUDGING
@@ -158,6 +159,7 @@ class _Comparing:
             lambda: self.stop.is_set() or self._is_late(share=BEST_VARIANT.share_of_limit),
             given=asked.partition,
             is_free=asked.partition_is_sought,
+            menu=asked.allowed.layer_menu,
         )
 
     def begins(self, name: str, on_begin: Callable[[str], None] | None) -> bool:
@@ -259,7 +261,8 @@ class _Comparing:
             problem = self._problem(Placement.linear(asked.num_ranks))
             flush_free = FlushFreeProblem.parse(search.name, problem)
             return solve_flush_free(flush_free, options, listeners(problem), self.stop)
-        if search.placement is not None and not asked.partition_is_sought:
+        is_free = asked.allowed.orders_freely
+        if search.placement is not None and not asked.partition_is_sought and is_free:
             problem = self._problem(search.placement)
             profile = asked.profile if asked.partition is None else None
             return solve_repartitioning(
@@ -311,7 +314,7 @@ class _Comparing:
         """
         asked, choice = self.question, search.recompute
         if search.placement is not None:
-            return [Candidate(search.name, self._problem(search.placement), choice)]
+            return [self._candidate(search.name, search.placement, choice)]
         found, reasons = [], []
         every = placements_to_try(asked.num_ranks, len(asked.profile.layers))
         for name, where in every.items():
@@ -319,12 +322,17 @@ class _Comparing:
                 continue
             if asked.partition is None or len(asked.partition) == where.num_stages:
                 try:
-                    found.append(Candidate(name, self._problem(where), choice))
+                    found.append(self._candidate(name, where, choice))
                 except SynthError as error:
                     reasons.append(str(error))
         if not found:
             raise SynthError((*reasons, "no placement has as many stages as the partition")[0])
         return found
+
+    def _candidate(self, name: str, where: Placement, choice: Choice) -> Candidate:
+        asked = self.question
+        order = asked.allowed.order_on(where, asked.num_micro_batches)
+        return Candidate(name, self._problem(where), choice, order)
 
     def _partitioned(self, where: Placement) -> tuple[tuple[int, ...], Costs]:
         """Return the given partition if it has as many stages, else a balanced one, with costs."""
@@ -358,6 +366,8 @@ class _Comparing:
             caps_bytes=asked.caps_bytes,
             objective=asked.objective,
             partition=sizes,
+            profile=None if asked.allowed.layer_menu is None else asked.profile,
+            layer_menu=asked.allowed.layer_menu,
             further_ops=asked.allowed.further_ops,
         )
 

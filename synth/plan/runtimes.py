@@ -3,13 +3,16 @@
 PyTorch's `_PipelineScheduleRuntime` and torchtitan take any order of F, B and W from a CSV file.
 Neither has an op that rebuilds or moves activations: layers are recomputed within their backward,
 by the modules themselves. torchtitan finds the rank of a stage by the name of a schedule.
+Megatron-LM runs 1F1B and interleaved 1F1B, and takes the layers of each stage.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from synth.errors import SynthError
 from synth.op_kinds import MOVES, OpKind
+from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN, RecomputationMenu
 
 if TYPE_CHECKING:
     from synth.schedule.model import Placement
@@ -21,6 +24,10 @@ class Runtime(StrEnum):
     SYNTH = "synth"
     TORCH = "torch"
     TORCHTITAN = "torchtitan"
+    MEGATRON = "megatron"
+
+
+_MENUS = {Runtime.TORCHTITAN: TORCHTITAN, Runtime.MEGATRON: MEGATRON}
 
 
 @dataclass(frozen=True)
@@ -43,9 +50,34 @@ class Allowed:
         return frozenset((OpKind.R, *MOVES)) if self.offloads else frozenset((OpKind.R,))
 
     @property
-    def recomputes_layers(self) -> bool:
-        """True if single layers can be recomputed within their backward, whichever they are."""
-        return self.runtime != Runtime.TORCHTITAN
+    def layer_menu(self) -> RecomputationMenu | None:
+        """The rules by which layers can be recomputed within their backward; None: any layers."""
+        return _MENUS.get(self.runtime)
+
+    @property
+    def orders_freely(self) -> bool:
+        """True if the runtime executes any order of ops, not only those of its own schedules."""
+        return self.runtime != Runtime.MEGATRON
+
+    def order_on(self, where: "Placement", num_micro_batches: int) -> str | None:
+        """Return the published schedule that the runtime runs on a placement; None: any order.
+
+        Raises:
+            SynthError: it runs none on this number of micro-batches.
+        """
+        return None if self.orders_freely else _of_megatron(where, num_micro_batches)
+
+    def runs(self, name: str, *, keeps_saved: bool) -> bool:
+        """Return True if the runtime can run a published schedule on a placement that it has.
+
+        Args:
+            name: of the schedule, with its options.
+            keeps_saved: it neither rebuilds nor moves saved activations.
+        """
+        if self.runtime == Runtime.SYNTH:
+            return True
+        is_own = self.orders_freely or name.partition(":")[0] in _OF_MEGATRON
+        return keeps_saved and is_own
 
     def why_not_on(self, where: "Placement") -> str | None:
         """Return why the runtime cannot run schedules on a placement; None: it can."""
@@ -58,6 +90,8 @@ class Allowed:
             return f"{self.runtime} runs forward and backward of a stage on one rank"
         if self.runtime == Runtime.TORCHTITAN and not _is_of_torchtitan(where):
             return "torchtitan places stages as linear, looped:N or v"
+        if self.runtime == Runtime.MEGATRON and not _is_looped(where):
+            return "Megatron-LM places stages as linear or looped:N"
         return None
 
     def is_default_on(self, where: "Placement") -> bool:
@@ -70,8 +104,46 @@ class Allowed:
 DEFAULT = Allowed()
 
 
-def _is_of_torchtitan(where: "Placement") -> bool:
-    from synth.schedule.placements import looped, wave
+def allowed_for(name: str | None) -> Allowed:
+    """Return the schedules for a runtime that a plan names; of others, all."""
+    return Allowed(Runtime(name)) if name is not None and name in {*Runtime} else DEFAULT
 
-    rounds = where.num_stages // where.num_ranks
-    return where in (looped(where.num_ranks, rounds), wave(where.num_ranks))
+
+_LINEAR, _INTERLEAVED = _OF_MEGATRON = ("1f1b", "interleaved")
+
+
+def _is_of_torchtitan(where: "Placement") -> bool:
+    from synth.schedule.placements import wave
+
+    return _is_looped(where) or where == wave(where.num_ranks)
+
+
+def _is_looped(where: "Placement") -> bool:
+    from synth.schedule.placements import looped
+
+    return where == looped(where.num_ranks, where.num_stages // where.num_ranks)
+
+
+def _of_megatron(where: "Placement", num_micro_batches: int) -> str:
+    """Return Megatron-LM's schedule on a placement, with the smallest groups that it admits.
+
+    Groups of micro-batches (`--microbatch-group-size-per-virtual-pipeline-stage`) are as large as
+    the number of ranks at least, and so is the rest in the last one. Larger ones hold more.
+
+    Raises:
+        SynthError: there are fewer micro-batches than ranks, and several stages per rank.
+    """
+    num_ranks = where.num_ranks
+    rounds = where.num_stages // num_ranks
+    if rounds == 1:
+        return _LINEAR
+    if num_micro_batches % num_ranks == 0:
+        return f"{_INTERLEAVED}:{rounds}"
+    for group in range(num_ranks, num_micro_batches + 1):
+        rest = num_micro_batches % group
+        if rest == 0 or rest >= num_ranks:
+            return f"{_INTERLEAVED}:{rounds},group={group}"
+    raise SynthError(
+        f"Megatron-LM interleaves at least as many micro-batches as there are ranks, "
+        f"{num_ranks}, and {num_micro_batches} are given; give --placement linear"
+    )

@@ -8,6 +8,7 @@ from synth.objective import Objective
 from synth.op_kinds import MEASURED, MOVES, OpKind
 from synth.profile import Profile
 from synth.schedule.model import Placement, Schedule
+from synth.schedule.recomputation_rules import RecomputationMenu
 from synth.solver.tuning import SEARCH
 
 
@@ -24,6 +25,8 @@ class Problem:
         recomputed_layers: layers that B recomputes, which the costs count.
         profile: the profile of the layers without recomputation; with it a search may choose
             recomputed layers (`plan.recompute.layer_choice`).
+        layer_menu: the rules by which layers may be recomputed, where stages may not be; None: any
+            layers.
         further_ops: the kinds of op that a schedule may have besides those that a profile measures:
             R, moves of activations. The search orders the others; it places R by choosing stages,
             and takes moves from published schedules.
@@ -38,6 +41,7 @@ class Problem:
     partition_is_best: bool = False
     recomputed_layers: tuple[int, ...] = ()
     profile: Profile | None = field(default=None, compare=False, repr=False)
+    layer_menu: RecomputationMenu | None = None
     further_ops: frozenset[OpKind] = frozenset((OpKind.R, *MOVES))
 
     def __post_init__(self) -> None:

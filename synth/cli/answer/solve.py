@@ -9,6 +9,7 @@ from synth.cli.show import plan_table
 from synth.op_kinds import OpKind
 from synth.options.recompute import LAYERS
 from synth.options.request import Request
+from synth.plan.runtimes import Runtime
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.partitions import by_partition, listed
 from synth.report.text.tables import places
@@ -17,7 +18,7 @@ from synth.units import format_us
 if TYPE_CHECKING:
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Schedule
-    from synth.solver.result import Result
+    from synth.solver.result import Baseline, Result
 
 
 def as_text(request: Request, result: "Result", plan: "Plan", more: str = "") -> str:
@@ -99,11 +100,17 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
                 "partition": baseline.partition or request.partition,
                 "fits": None if request.problem.caps_bytes is None else baseline.fits,
             }
-            for baseline in result.baselines
+            for baseline in _rivals(request, result)
         ],
         "plan": str(request.output) if request.output and timeline is not None else None,
         **steady_json(result.steady),
     }
+
+
+def _rivals(request: Request, result: "Result") -> list["Baseline"]:
+    """Return the published schedules that the plan's runtime can run."""
+    runs = request.allowed.runs
+    return [one for one in result.baselines if runs(one.name, keeps_saved=one.keeps_saved)]
 
 
 def _contenders(request: Request, result: "Result") -> list[Contender]:
@@ -120,7 +127,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
             fits=baseline.fits if has_cap else None,
             throughput=request.throughput(baseline),
         )
-        for baseline in result.baselines
+        for baseline in _rivals(request, result)
     ]
     baselines.sort(key=lambda baseline: -request.problem.objective.value_us(baseline))
     assert result.timeline is not None and result.peak_bytes is not None
@@ -141,7 +148,7 @@ def _own_partitions(request: Request, result: "Result") -> list[str]:
     """List the partitions of published schedules that are not the plan's."""
     own = [
         (one.partition, one.name)
-        for one in result.baselines
+        for one in _rivals(request, result)
         if one.partition is not None and one.partition != request.partition
     ]
     return ["", "layers of each stage:", *listed(by_partition(own))] if own else []
@@ -187,7 +194,7 @@ def _faster_on_placement(request: Request, result: "Result") -> list[str]:
     best = min(faster, key=value_us)
     ways = [] if request.recompute is None else ["try --recompute auto"]
     if OpKind.R not in request.problem.further_ops:
-        runtime = request.arguments["for"]
+        runtime = request.allowed.runtime
         ways = [f"give --recompute {LAYERS}all, which {runtime} can run", "leave --for out"]
     elif best.offloads and OpKind.OFFLOAD not in request.problem.further_ops:
         ways.append("allow it with --offload")
@@ -200,17 +207,18 @@ def _faster_on_placement(request: Request, result: "Result") -> list[str]:
 
 
 def _faster_elsewhere(request: Request, result: "Result") -> list[str]:
-    """Mention the best one on a placement that was not searched."""
+    """Mention the best one on a placement, or with an order, that was not searched."""
     from synth.plan.choose.left_out import best_left_out
 
     best, found_us = best_left_out(request.left_out), result.value_us
     assert found_us is not None
     if best is None or best.value_us >= found_us:
         return []
-    return [
-        f"{best.name} fits and takes {_less(best.value_us, found_us)}, on a placement that was "
-        f"not searched: --placement {best.placement} does"
-    ]
+    how = f"on a placement that was not searched: --placement {best.placement} does"
+    runtime = request.allowed.runtime
+    if runtime != Runtime.SYNTH:
+        how = f"which {runtime} cannot run: --placement {best.placement} without --for does"
+    return [f"{best.name} fits and takes {_less(best.value_us, found_us)}, {how}"]
 
 
 def _less(value_us: int, found_us: int) -> str:

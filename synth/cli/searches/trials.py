@@ -64,7 +64,7 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     )
     more = trials_table(
         chosen,
-        with_partitions=request.partitioning == Partitioning.SEARCHED or request.recompute != (),
+        with_partitions=request.partitioning != Partitioning.GIVEN or request.recompute != (),
     )
     finish(request, chosen.result, format, more, {"candidates": trials_json(chosen)})
 
@@ -147,7 +147,8 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     needs = [max(needs_bytes(each.problem, each.choice)) for each in candidates.them]
     factor, unit = size_unit(max(needs))
     rows, found = [], []
-    for (name, problem, _), shortage, need in zip(candidates.them, shortages, needs, strict=True):
+    for each, shortage, need in zip(candidates.them, shortages, needs, strict=True):
+        name, problem = each.name, each.problem
         fits = "no" if shortage else "yes"
         rows.append([name, f"{need / factor:,.3f}", fits, sizes(problem)])
         found.append(

@@ -128,11 +128,11 @@ class RuntimeArguments(Record):
     """The program that will execute a plan, and what a schedule may do besides F, B and W."""
 
     runtime: Annotated[
-        Literal["synth", "torch", "torchtitan"],
+        Literal["synth", "torch", "torchtitan", "megatron"],
         CommandOption(
-            "Search only what this runtime can execute: its placements, no ops R with torch and "
-            "torchtitan. The answer says how much faster the best known schedule without this "
-            "limit is.",
+            "Search only what this runtime can execute: its placements, its rules of recomputation "
+            "(no ops R but with synth), and with megatron its orders, 1F1B and interleaved 1F1B. "
+            "The answer says how much faster the best known schedule without this limit is.",
             names=("--for",),
         ),
     ] = "synth"

@@ -1,5 +1,6 @@
 """Candidates (a placement and a partition) and their trials."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -23,11 +24,15 @@ class Partitioning(StrEnum):
 
 
 class Candidate(NamedTuple):
-    """A named placement, the problem on it, and the stages that recompute."""
+    """A named placement, the problem on it, and the stages that recompute.
+
+    `order` is the published schedule whose order the answer must have; None: any order.
+    """
 
     name: str
     problem: Problem
     choice: Choice = ()
+    order: str | None = None
 
     def on(self, problem: Problem) -> "Candidate":
         """Return the same placement with another problem."""
@@ -127,6 +132,9 @@ class Trial:
     def bound_on(self, problem: Problem) -> int:
         """Return the lower bound if it is of this partition, else 0."""
         return self.lower_bound_us if problem.partition == self.problem.partition else 0
+
+
+OnStandings = Callable[[Sequence[Trial]], None]
 
 
 class Chosen(NamedTuple):

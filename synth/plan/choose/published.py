@@ -7,7 +7,7 @@ Eight passes. Those of all candidates are taken in the order of their cost (see 
     3. those again, made from the averages of all stages, as their authors make them
     4. the first with stages that recompute, each number of them that `--recompute auto` tries
     5. the best of these with fewer stages recomputing, each left out that it fits without
-    6. all with single layers recomputed, as `LayerSearch` chooses them
+    6. all with single layers recomputed, as `layer_search` chooses them
     7. the second with stages that recompute
     8. the third with stages that recompute
 
@@ -23,7 +23,8 @@ from synth.costs.costs import Costs
 from synth.families import generate_for
 from synth.plan.recompute.choice import Choice, why_infeasible
 from synth.plan.recompute.choice_search import counts_tried
-from synth.plan.recompute.layer_choice import LayerSearch, applies
+from synth.plan.recompute.layer_choice import applies
+from synth.plan.recompute.menu_search import layer_search
 from synth.plan.recompute.stages import bounds, merged, without_recompute, written_out
 from synth.plan.tuning import JUDGED_SCHEDULES, LIST_JUDGING
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule
@@ -200,7 +201,7 @@ class JudgedSchedules:
             return
         effort_ops = JUDGED_SCHEDULES.layer_search_schedules * problem.num_ops
         effort_s = effort_ops / LIST_JUDGING.ops_per_s
-        search = LayerSearch(problem, effort_s, lambda: charge(0))
+        search = layer_search(problem, effort_s, lambda: charge(0))
         search.run()
         for chosen in search.best(JUDGED_SCHEDULES.layer_choices):
             judged = JudgedSchedules(chosen, ())

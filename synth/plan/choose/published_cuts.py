@@ -1,8 +1,9 @@
 """Trials on the best partitions of published schedules, each found under its own order.
 
 A schedule likes other stages than the balanced ones (see `plan.published`), so each is searched for
-its partition and, where layers may be chosen, its recomputed layers. The search among partitions
-then starts from these, and is never above them.
+its partition and, where layers may be chosen, its recomputed layers. If partitions are even, these
+are the balanced one and those of equal numbers of layers. The search among partitions then starts
+from these, and is never above them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from dataclasses import replace
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import names_on
-from synth.plan.choose.candidates import Candidate, Trial
+from synth.plan.choose.candidates import Candidate, Partitioning, Trial
 from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
 from synth.plan.published.best_variant import Published
@@ -45,7 +46,14 @@ class PublishedCuts:
         self.should_stop, self.charge = should_stop, charge
         problem = race.candidates[0].problem
         judge = Judge(problem.objective, problem.caps_bytes)
-        self.searches = FamilySearches(profile, problem.num_micro_batches, judge, should_stop)
+        self.searches = FamilySearches(
+            profile,
+            problem.num_micro_batches,
+            judge,
+            should_stop,
+            is_free=race.partitioning == Partitioning.SEARCHED,
+            menu=problem.layer_menu,
+        )
 
     def trials(self, judged: Sequence[Trial]) -> Iterator[Trial]:
         """Yield trials that have a published schedule as result, the best one of their partition.
@@ -69,7 +77,7 @@ class PublishedCuts:
             trial, baselines = known[place]
             for found in self._searched(name, trial.candidate):
                 if not found.recomputed_layers:
-                    baselines[name] = _baseline(name, found)
+                    baselines[name] = baseline_of(name, found)
                     trial.published = tuple(baselines.values())
                 if (new := self._trial(trial.candidate, name, found)) and self._is_better(new):
                     yield new
@@ -121,7 +129,8 @@ def _value_us(trial: Trial, baseline: Baseline | None) -> int | None:
     return None if baseline is None else trial.problem.objective.value_us(baseline)
 
 
-def _baseline(name: str, found: Published) -> Baseline:
+def baseline_of(name: str, found: Published) -> Baseline:
+    """Return the row of a schedule on its best partition."""
     line = found.timeline
     return Baseline(
         name,

@@ -12,11 +12,18 @@ proves that it cannot win. Time that a trial leaves is for those after it.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from synth.plan.choose.announcer import Announcer
-from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
+from synth.plan.choose.candidates import (
+    Candidate,
+    Chosen,
+    OnStandings,
+    Partitioning,
+    Trial,
+)
+from synth.plan.choose.given_orders import best_of_given_orders
 from synth.plan.choose.judging import (
     infeasible_result,
     is_quick,
@@ -40,8 +47,6 @@ from synth.schedule.files.certificate import Certificate, ProverName
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result, StoppedBy
 
-OnStandings = Callable[[Sequence[Trial]], None]
-
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 
 
@@ -57,7 +62,8 @@ def solve_best_of(
     """Find the best schedule over all candidates.
 
     Args:
-        candidates: at least one, all of one objective; the first ones win ties.
+        candidates: at least one, all of one objective; the first ones win ties. Those with given
+            orders are searched for their partitions and recomputed layers alone.
         profile: the profile of the candidates' costs.
         partitioning: given, even or searched; a search begins with those given.
         options: the time limit is for all candidates together; a hint is ignored.
@@ -70,6 +76,10 @@ def solve_best_of(
         The best result, whose bound holds for all candidates, and all trials.
     """
     options, stop = options or SolveOptions(), stop or threading.Event()
+    if all(candidate.order is not None for candidate in candidates):
+        return best_of_given_orders(
+            candidates, profile, partitioning, options, listeners, stop, on_standings
+        )
     run = _RaceRun(candidates, profile, partitioning, options, listeners, stop, on_standings)
     return run.run()
 
@@ -112,9 +122,9 @@ class _RaceRun:
                 trial.take(nothing)
         if race.partitioning != Partitioning.GIVEN:
             self._repartition(until_s)
+            self._start_from_published_cuts()
         if race.partitioning != Partitioning.SEARCHED:
             return
-        self._start_from_published_cuts()
         is_alone = len(race.candidates) == 1
         if is_alone and not bounds.applies(race.candidates[0].problem):
             self._try(race.trials[0], RACE.start_share_of_limit * self.options.time_limit_s)

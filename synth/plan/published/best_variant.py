@@ -9,7 +9,7 @@ Families that read no times have one order for all cuts. The others are made for
 order is judged on the others as it is, and the family makes it anew for the best few.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from synth.plan.tuning import BEST_VARIANT
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.recomputation_rules import RecomputationMenu, RecomputationRule
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 
@@ -48,12 +49,16 @@ class Published(NamedTuple):
 
 
 class PublishedFamily(NamedTuple):
-    """A family on a placement: how its schedule is made, and if that reads times."""
+    """A family on a placement: how its schedule is made, and if that reads times.
+
+    `menu` are the rules by which layers may be recomputed; None: those of all frameworks.
+    """
 
     where: Placement
     num_micro_batches: int
     make: Make
     reads_times: bool
+    menu: RecomputationMenu | None = None
 
 
 class BestVariant:
@@ -144,7 +149,7 @@ class BestVariant:
         Returns:
             The variants that fit.
         """
-        variants = sorted((Variant(sizes, rule) for rule in rules(sizes)), key=self._least_us)
+        variants = sorted((Variant(sizes, rule) for rule in self._rules(sizes)), key=self._least_us)
         few, at, most = 0, len(variants) - 1, len(variants) - 1
         found: list[Variant] = []
         for _ in range(1 + BEST_VARIANT.made_with_rules):
@@ -165,7 +170,7 @@ class BestVariant:
 
     def _try_rules(self, sizes: Sizes) -> None:
         """Score a cut with each rule, those of least work first, as long as they may be faster."""
-        tried = [Variant(sizes, rule) for rule in rules(sizes)]
+        tried = [Variant(sizes, rule) for rule in self._rules(sizes)]
         for variant in sorted(tried, key=self._least_us):
             if self._least_us(variant) >= self._fitting_us():
                 return
@@ -174,11 +179,17 @@ class BestVariant:
     # Scores
 
     def _costs(self, variant: Variant) -> Costs:
-        return self.costs.of(variant.sizes, variant.layers(self.family.where))
+        return self.costs.of(variant.sizes, self._layers(variant))
+
+    def _layers(self, variant: Variant) -> tuple[int, ...]:
+        return variant.layers(self.family.where, self.costs.parts)
+
+    def _rules(self, sizes: Sizes) -> Iterator[RecomputationRule]:
+        return rules(sizes, self.family.where, self.family.menu)
 
     def _least_us(self, variant: Variant) -> int:
         where, num_micro_batches = self.family.where, self.family.num_micro_batches
-        layers = variant.layers(where)
+        layers = self._layers(variant)
         return self.costs.least_work_us(variant.sizes, layers, where, num_micro_batches)
 
     def _fitting_us(self) -> float:
@@ -258,7 +269,7 @@ class BestVariant:
         """
         costs = self._costs(variant)
         simulated = verify(self.family.make(costs), costs)
-        layers = variant.layers(self.family.where)
+        layers = self._layers(variant)
         score = self.judge.score(*simulated)
         self.made[variant] = Published(variant, *simulated, score, layers)
         return self.made[variant]

@@ -11,6 +11,7 @@ from synth.plan.published.order_scores import Judge
 from synth.plan.published.variants import Sizes, VariantCosts
 from synth.profile import Profile
 from synth.schedule.model import Placement, Schedule
+from synth.schedule.recomputation_rules import RecomputationMenu
 
 
 class FamilySearches:
@@ -25,6 +26,7 @@ class FamilySearches:
         *,
         given: Sizes | None = None,
         is_free: bool = True,
+        menu: RecomputationMenu | None = None,
     ) -> None:
         """Search for nothing yet.
 
@@ -35,7 +37,9 @@ class FamilySearches:
             should_stop: ends a search; the first cut is judged in any case.
             given: the cut for placements of as many stages.
             is_free: any cuts; else the balanced one and those of equal numbers of layers.
+            menu: the rules by which layers may be recomputed; None: those of all frameworks.
         """
+        self.menu = menu
         self.profile, self.num_micro_batches, self.judge = profile, num_micro_batches, judge
         self.should_stop, self.given, self.is_free = should_stop, given, is_free
         self.costs = VariantCosts(profile)
@@ -59,7 +63,7 @@ class FamilySearches:
             )
 
         return BestVariant(
-            PublishedFamily(where, self.num_micro_batches, make, reads_times(name)),
+            PublishedFamily(where, self.num_micro_batches, make, reads_times(name), self.menu),
             self.costs,
             self.judge,
             self.cuts(where),

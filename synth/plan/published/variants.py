@@ -1,7 +1,6 @@
 """Variants of a published schedule: its cut, and the layers that B recomputes; their costs."""
 
 from collections.abc import Iterator
-from enum import Enum
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -12,61 +11,16 @@ from synth.op_kinds import OpKind
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import BEST_VARIANT
 from synth.profile import Profile
+from synth.profile.model_parts import model_parts
 from synth.schedule.model import Placement
+from synth.schedule.recomputation_rules import (
+    Parts,
+    RecomputationKind,
+    RecomputationMenu,
+    RecomputationRule,
+)
 
 Sizes = tuple[int, ...]
-
-
-class RecomputationRule(NamedTuple):
-    """A way in which frameworks choose the layers to recompute.
-
-    - `ALL`: every layer: full recomputation, `--recompute-method uniform` with one layer
-    - `OF_MODEL`: one layer of n, counted over the model
-    - `OF_RANK`: every n-th layer of a rank, counted through its stages, as torchtitan's
-      `selective_ac_option` does
-    - `OF_STAGE`: the first n layers of each stage, Megatron-LM's `--recompute-method block`
-    """
-
-    kind: "RecomputationKind"
-    number: int = 1
-
-    @property
-    def words(self) -> str:
-        """The layers in words."""
-        n = self.number
-        first = f"{n} layers" if n > 1 else "layer"
-        return {
-            RecomputationKind.ALL: "all layers",
-            RecomputationKind.OF_MODEL: f"one layer of {n}",
-            RecomputationKind.OF_RANK: f"every {_ordinal(n)} layer of a rank",
-            RecomputationKind.OF_STAGE: f"the first {first} of each stage",
-        }[self.kind]
-
-    def layers(self, sizes: Sizes, where: Placement) -> tuple[int, ...]:
-        """Return the layers of a cut, by their places in the model."""
-        runs = [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
-        if self.kind == RecomputationKind.OF_STAGE:
-            return tuple(at for run in runs for at in run[: self.number])
-        if self.kind == RecomputationKind.OF_RANK:
-            found: set[int] = set()
-            for held in where.held:
-                own = [at for stage in sorted({stage for stage, _ in held}) for at in runs[stage]]
-                found.update(own[self.number - 1 :: self.number])
-            return tuple(sorted(found))
-        return tuple(range(0, sum(sizes), self.number))
-
-
-class RecomputationKind(Enum):
-    """The kinds of `RecomputationRule`."""
-
-    ALL = "all"
-    OF_MODEL = "of the model"
-    OF_RANK = "of a rank"
-    OF_STAGE = "of a stage"
-
-
-def _ordinal(number: int) -> str:
-    return "2nd" if number == 2 else "3rd" if number == 3 else f"{number}th"
 
 
 class Variant(NamedTuple):
@@ -75,13 +29,18 @@ class Variant(NamedTuple):
     sizes: Sizes
     rule: RecomputationRule | None = None
 
-    def layers(self, where: Placement) -> tuple[int, ...]:
-        """Return the recomputed layers."""
-        return () if self.rule is None else self.rule.layers(self.sizes, where)
+    def layers(self, where: Placement, parts: Parts) -> tuple[int, ...]:
+        """Return the recomputed layers; `parts` are those of the model's layers."""
+        return () if self.rule is None else self.rule.layers(self.sizes, where, parts)
 
 
-def rules(sizes: Sizes) -> Iterator[RecomputationRule]:
-    """Yield the rules for stages of these sizes."""
+def rules(
+    sizes: Sizes, where: Placement, menu: RecomputationMenu | None
+) -> Iterator[RecomputationRule]:
+    """Yield the rules for stages of these sizes; without a menu those of all frameworks."""
+    if menu is not None:
+        yield from menu.rules(sizes, where)
+        return
     yield RecomputationRule(RecomputationKind.ALL)
     for n in BEST_VARIANT.every_nth:
         yield RecomputationRule(RecomputationKind.OF_MODEL, n)
@@ -95,6 +54,7 @@ class VariantCosts:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
+        self.parts = model_parts([layer.name for layer in profile.layers])
         self.table = StageCostTable(profile)
         self._tables: dict[tuple[int, ...], StageCostTable] = {(): self.table}
 

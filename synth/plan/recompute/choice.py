@@ -12,7 +12,8 @@ from synth.plan.recompute.given_stages import (
     why_nothing_fits,
 )
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
-from synth.plan.recompute.layer_choice import LayerSearch, applies
+from synth.plan.recompute.layer_choice import applies
+from synth.plan.recompute.menu_search import layer_search
 from synth.plan.recompute.stages import bounds, merged
 from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.solver.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes
@@ -83,7 +84,7 @@ def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
     tried = [range(count) for count in counts] if choice is None else [choice]
     seen = [replace(problem, costs=merged(problem.costs, stages)) for stages in tried]
     if choice is None and applies(problem):
-        seen.append(LayerSearch(problem, 0).least())
+        seen.append(layer_search(problem, 0).least())
     return never, max(never, min(map(smallest_limit_bytes, seen)))
 
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from synth.op_kinds import OpKind
 from synth.plan.recompute.given_stages import OnImprovement, solve_recomputing, without_schedule
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
-from synth.plan.recompute.layer_choice import LayerSearch, applies
+from synth.plan.recompute.layer_choice import applies
+from synth.plan.recompute.menu_search import layer_search
 from synth.plan.recompute.stages import bounds, merged
 from synth.plan.tuning import RECOMPUTE_TRIALS
 from synth.schedule.files.certificate import Certificate, ProverName
@@ -41,7 +42,7 @@ def solve_choosing(
 
     A stage holds what F keeps for as long as the micro-batch is in the stages after it, so the
     first stages are those that gain most; how many of them is found by trying. Layers are chosen
-    where the problem has its profile (see `LayerSearch`), and tried against that. The bound holds
+    where the problem has its profile (see `layer_search`), and tried against that. The bound holds
     for every choice (see `bounds_of_every_choice`).
 
     Which stages they are, the schedule says (see `recomputed`), and the result's problem which
@@ -169,7 +170,7 @@ class _Choosing:
             late = is_clock and time.monotonic() - began > limit_s
             return late or self.stop.is_set()
 
-        search = LayerSearch(problem, limit_s, is_late)
+        search = layer_search(problem, limit_s, is_late)
         search.run()
         self.searched_s += time.monotonic() - began if is_clock else limit_s
         found = search.best(RECOMPUTE_TRIALS.further_choices)

@@ -18,7 +18,9 @@ from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.plan.recompute.layer_choice import applies, without_layers
 from synth.plan.recompute.layer_menu import menus
+from synth.plan.recompute.menu_search import problems_on_menu
 from synth.plan.recompute.stages import (
+    bounds,
     bounds_of_any_choice,
     have_fixed_places,
     held_stages,
@@ -26,7 +28,7 @@ from synth.plan.recompute.stages import (
 )
 from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.solver.bounds.closed_form import rank_bound, rank_bounds, work_bounds
-from synth.solver.infeasibility import needed_bytes
+from synth.solver.infeasibility import may_fit, needed_bytes
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
@@ -56,10 +58,15 @@ class _Own(NamedTuple):
 def bounds_of_every_choice(problem: Problem) -> Spans:
     """Return lower bounds of makespan and period over all choices of layers and stages.
 
-    If the problem's layers are not known, over all choices of stages.
+    If the problem's layers are not known, over all choices of stages. With a menu, over the
+    choices on it: each has a bound of its own, and the least of them holds for all.
     """
     if not applies(problem):
         return bounds_of_any_choice(problem)
+    if problem.layer_menu is not None:
+        on_menu = problems_on_menu(without_layers(problem))
+        possible = [one for one in on_menu if may_fit(one)]
+        return Spans.least(bounds(one, ()) for one in possible or on_menu)
     base = without_layers(problem)
     most_held = max(map(len, held_stages(base)))
     each = int(RECOMPUTE_BOUNDS.most_choices_of_rank ** (1 / most_held))
@@ -78,6 +85,8 @@ def needed_whatever_is_recomputed(problem: Problem) -> tuple[int, ...]:
     If ranks hold several stages, each counts with the least of every figure.
     """
     base = without_layers(problem)
+    if base.layer_menu is not None:
+        return tuple(map(min, zip(*map(needed_bytes, problems_on_menu(base)), strict=True)))
     stages = [_relaxed_at(base, place) for place in range(_num_places(base))]
     if max(map(len, held_stages(base))) > 1:
         stages = [tuple(_least(each) for each in zip(*stages, strict=True))]

@@ -31,6 +31,7 @@ from synth.plan.reprove.claim_search import ClaimSearch
 from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove_versions import prove_versions
+from synth.plan.runtimes import allowed_for
 from synth.plan.tuning import REPROVE
 from synth.plan.weight_passing.data_parallel_plan import (
     is_sharding_chosen,
@@ -221,12 +222,17 @@ class _Reproving:
             on_trust = "that it holds whichever layers are recomputed; --profile tells"
             return any_us, f"this partition{given} {_ANY_STAGES}", on_trust
         costs = partition_costs(self.profile, self.plan.partition)
-        problem = replace(self.problem, costs=costs, profile=self.profile)
+        allowed = allowed_for(self.plan.arguments.get("for"))
+        menu = allowed.layer_menu
+        problem = replace(self.problem, costs=costs, profile=self.profile, layer_menu=menu)
         every_us = self.objective.value_us(bounds_of_every_choice(problem))
         if every_us < self.claimed_us <= any_us and not self.plan.recomputed_layers:
             # Plans from older versions, without a choice of layers, claim as much.
             return any_us, f"this partition, {_ANY_STAGES}", None
-        return every_us, "this partition, whichever layers and stages are recomputed", None
+        which = "layers and stages are recomputed"
+        if menu is not None:
+            which = f"of {allowed.runtime}'s rules recomputes layers"
+        return every_us, f"this partition, whichever {which}", None
 
     def _prove_own(self, begin: Schedule) -> int:
         """Prove the claim for the plan's partition; return the bound reached."""

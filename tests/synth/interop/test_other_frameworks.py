@@ -18,6 +18,7 @@ import synth
 from synth.errors import SynthError
 from synth.interop.jaxpp import to_jaxpp
 from synth.interop.megatron import to_megatron
+from synth.interop.recomputation import megatron_recomputation
 from synth.interop.torch_csv import to_torch_csv
 from synth.interop.torchtitan import schedule_name, to_torchtitan
 
@@ -57,6 +58,56 @@ def test_megatrons_own_parser_reads_the_layout() -> None:
     by_rank = [[[kind.name for kind in stage] for stage in rank] for rank in parsed.layout]
     assert [len(stage) for stage in by_rank[0]] == [3, 5, 4]
     assert by_rank[1][2] == ["decoder", "decoder", "loss"]
+
+
+def recomputing_plan(layers: tuple[int, ...], partition: str = "6,6,6,6") -> synth.Plan:
+    listed = f"layers:{','.join(map(str, layers))}" if layers else "none"
+    return synth.solve(
+        NAME,
+        ranks=4,
+        micro_batches=4,
+        placement="linear",
+        partition=partition,
+        recompute=listed,
+        time_limit=0.05,
+        deterministic=True,
+        workers=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("layers", "section"),
+    [
+        ((), {"mode": "none"}),
+        (tuple(range(1, 23)), {"mode": "full"}),
+        # Rank 0 counts blocks from layer 1 on, the others from their first layer.
+        ((3, 8, 11, 14, 17, 20), {"mode": "selective", "selective_ac_option": "3"}),
+        ((1, 2), None),
+    ],
+)
+def test_recomputed_layers_are_torchtitans_options_where_it_has_a_rule_for_them(
+    layers: tuple[int, ...], section: dict[str, str] | None
+) -> None:
+    options = tomllib.loads(to_torchtitan(recomputing_plan(layers), "plan.csv"))
+    assert options.get("activation_checkpoint") == section
+
+
+@pytest.mark.parametrize(
+    ("layers", "options"),
+    [
+        ((), None),
+        (tuple(range(1, 23)), "uniform --recompute-num-layers 1"),
+        # Layer 0 is the embedding.
+        ((1, 2, 6, 7, 12, 13, 18, 19), "block --recompute-num-layers 2"),
+        ((1, 2), None),
+    ],
+)
+def test_recomputed_layers_are_megatrons_options_where_it_has_a_rule_for_them(
+    layers: tuple[int, ...], options: str | None
+) -> None:
+    found = megatron_recomputation(recomputing_plan(layers))
+    told = "--recompute-granularity full --recompute-method"
+    assert found == (None if options is None else f"{told} {options}")
 
 
 @pytest.mark.parametrize("family", ["zb-v", "chimera"])

@@ -12,6 +12,7 @@ from synth.layer_times import LayerTimes
 from synth.objective import Objective
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.published_cuts import PublishedCuts
+from synth.plan.choose.race_run import solve_best_of
 from synth.plan.choose.standings import Standings
 from synth.plan.compare import compare
 from synth.plan.comparison import Comparison, Entry, Question
@@ -24,6 +25,7 @@ from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import peak_bytes, verify
 from synth.solver.problem import Problem
+from tests.synth.effort import counted
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 HALVES = ((1,) * 8 + (2,) * 8, (2,) * 8 + (1,) * 8)
@@ -69,6 +71,19 @@ def test_without_a_limit_the_fastest_partition_is_taken() -> None:
 def test_equal_stages_are_what_users_run_where_partitions_are_even() -> None:
     found = compare(Question(PROFILE, 8, 24, (34 * 10**9,) * 8), ["zb-v"]).entries[0]
     assert found.fits and found.partition in HALVES and seconds(found) <= 1.2462
+
+
+@pytest.mark.slow
+def test_a_search_with_even_partitions_knows_equal_stages_too() -> None:
+    # Balanced, nothing on a V but V-Half and V-Min fits, which take 1.361 s and more.
+    where = family_placement("zb-v", 8)
+    sizes = balance(PROFILE, where)
+    costs, caps = partition_costs(PROFILE, sizes), (34 * 10**9,) * 8
+    problem = Problem(costs, where, 24, caps, partition=sizes, further_ops=frozenset())
+    options = counted(2, gap=0.9)
+    chosen = solve_best_of([Candidate("v", problem)], PROFILE, Partitioning.EVEN, options)
+    assert chosen.result.problem.partition in HALVES
+    assert chosen.result.value_us is not None and chosen.result.value_us <= 1_246_200
 
 
 def test_recomputed_layers_are_chosen_as_frameworks_offer_them() -> None:

@@ -1,0 +1,141 @@
+"""The best partition and recomputed layers for schedules whose order is given.
+
+A runtime that runs its own schedules, as Megatron-LM does, leaves no order to choose. So there are
+no timed trials: each candidate's schedule is searched for its partition and its layers (see
+`plan.published`). The bound holds for every order in the best partition of each placement, so the
+gap is what any other order could gain there at most.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from synth.costs.partition_costs import partition_costs
+from synth.errors import SynthError
+from synth.plan.choose.announcer import Announcer
+from synth.plan.choose.candidates import Candidate, Chosen, OnStandings, Partitioning, Trial
+from synth.plan.choose.judging import infeasible_result, judged_result
+from synth.plan.choose.published_cuts import baseline_of
+from synth.plan.choose.race_clock import RaceClock
+from synth.plan.choose.standings import Standings
+from synth.plan.published.best_variant import Published
+from synth.plan.published.family_searches import FamilySearches
+from synth.plan.published.order_scores import Judge
+from synth.plan.recompute.choice_search import Listeners
+from synth.plan.recompute.layer_choice import applies, with_layers
+from synth.profile import Profile
+from synth.schedule.files.certificate import Certificate, ProverName
+from synth.solver.evaluate.evaluate import EvaluatedSchedule
+from synth.solver.options import SolveOptions
+from synth.solver.result import Result, StoppedBy
+
+
+def best_of_given_orders(
+    candidates: Sequence[Candidate],
+    profile: Profile,
+    partitioning: Partitioning,
+    options: SolveOptions,
+    listeners: Listeners,
+    stop: threading.Event,
+    on_standings: OnStandings,
+) -> Chosen:
+    """Find the best partition and layers of all candidates; the arguments are `solve_best_of`'s.
+
+    Raises:
+        SynthError: the schedules admit none of the numbers.
+    """
+    clock, race = RaceClock(options, stop), Standings(candidates, partitioning, options.gap)
+    announcer = Announcer(race, clock, listeners)
+    search = _Search(profile, race, clock.deadline(options.time_limit_s))
+    race.trials = [race.new(candidate) for candidate in candidates]
+    on_standings(race.copies())
+    refusals: list[SynthError] = []
+    for trial in race.trials:
+        try:
+            search.run(trial)
+        except SynthError as error:
+            refusals.append(error)
+            trial.found = _nothing(trial, str(error))
+        announcer.announce_judged(trial)
+        on_standings(race.copies())
+    if len(refusals) == len(candidates):
+        raise refusals[0]
+    chosen = race.answer(clock.elapsed_s, is_interrupted=stop.is_set(), is_over=True)
+    untold = chosen.trials[0].found
+    if chosen.result.value_us is None and untold is not None and not chosen.trials[0].is_impossible:
+        return chosen._replace(result=replace(chosen.result, message=untold.message))
+    return chosen
+
+
+class _Search:
+    """Searches for the best variants of the candidates' schedules."""
+
+    def __init__(self, profile: Profile, race: Standings, should_stop: Callable[[], bool]) -> None:
+        problem, partitioning = race.candidates[0].problem, race.partitioning
+        self.profile, self.race = profile, race
+        self.families = FamilySearches(
+            profile,
+            problem.num_micro_batches,
+            Judge(problem.objective, problem.caps_bytes),
+            should_stop,
+            given=problem.partition if partitioning == Partitioning.GIVEN else None,
+            is_free=partitioning == Partitioning.SEARCHED,
+            menu=problem.layer_menu,
+        )
+
+    def run(self, trial: Trial) -> None:
+        """Set the best variant of a trial's schedule as its result, and the row of the table.
+
+        Raises:
+            SynthError: the schedule does not admit the numbers.
+        """
+        name, problem, choice = trial.candidate.order, trial.problem, trial.candidate.choice
+        assert name is not None
+        search = self.families.of(name, problem.placement)
+        plain, layered = search.plain(), None
+        trial.published, trial.is_over = (baseline_of(name, plain),), True
+        if choice is None and problem.caps_bytes is not None and applies(problem):
+            layered = search.with_layers(plain)
+        found = layered or plain
+        if found.score.fits:
+            self._take(trial, name, found)
+            return
+        trial.found = infeasible_result(trial) or _nothing(
+            trial,
+            f"no partition was found on which {name} fits; give more memory, more ranks, or a "
+            f"smaller micro-batch, or leave --for out",
+        )
+
+    def _take(self, trial: Trial, name: str, found: Published) -> None:
+        problem, sizes = trial.problem, found.variant.sizes
+        if sizes != problem.partition:
+            costs = partition_costs(self.profile, sizes)
+            problem = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+        trial.candidate = trial.candidate.on(problem)
+        trial.lower_bound_us = self.race.new(trial.candidate).lower_bound_us
+        is_chosen = trial.candidate.choice is None
+        prover = ProverName.ANY_CHOICE if is_chosen else ProverName.CLOSED_FORMS
+        trial.certificate = Certificate(prover=prover)
+        if found.recomputed_layers:
+            problem = with_layers(problem, found.recomputed_layers)
+        evaluated = EvaluatedSchedule(
+            found.lowered.schedule, found.timeline, found.score.value_us, found.peaks_bytes, name
+        )
+        trial.found = judged_result(problem, evaluated, trial.lower_bound_us)
+
+
+def _nothing(trial: Trial, message: str) -> Result:
+    """Return a result without a schedule, which is no proof that there is none."""
+    return Result(
+        trial.problem,
+        None,
+        timeline=None,
+        value_us=None,
+        lower_bound_us=trial.lower_bound_us,
+        peak_bytes=None,
+        found_by=None,
+        stopped_by=StoppedBy.EXHAUSTED,
+        baselines=(),
+        wall_s=0.0,
+        message=message,
+    )

@@ -1,0 +1,134 @@
+"""The rules by which frameworks choose the layers to recompute, and what each framework offers.
+
+A rule is told in one or two options and holds for all ranks, so it is no free choice of layers.
+Megatron-LM and torchtitan recompute decoder layers only, never the embedding or the head.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from itertools import accumulate
+from typing import NamedTuple
+
+from synth.profile.model_parts import ModelPart
+from synth.schedule.model import Placement
+
+# The parts of a model by its layers; None where a layer is no known part.
+Parts = Sequence[ModelPart | None]
+
+_ENDS = frozenset((ModelPart.EMBEDDING, ModelPart.HEAD))
+
+
+class RecomputationKind(Enum):
+    """The kinds of `RecomputationRule`."""
+
+    ALL = "all"
+    OF_MODEL = "of the model"
+    OF_RANK = "of a rank"
+    OF_STAGE = "of a stage"
+
+
+class RecomputationRule(NamedTuple):
+    """A way in which frameworks choose the layers to recompute.
+
+    - `ALL`: every layer: full recomputation, `--recompute-method uniform` with one layer
+    - `OF_MODEL`: one layer of n, counted over the model
+    - `OF_RANK`: every n-th layer of a rank, counted through its stages, as torchtitan's
+      `selective_ac_option` does
+    - `OF_STAGE`: the first n layers of each stage, Megatron-LM's `--recompute-method block`
+
+    Layers of the parts in `skips` are neither recomputed nor counted.
+    """
+
+    kind: RecomputationKind
+    number: int = 1
+    skips: frozenset[ModelPart] = frozenset()
+
+    @property
+    def words(self) -> str:
+        """The layers in words."""
+        n = self.number
+        first = f"{n} layers" if n > 1 else "layer"
+        return {
+            RecomputationKind.ALL: "all layers",
+            RecomputationKind.OF_MODEL: f"one layer of {n}",
+            RecomputationKind.OF_RANK: f"every {_ordinal(n)} layer of a rank",
+            RecomputationKind.OF_STAGE: f"the first {first} of each stage",
+        }[self.kind]
+
+    def layers(self, sizes: Sequence[int], where: Placement, parts: Parts) -> tuple[int, ...]:
+        """Return the layers of a partition, by their places in the model.
+
+        Args:
+            sizes: layers of each stage.
+            where: the rank of each stage.
+            parts: of the model's layers.
+        """
+        runs = _runs(sizes, [part in self.skips for part in parts])
+        if self.kind == RecomputationKind.OF_STAGE:
+            return tuple(at for run in runs for at in run[: self.number])
+        if self.kind == RecomputationKind.OF_RANK:
+            found: set[int] = set()
+            for held in where.held:
+                own = [at for stage in sorted({stage for stage, _ in held}) for at in runs[stage]]
+                found.update(own[self.number - 1 :: self.number])
+            return tuple(sorted(found))
+        return tuple(at for run in runs for at in run)[:: self.number]
+
+
+class RecomputationMenu(NamedTuple):
+    """The rules that a framework offers: their kinds, each with the parts that it skips."""
+
+    kinds: tuple[tuple[RecomputationKind, frozenset[ModelPart]], ...]
+
+    def rules(self, sizes: Sequence[int], where: Placement) -> Iterator[RecomputationRule]:
+        """Yield the rules that differ on a partition, without regard to what they skip."""
+        most = {
+            RecomputationKind.ALL: 1,
+            RecomputationKind.OF_MODEL: sum(sizes),
+            RecomputationKind.OF_RANK: max(
+                sum(sizes[stage] for stage in {stage for stage, _ in held}) for held in where.held
+            ),
+            RecomputationKind.OF_STAGE: max(sizes),
+        }
+        for kind, skips in self.kinds:
+            first = 1 if kind in (RecomputationKind.ALL, RecomputationKind.OF_STAGE) else 2
+            for number in range(first, most[kind] + 1):
+                yield RecomputationRule(kind, number, skips)
+
+    def choices(
+        self, sizes: Sequence[int], where: Placement, parts: Parts
+    ) -> dict[tuple[int, ...], RecomputationRule | None]:
+        """Return the first rule for each choice of layers, and None for that of no layers."""
+        found: dict[tuple[int, ...], RecomputationRule | None] = {(): None}
+        for rule in self.rules(sizes, where):
+            found.setdefault(rule.layers(sizes, where, parts), rule)
+        return found
+
+
+# `activation_checkpoint.mode = "full"`, or "selective" with a number as `selective_ac_option`.
+TORCHTITAN = RecomputationMenu(
+    ((RecomputationKind.ALL, _ENDS), (RecomputationKind.OF_RANK, _ENDS)),
+)
+
+# `--recompute-granularity full` with the method uniform and one layer, or with the method block,
+# which recomputes no layers of multi-token prediction. Uniform with several layers recomputes them
+# together, which a profile of single layers does not describe.
+MEGATRON = RecomputationMenu(
+    (
+        (RecomputationKind.ALL, _ENDS),
+        (RecomputationKind.OF_STAGE, _ENDS | {ModelPart.MTP}),
+    )
+)
+
+
+def _runs(sizes: Sequence[int], is_skipped: Sequence[bool]) -> list[list[int]]:
+    """Return the layers of each stage that are counted."""
+    ends = accumulate(sizes)
+    return [
+        [at for at in range(end - size, end) if not is_skipped[at]]
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+
+
+def _ordinal(number: int) -> str:
+    return "2nd" if number == 2 else "3rd" if number == 3 else f"{number}th"
