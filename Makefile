@@ -8,7 +8,7 @@ IN_PARALLEL = --numprocesses $(TEST_WORKERS) --dist worksteal
 WITHOUT_TORCH = tests/api tests/cli tests/profiles tests/synth tests/test_packaging.py
 STDLIB = $(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
 
-.PHONY: install demo test test-all test-oldest test-newest test-docs durations test-thorough lint types schemas docs wheel check clean
+.PHONY: install demo gpu test test-all test-oldest test-newest test-docs durations test-thorough lint types schemas docs wheel check clean
 
 install: $(VENV)/.installed
 
@@ -27,6 +27,10 @@ demo: install
 	    --placement linear --partition even --recompute none --time-limit 20s -o $(OUT)/plan.json
 	$(BIN)/synth run $(OUT)/plan.json --data "$(STDLIB)" --steps 60 --lr 5e-4 --device cpu \
 	    -o $(OUT)/run.json
+
+# Everything that one CUDA device can show, in at most eight minutes.
+gpu: install
+	$(BIN)/python -m benchmarks.gpu --json benchmarks/results/gpu.json
 
 # What is marked `slow` only runs in `make test-all`. Two tests at a time; TEST_WORKERS=0: one.
 test: install

@@ -30,7 +30,9 @@ def zoo(where: Where) -> dict[str, Any]:
 
         cases += hugging_face.CASES
     cases = cases[:: where.pick(40, 1)]
-    equal, near, wrong = 0, [], []
+    equal = 0
+    near: list[dict[str, Any]] = []
+    wrong: list[dict[str, Any]] = []
     for case in cases:
         try:
             worst, share = _difference(case, where.device)

@@ -19,7 +19,7 @@ from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
 _MODEL = {"vocabulary_size": 256, "num_heads": 4, "context_length": 64}
-_OPTIMIZERS = ("adamw", "sgd:0.9", "adamw+master-weights", "adamw+post-validation")
+_OPTIMIZERS = ("adamw", "sgd:0.9", "adamw+master", "adamw+post-validation")
 
 
 def training(where: Where) -> dict[str, Any]:
@@ -53,14 +53,11 @@ def optimizers(where: Where) -> dict[str, Any]:
 
 def _losses(device: str, where: Where, dtype: str, optimizer: str, steps: int) -> list[float]:
     schedule = generate("zb-h1", 2, 4)
-    sizes = {**_MODEL, "width": where.pick(32, 256), "num_blocks": 2}
+    spec = ModelSpec("gpt", {**_MODEL, "width": where.pick(32, 256), "num_blocks": 2})
+    made = build_layers(spec, seed=0, device=device, dtype=getattr(torch, dtype))
+    layers = list(made.values())
 
     def train(group: InProcessGroup) -> list[float]:
-        layers = list(
-            build_layers(
-                ModelSpec("gpt", sizes), seed=0, device=device, dtype=getattr(torch, dtype)
-            ).values()
-        )
         mine = layers[:2] if group.rank == 0 else layers[2:]
         pipeline = Pipeline(schedule, mine, group=group)
         pipeline.stepper = build_steps(
