@@ -258,6 +258,10 @@ def _summary(profile: "Profile") -> str:
     if profile.links.host is not None:
         lines.append(f"link to the host's memory: {_described(profile.links.host)}")
     lines.extend(_left_to_b(profile))
+    lines += [
+        f"{', '.join(tied.layers)} share {format_bytes(tied.parameter_bytes)} of parameters"
+        for tied in profile.tied_parameters or ()
+    ]
     if profile.flops is not None:
         lines.append(_said_of(profile.flops))
     if profile.provenance.notes is not None:

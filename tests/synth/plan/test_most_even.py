@@ -133,7 +133,7 @@ def test_both_passes_find_what_the_program_over_all_runs_finds(seed: int) -> Non
 def test_the_needs_of_all_runs_at_once_are_those_of_each_run_alone(seed: int) -> None:
     rng = random.Random(seed)
     profile = odd_profile(rng, rng.randint(1, 9))
-    table, needs = StageCostTable(profile), RunNeeds(profile)
+    table, needs = StageCostTable(profile), RunNeeds(StageCostTable(profile))
     for first in reversed(range(table.num_layers)):
         ends = range(first + 1, table.num_layers + 1)
         alone = [table.need_bytes(first, end) for end in ends]
