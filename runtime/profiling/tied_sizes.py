@@ -29,7 +29,8 @@ class LayerSizes(dict[str, ParameterSizes]):
     def of(cls, layer: nn.Module, spec: OptimizerSpec) -> Self:
         """Look at a layer in the dtype of the run."""
         trained = sum(p.numel() for p in layer.parameters() if p.requires_grad)
-        return cls({name: _sizes(p, spec, trained) for name, p in layer.named_parameters()})
+        named = layer.named_parameters(remove_duplicate=False)
+        return cls({name: _sizes(parameter, spec, trained) for name, parameter in named})
 
 
 def _sizes(parameter: nn.Parameter, spec: OptimizerSpec, trained: int) -> ParameterSizes:

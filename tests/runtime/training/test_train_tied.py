@@ -21,6 +21,7 @@ from synth.runtime.world import World
 from synth.schedule import Op, Schedule
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
+from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
 
 CPU = torch.device("cpu")
 TABLE_BYTES = 1024 * 32 * 4
@@ -146,7 +147,8 @@ def test_a_profile_names_what_layers_share(profile: Profile, shared_profile: Pro
 
 
 @pytest.mark.parametrize(
-    ("name", "num_ranks"), [("zb-v", 2), ("chimera", 2), ("1f1b", 2), ("1f1b", 4)]
+    ("name", "num_ranks"),
+    [("zb-v", 2), ("chimera", 2), ("1f1b", 2), pytest.param("1f1b", 4, marks=pytest.mark.slow)],
 )
 def test_a_rank_holds_what_its_layers_share_once_as_planned(
     pool: Any, profile: Profile, options: TrainOptions, name: str, num_ranks: int
@@ -203,3 +205,18 @@ def test_a_model_that_shares_no_more_is_refused(model: Path, profile: Profile) -
     changed = plan.replace(workload=plan.workload.replace(model=f"{model}:apart"))
     with pytest.raises(Mismatch, match=r"rank 0 \(stages 0, 3\) holds .* the plan counts"):
         build_stages(changed, 0, CPU, seed=0, model=changed.workload.model)
+
+
+def test_stages_of_a_rank_that_share_are_refused_where_weights_have_versions(
+    pool: Any, profile: Profile, options: TrainOptions
+) -> None:
+    program = "F0.0 F1.0 BW1.0 STEP1.0 BW0.0 STEP0.0 F0.1 F1.1 BW1.1 STEP1.1 BW0.1 STEP0.1"
+    ops = tuple(map(Op.parse, program.split()))
+    rule = WeightVersions(1, ForwardReads.NEWEST, BackwardReads.NEWEST)
+    where = Placement(((0, 0),))
+    plan = Plan.of(profile, (4, 4), Schedule(where, 2, (ops,), "one rank", versions=rule))
+    with pytest.raises(Exception, match="stages of a rank share parameters"):
+        run(pool, plan, options)
+    # Within one stage they are one parameter of that stage.
+    alone_in_stage = generate("paci", 1, 2)
+    run(pool, Plan.of(profile, (8,), alone_in_stage), options)
