@@ -312,7 +312,16 @@ def measure(case: Case, dtype: str, options: argparse.Namespace) -> Row:
         kept_bytes(lambda: _without_output(Autograd(case)), options.device),
         kept_bytes(lambda: after_input_pass(Ours, case), options.device),
         kept_bytes(lambda: after_input_pass(Autograd, case), options.device) if splits else None,
+        deferred_share(case),
     )
+
+
+def deferred_share(case: Case) -> float:
+    """Of the elements of the trained weights, the share whose gradients wait for W."""
+    ours = Ours(case)
+    ours.input_pass()
+    waiting = sum(parameter.numel() for parameter in ours.tape.deferred)
+    return waiting / sum(p.numel() for p in case.layer.parameters() if p.requires_grad)
 
 
 def _without_output(run: Autograd) -> object:

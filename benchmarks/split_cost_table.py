@@ -21,6 +21,7 @@ class Row(NamedTuple):
         pytorch_over_autograd: torch's own split over the same.
         after_f_bytes: held after F, and next by autograd after its forward.
         after_b_bytes: held between B and W, and next by torch's split.
+        deferred_share: of the elements of the trained weights, those whose gradients wait for W.
     """
 
     layer: str
@@ -34,6 +35,7 @@ class Row(NamedTuple):
     autograd_after_f_bytes: int
     after_b_bytes: int
     pytorch_after_b_bytes: int | None
+    deferred_share: float
 
 
 def table(document: Mapping[str, Any]) -> str:
@@ -41,7 +43,7 @@ def table(document: Mapping[str, Any]) -> str:
     heads = (
         "layer", "dtype", "F+BW ms", "(F+B+W) / (F+BW)", "(F+BW) / autograd",
         "(F+B+W) / autograd", "PyTorch's split / autograd", "MiB after F", "after autograd's F",
-        "after B", "after B / after F", "after PyTorch's input pass",
+        "after B", "after PyTorch's input pass", "waits for W",
     )  # fmt: skip
     return markdown_table(heads, (_line(Row(**row)) for row in document["rows"]))
 
@@ -54,8 +56,8 @@ def _line(row: Row) -> Iterator[str]:
     )  # fmt: skip
     yield from ("–" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
     yield from map(_mib, (row.after_f_bytes, row.autograd_after_f_bytes, row.after_b_bytes))
-    yield f"{row.after_b_bytes / row.after_f_bytes:.3f}"
     yield _mib(row.pytorch_after_b_bytes)
+    yield f"{row.deferred_share * 100:.0f} %"
 
 
 def _mib(num_bytes: int | None) -> str:

@@ -247,7 +247,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif _is_block_mask(value):
-        yield from (value.kv_num_blocks, value.kv_indices)
+        yield from (table for table in value.as_tuple() if isinstance(table, Tensor))
     elif not isinstance(value, _CONSTANTS):
         parts, _ = _children(value) or ((), None)
         for _, part in parts:

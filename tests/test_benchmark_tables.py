@@ -117,11 +117,11 @@ def test_ways_to_reduce_gradients_are_compared_by_the_slowest_rank(
 
 def test_a_layer_that_torch_cannot_split_has_no_figures_of_its_split() -> None:
     mib = 2**20
-    figures = (12.0, 1.01, 0.99, 1.0, None, 2 * mib, 2 * mib, 3 * mib, None)
+    figures = (12.0, 1.01, 0.99, 1.0, None, 2 * mib, 2 * mib, 3 * mib, None, 0.996)
     made = split_table({"rows": [SplitRow("embedding", "float32", *figures)._asdict()]})
     cells = re.split(r" *\| *", made.splitlines()[-1])[1:-1]
     assert cells[2:7] == ["12.0", "1.010", "0.990", "1.000", "–"]
-    assert cells[7:] == ["2.00", "2.00", "3.00", "1.500", "–"]
+    assert cells[7:] == ["2.00", "2.00", "3.00", "–", "100 %"]
 
 
 def count_by_way(_: Lasso, way: UpdateScheduling, tolerances: list[float], *given: int) -> Count:

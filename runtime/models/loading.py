@@ -123,14 +123,15 @@ def build_model(
 
     Layers do not depend on the device or on the choice of layers. Of a built-in model no memory is
     allocated for the other layers. A user's model is made on the CPU, and the other layers are
-    dropped: one by one if the function yields them. torch's random state is left unchanged.
+    dropped: one by one if the function yields them. torch's random state is left unchanged. On the
+    meta device a built-in model's layers have no values and take no memory.
 
     Raises:
         SynthError: as `each_layer`; an index is out of range; `names` are given and differ from
             the names of the layers.
     """
     wanted = None if indices is None else list(indices)
-    built_in = spec.factory in SIZES
+    built_in, has_values = spec.factory in SIZES, torch.device(device).type != "meta"
     if built_in:
         picked = _pick(outline_of(spec), wanted)
     else:
@@ -143,7 +144,7 @@ def build_model(
     layers = {index: picked.layers[index] for index in chosen}
     built: dict[int, nn.Module] = {}
     for index, layer in layers.items():
-        made = materialise(layer, seed, index) if built_in else layer
+        made = materialise(layer, seed, index) if has_values and built_in else layer
         built[index] = (made if dtype is None else Conversion(dtype).apply(made)).to(device)
     return BuiltModel(built, keep_tied(built, picked.ties))
 

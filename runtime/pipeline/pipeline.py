@@ -29,6 +29,7 @@ from ..execution.core.compiled_program import CompiledProgram
 from ..execution.core.executor import Executor
 from ..execution.core.forward_only import forward_only
 from ..execution.core.rank_context import RankContext
+from ..execution.core.step_table import SavedSizes, Shapes
 from ..execution.core.stepper import Stepper
 from ..execution.gradients.reductions import Reductions
 from ..execution.stage.loss_terms import LossTerms, Weights
@@ -250,8 +251,7 @@ class Pipeline:
             scale = scale_of(scaler, self._group.size, has_stepper=self.stepper is not None)
             terms = self._terms(weight, weights, losses, outputs, scale=scale)
             batch.check(self.num_micro_batches)
-            shapes = self._connections.shapes.of(batch, self.num_micro_batches)
-            sizes = self._connections.saved_sizes.of(batch, shapes, self._connections.shapes.kinds)
+            shapes, sizes = self._find_sizes(batch)
             moves = self._connections.warm_up.before_step(
                 batch, shapes, self._connections.shapes.kinds
             )
@@ -260,6 +260,22 @@ class Pipeline:
             return self._connections.executor.step(
                 batch, shapes, saved_sizes=sizes, terms=terms, update=update
             )
+
+    def find_sizes(self, batch: Batch) -> None:
+        """Tell the other ranks the shapes and sizes of what this one will send in steps.
+
+        A rank that takes no part in steps calls this while the others call `step` for the first
+        time.
+
+        Args:
+            batch: as in `step`; of the rank with the first stage only.
+        """
+        self._find_sizes(batch)
+
+    def _find_sizes(self, batch: Batch) -> tuple[Shapes, SavedSizes]:
+        shapes = self._connections.shapes.of(batch, self.num_micro_batches)
+        kinds = self._connections.shapes.kinds
+        return shapes, self._connections.saved_sizes.of(batch, shapes, kinds)
 
     def evaluate(
         self,

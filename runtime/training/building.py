@@ -1,6 +1,6 @@
 """Builds a rank's stages as the plan says, and refuses a model that has changed since."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +14,13 @@ from synth.schedule.weight_flow import Route
 from ..dtypes import dtype_of
 from ..execution.stage.stage import Stage
 from ..execution.weights.stage_weights import release_parameters
-from ..models import ModelSpec, build_model, trusted_spec
+from ..models import BuiltModel, ModelSpec, build_model, trusted_spec
 from ..models.sizes import SIZES
 from ..models.ties import untie_stages
 from ..optimize import static_bytes
 from .layered_stage import LayerCall, LayeredStage, Randomness, layer_calls
+
+Builder = Callable[..., BuiltModel]
 
 
 def prepare_device(workload: Workload, device: torch.device) -> None:
@@ -45,6 +47,7 @@ def build_stages(
     seed: int,
     randomness: Randomness | None = None,
     model: str | None = None,
+    build: Builder = build_model,
 ) -> BuiltStages:
     """Build the stages that the placement gives a rank, and no others.
 
@@ -57,13 +60,14 @@ def build_stages(
         randomness: the source of the layers' random draws while they run.
         model: the address of the user's own model, which replaces the one in the plan. None:
             built-in models only.
+        build: makes the layers, as `build_model` does.
 
     Raises:
         SynthError: the workload's dtype is unknown, its model cannot be built, or it is a user's
             model whose address was not given.
     """
     workload = plan.workload
-    made = _make_layers(plan, rank, trusted_spec(workload, model), device, seed)
+    made = _make_layers(plan, rank, trusted_spec(workload, model), device, seed, build)
     last = len(plan.partition) - 1
     _check_shared_bytes(plan, rank, made)
     stages: dict[int, Stage] = {}
@@ -87,7 +91,7 @@ class _MadeLayers:
 
 
 def _make_layers(
-    plan: Plan, rank: int, spec: ModelSpec, device: torch.device, seed: int
+    plan: Plan, rank: int, spec: ModelSpec, device: torch.device, seed: int, build: Builder
 ) -> _MadeLayers:
     """Make the layers of a rank's stages; those of stages with another home have no data."""
     schedule = plan.schedule()
@@ -104,7 +108,7 @@ def _make_layers(
     found: dict[int, dict[int, nn.Module]] = {}
     tied: dict[str, tuple[nn.Parameter, ...]] = {}
     for numbers in parts:
-        made = build_model(
+        made = build(
             spec,
             seed=seed,
             indices=[index for number in numbers for index in plan.layers_of(number)],

@@ -146,8 +146,8 @@ def _start(
     interface. The engine's own files go into the folder, too, because it never removes them.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", _loopback())
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback())
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3")
     _silence("torch.distributed.elastic")
@@ -183,6 +183,6 @@ def _let_workers_find_a_checkout() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), *paths]))
 
 
-def _loopback() -> str:
+def loopback() -> str:
     """The loopback interface's name on this system."""
     return "lo0" if sys.platform == "darwin" else "lo"

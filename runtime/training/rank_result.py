@@ -16,7 +16,8 @@ class RankResult:
     SIGTERM ended the run early. `num_pipelines` train side by side; `processors` is then each one's
     share of the machine's. `late`: steps were validated later. `extra_bytes`: see
     `optimizer_headroom`. `early_ops` has the number of ops of each step that ran before the plan's
-    next one; empty without look-ahead.
+    next one; empty without look-ahead. `reserved_bytes` is what CUDA's caching allocator has taken
+    from the device at most, where that was asked for.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class RankResult:
     early_ops: list[int] = field(default_factory=list)
     static_bytes: int = 0
     peak_bytes: int = 0
+    reserved_bytes: int | None = None
     traced: list[LoggedStep] = field(default_factory=list)
     remark: str | None = None
     failed_checkpoint: int | None = None

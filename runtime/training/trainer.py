@@ -15,6 +15,7 @@ from ..execution.core.tracer import Tracer
 from ..execution.weights.versions import renew
 from ..optimize import StepSettings, held_bytes, widen_gradients
 from ..pipeline import Pipeline
+from ..pipeline.groups import Ranks
 from ..profiling.meter import measure
 from ..world import World
 from .batches import Batches, MiniBatch
@@ -43,6 +44,9 @@ class RankTrainer:
         world: World,
         progress: RankProgress | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
+        *,
+        group: Ranks | None = None,
+        data: RunData | None = None,
     ) -> None:
         """Build this rank's layers on its device; every rank must call this at the same time.
 
@@ -54,6 +58,8 @@ class RankTrainer:
             progress: updated before each instruction, for a post-mortem.
             stop_requested: returns True if this rank is to end after the running step; all ranks
                 then do.
+            group: the ranks of the pipeline; None: the processes of the world.
+            data: what to train on; None: what the options name.
 
         Raises:
             SynthError: the world, the data or the model does not fit the plan.
@@ -67,11 +73,11 @@ class RankTrainer:
             plan, place.rank, world.device, options.seed, self._randomness, options.model
         )
         self._stages = built.stages
-        data = open_data(options, plan.workload, self._stages.get(0))
+        data = data or open_data(options, plan.workload, self._stages.get(0))
         clock = OpClock(world.device)
         self._tracer = Tracer(clock, options.trace_every or 1)
         self._spec = options.optimizer_of(plan.workload.optimizer)
-        self._pipeline = self._connect(lowered, built.tied, clock)
+        self._pipeline = self._connect(lowered, built.tied, clock, group or place.ranks)
         self._extra_bytes = self._find_extra_bytes()
         self._optimizer = build_updates(plan, self._pipeline, options, self._spec)
         self._pipeline.stepper = self._optimizer
@@ -85,7 +91,11 @@ class RankTrainer:
         self._num_steps = self._iteration.least(self._state.own_steps)
 
     def _connect(
-        self, lowered: Lowered, tied: Mapping[str, Sequence[nn.Parameter]], clock: OpClock
+        self,
+        lowered: Lowered,
+        tied: Mapping[str, Sequence[nn.Parameter]],
+        clock: OpClock,
+        group: Ranks | None,
     ) -> Pipeline:
         """Connect this rank to the others; all ranks call this at the same time."""
         if self._spec.float32_gradients:
@@ -93,7 +103,7 @@ class RankTrainer:
         return Pipeline(
             lowered,
             self._stages,
-            group=self._place.ranks,
+            group=group,
             data_parallel=self._place.peers,
             tied=tied,
             device=self._world.device,

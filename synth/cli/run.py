@@ -26,7 +26,7 @@ def command(
     """Train under PLAN: launch one process per rank, or run as a worker under torchrun."""
     request.check_files(plan)
     checked, lowered, _ = load_checked(plan)
-    _check_runnable(checked)
+    check_runnable(checked)
     training = _with_trusted_code(checked, request)
     _check_optimizer(checked, training)
     results = _train(plan, checked, lowered, training)
@@ -52,7 +52,12 @@ def _check_optimizer(plan: "Plan", training: "TrainOptions") -> None:
     check_corrections(training.delay, plan, training.optimizer_of(plan.workload.optimizer))
 
 
-def _check_runnable(plan: "Plan") -> None:
+def check_runnable(plan: "Plan") -> None:
+    """Refuse a plan without a model.
+
+    Raises:
+        SynthError: it is of a published profile.
+    """
     if not plan.workload.runnable:
         raise SynthError(
             f"plan {plan.name!r} is for {plan.profile_name!r}, a published profile without a model "

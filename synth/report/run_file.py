@@ -1,4 +1,4 @@
-"""The file of `synth run -o`: losses and times of a run, and its comparison with the plan."""
+"""The file of `synth run -o` and `rehearse -o`: figures of a run, compared with its plan."""
 
 from typing import Any, ClassVar
 
@@ -17,10 +17,14 @@ class RunFile(FileRecord):
     in the median step, in samples if the model takes no token ids; None: no step was timed. `mfu`
     is the share of the devices' peak that the model's FLOPs take; None: they, or the peak, are not
     known. `devices` and `static_bytes` are by rank.
+
+    `rehearsed`: the ranks ran one at a time, without losses, and the iteration was simulated with
+    their times; `devices`, `static_bytes` and `reserved_bytes` (of CUDA's caching allocator) are
+    then those of the rehearsed ranks, and None for others.
     """
 
     FORMAT: ClassVar[str] = "synth-run"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     MADE_BY: ClassVar[str] = "synth run -o"
     WRITES_NULL: ClassVar[bool] = True
 
@@ -28,13 +32,15 @@ class RunFile(FileRecord):
     profile: str
     conditions: Conditions | None
     data_parallel: int
-    devices: tuple[str, ...]
+    rehearsed: bool = False
+    devices: tuple[str | None, ...]
     first_step: int
     losses: tuple[float, ...]
     step_seconds: tuple[float, ...]
     tokens_per_second: float | None
     mfu: float | None = None
-    static_bytes: tuple[int, ...]
+    static_bytes: tuple[int | None, ...]
+    reserved_bytes: tuple[int | None, ...] | None = None
     comparison: RunComparison
 
     @field_serializer("conditions")

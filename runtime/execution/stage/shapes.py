@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
@@ -129,6 +130,8 @@ def _try_out(
 ) -> Any:
     """Run a stage on the meta device if its module supports that, else on zeros on its device."""
     real = stage.device
+    if real.type == "meta":
+        return _run_without_data(stage, arguments, entry, keywords)
     if stage.is_wrapped:  # every replica runs the same trial, collectives of wrappers included
         return _run(stage, arguments, entry, keywords, real)
     if not torch.is_autocast_enabled(real.type):  # autocast does not reach the meta device
@@ -137,6 +140,17 @@ def _try_out(
         except Exception:  # some modules make tensors of their own, or have kernels of their own
             pass
     return _run(stage, arguments, entry, keywords, real)
+
+
+def _run_without_data(
+    stage: Stage, arguments: tuple[Any, ...], entry: Boundary | None, keywords: Mapping[str, Any]
+) -> Any:
+    """Run a stage that has no data itself; by fake tensors if it needs to know their device."""
+    try:
+        return _run(stage, arguments, entry, keywords, torch.device("meta"))
+    except Exception:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return _run(stage, arguments, entry, keywords, torch.device("cpu"))
 
 
 def _run(
@@ -157,7 +171,7 @@ def _run(
             return stage.module(*arguments, **keywords)
     with torch.no_grad(), torch.random.fork_rng(devices=drawn), unchanged(stage.module):
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
-        if device.type == "meta":
+        if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
             states = {name: torch.empty_like(t, device=device) for name, t in kept}
         return torch.func.functional_call(stage.module, states, arguments, dict(keywords))

@@ -48,7 +48,8 @@ def keep_stages(
     flow = lowered.schedule.weights
     assert flow is not None
     _check(lowered, stages, layout)
-    _check_values_at_home(flow, group.rank, stages)
+    if device.type != "meta":  # else a stand-in for a rank that takes no steps
+        _check_values_at_home(flow, group.rank, stages)
     check_alike(group, stages, layout)
     broadcast_buffers(lowered.schedule, group, stages, device)
     shared = _share_host(lowered, group, device, timeout_s)

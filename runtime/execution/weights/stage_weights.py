@@ -69,9 +69,13 @@ class StageWeights:
         return buffers
 
     def copy_to(self, buffers: Tensors) -> None:
-        """Copy the values of the parameters into buffers, which may be on another device."""
+        """Copy the values of the parameters into buffers, which may be on another device.
+
+        Parameters without values leave theirs as they are.
+        """
         for view, parameter in zip(self._views(buffers), self.parameters, strict=True):
-            view.copy_(parameter.detach())
+            if not parameter.is_meta:
+                view.copy_(parameter.detach())
 
     def keep(self, buffers: Tensors) -> None:
         """Make the parameters views of buffers that stay."""

@@ -102,19 +102,19 @@ class _Runs(NamedTuple):
         weight_bytes: the weights.
         flight_bytes: what each micro-batch in flight takes: a version of the weights, activations.
         kept_bytes: gradients and optimizer state.
-        output_bytes: by layer, what it sends to the next one.
+        crossing_bytes: by layer, its output and the gradient of it that comes back.
     """
 
     time_us: _Array
     weight_bytes: _Array
     flight_bytes: _Array
     kept_bytes: _Array
-    output_bytes: _Array
+    crossing_bytes: _Array
 
     @property
     def num_layers(self) -> int:
         """Number of layers."""
-        return len(self.output_bytes)
+        return len(self.crossing_bytes)
 
     @classmethod
     def of(cls, profile: Profile, *, has_limit: bool) -> Self:
@@ -128,10 +128,10 @@ class _Runs(NamedTuple):
         weights = _run_sums([layer.parameter_bytes for layer in layers])
         kept = _run_sums([layer.static_bytes - layer.parameter_bytes for layer in layers])
         saved = _saved_bytes(profile) if has_limit else np.zeros_like(weights)
-        output = np.array([layer.output_bytes for layer in layers], float)
+        crossing = np.array([one.output_bytes + one.returned_bytes for one in layers], float)
         is_empty = np.tri(*weights.shape) > 0
         time_us = np.where(is_empty, np.inf, sum(times))
-        return cls(time_us, weights, weights + saved, kept, output)
+        return cls(time_us, weights, weights + saved, kept, crossing)
 
 
 def _run_sums(values: Sequence[float], *, rounded: bool = False) -> _Array:
@@ -170,7 +170,7 @@ class _Level:
         self.runs, self.machines, self.below = runs, machines, below
         self.memory_bytes = memory_bytes
         self.inner_us = runs.time_us if below is None else below.best_us[below.machines.machines]
-        self.cut_us = 2 * runs.output_bytes[:-1] / machines.bytes_per_us
+        self.cut_us = runs.crossing_bytes[:-1] / machines.bytes_per_us
         # The whole model is asked for on the highest level, all runs on the others.
         self.firsts = range(1 if is_highest else runs.num_layers)
         self.best_us: dict[int, _Array] = {}

@@ -39,7 +39,8 @@ class RunComparison(Record):
     `predicted_us` is one iteration with one device per rank: the makespan with a STEP that waits
     for all ranks, or the period with post-validation, as `paid` says. `predicted_shared_us` is the
     same with ranks that share this machine's processors. `measured_p10_us` and `measured_p90_us`
-    are percentiles over iterations, and `difference` explains the median one.
+    are percentiles over iterations, and `difference` explains the median one. Peaks are by rank;
+    None: this rank was not rehearsed.
     """
 
     plan: str
@@ -51,7 +52,7 @@ class RunComparison(Record):
     measured_p10_us: int
     measured_p90_us: int
     predicted_peak_bytes: tuple[int, ...]
-    measured_peak_bytes: tuple[int, ...]
+    measured_peak_bytes: tuple[int | None, ...]
     ops: tuple[OpComparison, ...]
     difference: Difference | None = None
 
@@ -63,21 +64,24 @@ class MeasuredRun:
     Attributes:
         step_us: the measured iterations.
         executions: the traces of the timed iterations.
-        peak_bytes: rank by rank.
+        peak_bytes: rank by rank; None: not measured.
         processors: number of processors that the ranks shared.
         late: steps were validated later, so ranks did not wait for each other.
         extra_bytes: memory of each rank's optimizer beyond that in the plan; None: none.
         in_order: False if ranks looked ahead: the difference is not taken apart then, as the
             critical path is that of the plan's order.
+        ops: the measured spans, if the executions are simulated with their durations; None: those
+            of the executions.
     """
 
     step_us: Sequence[float]
     executions: Sequence[ExecutionTrace]
-    peak_bytes: Sequence[int]
+    peak_bytes: Sequence[int | None]
     processors: int
     late: bool = False
     extra_bytes: Sequence[int] | None = None
     in_order: bool = True
+    ops: Sequence[OpSpans] | None = None
 
     @property
     def middle(self) -> int:
@@ -101,9 +105,13 @@ def compare(plan: Plan, lowered: Lowered, run: MeasuredRun) -> RunComparison:
         measured_p90_us=_quantile(run.step_us, 0.9),
         predicted_peak_bytes=tuple(map(sum, zip(plan.claim.peak_bytes, extra_bytes, strict=True))),
         measured_peak_bytes=tuple(run.peak_bytes),
-        ops=_compare_ops(lowered, planned_spans(shared), [one.ops for one in run.executions]),
+        ops=_compare_ops(lowered, planned_spans(shared), _measured_ops(run)),
         difference=_explain(shared, run, predicted_shared_us),
     )
+
+
+def _measured_ops(run: MeasuredRun) -> Sequence[OpSpans]:
+    return [one.ops for one in run.executions] if run.ops is None else run.ops
 
 
 def _explain(planned: Timeline, run: MeasuredRun, predicted_us: int) -> Difference | None:
@@ -157,7 +165,7 @@ def shared_timeline(lowered: Lowered, processors: int, *, late: bool = False) ->
 def _compare_ops(
     lowered: Lowered, planned: OpSpans, measured: Sequence[OpSpans]
 ) -> tuple[OpComparison, ...]:
-    predicted, found = _durations([planned]), _durations(measured)
+    predicted, found = durations([planned]), durations(measured)
     return tuple(
         OpComparison(
             stage=stage,
@@ -173,7 +181,7 @@ def _compare_ops(
     )
 
 
-def _durations(executions: Sequence[OpSpans]) -> dict[tuple[int, OpKind], list[int]]:
+def durations(executions: Sequence[OpSpans]) -> dict[tuple[int, OpKind], list[int]]:
     """Return all durations of each op kind of each stage."""
     found: defaultdict[tuple[int, OpKind], list[int]] = defaultdict(list)
     for execution in executions:
@@ -185,7 +193,7 @@ def _durations(executions: Sequence[OpSpans]) -> dict[tuple[int, OpKind], list[i
 
 def comparison_text(found: RunComparison) -> str:
     """Return the comparison as tables for the terminal."""
-    tables = [_iteration_table(found), _memory_table(found), _op_table(found)]
+    tables = [_iteration_table(found), memory_table(found), op_table(found)]
     if found.difference is not None:
         tables.insert(1, difference_text(found.difference))
     return "\n\n".join(tables)
@@ -207,18 +215,21 @@ def _iteration_table(found: RunComparison) -> str:
     return table(("one iteration", "\nms", "measured against\npredicted, %"), rows)
 
 
-def _memory_table(found: RunComparison) -> str:
+def memory_table(found: RunComparison) -> str:
+    """Return the peaks of the ranks that were measured."""
     rows = [
         (str(rank), _mb(said), _mb(got), _percent(got, said))
         for rank, (said, got) in enumerate(
             zip(found.predicted_peak_bytes, found.measured_peak_bytes, strict=True)
         )
+        if got is not None
     ]
     head = ("rank", "peak, predicted\nMB", "peak, measured\nMB", "difference\n%")
     return table(head, rows)
 
 
-def _op_table(found: RunComparison) -> str:
+def op_table(found: RunComparison) -> str:
+    """Return the times of each kind of op of each stage."""
     rows = [
         (
             f"{op.kind}, stage {op.stage}",

@@ -73,6 +73,7 @@ def render(
     planned: OpSpans,
     *,
     measured: OpSpans | None = None,
+    measured_as: str = "measured",
     moves: Mapping[str, OpSpans] | None = None,
     width: int | None = None,
     excerpt: Excerpt | None = None,
@@ -82,6 +83,7 @@ def render(
     Args:
         planned: simulated spans.
         measured: the spans of a run, drawn below the planned ones.
+        measured_as: the name of these rows.
         moves: further rows by name, of offload transfers.
         width: in characters; none: the terminal's, or 100.
         excerpt: the part that is drawn; None: everything.
@@ -89,7 +91,7 @@ def render(
     console = Console(highlight=False, soft_wrap=True)
     colour = console.color_system is not None and not console.no_color
     charts = {"planned": _without_timeless(planned)}
-    charts |= {} if measured is None else {"measured": _without_timeless(measured)}
+    charts |= {} if measured is None else {measured_as: _without_timeless(measured)}
     charts |= moves or {}
     columns = width or shutil.get_terminal_size((100, 24)).columns
     with console.capture() as captured:

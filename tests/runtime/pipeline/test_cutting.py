@@ -210,6 +210,8 @@ def test_block_masks_are_cut_as_pytorchs_pipelines_do() -> None:
     blocks = [batch.named(j)["mask"].to_dense() for j in range(4)]
     assert torch.equal(torch.cat(blocks), mask.to_dense())
     assert batch.named(1)["shared"] is batch.named(0)["shared"]
+    held = [table for table in vars(mask).values() if isinstance(table, Tensor)]
+    assert {id(table) for table in tensors_in([mask])} == {id(table) for table in held}
     with pytest.raises(SynthError, match="mask, a BlockMask, has 8 in its first dimension"):
         Batch.split(4, q[:4], mask=mask)
 

@@ -29,7 +29,12 @@ KINDS = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
 
 
 def layer(
-    forward_us: int, backward_us: int, weights: int, output: int, saved: int = 0
+    forward_us: int,
+    backward_us: int,
+    weights: int,
+    output: int,
+    saved: int = 0,
+    returned: int | None = None,
 ) -> LayerProfile:
     times = dict.fromkeys(KINDS, 0) | {OpKind.F: forward_us, OpKind.BW: backward_us}
     return LayerProfile(
@@ -38,6 +43,7 @@ def layer(
         gradient_bytes=weights,
         optimizer_bytes=2 * weights,
         output_bytes=output,
+        output_gradient_bytes=returned,
         saved_bytes=saved,
         saved_w_bytes=saved,
         rise_bytes=dict.fromkeys(KINDS, 0),
@@ -54,6 +60,7 @@ def unequal(draw: random.Random, count: int, per_us: float, *nodes: NodeLink) ->
             draw.choice((0, 10, 400, 2000)),
             draw.choice((1, 50, 600)),
             draw.randint(0, 300),
+            draw.choice((None, 0, 900)),
         )
         for _ in range(count)
     ]
@@ -109,7 +116,8 @@ def _cost_us(
         cost = max(cost, work / r, 4 * (r - 1) * weights / (r * per_us) / r)
         before = profile.layer_profile(run.start - 1).output_bytes if run.start else 0
         if number:
-            cost = max(cost, 2 * before / per_us)
+            back = profile.layer_profile(run.start - 1).returned_bytes
+            cost = max(cost, (before + back) / per_us)
         in_flight = -(-sum(replicas[number:]) // r)
         # Nothing that a layer saves is its output, and its input is held by no later op.
         flight = weights + before + sum(e.saved_bytes for e in each)

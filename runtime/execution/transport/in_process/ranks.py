@@ -46,7 +46,7 @@ class _Ranks:
         self.was_aborted = False
 
 
-class _Process:
+class InProcessRanks:
     """All ranks of this process, and all groups of some of them."""
 
     def __init__(self, num_ranks: int, timeout_s: float, eager_bytes: int) -> None:
@@ -102,7 +102,7 @@ class InProcessGroup(RankGroup):
 
     def __init__(
         self,
-        process: _Process,
+        process: InProcessRanks,
         own: int,
         ranks: tuple[int, ...],
         timeout_s: float,
@@ -214,7 +214,7 @@ def run_ranks(
         BaseException: the error of the rank that failed first; the others have ended too.
         SynthError: all ranks returned, but a transfer was not received.
     """
-    process = _Process(num_ranks, timeout_s, eager_bytes)
+    process = InProcessRanks(num_ranks, timeout_s, eager_bytes)
     results: dict[int, T] = {}
     failures: list[BaseException] = []
 

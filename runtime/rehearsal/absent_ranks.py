@@ -1,0 +1,164 @@
+"""The transport of a rank whose neighbours are absent: what they would send is made up here.
+
+Before a step the ranks tell each other what they need to know, for which the others are threads of
+this process without data. From then on a rank is alone. A receive has arrived when it is posted,
+and a sum over ranks is this rank's part of it. The tensors have the shapes and dtypes of a run, so
+memory and the times of ops do, too; their values are random.
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import BroadcastOptions, ReduceOp, ReduceOptions
+
+from synth.schedule.lowering.lower import Transfer
+from synth.schedule.ops import ValueKind
+
+from ..execution.stage.boundary import Tensors
+from ..execution.transport.in_process.ranks import InProcessGroup
+
+# Standard deviations with which a network that trains keeps finite: activations as after a norm,
+# gradients of a mean over many tokens, and weights as they are initialised.
+_SPREAD = {ValueKind.GRAD: 1e-3, ValueKind.WEIGHTS: 0.02, ValueKind.GRAD_SUM: 1e-3}
+_WEIGHTS = "weights"
+_NORMAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64)
+
+
+class AbsentRanks(InProcessGroup):
+    """One rank's handle of a pipeline whose other ranks take no part in its steps."""
+
+    def channels(self) -> "AbsentChannels":  # type: ignore[override]  # of the same protocol
+        """Open channels that lead nowhere."""
+        return AbsentChannels()
+
+    def subgroup(
+        self, ranks: Iterable[int], timeout: timedelta | None = None, purpose: str = ""
+    ) -> Any:
+        """Return the collectives of some ranks; None: this rank is not among them."""
+        named = tuple(ranks)
+        if self.rank not in named:
+            return None
+        return AbsentCollectives(named.index(self.rank), len(named), passes=purpose == _WEIGHTS)
+
+
+class _Over:
+    """A transfer or a collective that has ended."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+
+    def wait(self) -> Tensors:
+        """Return its tensors at once."""
+        return self._tensors
+
+
+class _Arrived(_Over):
+    """A receive, whose buffers are filled where a rank would wait for them."""
+
+    def __init__(self, tensors: Tensors, spread: float) -> None:
+        super().__init__(tensors)
+        self._spread = spread
+
+    def wait(self) -> Tensors:
+        """Fill the buffers and return them."""
+        for tensor in self._tensors:
+            _fill(tensor, self._spread)
+        return self._tensors
+
+
+class _Echoed(_Over):
+    """The note of another rank, which makes the calls that this one makes."""
+
+    def __init__(self, tensors: Tensors, channels: "AbsentChannels") -> None:
+        super().__init__(tensors)
+        self._channels = channels
+
+    def wait(self) -> Tensors:
+        for buffer, own in zip(self._tensors, self._channels.note, strict=True):
+            buffer.copy_(own)
+        return self._tensors
+
+
+class AbsentChannels:
+    """Channels of one rank: sends are dropped, and receives arrive at once."""
+
+    def __init__(self) -> None:
+        self.note: Tensors = ()
+        """The last note on a call that this rank has sent."""
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> _Over:
+        """Drop tensors, which are held until `wait` as those of any send."""
+        if _is_note(transfer):
+            self.note = tensors
+        return _Over(tensors)
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> _Over:
+        """Post a receive into buffers."""
+        if _is_note(transfer):
+            return _Echoed(buffers, self)
+        return _Arrived(buffers, _SPREAD.get(transfer.value.kind, 1.0))
+
+    def abort(self) -> None:
+        """Do nothing: nobody waits."""
+
+
+class AbsentCollectives:
+    """Collectives of which this rank's part is the whole, with the methods of a process group."""
+
+    def __init__(self, rank: int, size: int, *, passes: bool) -> None:
+        """Make the group.
+
+        Args:
+            rank: the index of this rank in it.
+            size: the number of ranks.
+            passes: True if broadcasts bring weights, else they copy what is equal already.
+        """
+        self._rank, self._size, self._passes = rank, size, passes
+
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._size
+
+    def rank(self) -> int:
+        """The index of this rank in the group."""
+        return self._rank
+
+    def allreduce(self, tensors: list[Tensor], op: Any = ReduceOp.SUM) -> _Over:
+        """Leave the tensors as they are."""
+        return _Over(tuple(tensors))
+
+    def allreduce_coalesced(self, tensors: list[Tensor]) -> _Over:
+        """Leave the tensors as they are."""
+        return _Over(tuple(tensors))
+
+    def reduce(self, tensors: list[Tensor], options: ReduceOptions) -> _Over:
+        """Leave the tensors as they are."""
+        return _Over(tuple(tensors))
+
+    def broadcast(self, tensors: list[Tensor], options: BroadcastOptions) -> _Over:
+        """Make up the weights of another rank; leave anything else as it is."""
+        if self._passes and options.rootRank != self._rank:
+            return _Arrived(tuple(tensors), _SPREAD[ValueKind.WEIGHTS])
+        return _Over(tuple(tensors))
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor]) -> _Over:
+        """Give every rank this rank's tensor."""
+        for output in outputs[0]:
+            output.copy_(inputs[0])
+        return _Over(tuple(outputs[0]))
+
+
+def _is_note(transfer: Transfer) -> bool:
+    return transfer.value.stage < 0
+
+
+@torch.no_grad()
+def _fill(tensor: Tensor, spread: float) -> None:
+    """Fill with normal numbers; integers and flags with zeros, which are valid indices."""
+    if tensor.dtype in _NORMAL:
+        tensor.normal_(std=spread)
+    else:
+        tensor.zero_()

@@ -1,0 +1,43 @@
+"""Whether ranks of a plan fit on a device."""
+
+from collections.abc import Sequence
+
+import torch
+
+from synth.errors import SynthError
+from synth.schedule.files.plan_file import Plan
+from synth.units import format_bytes
+
+_MEMINFO = "/proc/meminfo"
+
+
+def check_fits(plan: Plan, ranks: Sequence[int], device: torch.device) -> None:
+    """Refuse ranks whose planned peak is more than the device has free.
+
+    Raises:
+        SynthError: names the ranks and the bytes that they need.
+    """
+    free_bytes = available_bytes(device)
+    needed = {rank: plan.claim.peak_bytes[rank] for rank in ranks}
+    large = {rank: size for rank, size in needed.items() if free_bytes and size > free_bytes}
+    if free_bytes is None or not large:
+        return
+    listed = [f"rank {rank} needs {format_bytes(size)}" for rank, size in large.items()]
+    fitting = ",".join(str(rank) for rank in ranks if rank not in large)
+    rest = f"; rehearse those that fit with --ranks {fitting}" if fitting else ""
+    raise SynthError(
+        f"{', '.join(listed)} by the plan, and {device} has {format_bytes(free_bytes)} free: "
+        f"solve with a --mem-limit below that{rest}"
+    )
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """The bytes that can be allocated on a device; None: unknown."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open(_MEMINFO) as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None

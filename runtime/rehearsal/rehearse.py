@@ -1,0 +1,247 @@
+"""Rehearses ranks of a plan: each is trained alone for some steps, and then freed."""
+
+import copy
+import gc
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from synth.errors import SynthError
+from synth.op_kinds import OpKind
+from synth.run_options.train_options import TrainOptions
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
+
+from ..batch import Batch
+from ..dtypes import dtype_of
+from ..execution.transport.in_process.ranks import InProcessRanks
+from ..execution.transport.rank_group import without_warnings_of_trees
+from ..execution.weights.keeping import ranks_share_host
+from ..models import BuiltModel, build_model, is_built_in, num_safe_ids, trusted_spec
+from ..pipeline import Pipeline
+from ..training.batches import Batches
+from ..training.building import build_stages
+from ..training.data import TokenData
+from ..training.launch import loopback
+from ..training.rank_result import RankResult
+from ..training.run_data import RunData, open_data
+from ..training.trainer import RankTrainer
+from ..world import World
+from .absent_ranks import AbsentRanks
+from .device_memory import check_fits
+
+T = TypeVar("T")
+
+OnRank = Callable[[int], None]
+
+_META = torch.device("meta")
+# How long a rank waits for the threads of the others, which run no kernel.
+_TIMEOUT_S = 600.0
+
+
+def rehearse(
+    plan: Plan,
+    lowered: Lowered,
+    options: TrainOptions,
+    device: torch.device,
+    *,
+    ranks: Sequence[int] | None = None,
+    on_rank: OnRank = lambda rank: None,
+) -> dict[int, RankResult]:
+    """Train ranks of a plan alone, one after the other, with made-up inputs from other ranks.
+
+    Args:
+        plan: the plan.
+        lowered: its lowered form.
+        options: of the run; without data or inputs a built-in model gets random token ids.
+        device: the device for every rank.
+        ranks: the ranks to rehearse; None: all.
+        on_rank: called with each rank before it is built.
+
+    Returns:
+        The results by rank; losses are those of made-up inputs.
+
+    Raises:
+        SynthError: the schedule cannot be rehearsed, there are no inputs, or a rank does not fit
+            on the device; says how many bytes it needs.
+        RunFailure: an op failed.
+    """
+    chosen = range(plan.num_ranks) if ranks is None else ranks
+    _check(lowered, chosen)
+    check_fits(plan, chosen, device)
+    rehearsal = _Rehearsal(plan, lowered, options, device)
+    found = {}
+    with _world_of_one():
+        for rank in chosen:
+            on_rank(rank)
+            found[rank] = rehearsal.of(rank)
+            gc.collect()  # a pipeline refers to itself
+    return found
+
+
+class _Rehearsal:
+    """What the rehearsals of all ranks have in common."""
+
+    def __init__(
+        self, plan: Plan, lowered: Lowered, options: TrainOptions, device: torch.device
+    ) -> None:
+        self._plan, self._lowered, self._options, self._device = plan, lowered, options, device
+        self._outline = build_model(
+            trusted_spec(plan.workload, options.model),
+            seed=options.seed,
+            names=plan.layers,
+            device=_META,
+            dtype=dtype_of(plan.workload.dtype),
+        )
+        self._data = self._open_data()
+
+    def of(self, rank: int) -> RankResult:
+        """Train one rank on the device, beside the others without data."""
+        return _beside(self._plan.num_ranks, rank, partial(self._train, rank), self._stand_in)
+
+    def _train(self, rank: int, group: AbsentRanks) -> RankResult:
+        world = World(rank, group.size, self._device, "absent", socket.gethostname(), group.size)
+        trainer = RankTrainer(
+            self._plan, self._lowered, self._options, world, group=group, data=self._data
+        )
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        result = trainer.train()
+        if self._device.type == "cuda":
+            result.reserved_bytes = torch.cuda.max_memory_reserved(self._device)
+        return result
+
+    def _stand_in(self, group: AbsentRanks) -> None:
+        """Take a rank's part in what the ranks tell each other before the first step."""
+        plan, options = self._plan, self._options
+        built = build_stages(
+            plan, group.rank, _META, options.seed, model=options.model, build=self._outlined
+        )
+        pipeline = Pipeline(self._lowered, built.stages, group=group, tied=built.tied, device=_META)
+        batch = self._first_batch() if 0 in built.stages else Batch()
+        pipeline.find_sizes(batch)
+
+    def _outlined(self, *_: Any, indices: Sequence[int], **__: Any) -> BuiltModel:
+        """Return layers without data, which are no other rank's."""
+        layers = {index: self._outline.layers[index] for index in indices}
+        held = {id(p) for layer in layers.values() for p in layer.parameters()}
+        tied = {name: p for name, p in self._outline.tied.items() if id(p) in held}
+        return copy.deepcopy(BuiltModel(layers, tied))
+
+    def _first_batch(self) -> Batch:
+        batches = Batches(
+            self._data,
+            self._plan,
+            per_step=1,
+            inputs=True,
+            targets=False,
+            device=torch.device("cpu"),
+        )
+        return batches.take()[0].batch
+
+    def _open_data(self) -> RunData:
+        """Open what the options name, else draw token ids of a built-in model's vocabulary."""
+        options, workload = self._options, self._plan.workload
+        if options.data is not None or options.inputs is not None:
+            return open_data(options, workload, None)
+        if not is_built_in(workload.model if options.model is None else options.model):
+            raise SynthError(
+                "the inputs of a model of your own are not known; give --inputs FILE.py:FUNCTION, "
+                "or --data PATH"
+            )
+        draw = torch.Generator().manual_seed(options.seed)
+        most = num_safe_ids(self._outline.layers[0]) or 1
+        count = 64 * (workload.sequence_length + 1)
+        ids = torch.randint(most, (count,), generator=draw)
+        return TokenData(ids, workload.sequence_length, options.seed)
+
+
+def _check(lowered: Lowered, ranks: Sequence[int]) -> None:
+    """Refuse what cannot be rehearsed."""
+    unknown = [rank for rank in ranks if not 0 <= rank < lowered.num_ranks]
+    if unknown:
+        raise SynthError(
+            f"rank {unknown[0]} was asked for, the plan has ranks 0 to {lowered.num_ranks - 1}"
+        )
+    if ranks_share_host(lowered):
+        raise SynthError(
+            "the ranks of this schedule leave values for each other in the host's memory, so none "
+            "of them can be rehearsed alone; run it, or take a schedule such as mobius"
+        )
+    if any(op.kind == OpKind.HOST_FOR for program in lowered.ops for op in program):
+        raise SynthError(
+            "ranks of this schedule hold what others have saved for their backwards, and how much "
+            "that is only a run of these shows; run it, or solve without moving it to other ranks"
+        )
+
+
+def _beside(
+    num_ranks: int,
+    rank: int,
+    own: Callable[[AbsentRanks], T],
+    other: Callable[[AbsentRanks], None],
+) -> T:
+    """Run one rank here, and the others in threads until they have told it what it needs to know.
+
+    Raises:
+        BaseException: the error of a rank.
+    """
+    ranks = InProcessRanks(num_ranks, _TIMEOUT_S, eager_bytes=0)
+    failures: list[BaseException] = []
+
+    def join(one: int) -> AbsentRanks:
+        return AbsentRanks(ranks, one, tuple(range(num_ranks)), _TIMEOUT_S)
+
+    def stand_in(one: int) -> None:
+        try:
+            other(join(one))
+        except BaseException as error:
+            failures.append(error)
+            ranks.end(one, f"{type(error).__name__}: {error}")
+
+    others = [
+        threading.Thread(target=stand_in, args=(one,), name=f"rank {one}", daemon=True)
+        for one in range(num_ranks)
+        if one != rank
+    ]
+    with without_warnings_of_trees():
+        try:
+            for thread in others:
+                thread.start()
+            return own(join(rank))
+        except BaseException as error:
+            ranks.end(rank, f"{type(error).__name__}: {error}")
+            if failures:
+                raise failures[0] from error
+            raise
+        finally:
+            for thread in others:
+                thread.join()
+
+
+@contextmanager
+def _world_of_one() -> Iterator[None]:
+    """Be a world of one process, over which a trainer sums its losses."""
+    if dist.is_initialized():
+        raise SynthError("a rehearsal makes its own process group, and this process has one")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
+    with tempfile.TemporaryDirectory(prefix="synth-rehearse-") as folder:
+        store = FileStore(str(Path(folder) / "store"), 1)
+        dist.init_process_group(
+            "gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=_TIMEOUT_S)
+        )
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()

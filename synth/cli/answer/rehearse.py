@@ -1,0 +1,85 @@
+"""The answer of `synth rehearse`: memory and times against the plan, as text or JSON."""
+
+from typing import TYPE_CHECKING
+
+from synth.cli.answer.output import Format, answer, talk
+from synth.profile.throughput import throughput
+from synth.records.record import write_atomically
+
+if TYPE_CHECKING:
+    from synth.cli.read.rehearse_request import RehearseRequest
+    from synth.report.explain.rehearsal import RehearsedRank
+    from synth.report.explain.run_against_plan import RunComparison
+    from synth.runtime.training.rank_result import RankResult
+    from synth.schedule.files.plan_file import Plan
+    from synth.schedule.lowering.lower import Lowered
+
+_LABEL = (
+    "REHEARSED: one rank at a time, with real modules, kernels and memory. What other ranks would "
+    "send is\nrandom and there at once; the iteration is simulated with the measured times.\n"
+)
+
+
+def report_rehearsal(
+    plan: "Plan", lowered: "Lowered", results: "dict[int, RankResult]", wanted: "RehearseRequest"
+) -> None:
+    """Write the figures to a file, and answer as text or JSON."""
+    from synth.report.explain.rehearsal import rehearsal_text, rehearsed_run
+    from synth.report.explain.run_against_plan import compare, shared_timeline
+    from synth.report.text.gantt import render
+    from synth.schedule.measured.execution_trace import planned_spans
+
+    ranks = {rank: _measured(result) for rank, result in results.items()}
+    late = any(result.late for result in results.values())
+    run = rehearsed_run(plan, lowered, ranks, late=late)
+    found = compare(plan, lowered, run)
+    record = _as_json(plan, results, found)
+    if wanted.output is not None:
+        write_atomically(wanted.output, record)
+    if wanted.format == Format.JSON:
+        answer(record.rstrip())
+        return
+    answer(_LABEL)
+    planned = planned_spans(shared_timeline(lowered, plan.num_ranks, late=late))
+    chart = render(
+        planned, measured=run.executions[0].ops, measured_as="rehearsed", width=wanted.width
+    )
+    answer(f"{chart}\n")
+    answer(rehearsal_text(plan, found, ranks))
+    if wanted.output is not None:
+        talk(f"written: {wanted.output}")
+
+
+def _measured(result: "RankResult") -> "RehearsedRank":
+    from synth.report.explain.rehearsal import RehearsedRank
+
+    return RehearsedRank(
+        [seen.log.ops for seen in result.traced],
+        result.peak_bytes,
+        result.extra_bytes,
+        result.reserved_bytes,
+    )
+
+
+def _as_json(plan: "Plan", results: "dict[int, RankResult]", found: "RunComparison") -> str:
+    from synth.report.run_file import RunFile
+
+    by_rank = [results.get(rank) for rank in range(plan.num_ranks)]
+    reserved = tuple(one and one.reserved_bytes for one in by_rank)
+    speed = throughput(1e6 / found.measured_us, plan.num_micro_batches, plan.num_ranks, plan)
+    return RunFile(
+        plan=plan.name,
+        profile=plan.profile_name,
+        conditions=plan.conditions,
+        data_parallel=1,
+        rehearsed=True,
+        devices=tuple(one and one.device for one in by_rank),
+        first_step=0,
+        losses=(),
+        step_seconds=(),
+        tokens_per_second=speed.per_s,
+        mfu=speed.mfu,
+        static_bytes=tuple(one and one.static_bytes for one in by_rank),
+        reserved_bytes=reserved if any(reserved) else None,
+        comparison=found,
+    ).to_json()

@@ -1,0 +1,116 @@
+"""Comparison of rehearsed ranks with their plan: its iteration with the times that they had."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from synth.costs.costs import Costs
+from synth.op_kinds import OpKind
+from synth.report.explain.run_against_plan import (
+    MeasuredRun,
+    RunComparison,
+    durations,
+    memory_table,
+    op_table,
+    shared_timeline,
+)
+from synth.report.text.difference import difference_text
+from synth.report.text.tables import table
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered, lower
+from synth.schedule.measured.execution_trace import OpSpan, OpSpans, planned_execution
+from synth.units import format_bytes, format_us
+
+
+@dataclass(frozen=True)
+class RehearsedRank:
+    """The measurements of one rank.
+
+    Attributes:
+        steps: the spans of its ops in each timed step.
+        peak_bytes: the most that it held at once.
+        extra_bytes: of its optimizer, beyond the plan's.
+        reserved_bytes: taken from the device at most by CUDA's caching allocator; None: on a CPU.
+    """
+
+    steps: Sequence[Sequence[OpSpan]]
+    peak_bytes: int
+    extra_bytes: int = 0
+    reserved_bytes: int | None = None
+
+
+def rehearsed_run(
+    plan: Plan, lowered: Lowered, ranks: Mapping[int, RehearsedRank], *, late: bool = False
+) -> MeasuredRun:
+    """Simulate the plan with the median durations of the rehearsed ops, others as planned.
+
+    Args:
+        plan: the plan.
+        lowered: its lowered form.
+        ranks: the rehearsed ones.
+        late: steps are validated later, so that iterations overlap.
+
+    Returns:
+        The simulated iteration as a run on one device per rank.
+    """
+    spans: list[OpSpans] = [[step] for one in ranks.values() for step in map(list, one.steps)]
+    again = lower(lowered.schedule, _with_durations(lowered.costs, spans))
+    timeline = shared_timeline(again, lowered.num_ranks, late=late)
+    found = [ranks.get(rank) for rank in range(lowered.num_ranks)]
+    return MeasuredRun(
+        step_us=[timeline.period_us if late else timeline.makespan_us],
+        executions=[planned_execution(timeline)],
+        peak_bytes=[None if one is None else one.peak_bytes for one in found],
+        processors=lowered.num_ranks,
+        late=late,
+        extra_bytes=[0 if one is None else one.extra_bytes for one in found],
+        ops=spans,
+    )
+
+
+def _with_durations(costs: Costs, spans: Sequence[OpSpans]) -> Costs:
+    measured: dict[int, dict[OpKind, int]] = {}
+    for (stage, kind), times in durations(spans).items():
+        measured.setdefault(stage, {})[kind] = round(statistics.median(times))
+    stages = [
+        stage.replace(duration_us={**stage.duration_us, **measured.get(number, {})})
+        for number, stage in enumerate(costs.stages)
+    ]
+    return costs.replace(stages=tuple(stages))
+
+
+def rehearsal_text(plan: Plan, found: RunComparison, ranks: Mapping[int, RehearsedRank]) -> str:
+    """Return the comparison as a sentence and tables for the terminal."""
+    parts = [
+        f"predicted {format_us(found.predicted_us)}, rehearsed {format_us(found.measured_us)} "
+        f"({found.paid} of the plan with the times of the rehearsed ranks)\n{_need(plan, found)}",
+        memory_table(found),
+        *_reserved(ranks),
+        op_table(found),
+    ]
+    if found.difference is not None:
+        parts.insert(1, difference_text(found.difference))
+    return "\n\n".join(parts)
+
+
+def _need(plan: Plan, found: RunComparison) -> str:
+    """Name the rank that has least left under its limit, or needs most without limits."""
+    caps = plan.caps_bytes
+    peaks = {r: peak for r, peak in enumerate(found.measured_peak_bytes) if peak is not None}
+    if caps is None:
+        rank = max(peaks, key=peaks.__getitem__)
+        return f"rank {rank} needs {format_bytes(peaks[rank])}, the most of those rehearsed"
+    rank = min(peaks, key=lambda r: caps[r] - peaks[r])
+    return (
+        f"rank {rank} needs {format_bytes(peaks[rank])} of its limit of {format_bytes(caps[rank])}"
+    )
+
+
+def _reserved(ranks: Mapping[int, RehearsedRank]) -> list[str]:
+    rows = [
+        (str(rank), f"{one.reserved_bytes / 1e6:.3f}", f"{one.reserved_bytes / one.peak_bytes:.3f}")
+        for rank, one in ranks.items()
+        if one.reserved_bytes is not None
+    ]
+    head = ("rank", "reserved by CUDA's allocator\nMB", "/ allocated")
+    return [table(head, rows)] if rows else []
