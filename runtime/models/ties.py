@@ -2,7 +2,7 @@
 
 import copy
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from torch import nn
@@ -45,6 +45,14 @@ class TieFinder:
     def ties(self) -> tuple[Tie, ...]:
         """The parameters of several layers, of those that were added."""
         return tuple(Tie(tuple(found)) for found in self._places if len(found) > 1)
+
+
+def find_ties(layers: Iterable[nn.Module]) -> tuple[Tie, ...]:
+    """The parameters that several of a model's layers share."""
+    finder = TieFinder()
+    for index, layer in enumerate(layers):
+        finder.add(index, layer)
+    return finder.ties()
 
 
 def keep_tied(layers: Mapping[int, nn.Module], ties: Sequence[Tie]) -> dict[str, nn.Parameter]:

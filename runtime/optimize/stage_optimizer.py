@@ -242,11 +242,16 @@ def prediction_bytes(modules: Iterable[nn.Module]) -> int:
 
 
 def static_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
-    """The bytes of parameters, buffers, gradients and optimizer state."""
-    total = 0
+    """The bytes of parameters, buffers, gradients and optimizer state.
+
+    A parameter that several of the modules share counts once.
+    """
+    total, seen = 0, set[nn.Parameter]()
     for module in modules:
         total += sum(b.numel() * b.element_size() for b in module.buffers())
-        for parameter in module.parameters():
+        own = [parameter for parameter in module.parameters() if parameter not in seen]
+        seen.update(own)
+        for parameter in own:
             size = parameter.numel() * parameter.element_size()
             total += size
             if parameter.requires_grad:

@@ -1,6 +1,7 @@
 """Connecting one rank of a pipeline to the others: process groups, channels, and the executor."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -23,6 +24,7 @@ from ..execution.gradients.layout import GradientLayout
 from ..execution.gradients.reductions import Reductions
 from ..execution.stage.offload_sizes import SizeFinder
 from ..execution.stage.shapes import ShapeFinder
+from ..execution.stage.stage import Stage
 from ..execution.stage.warm_up import WarmUp
 from ..execution.transport.calls import CallNotes, note_links
 from ..execution.transport.channels import Channels
@@ -160,6 +162,7 @@ def _check_reduced_by_schedule(
     reasons = {
         "several pipelines run side by side": groups.peers is not None,
         "ranks have tied parameters": reducer.has_tied,
+        "stages of a rank share parameters": _share_parameters(parts.stages.values()),
         "a stage is wrapped for data parallelism": any(
             stage.is_wrapped for stage in parts.stages.values()
         ),
@@ -176,6 +179,12 @@ def _check_reduced_by_schedule(
                 f"stage {number} has copies on several ranks and an embedding with sparse "
                 f"gradients, which cannot be reduced; make it with sparse=False"
             )
+
+
+def _share_parameters(stages: Iterable[Stage]) -> bool:
+    """True if a parameter is one of several stages."""
+    counts = Counter(id(p) for stage in stages for p in set(stage.parameters()))
+    return any(count > 1 for count in counts.values())
 
 
 def _has_sparse_gradients(module: nn.Module) -> bool:

@@ -21,6 +21,7 @@ from ..models import (
     materialise,
     outline_of,
 )
+from ..models.ties import Tie, find_ties
 from ..models.user_function import UserCodeFailed
 from ..seeds import seeded
 from ..training.building import calls_of
@@ -34,11 +35,13 @@ class LayerSource:
     """The layers of a model, with data, or on the meta device without.
 
     `fill` is called in the order of the layers, for those that are run, and returns them with data.
-    `conversion` has converted them; None: they are as they were given.
+    `ties` are the parameters that several of them share. `conversion` has converted them; None:
+    they are as they were given.
     """
 
     calls: Sequence[LayerCall]
     names: Sequence[str]
+    ties: Sequence[Tie]
     fill: Fill = lambda call: call
     conversion: Conversion | None = None
 
@@ -49,8 +52,10 @@ class LayerSource:
         conversion = Conversion(dtype_of(workload.dtype))
         made = cls._outlined(workload, spec, seed, conversion)
         if made is None:
-            layers = build_layers(spec, seed=seed).values()
-            made = cls.of_layers(workload, [conversion.apply(layer) for layer in layers])
+            layers = list(build_layers(spec, seed=seed).values())
+            made = cls.of_layers(workload, layers)
+            for layer in layers:
+                conversion.apply(layer)
         return replace(made, conversion=conversion)
 
     @classmethod
@@ -71,7 +76,8 @@ class LayerSource:
     ) -> Self:
         """Pair layers with how the workload calls them."""
         names = layer_names(layers)
-        return cls(calls_of(workload, dict(enumerate(layers)), names), names, fill)
+        calls = calls_of(workload, dict(enumerate(layers)), names)
+        return cls(calls, names, find_ties(layers), fill)
 
 
 def _outline(spec: ModelSpec) -> list[nn.Module] | None:

@@ -28,6 +28,7 @@ from .pace import ProfilingPace
 from .profiler import profile_layer
 from .provenance import provenance_of
 from .sample import Sample
+from .tied_sizes import LayerSizes, tied_parameters
 
 _SEED = 0
 _MOST_NAMES = 4
@@ -139,6 +140,7 @@ class _ModelProfiler:
             options.on_progress,
         )
         profiles: dict[str, LayerProfile] = {}
+        sizes: dict[str, LayerSizes] = {}
         entries = []
         commit_rise_bytes = num_elsewhere = 0
         for visited in walk_layers(
@@ -151,6 +153,7 @@ class _ModelProfiler:
             pace.begin(visited.name)
             left: dict[str, int] = {}
             profiles[visited.name] = profile = self._profile_layer(visited.sample, pace, left)
+            sizes[visited.name] = LayerSizes.of(visited.sample.layer, workload.optimizer)
             if workload.optimizer.post_validation:
                 own_bytes = commit_bytes([visited.sample.layer], workload.optimizer)
                 commit_rise_bytes = max(commit_rise_bytes, own_bytes)
@@ -173,6 +176,7 @@ class _ModelProfiler:
             links=links or Links(),
             layer_profiles=profiles,
             layers=tuple(entries),
+            tied_parameters=tied_parameters(source.ties, entries, profiles, sizes),
         )
 
     def _profile_layer(

@@ -1,6 +1,6 @@
 """Builds a rank's stages as the plan says, and refuses a model that has changed since."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,9 +69,10 @@ def build_stages(
     workload = plan.workload
     made = _make_layers(plan, rank, trusted_spec(workload, model), device, seed, build)
     last = len(plan.partition) - 1
+    _check_shared_bytes(plan, rank, made)
     stages: dict[int, Stage] = {}
     for number, layers in made.layers.items():
-        _check_bytes(plan, number, layers.values())
+        _check_bytes(plan, number, list(layers.values()))
         stages[number] = LayeredStage(
             calls_of(workload, layers, plan.layers, plan.recomputed_layers or ()),
             is_first=number == 0,
@@ -145,13 +146,34 @@ def calls_of(
     return list(calls.values())
 
 
-def _check_bytes(plan: Plan, stage: int, layers: Iterable[nn.Module]) -> None:
-    """Check that a stage's static bytes are those that the plan counts."""
-    needed = plan.costs.stages[stage].static_bytes
-    found = static_bytes(layers, plan.workload.optimizer)
-    if found != needed:
-        raise Mismatch(
-            f"stage {stage} (layers {', '.join(plan.layers[i] for i in plan.layers_of(stage))}) "
-            f"holds {found} static bytes, the plan counts {needed}: the model or the plan has "
-            f"changed since it was profiled; profile and solve again"
+def _check_bytes(plan: Plan, stage: int, layers: Collection[nn.Module]) -> None:
+    """Check that a stage's static bytes are those that the plan counts.
+
+    Plans from profiles without tied parameters count these for each layer.
+    """
+    needed, optimizer = plan.costs.stages[stage].static_bytes, plan.workload.optimizer
+    found = static_bytes(layers, optimizer)
+    if needed not in (found, sum(static_bytes([layer], optimizer) for layer in layers)):
+        raise _changed(
+            f"stage {stage} (layers {', '.join(plan.layers[i] for i in plan.layers_of(stage))})",
+            found,
+            needed,
         )
+
+
+def _check_shared_bytes(plan: Plan, rank: int, made: "_MadeLayers") -> None:
+    """Check that the stages of a rank share the parameters that the plan counts once for them."""
+    if plan.weights is not None or plan.versions is not None:
+        return  # each stage has parameters of its own
+    layers = [layer for of_stage in made.layers.values() for layer in of_stage.values()]
+    found = static_bytes(layers, plan.workload.optimizer)
+    needed = plan.costs.static_bytes(made.layers.keys())
+    if found > needed:
+        raise _changed(f"rank {rank} (stages {', '.join(map(str, made.layers))})", found, needed)
+
+
+def _changed(holder: str, found: int, needed: int) -> Mismatch:
+    return Mismatch(
+        f"{holder} holds {found} static bytes, the plan counts {needed}: the model or the plan has "
+        f"changed since it was profiled; profile and solve again"
+    )

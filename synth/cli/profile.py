@@ -258,6 +258,11 @@ def _summary(profile: "Profile") -> str:
     if profile.links.host is not None:
         lines.append(f"link to the host's memory: {_described(profile.links.host)}")
     lines.extend(_left_to_b(profile))
+    lines += [
+        f"{tied.layers[0]} shares {format_bytes(tied.parameter_bytes)} of parameters with "
+        f"{tied.layers[1] if len(tied.layers) == 2 else f'{len(tied.layers) - 1} other layers'}"
+        for tied in profile.tied_parameters or ()
+    ]
     if profile.flops is not None:
         lines.append(_said_of(profile.flops))
     if profile.provenance.notes is not None:

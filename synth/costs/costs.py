@@ -1,13 +1,16 @@
 """Costs of stages: microseconds and bytes of every op, and the times of transfers between ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from synth.costs.stage_costs import StageCosts
+from synth.costs.stage_ties import StageTie
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
@@ -45,15 +48,66 @@ class CostTable:
 
 
 class Costs(Record):
-    """All stages in forward order, and the links between ranks."""
+    """All stages in forward order, the links between ranks, and what stages share.
+
+    Each stage counts all its parameters. A rank that holds several stages of a tie has the tied
+    parameters, their gradient and their optimizer state once, and updates them once: `static_bytes`
+    and `step_us` are what it has and does. With weight passing, and where weights have versions,
+    each stage has parameters of its own (`untied`).
+    """
 
     stages: tuple[StageCosts, ...]
     links: Links = Links()
+    ties: tuple[StageTie, ...] = ()
+
+    @model_validator(mode="after")
+    def _ties_of_stages(self) -> Self:
+        for tie in self.ties:
+            if list(tie.stages) != sorted(set(tie.stages)) or tie.stages[-1] >= len(self.stages):
+                raise ValueError(
+                    f"a tie names the stages {', '.join(map(str, tie.stages))} of "
+                    f"{len(self.stages)}; name each once, in forward order"
+                )
+            for stage in tie.stages:
+                if tie.static_bytes > self.stages[stage].static_bytes:
+                    raise ValueError(
+                        f"stage {stage} has {self.stages[stage].static_bytes} static bytes, a tie "
+                        f"of it {tie.static_bytes}; they are a part of the stage's"
+                    )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_no_ties(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out ties where there are none, as earlier versions did."""
+        fields: dict[str, Any] = handler(self)
+        if not self.ties:
+            fields.pop("ties", None)
+        return fields
 
     @property
     def num_stages(self) -> int:
         """Number of stages."""
         return len(self.stages)
+
+    def untied(self) -> Self:
+        """The costs where each stage of a rank has parameters of its own."""
+        return self.replace(ties=()) if self.ties else self
+
+    def static_bytes(self, held: Collection[int]) -> int:
+        """The parameters, gradients and optimizer state of a rank, by the stages that it holds.
+
+        A stage that is listed twice counts twice.
+        """
+        whole = sum(self.stages[stage].static_bytes for stage in held)
+        return whole - sum(tie.repeated_bytes(held) for tie in self.ties)
+
+    def step_us(self, stage: int, held: Collection[int]) -> int:
+        """The duration of a stage's STEP on a rank that holds these stages.
+
+        The first of them updates what they share.
+        """
+        done = (tie.step_us for tie in self.ties if tie.is_updated_before(stage, held))
+        return max(0, self.stages[stage].duration_us[OpKind.STEP] - sum(done))
 
     @cached_property
     def _leaving_early_gradients(self) -> "Costs":

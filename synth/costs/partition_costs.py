@@ -1,14 +1,17 @@
 """Costs of the stages of a partition: the sums of their layers' times and bytes, and peaks."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise, product
 
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
+from synth.costs.stage_ties import StageTie
 from synth.errors import SynthError
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Profile
 from synth.profile.layer_profile import LayerProfile
+from synth.profile.tied_parameters import GradientSum
 
 # The later of two ops of a micro-batch.
 _LATER = {pair: max(pair, key=lambda kind: kind.rank_in_chain) for pair in product(OpKind, OpKind)}
@@ -16,6 +19,8 @@ _LATER = {pair: max(pair, key=lambda kind: kind.rank_in_chain) for pair in produ
 
 def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:
     """Add up layers to stages; `sizes[s]` is the number of layers of stage s.
+
+    A stage counts tied parameters once. The ties say which of them several stages count.
 
     Raises:
         SynthError: the sizes are not positive or do not add up to the number of layers.
@@ -27,14 +32,38 @@ def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:
         )
     stages, first = [], 0
     for size in sizes:
-        layers = [profile.layer_profile(i) for i in range(first, first + size)]
-        stages.append(stage_costs(layers, is_first=first == 0))
+        layers = profile.stage_layers(first, first + size)
+        sums = profile.gradient_sums(first, first + size)
+        stages.append(stage_costs(layers, sums, is_first=first == 0))
         first += size
-    return Costs(stages=tuple(stages), links=profile.links)
+    return Costs(stages=tuple(stages), links=profile.links, ties=stage_ties(profile, sizes))
 
 
-def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
-    """Add up the layers of one stage; the first stage holds no input."""
+def stage_ties(profile: Profile, sizes: Sequence[int]) -> tuple[StageTie, ...]:
+    """The tied parameters that several stages of a partition have."""
+    if not profile.tied_parameters:
+        return ()
+    stage_of = [stage for stage, size in enumerate(sizes) for _ in range(size)]
+    found = []
+    for tied, places in zip(profile.tied_parameters, profile.tied_places, strict=True):
+        having = tuple(sorted({stage_of[place] for place in places}))
+        if len(having) > 1:
+            step_us = math.floor(tied.step_us)
+            tie = StageTie(stages=having, static_bytes=tied.static_bytes, step_us=step_us)
+            found.append(tie)
+    return tuple(found)
+
+
+def stage_costs(
+    layers: list[LayerProfile], sums: Sequence[GradientSum] = (), *, is_first: bool
+) -> StageCosts:
+    """Add up the layers of one stage.
+
+    Args:
+        layers: the layers; tied parameters count for the first of them only.
+        sums: the sums of gradients of tied parameters.
+        is_first: True if it is the first stage, which holds no input.
+    """
     interior = layers[:-1]
     held = [_LATER[layer.output_until, after.input_until] for layer, after in pairwise(layers)]
     sizes = [layer.output_bytes for layer in interior]
@@ -59,8 +88,8 @@ def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
             OpKind.F: _forward_rise(layers, forward_rises, held),
             OpKind.R: _forward_rise(layers, [layer.recompute_rise_bytes for layer in layers], held),
             OpKind.B: _backward_rise(layers, OpKind.B, held),
-            OpKind.W: _weight_rise(layers),
-            OpKind.BW: _backward_rise(layers, OpKind.BW, held),
+            OpKind.W: _weight_rise(layers, sums),
+            OpKind.BW: _backward_rise(layers, OpKind.BW, held, sums),
             OpKind.STEP: sum(layer.rise_bytes[OpKind.STEP] for layer in layers),
         },
         input_until=layers[0].input_until if not is_first else OpKind.F,
@@ -69,13 +98,8 @@ def stage_costs(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
         gradient_bytes=sum(layer.gradient_bytes for layer in layers),
         parameter_bytes=sum(layer.parameter_bytes for layer in layers),
         light_rise_bytes=_light_rise(layers, forward_rises),
-        early_gradient_bytes=sum(map(_early_gradient_bytes, layers)),
+        early_gradient_bytes=sum(layer.early_gradient_bytes for layer in layers),
     )
-
-
-def _early_gradient_bytes(layer: LayerProfile) -> int:
-    """The bytes of the weight gradients that a layer's B computes itself."""
-    return layer.gradient_bytes - round(layer.deferred_share * layer.gradient_bytes)
 
 
 def _light_rise(layers: list[LayerProfile], rises: list[int]) -> int:
@@ -104,18 +128,26 @@ def _forward_rise(layers: list[LayerProfile], rises: list[int], held: list[OpKin
     return rise
 
 
-def _backward_rise(layers: list[LayerProfile], kind: OpKind, held: list[OpKind]) -> int:
+def _backward_rise(
+    layers: list[LayerProfile],
+    kind: OpKind,
+    held: list[OpKind],
+    sums: Sequence[GradientSum] = (),
+) -> int:
     """The highest level of B (or BW) above its start: layers run last to first.
 
     Between layers i−1 and i lie an activation and its gradient. B of layer i makes that gradient;
     it dies with B of layer i−1 unless W wants it, and so does the activation unless F or W
-    decided otherwise.
+    decided otherwise. Gradients of tied parameters are added up one parameter after the other, and
+    a new sum is made beside the old one and what is added to it.
     """
     split = kind == OpKind.B
     level = rise = 0
     for i in reversed(range(len(layers))):
         layer = layers[i]
-        rise = max(rise, level + layer.rise_bytes[kind])
+        summed = sum(one.num_bytes for one in sums if one.exists_at(i))
+        new_sum = max((one.largest_bytes for one in sums if one.grows_at(i)), default=0)
+        rise = max(rise, level + summed + new_sum + layer.rise_bytes[kind])
         level += (layer.saved_w_bytes if split else 0) - layer.saved_bytes
         if i > 0:
             level += layers[i - 1].returned_bytes
@@ -127,10 +159,14 @@ def _backward_rise(layers: list[LayerProfile], kind: OpKind, held: list[OpKind])
     return rise
 
 
-def _weight_rise(layers: list[LayerProfile]) -> int:
-    """The highest level of W above its start: the tasks run in the order B recorded them."""
+def _weight_rise(layers: list[LayerProfile], sums: Sequence[GradientSum]) -> int:
+    """The highest level of W above its start: the tasks run in the order B recorded them.
+
+    Sums of gradients grow in place.
+    """
     level = rise = 0
-    for layer in reversed(layers):
-        rise = max(rise, level + layer.rise_bytes[OpKind.W])
+    for i, layer in reversed(list(enumerate(layers))):
+        summed = sum(one.num_bytes for one in sums if one.exists_at(i))
+        rise = max(rise, level + summed + layer.rise_bytes[OpKind.W])
         level -= layer.saved_w_bytes
     return rise

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
 from synth.op_kinds import MOVES, OpKind
-from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN, RecomputationMenu
 
 if TYPE_CHECKING:
     from synth.schedule.model import Placement
+    from synth.schedule.recomputation_rules import RecomputationMenu
 
 
 class Runtime(StrEnum):
@@ -25,9 +25,6 @@ class Runtime(StrEnum):
     TORCH = "torch"
     TORCHTITAN = "torchtitan"
     MEGATRON = "megatron"
-
-
-_MENUS = {Runtime.TORCHTITAN: TORCHTITAN, Runtime.MEGATRON: MEGATRON}
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,11 @@ class Allowed:
         return frozenset((OpKind.R, *MOVES)) if self.offloads else frozenset((OpKind.R,))
 
     @property
-    def layer_menu(self) -> RecomputationMenu | None:
+    def layer_menu(self) -> "RecomputationMenu | None":
         """The rules by which layers can be recomputed within their backward; None: any layers."""
-        return _MENUS.get(self.runtime)
+        from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN
+
+        return {Runtime.TORCHTITAN: TORCHTITAN, Runtime.MEGATRON: MEGATRON}.get(self.runtime)
 
     @property
     def orders_freely(self) -> bool:

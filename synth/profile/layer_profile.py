@@ -140,6 +140,11 @@ class LayerProfile(Record):
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
     @property
+    def early_gradient_bytes(self) -> int:
+        """The bytes of the weight gradients that B computes itself."""
+        return self.gradient_bytes - round(self.deferred_share * self.gradient_bytes)
+
+    @property
     def defers_little(self) -> bool:
         """True if B computes more weight gradients than those of norms and biases."""
         return bool(self.gradient_bytes) and self.deferred_share < _MOSTLY

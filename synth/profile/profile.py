@@ -3,7 +3,7 @@
 import datetime
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import ClassVar, Self
 
@@ -16,6 +16,7 @@ from synth.profile.layer_times import MOST_LAYERS, LayerTimes
 from synth.profile.links import Links
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.model_flops import ModelFlops, PeakFlops
+from synth.profile.tied_parameters import GradientSum, TiedParameters, check_tied
 from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, Whole, check_plain
 from synth.records.record import FileRecord, Record
@@ -96,12 +97,17 @@ class Profile(Displayed, FileRecord):
     """A whole profile file.
 
     Version 2 added the function that makes the inputs, and times that are plain numbers. Version 3
-    added the FLOPs of layers and the peak FLOP/s of the device, version 4 the gradients of outputs.
+    added the FLOPs of layers and the peak FLOP/s of the device, version 4 the gradients of outputs,
+    version 5 tied parameters.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 4
-    SINCE: ClassVar[Mapping[str, int]] = {"workload.inputs": 2, "peak_flops_per_s": 3}
+    VERSION: ClassVar[int] = 5
+    SINCE: ClassVar[Mapping[str, int]] = {
+        "workload.inputs": 2,
+        "peak_flops_per_s": 3,
+        "tied_parameters": 5,
+    }
     MADE_BY: ClassVar[str] = "synth profile"
 
     name: PlainText
@@ -119,6 +125,9 @@ class Profile(Displayed, FileRecord):
     links: Links = Links()
     layer_profiles: dict[str, LayerProfile]
     layers: tuple[Layer, ...] = Field(min_length=1, max_length=MOST_LAYERS)
+    tied_parameters: tuple[TiedParameters, ...] | None = Field(
+        default=None, description="parameters that several layers share; None: not known, or none"
+    )
 
     @model_validator(mode="after")
     def _layers_known(self) -> Self:
@@ -132,6 +141,9 @@ class Profile(Displayed, FileRecord):
                 raise ValueError(
                     f"layer {layer.name!r} has profile {layer.profile!r}; known: {known}"
                 )
+        if self.tied_parameters:
+            by_name = {layer.name: self.layer_profiles[layer.profile] for layer in self.layers}
+            check_tied(self.tied_parameters, by_name)
         return self
 
     @classmethod
@@ -210,6 +222,41 @@ class Profile(Displayed, FileRecord):
         return self.layer_profiles[self.layers[index].profile]
 
     @property
+    def tied_places(self) -> tuple[tuple[int, ...], ...]:
+        """By tied parameters, the places of their layers in the model's list."""
+        places = {layer.name: place for place, layer in enumerate(self.layers)}
+        # A part of a model has a part of the layers.
+        return tuple(
+            tuple(places[name] for name in tied.layers if name in places)
+            for tied in self.tied_parameters or ()
+        )
+
+    def stage_layers(self, first: int, end: int) -> list[LayerProfile]:
+        """The profiles of layers first … end − 1 as one stage, which counts tied parameters once.
+
+        They count for the first layer that has them.
+        """
+        profiles = [self.layer_profile(index) for index in range(first, end)]
+        for tied, places in self._tied_within(first, end):
+            for place in places[1:]:
+                profiles[place] = tied.taken_from(profiles[place])
+        return profiles
+
+    def gradient_sums(self, first: int, end: int) -> tuple[GradientSum, ...]:
+        """The sums of gradients in the backwards of layers first … end − 1 as one stage."""
+        within = self._tied_within(first, end)
+        return tuple(tied.gradient_sum(places) for tied, places in within)
+
+    def _tied_within(
+        self, first: int, end: int
+    ) -> Iterator[tuple[TiedParameters, tuple[int, ...]]]:
+        """The parameters that several layers of a stage share, with the layers' places in it."""
+        for tied, places in zip(self.tied_parameters or (), self.tied_places, strict=True):
+            within = tuple(place - first for place in places if first <= place < end)
+            if len(within) > 1:
+                yield tied, within
+
+    @property
     def flops(self) -> ModelFlops | None:
         """The FLOPs of a micro-batch; None: those of a layer are not known, or there are none."""
         forwards = [self.layer_profile(i).forward_flops for i in range(len(self.layers))]
@@ -217,8 +264,9 @@ class Profile(Displayed, FileRecord):
 
     def fingerprint(self) -> str:
         """A short hash of everything that a schedule depends on."""
+        parts = {"workload", "links", "layer_profiles", "layers"}
         relevant = self.model_dump_json(
-            include={"workload", "links", "layer_profiles", "layers"},
+            include=parts | ({"tied_parameters"} if self.tied_parameters else set()),
             exclude={"layer_profiles": {"__all__": {"forward_flops"}}},
         )
         return hashlib.sha256(relevant.encode()).hexdigest()[:16]

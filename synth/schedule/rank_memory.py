@@ -43,8 +43,7 @@ def static_bytes(lowered: Lowered, rank: int) -> int:
     schedule = lowered.schedule
     if schedule.versions is not None:
         # Copies of a stage on a rank share its weights, their gradient and the optimizer's state.
-        held = {stage for stage, _ in schedule.placement.held[rank]}
-        return sum(lowered.costs.stages[stage].static_bytes for stage in held)
+        return lowered.costs.static_bytes({stage for stage, _ in schedule.placement.held[rank]})
     return kept_bytes(lowered.costs, schedule.placement, schedule.weights, rank)
 
 
@@ -52,7 +51,7 @@ def kept_bytes(costs: Costs, placement: Placement, flow: WeightFlow | None, rank
     """The static bytes of a rank on a placement, for given homes of the weights."""
     stages, held = costs.stages, placement.held[rank]
     if flow is None:
-        return sum(stages[stage].static_bytes for stage, _ in held)
+        return costs.static_bytes([stage for stage, _ in held])
     at_home = (
         0
         if flow.weights == Route.HOST

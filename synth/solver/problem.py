@@ -122,8 +122,11 @@ class Problem:
 
     def static_bytes(self, rank: int) -> int:
         """Return the parameters, gradients and optimizer state of a rank."""
-        held = self.placement.held[rank]
-        return sum(self.costs.stages[stage].static_bytes for stage, _ in held)
+        return self.costs.static_bytes(self.stages_of(rank))
+
+    def stages_of(self, rank: int) -> list[int]:
+        """Return the stages that a rank holds, one for each copy."""
+        return [stage for stage, _ in self.placement.held[rank]]
 
     def reduction_us(self, stage: int) -> int:
         """Return the duration of the all-reduce of a stage's gradients between its copies."""

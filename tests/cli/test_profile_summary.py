@@ -2,6 +2,7 @@
 
 from synth.cli.profile import _summary
 from synth.profile import Profile
+from synth.profile.tied_parameters import TiedParameters
 from synth.profiles import find
 from tests.cli.conftest import NAME
 
@@ -33,3 +34,13 @@ def test_norms_and_biases_alone_and_layers_without_gradients_are_not_worth_a_lin
     name = next(iter(Profile.load(find(NAME)).layer_profiles))
     assert shares_said(deferring({name: 0.95}, 8)) == []
     assert shares_said(deferring({name: 0.0}, 0)) == []
+
+
+def test_layers_that_share_parameters_are_named() -> None:
+    profile = Profile.load(find(NAME))
+    names = tuple(layer.name for layer in profile.layers[1:4])
+    tied = TiedParameters(layers=names, parameter_bytes=0, gradient_bytes=0, optimizer_bytes=0)
+    two = tied.replace(layers=names[:2])
+    lines = _summary(profile.replace(tied_parameters=(tied, two))).splitlines()
+    assert f"{names[0]} shares 0 B of parameters with 2 other layers" in lines
+    assert f"{names[0]} shares 0 B of parameters with {names[1]}" in lines

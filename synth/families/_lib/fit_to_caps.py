@@ -34,9 +34,8 @@ def left_bytes(setting: Setting) -> list[int]:
     """The bytes of each rank's memory limit that static bytes leave; there must be limits."""
     if setting.caps_bytes is None:
         raise ValueError("the setting has no memory limits")
-    stages = setting.costs.stages
     return [
-        cap - sum(stages[stage].static_bytes for stage, _ in held)
+        cap - setting.costs.static_bytes([stage for stage, _ in held])
         for cap, held in zip(setting.caps_bytes, setting.placement.held, strict=True)
     ]
 

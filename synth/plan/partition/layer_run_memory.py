@@ -13,7 +13,7 @@ import numpy as np
 
 from synth.costs.costs import IntArray
 from synth.op_kinds import OpKind
-from synth.profile import Profile
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile.layer_profile import LayerProfile
 
 B, BW, F, STEP, W = OpKind.B, OpKind.BW, OpKind.F, OpKind.STEP, OpKind.W
@@ -22,7 +22,10 @@ B, BW, F, STEP, W = OpKind.B, OpKind.BW, OpKind.F, OpKind.STEP, OpKind.W
 class RunNeeds:
     """Visits first layers from the last one down; uses memory linear in the number of layers."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, table: StageCostTable) -> None:
+        """Nothing is visited yet; the table is that of the model's profile."""
+        profile, self._table = table.profile, table
+        self._tied = [np.array(places, np.int64) for places in profile.tied_places]
         layers = [profile.layer_profile(i) for i in range(len(profile.layers))]
         self.first = self.num_layers = len(layers)
         self._output = _array(layers, lambda layer: layer.output_bytes)
@@ -74,7 +77,17 @@ class RunNeeds:
         static = self._static[ends] - self._static[first]
         step = self._step[ends] - self._step[first]
         needs: IntArray = static + np.maximum(step, self._one_micro_batch(stop))
+        self._with_ties(needs)
         return needs
+
+    def _with_ties(self, needs: IntArray) -> None:
+        """Replace the needs of runs in which layers share parameters by those of their stages."""
+        ends = np.arange(self.first + 1, self.first + 1 + len(needs))
+        before = self.first
+        for places in self._tied:
+            within = np.searchsorted(places, ends) - np.searchsorted(places, before)
+            for end in ends[within > 1].tolist():
+                needs[end - before - 1] = self._table.need_bytes(before, end)
 
     def _one_micro_batch(self, stop: int) -> IntArray:
         """Return the peak of F, then of B and W or BW, whichever of both peaks lower."""

@@ -82,7 +82,7 @@ def smallest_limit_bytes(
     """
     num_layers, static = table.num_layers, table.static_up_to
     some = max(table.need_bytes(*run) for run in pairwise(nearly_even(static, num_stages)))
-    needs = RunNeeds(table.profile)
+    needs = RunNeeds(table)
     cost = _costs(num_stages, num_layers)
     for runs in runs_from_last(num_layers, num_stages, [Band(static, some)]):
         if should_stop():
@@ -149,7 +149,7 @@ class _EvenPartition:
     def _allowed(self, most_us: int) -> Iterator[tuple[Runs, _Array | bool]]:
         """All runs that the bands leave, with those of each stage that keep its cap."""
         bands = [*self.bands, Band(self.table.work_up_to, most_us, _ROUNDING_US)]
-        needs = RunNeeds(self.table.profile) if self.has_caps else None
+        needs = RunNeeds(self.table) if self.has_caps else None
         is_allowed: _Array | bool = True
         for runs in runs_from_last(self.table.num_layers, self.num_stages, bands):
             if self.should_stop():

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.costs.costs import Costs, IntArray
-from synth.costs.partition_costs import partition_costs
+from synth.costs.partition_costs import partition_costs, stage_ties
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.profile import Profile
@@ -16,8 +16,9 @@ from synth.solver.problem import Problem
 
 _WORK = (OpKind.F, OpKind.B, OpKind.W)
 
-# Names of the profiles of the layers, of the layer before and of the layer after; "" for none.
-_Content = tuple[tuple[str, ...], str, str]
+# Names of the profiles of the layers, of the layer before and of the layer after; "" for none; and
+# the layers of each of the tied parameters that several of the layers have, by their places.
+_Content = tuple[tuple[str, ...], str, str, tuple[tuple[int, tuple[int, ...]], ...]]
 
 
 class StageCostTable:
@@ -30,6 +31,7 @@ class StageCostTable:
         self._stages: dict[_Content, StageCosts] = {}
         self._needs: dict[_Content, int] = {}
         self._needs_of_runs: dict[tuple[int, int], int] = {}
+        self._tied_places = profile.tied_places
         layers = [profile.layer_profile(index) for index in range(self.num_layers)]
         self._times = np.array(
             [[layer.time_us[kind].median_us for layer in layers] for kind in _WORK]
@@ -37,7 +39,8 @@ class StageCostTable:
         self._rebuild = np.array([layer.recompute_us for layer in layers])
         self._times_up_to = [_sums(times) for times in (*self._times, self._rebuild)]
         self.work_up_to = _sums(self._times.sum(axis=0))
-        self.static_up_to = _sums(np.array([layer.static_bytes for layer in layers]))
+        # Of a run of layers at most what it has: each layer counts its part of what it shares.
+        self.static_up_to = _sums(_static_parts(profile))
         self.saved_up_to = _sums(np.array([layer.saved_bytes for layer in layers]))
 
     def work_us(self, first: int, end: int, *, recompute: bool = False) -> int:
@@ -76,7 +79,8 @@ class StageCostTable:
     def costs(self, edges: tuple[int, ...]) -> Costs:
         """Return the costs of a partition, given by the first layer of each stage, and the end."""
         stages = tuple(self.stage(first, end) for first, end in pairwise(edges))
-        return Costs(stages=stages, links=self.profile.links)
+        ties = stage_ties(self.profile, np.diff(edges).tolist())
+        return Costs(stages=stages, links=self.profile.links, ties=ties)
 
     def stage(self, first: int, end: int) -> StageCosts:
         """Return the costs of layers first … end − 1 as a stage."""
@@ -89,7 +93,15 @@ class StageCostTable:
     def _content(self, first: int, end: int) -> _Content:
         before = self._names[first - 1] if first else ""
         after = self._names[end] if end < self.num_layers else ""
-        return tuple(self._names[first:end]), before, after
+        return tuple(self._names[first:end]), before, after, self._ties_within(first, end)
+
+    def _ties_within(self, first: int, end: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Return the number of each of the tied parameters that several layers of a run have."""
+        within = (
+            (number, tuple(place - first for place in places if first <= place < end))
+            for number, places in enumerate(self._tied_places)
+        )
+        return tuple((number, places) for number, places in within if len(places) > 1)
 
     def _in_context(self, first: int, end: int) -> tuple[int, Costs]:
         """Return a stage's number and costs between its neighbouring layers, which suffice.
@@ -100,6 +112,15 @@ class StageCostTable:
         part = self.profile.model_copy(update={"layers": self.profile.layers[begin:stop]})
         sizes = [size for size in (first - begin, end - first, stop - end) if size]
         return first - begin, partition_costs(part, sizes)
+
+
+def _static_parts(profile: Profile) -> IntArray:
+    """Return the static bytes of each layer, of tied parameters its part among their layers."""
+    found = [profile.layer_profile(index).static_bytes for index in range(len(profile.layers))]
+    for tied, places in zip(profile.tied_parameters or (), profile.tied_places, strict=True):
+        for place in places:
+            found[place] -= tied.static_bytes - tied.static_bytes // len(places)
+    return np.array(found, dtype=np.int64)
 
 
 def _sums(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

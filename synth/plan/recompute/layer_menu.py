@@ -26,6 +26,7 @@ from synth.op_kinds import OpKind
 from synth.plan.tuning import LAYER_MENU
 from synth.profile import Profile
 from synth.profile.layer_profile import LayerProfile
+from synth.profile.tied_parameters import GradientSum
 
 # Times are compared in nanoseconds, the resolution of profiles.
 _NS_PER_US = 1000
@@ -57,9 +58,10 @@ class Menu:
 def menu(profile: Profile, first: int, size: int) -> Menu:
     """Return the choices for a stage of `size` layers from `first` on."""
     indices = range(first, first + size)
-    plain = tuple(profile.layer_profile(i) for i in indices)
+    plain = tuple(profile.stage_layers(first, first + size))
     has_choice = tuple(not is_recomputed_already(profile, i) for i in indices)
-    found = _menu(_Layers(plain, has_choice), first == 0)
+    sums = profile.gradient_sums(first, first + size)
+    found = _menu(_Layers(plain, has_choice, sums), first == 0)
     if not first:
         return found
     options = (
@@ -241,12 +243,17 @@ _Thin = Callable[[list[_Row], int], list[_Row]]
 class _Layers:
     """The layers of a row, equal to another row's where their profiles have equal values."""
 
-    def __init__(self, plain: tuple[LayerProfile, ...], has_choice: tuple[bool, ...]) -> None:
-        """Take the layers, and which of them may be recomputed."""
-        self.plain, self.has_choice = plain, has_choice
+    def __init__(
+        self,
+        plain: tuple[LayerProfile, ...],
+        has_choice: tuple[bool, ...],
+        sums: tuple[GradientSum, ...],
+    ) -> None:
+        """Take the layers, which of them may be recomputed, and their sums of gradients."""
+        self.plain, self.has_choice, self.sums = plain, has_choice, sums
         self.kinds = {id(layer): layer for layer in plain}
         values = {key: layer.model_dump_json() for key, layer in self.kinds.items()}
-        self._key = (tuple(values[id(layer)] for layer in plain), has_choice)
+        self._key = (tuple(values[id(layer)] for layer in plain), has_choice, sums)
 
     @cached_property
     def again(self) -> tuple[LayerProfile | None, ...]:
@@ -259,7 +266,8 @@ class _Layers:
         """Return the costs of a stage with these layers, some of them recomputed."""
         both = zip(self.plain, self.again, strict=True)
         treated = (again if i in chosen else kept for i, (kept, again) in enumerate(both))
-        return stage_costs([layer for layer in treated if layer is not None], is_first=is_first)
+        layers = [layer for layer in treated if layer is not None]
+        return stage_costs(layers, self.sums, is_first=is_first)
 
     def __hash__(self) -> int:
         return hash(self._key)

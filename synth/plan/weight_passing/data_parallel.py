@@ -50,7 +50,8 @@ def _bound_us(problem: Problem) -> int:
     rounds = -(-problem.num_micro_batches // problem.num_ranks)
     stages = problem.costs.stages
     work_us = rounds * sum(stage.duration_us[OpKind.F] + backward_us(stage) for stage in stages)
-    steps_us = [stage.duration_us[OpKind.STEP] for stage in stages]
+    held = range(len(stages))
+    steps_us = [problem.costs.step_us(stage, held) for stage in held]
     last_us = min(problem.reduction_us(stage) + us for stage, us in enumerate(steps_us))
     us = work_us + max(last_us, sum(steps_us))
     return problem.objective.value_us(Spans(us, us))

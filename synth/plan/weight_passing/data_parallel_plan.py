@@ -11,6 +11,7 @@ costs. Shares of layers are rounded down, so that bounds over partitions hold; a
 found with them may exceed the limit by some bytes, and is refused when all pipelines are verified.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, overload
@@ -48,12 +49,25 @@ def sharing_optimizer(profile: Profile, num_pipelines: int) -> Profile:
     """Return the profile with a share of the optimizer state, and of the time of STEPs."""
     if num_pipelines == 1:
         return profile
-    shared = {name: _shared(layer, num_pipelines) for name, layer in profile.layer_profiles.items()}
-    return profile.replace(layer_profiles=shared)
+    tied = profile.tied_parameters and tuple(
+        one.share_of_optimizer(num_pipelines) for one in profile.tied_parameters
+    )
+    least: Counter[str] = Counter()
+    for one in tied or ():
+        for name in {layer.profile for layer in profile.layers if layer.name in one.layers}:
+            least[name] += one.optimizer_bytes
+    shared = {
+        name: _shared(layer, num_pipelines, least[name])
+        for name, layer in profile.layer_profiles.items()
+    }
+    return profile.replace(layer_profiles=shared, tied_parameters=tied)
 
 
-def _shared(layer: LayerProfile, num_pipelines: int) -> LayerProfile:
-    """Bytes are rounded down: a share of a stage is at least the sum of its layers' shares."""
+def _shared(layer: LayerProfile, num_pipelines: int, least_bytes: int) -> LayerProfile:
+    """Bytes are rounded down: a share of a stage is at least the sum of its layers' shares.
+
+    Those of tied parameters, at least `least_bytes`, are rounded up: a stage counts them once.
+    """
     step = layer.time_us[OpKind.STEP]
     shared = step.replace(
         median_us=step.median_us / num_pipelines,
@@ -61,7 +75,7 @@ def _shared(layer: LayerProfile, num_pipelines: int) -> LayerProfile:
         p90_us=step.p90_us / num_pipelines,
     )
     return layer.replace(
-        optimizer_bytes=layer.optimizer_bytes // num_pipelines,
+        optimizer_bytes=max(layer.optimizer_bytes // num_pipelines, least_bytes),
         time_us={**layer.time_us, OpKind.STEP: shared},
     )
 
@@ -81,7 +95,7 @@ def costs_of_one(profile: Profile, sizes: Sequence[int], num_pipelines: int) -> 
     if num_pipelines == 1:
         return costs
     stages = tuple(_shared_stage(stage, num_pipelines) for stage in costs.stages)
-    return costs.replace(stages=stages)
+    return costs.replace(stages=stages, ties=())
 
 
 def problem_of_all(problem: Problem, profile: Profile, num_pipelines: int) -> Problem:
@@ -194,7 +208,7 @@ def one_pipeline(plan: Plan) -> Plan | None:
         costs = with_least_share(plan.costs, num_pipelines)
     else:
         stages = tuple(_shared_stage(stage, num_pipelines) for stage in plan.costs.stages)
-        costs = plan.costs.replace(stages=stages)
+        costs = plan.costs.replace(stages=stages, ties=())
     return plan.replace(
         placement=(first,),
         programs=tuple(map(program_text, own)),

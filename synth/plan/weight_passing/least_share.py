@@ -28,7 +28,7 @@ def with_least_share(costs: Costs, num_pipelines: int) -> Costs:
         num_pipelines: the data-parallel pipelines.
     """
     stages = tuple(_least_share(stage, num_pipelines) for stage in costs.stages)
-    return costs.replace(stages=stages)
+    return costs.replace(stages=stages, ties=tuple(tie.share(num_pipelines) for tie in costs.ties))
 
 
 def with_share(costs: Costs, num_pipelines: int, sharded: Sharded | None) -> Costs:
@@ -41,7 +41,8 @@ def with_share(costs: Costs, num_pipelines: int, sharded: Sharded | None) -> Cos
         _updating_a_share(stage, num_pipelines, _kept_bytes(stage, num_pipelines, sharded))
         for stage in costs.stages
     )
-    return costs.replace(stages=stages)
+    shared = costs if sharded is None else costs.untied()
+    return shared.replace(stages=stages)
 
 
 def one_of(problem: Problem, costs: Costs) -> Problem:

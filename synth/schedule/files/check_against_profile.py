@@ -47,6 +47,13 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
             found.model_dump(mode="json", exclude_unset=True),
             made.model_dump(mode="json"),
         )
+    are_shared = plan.weights is None and plan.versions is None
+    if are_shared and plan.costs.ties != derived.ties:
+        yield _difference(
+            "costs, ties",
+            [tie.model_dump() for tie in plan.costs.ties],
+            [tie.model_dump() for tie in derived.ties],
+        )
     yield from _compared(
         "links", plan.costs.links.model_dump(mode="json"), derived.links.model_dump(mode="json")
     )

@@ -53,11 +53,11 @@ class Plan(Displayed, FileRecord):
     parameters' share of the static bytes, and the function that makes the inputs, version 7 the
     FLOPs of a micro-batch, version 8 programs that write a part which is repeated once, version 9
     ranks of backwards, and the gradients that B computes itself, version 10 the gradients of
-    outputs, which frozen layers do not get.
+    outputs, which frozen layers do not get, version 11 tied parameters of several stages.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 10
+    VERSION: ClassVar[int] = 11
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -70,6 +70,7 @@ class Plan(Displayed, FileRecord):
         "backward_placement": 9,
         "costs.stages.early_gradient_bytes": 9,
         "costs.stages.output_gradient_bytes": 10,
+        "costs.ties": 11,
     }
     MADE_BY: ClassVar[str] = "synth solve"
 

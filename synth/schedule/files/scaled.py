@@ -69,6 +69,12 @@ def _scaled_costs(costs: Costs, times: float, sizes: float) -> Costs:
             ),
             host=links.host and Link(**_scaled_link(links.host, times, sizes)),
         ),
+        ties=tuple(
+            tie.replace(
+                static_bytes=round(tie.static_bytes * sizes), step_us=round(tie.step_us * times)
+            )
+            for tie in costs.ties
+        ),
     )
 
 

@@ -272,6 +272,8 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     schedule = arrays.schedule
     if schedule.weights is not None:
         costs = schedule.weights.sharded.counted(costs)
+    if schedule.weights is not None or schedule.versions is not None:
+        costs = costs.untied()
     num_replicas = len(schedule.placement.ranks)
     table = EffectTable.of(
         costs,
@@ -289,6 +291,8 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     op_us = table.duration_us[arrays.classes]
     if schedule.weights is not None:
         op_us = _shared_steps_us(op_us, arrays, schedule.weights)
+    elif costs.ties:
+        op_us = _tied_steps_us(op_us, arrays, costs)
     durations_us = np.concatenate(
         [op_us, transfer_table.duration_us, np.array(collective_us, dtype=int)]
     )
@@ -322,6 +326,16 @@ def _shared_steps_us(op_us: IntArray, arrays: OpArrays, flow: WeightFlow) -> Int
     num_homes = np.array([len(homes) for homes in flow.homes])
     shared: IntArray = np.where(arrays.of_step, -(-op_us // num_homes[arrays.stage]), op_us)
     return shared
+
+
+def _tied_steps_us(op_us: IntArray, arrays: OpArrays, costs: Costs) -> IntArray:
+    """The durations of all ops; what several stages of a rank share is updated once."""
+    found = op_us.copy()
+    held = arrays.schedule.placement.held
+    for node in arrays.of_step.nonzero()[0].tolist():
+        stages = [stage for stage, _ in held[arrays.rank[node]]]
+        found[node] = costs.step_us(int(arrays.stage[node]), stages)
+    return found
 
 
 def _op_edges(arrays: OpArrays, def_use: DefUse) -> Edges:

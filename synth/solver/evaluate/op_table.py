@@ -198,7 +198,11 @@ class OpTable:
         at = [(copy, kind)] if kind != BW else [(copy, B), (copy, W)]
         freed = sum(self._freed.get(each, 0) for each in at)
         freed += sum(self._freed_own.get(each, 0) for each in at if kind != BW)
-        return _Kind(stage.duration_us[kind], self._effects.rise_bytes(op), made - freed)
+        duration_us = stage.duration_us[kind]
+        if kind == STEP:
+            held = self.problem.stages_of(self.copy_ranks[copy])
+            duration_us = self.problem.costs.step_us(op.stage, held)
+        return _Kind(duration_us, self._effects.rise_bytes(op), made - freed)
 
 
 def _precedes(one: tuple[int, OpKind], other: tuple[int, OpKind]) -> bool:

@@ -88,6 +88,9 @@ class FlushFreeProblem:
     every: int = 1
 
     def __post_init__(self) -> None:
+        # The versions of each stage's parameters are its own.
+        own = replace(self.problem, costs=self.problem.costs.untied())
+        object.__setattr__(self, "problem", own)
         m = self.problem.num_micro_batches
         _check_one_copy(self.problem, self.consistency)
         if self.every < 1 or m % self.every:

@@ -167,7 +167,10 @@ class _Builder:
             replica=replica,
             first=first,
             num_micro_batches=count,
-            duration_us={kind: self.costs.stages[stage].duration_us[kind] for kind in MEASURED},
+            duration_us={
+                **{kind: self.costs.stages[stage].duration_us[kind] for kind in MEASURED},
+                STEP: self.costs.step_us(stage, self.problem.stages_of(rank)),
+            },
             delta_bytes=delta,
             peak_above_bytes={kind: size + in_flight[rank] for kind, size in peak_above.items()},
             above=above,

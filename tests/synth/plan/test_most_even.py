@@ -17,6 +17,7 @@ from synth.plan.partition.most_even import most_even, smallest_limit_bytes
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile import Profile
 from synth.profile.layer_profile import Timing
+from synth.profile.tied_parameters import TiedParameters
 from tests.synth.plan.test_balance import uneven_profile
 
 F, B, W, R = OpKind.F, OpKind.B, OpKind.W, OpKind.R
@@ -106,7 +107,24 @@ def odd_profile(rng: random.Random, num_layers: int) -> Profile:
     }
     if rng.random() < 0.4:
         changed = {name: rng.choice(list(changed.values())[:2]) for name in changed}
-    return profile.replace(layer_profiles=changed)
+    return profile.replace(layer_profiles=changed, tied_parameters=_some_tied(rng, profile))
+
+
+def _some_tied(rng: random.Random, profile: Profile) -> tuple[TiedParameters, ...] | None:
+    """Of some layers, a part of what each has; the parts of two ties are less than a layer."""
+    names = [layer.name for layer in profile.layers]
+    if len(names) < 2 or rng.random() < 0.5:
+        return None
+    least = min(layer.parameter_bytes for layer in profile.layer_profiles.values())
+    return tuple(
+        TiedParameters(
+            layers=tuple(names[i] for i in sorted(rng.sample(range(len(names)), count))),
+            parameter_bytes=rng.randint(0, least // 2),
+            gradient_bytes=0,
+            optimizer_bytes=0,
+        )
+        for count in [rng.randint(2, len(names)) for _ in range(rng.randint(1, 2))]
+    )
 
 
 @pytest.mark.parametrize("seed", range(120))
@@ -133,7 +151,7 @@ def test_both_passes_find_what_the_program_over_all_runs_finds(seed: int) -> Non
 def test_the_needs_of_all_runs_at_once_are_those_of_each_run_alone(seed: int) -> None:
     rng = random.Random(seed)
     profile = odd_profile(rng, rng.randint(1, 9))
-    table, needs = StageCostTable(profile), RunNeeds(profile)
+    table, needs = StageCostTable(profile), RunNeeds(StageCostTable(profile))
     for first in reversed(range(table.num_layers)):
         ends = range(first + 1, table.num_layers + 1)
         alone = [table.need_bytes(first, end) for end in ends]

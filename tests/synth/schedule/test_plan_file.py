@@ -425,7 +425,7 @@ def swap_two_ranks_programs(rng: random.Random, data: dict[str, Any]) -> list[st
 
 
 def come_from_the_future(rng: random.Random, data: dict[str, Any]) -> list[str]:
-    data["schema_version"] = rng.choice((11, 12, 10**9))
+    data["schema_version"] = rng.choice((Plan.VERSION + 1, Plan.VERSION + 2, 10**9))
     return ["schema_version", "upgrade synth"]
 
 
