@@ -16,7 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 from synth.errors import SynthError
 from synth.system.processors import num_processors
 
-from .execution.transport.nccl.communicators import load_kernels_eagerly
+from .execution.transport.nccl.communicators import prepare_cuda
 from .run_folder import run_folder
 
 _INTERFACES = "GLOO_SOCKET_IFNAME"
@@ -72,7 +72,7 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
         SynthError: gloo is to use an interface that this machine has not.
     """
     _check_interfaces()
-    load_kernels_eagerly()
+    prepare_cuda()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))

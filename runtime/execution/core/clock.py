@@ -86,15 +86,25 @@ class OpClock:
 
     def log(self) -> RankLog:
         """Return everything recorded since `begin`, in whole microseconds."""
+        moments_us = self.moments_us()
         return RankLog(
-            self._zero_ns,
-            [OpSpan(op, round(start), round(end)) for op, start, end in self.moments_us()],
+            self._device_zero_ns() if self._on_cuda else self._zero_ns,
+            [OpSpan(op, round(start), round(end)) for op, start, end in moments_us],
             [Ready(communication, round(self._since(at))) for communication, at in self._ready],
             [
                 self._wait_of(communication, self._since(start), self._since(end), blocked)
                 for communication, start, end, blocked in self._waits
             ],
         )
+
+    def _device_zero_ns(self) -> int:
+        """The host's time at which the device, now idle, reached the zero of time.
+
+        It reached it later than the host where it still worked on the step before.
+        """
+        event = self._now()
+        torch.cuda.synchronize()
+        return time.perf_counter_ns() - round(self._since(event) * 1000)
 
     def _wait_of(
         self, communication: Communication, start: float, end: float, blocked: bool | None

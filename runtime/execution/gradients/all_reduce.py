@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..transport.gloo.private_groups import broadcast
 
-# Gloo copies the tensors of a bucket into a buffer that plans do not count. NCCL copies nothing.
+# Gloo copies the tensors of a bucket into a buffer that plans do not count, and takes buckets of
+# the host's tensors only. NCCL copies nothing.
 _GLOO_BUCKET_BYTES = 256 * 1024
 
 
@@ -31,11 +32,17 @@ def start_all_reduce(group: Any, tensors: Iterable[Tensor], *, divisor: int = 1)
             sparse.div_(divisor)
         if dense := [tensor for tensor in real if not tensor.is_sparse]:
             torch._foreach_div_(dense, divisor)
-    most_bytes = _GLOO_BUCKET_BYTES if isinstance(group, dist.ProcessGroupGloo) else math.inf
     return [
         group.allreduce_coalesced(bucket) if bucket[1:] else group.allreduce(bucket)
-        for bucket in buckets(real, most_bytes)
+        for bucket in buckets(real, _most_bytes(group, real))
     ]
+
+
+def _most_bytes(group: Any, tensors: Sequence[Tensor]) -> float:
+    """The bytes of a bucket."""
+    if not isinstance(group, dist.ProcessGroupGloo):
+        return math.inf
+    return _GLOO_BUCKET_BYTES if all(tensor.device.type == "cpu" for tensor in tensors) else 0
 
 
 def buckets(tensors: Sequence[Tensor], most_bytes: float) -> Iterator[list[Tensor]]:

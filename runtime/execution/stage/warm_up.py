@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -139,6 +140,7 @@ class WarmUp:
         """Run a stage; return the bytes that moved."""
         stage = self._stages[path.stage]
         if stage.is_sharded:  # FSDP2's own gradients could not be put back
+            _connect_shards(stage, self._device)
             return 0
         try:
             lists = (batch.inputs, batch.targets, batch.keywords)
@@ -232,6 +234,17 @@ class _Passes:
         else:
             self._stage.backward_input(self._microbatch, gradients)
             self._stage.backward_weight(self._microbatch)
+
+
+def _connect_shards(stage: Stage, device: torch.device) -> None:
+    """Run FSDP2's collectives once, as NCCL connects at the first use of each."""
+    meshes = dict.fromkeys(p.device_mesh for p in stage.parameters() if hasattr(p, "device_mesh"))
+    for group in dict.fromkeys(group for mesh in meshes for group in mesh.get_all_groups()):
+        one = torch.zeros(1, device=device)
+        each = torch.zeros(group.size(), device=device)
+        dist.all_gather_into_tensor(each, one, group)
+        dist.reduce_scatter_tensor(one, each, group=group)
+        dist.all_reduce(one, group=group)
 
 
 def _paths(lowered: Lowered, rank: int) -> dict[tuple[int, int], _MicroBatchPath]:

@@ -16,7 +16,7 @@ from synth.errors import SynthError
 from ...processes import ProcessIdentity, seen_from_here
 from .gloo import private_groups
 from .gloo.private_groups import PrivateGroups
-from .nccl.communicators import NcclGroups, load_kernels_eagerly
+from .nccl.communicators import NcclGroups, prepare_cuda
 from .objects import gather_objects
 from .rank_group import RankGroup, named_failure, without_warnings_of_trees
 from .rendezvous import Rendezvous
@@ -81,7 +81,7 @@ class Group(RankGroup):
             raise SynthError(f"process {dist.get_rank()} is not in the pipeline's group {ranks}")
         on_nccl = "nccl" in _backends(given).values()
         if on_nccl:
-            load_kernels_eagerly()
+            prepare_cuda()
         with named_failure(rank):
             name, neighbours = _introduced(given, rank)
         world: Any = dist.group.WORLD

@@ -43,6 +43,26 @@ def add_up(rank: int, size: int) -> list[Tensor]:
     return tensors
 
 
+def test_gloo_gets_tensors_of_a_device_one_by_one() -> None:
+    """Its coalesced all-reduce refuses those of CUDA, for which meta stands here."""
+    import torch.distributed as dist
+
+    from synth.runtime.execution.gradients.all_reduce import start_all_reduce
+
+    class Gloo(dist.ProcessGroupGloo):  # type: ignore[misc,name-defined]
+        def allreduce(self, tensors: list[Tensor]) -> int:
+            return len(tensors)
+
+        def allreduce_coalesced(self, tensors: list[Tensor]) -> int:
+            assert all(tensor.device.type == "cpu" for tensor in tensors)
+            return len(tensors)
+
+    group = Gloo.__new__(Gloo)
+    on_device, on_host = ([torch.empty(3, device=d) for _ in range(2)] for d in ("meta", "cpu"))
+    assert [str(one) for one in start_all_reduce(group, on_device)] == ["1", "1"]
+    assert [str(one) for one in start_all_reduce(group, on_host)] == ["2"]
+
+
 def test_tensors_of_all_kinds_become_their_average(pool: Any) -> None:
     wanted = [
         torch.full((2, 3), 1.5),

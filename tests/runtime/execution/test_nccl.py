@@ -19,7 +19,7 @@ from synth.families import generate
 from synth.runtime.execution.transport.nccl.communicators import (
     NcclGroups,
     limit_ctas,
-    load_kernels_eagerly,
+    prepare_cuda,
 )
 
 
@@ -284,19 +284,24 @@ def test_who_leaves_does_not_wait_for_ever(pool: Any) -> None:
     assert pool.run(leave_alone, 2)[0] < 10
 
 
-def test_kernels_are_loaded_eagerly_unless_the_user_says_otherwise(
+def test_cuda_loads_kernels_and_has_queues_unless_the_user_says_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # as Megatron-LM asks for
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    load_kernels_eagerly()
+    prepare_cuda()
     assert "CUDA_MODULE_LOADING" not in os.environ  # too late
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    load_kernels_eagerly()
+    prepare_cuda()
     assert os.environ["CUDA_MODULE_LOADING"] == "EAGER"
     monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
-    load_kernels_eagerly()
+    prepare_cuda()
     assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
+    prepare_cuda()
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
 
 
 def find_groups(rank: int, size: int) -> None:

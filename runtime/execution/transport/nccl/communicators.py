@@ -41,10 +41,15 @@ _LONGEST_EXIT_S = 30.0
 MakeGroup = Callable[[Store, int, Sequence[int], timedelta, str, bool], Any]
 
 
-def load_kernels_eagerly() -> None:
-    """Let CUDA load all kernels at its start, unless it has started or the user chose otherwise."""
+def prepare_cuda() -> None:
+    """Set what CUDA reads at its start, unless it has started or the user chose otherwise.
+
+    All kernels are loaded then, and streams get the most hardware queues: each link has a stream,
+    and of streams that share a queue, one waits for what is queued before it on another.
+    """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
 class NcclGroups:
@@ -177,6 +182,7 @@ def _make_nccl(
     options.global_ranks_in_group = list(ranks)
     options.group_name = name
     if is_link:
+        options.is_high_priority_stream = True  # a send does not queue behind kernels of compute
         limit_ctas(options, os.environ)
     return nccl(store, rank, len(ranks), options)
 
