@@ -49,7 +49,7 @@ def test_gloo_gets_tensors_of_a_device_one_by_one() -> None:
 
     from synth.runtime.execution.gradients.all_reduce import start_all_reduce
 
-    class Gloo(dist.ProcessGroupGloo):  # type: ignore[misc,name-defined]
+    class Gloo(dist.ProcessGroupGloo):
         def allreduce(self, tensors: list[Tensor]) -> int:
             return len(tensors)
 
