@@ -21,7 +21,8 @@ class Row(NamedTuple):
         pytorch_over_autograd: torch's own split over the same.
         after_f_bytes: held after F, and next by autograd after its forward.
         after_b_bytes: held between B and W, and next by torch's split.
-        deferred_share: of the elements of the trained weights, those whose gradients wait for W.
+        deferred_share: of the elements of the trained weights, those whose gradients wait for W;
+            None: it was not counted.
     """
 
     layer: str
@@ -35,7 +36,7 @@ class Row(NamedTuple):
     autograd_after_f_bytes: int
     after_b_bytes: int
     pytorch_after_b_bytes: int | None
-    deferred_share: float
+    deferred_share: float | None = None
 
 
 def table(document: Mapping[str, Any]) -> str:
@@ -57,7 +58,7 @@ def _line(row: Row) -> Iterator[str]:
     yield from ("–" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
     yield from map(_mib, (row.after_f_bytes, row.autograd_after_f_bytes, row.after_b_bytes))
     yield _mib(row.pytorch_after_b_bytes)
-    yield f"{row.deferred_share * 100:.0f} %"
+    yield "–" if row.deferred_share is None else f"{row.deferred_share * 100:.0f} %"
 
 
 def _mib(num_bytes: int | None) -> str:
