@@ -157,8 +157,8 @@ def _is_note(transfer: Transfer) -> bool:
 
 @torch.no_grad()
 def _fill(tensor: Tensor, spread: float) -> None:
-    """Fill with normal numbers; integers and flags with zeros, which are valid indices."""
+    """Fill with normal numbers; flags with True, as masks let pass, and integers with zeros."""
     if tensor.dtype in _NORMAL:
         tensor.normal_(std=spread)
     else:
-        tensor.zero_()
+        tensor.fill_(tensor.dtype == torch.bool)

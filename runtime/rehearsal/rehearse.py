@@ -4,18 +4,16 @@ import copy
 import gc
 import os
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import HashStore
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
@@ -128,6 +126,8 @@ class _Rehearsal:
         built = build_stages(
             plan, group.rank, _META, options.seed, model=options.model, build=self._outlined
         )
+        for stage in built.stages.values():
+            stage.trial_device = self._device
         pipeline = Pipeline(self._lowered, built.stages, group=group, tied=built.tied, device=_META)
         batch = self._first_batch() if 0 in built.stages else Batch()
         pipeline.find_sizes(batch)
@@ -236,12 +236,9 @@ def _world_of_one() -> Iterator[None]:
     if dist.is_initialized():
         raise SynthError("a rehearsal makes its own process group, and this process has one")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
-    with tempfile.TemporaryDirectory(prefix="synth-rehearse-") as folder:
-        store = FileStore(str(Path(folder) / "store"), 1)
-        dist.init_process_group(
-            "gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=_TIMEOUT_S)
-        )
-        try:
-            yield
-        finally:
-            dist.destroy_process_group()
+    timeout = timedelta(seconds=_TIMEOUT_S)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1, timeout=timeout)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

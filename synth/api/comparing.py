@@ -69,7 +69,7 @@ def compare(
         recompute: as of `synth.solve`; `"none"` leaves out the rows of published schedules with
             recomputed layers, too; None: auto with `placement="auto"`, else none.
         runtime: the program that will execute a plan, which limits the solver to what it can run:
-            `"synth"`, `"torch"` or `"torchtitan"`.
+            `"synth"`, `"torch"`, `"torchtitan"` or `"megatron"`.
         offload: also take published schedules that offload activations.
         planner: `"pipedream"` or `"2bw"`, or both: the choice of that published planner, too.
         link: latency and bandwidth instead of the profile's, as of `synth.solve`.

@@ -88,7 +88,7 @@ def solve(
         recompute: `"none"`, `"all"`, stages such as `"0,1"`, layers such as `"layers:3-8"`, or
             `"auto"`: search; None: auto.
         runtime: the program that will execute the plan, which limits the search to what it can run:
-            `"synth"`, `"torch"` or `"torchtitan"`.
+            `"synth"`, `"torch"`, `"torchtitan"` or `"megatron"`.
         offload: also take published schedules that offload activations.
         weights: `"stay"`: each rank keeps its stages; `"ring"` or `"gather"`: every rank runs whole
             micro-batches and weights are passed (WeiPipe, ZeRO); `"auto"`: the best of these.

@@ -88,7 +88,7 @@ def command(
         write_together(dict(zip(files, texts, strict=True)))
     else:
         answer(texts[0].removesuffix("\n"))
-    _tell_of_losses(plan, plan_path, to)
+    _tell_of_losses(plan, plan_path, to, names)
     if output is not None:
         copies = len(plan.placement)
         talk(
@@ -189,11 +189,13 @@ def _torch_text(plan: "Plan") -> str:
     return to_torch_csv(schedule) if schedule.weights is None else to_torch_comms_csv(schedule)
 
 
-def _tell_of_losses(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
+def _tell_of_losses(
+    plan: "Plan", plan_path: Path, to: ExportFormat, names: Mapping[str, str]
+) -> None:
     """Say what the format does not carry."""
     from synth.interop.loss_order import in_loss_order
 
-    _tell_of_layers(plan, plan_path, to)
+    _tell_of_layers(plan, plan_path, to, names)
     schedule = plan.schedule()
     if to in (ExportFormat.TORCH, ExportFormat.TORCHTITAN) and in_loss_order(schedule) != schedule:
         talk(
@@ -220,18 +222,24 @@ def _tell_of_losses(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
         )
 
 
-def _tell_of_layers(plan: "Plan", plan_path: Path, to: ExportFormat) -> None:
+def _tell_of_layers(
+    plan: "Plan", plan_path: Path, to: ExportFormat, names: Mapping[str, str]
+) -> None:
     """Say how to recompute the layers that the plan recomputes, unless the format says it."""
+    from synth.interop.megatron import megatron_parts
     from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
+    from synth.interop.torchtitan import torchtitan_parts
     from synth.report.text.tables import places
 
     if not plan.recomputed_layers:
         return
-    if to == ExportFormat.TORCHTITAN and torchtitan_checkpointing(plan) is not None:
-        return
     how = "checkpoint them in the model"
-    if to == ExportFormat.MEGATRON and (options := megatron_recomputation(plan)) is not None:
-        how = f"give Megatron-LM {options}"
+    if to == ExportFormat.TORCHTITAN:
+        if torchtitan_checkpointing(plan, torchtitan_parts(plan, names)) is not None:
+            return
+    elif to == ExportFormat.MEGATRON:
+        options = megatron_recomputation(plan, megatron_parts(plan, names))
+        how = how if options is None else f"give Megatron-LM {options}"
     talk(
         f"note: {plan_path} recomputes layers {places(plan.recomputed_layers)}, which the format "
         f"does not say; {how}, or it takes more memory than here"

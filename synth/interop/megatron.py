@@ -67,6 +67,14 @@ def _repeated(letter: str, held: Sequence[str]) -> str:
     return f"{letter}*{count}" if count > _FEW else letter * count
 
 
+def megatron_parts(plan: Plan, given: Mapping[str, str]) -> list[ModelPart | None]:
+    """Return what Megatron-LM takes the layers of a plan for.
+
+    The arguments and errors are those of `targets`.
+    """
+    return [target.part for target in targets(plan, _LETTERS, given, "Megatron-LM")]
+
+
 def _check_mtp(plan: Plan, held: Sequence[Sequence[str]]) -> None:
     """Check where layers of multi-token prediction are, as `validate_layer_layout` does.
 

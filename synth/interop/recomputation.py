@@ -1,21 +1,26 @@
 """The options with which other frameworks recompute the layers of a plan."""
 
-from synth.profile.model_parts import model_parts
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.recomputation_rules import (
     MEGATRON,
     TORCHTITAN,
+    Parts,
     RecomputationKind,
     RecomputationMenu,
     RecomputationRule,
 )
 
 
-def torchtitan_checkpointing(plan: Plan) -> list[str] | None:
-    """Return the section `[activation_checkpoint]` of a plan; None: no section says its layers."""
+def torchtitan_checkpointing(plan: Plan, parts: Parts) -> list[str] | None:
+    """Return the section `[activation_checkpoint]` of a plan; None: no section says its layers.
+
+    Args:
+        plan: the plan.
+        parts: what its layers are there; only what is a decoder layer, in `layers`, is recomputed.
+    """
     if not plan.recomputed_layers:
         return ["[activation_checkpoint]", 'mode = "none"']
-    rule = _rule(plan, TORCHTITAN)
+    rule = _rule(plan, TORCHTITAN, parts)
     if rule is None:
         return None
     if rule.kind == RecomputationKind.ALL:
@@ -24,9 +29,14 @@ def torchtitan_checkpointing(plan: Plan) -> list[str] | None:
     return ["[activation_checkpoint]", 'mode = "selective"', option]
 
 
-def megatron_recomputation(plan: Plan) -> str | None:
-    """Return Megatron-LM's options of a plan; None: it has none, or no options say its layers."""
-    rule = _rule(plan, MEGATRON)
+def megatron_recomputation(plan: Plan, parts: Parts) -> str | None:
+    """Return Megatron-LM's options of a plan; None: it has none, or no options say its layers.
+
+    Args:
+        plan: the plan.
+        parts: what its layers are there.
+    """
+    rule = _rule(plan, MEGATRON, parts)
     if rule is None:
         return None
     method = "uniform" if rule.kind == RecomputationKind.ALL else "block"
@@ -36,7 +46,7 @@ def megatron_recomputation(plan: Plan) -> str | None:
     )
 
 
-def _rule(plan: Plan, menu: RecomputationMenu) -> RecomputationRule | None:
+def _rule(plan: Plan, menu: RecomputationMenu, parts: Parts) -> RecomputationRule | None:
     """Return the first rule that recomputes just the layers of a plan."""
-    choices = menu.choices(plan.partition, plan.placed, model_parts(plan.layers))
+    choices = menu.choices(plan.partition, plan.placed, parts)
     return choices.get(plan.recomputed_layers or ())

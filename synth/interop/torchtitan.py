@@ -56,9 +56,21 @@ def to_torchtitan(plan: Plan, csv_path: str, layers: Mapping[str, str] | None = 
         f"local_batch_size = {plan.num_micro_batches * plan.workload.micro_batch_size}",
         f"seq_len = {plan.workload.sequence_length}",
     ]
-    if checkpointing := torchtitan_checkpointing(plan):
+    if checkpointing := torchtitan_checkpointing(plan, torchtitan_parts(plan, layers or {})):
         lines += ["", *checkpointing]
     return "\n".join(lines) + "\n"
+
+
+def torchtitan_parts(plan: Plan, given: Mapping[str, str]) -> list[ModelPart]:
+    """Return what torchtitan takes the layers of a plan for: those in `layers` are decoder layers.
+
+    The arguments and errors are those of `targets`.
+    """
+    found = targets(plan, _MODULES, given, "torchtitan")
+    return [
+        ModelPart.DECODER if target.name.startswith("layers.") else ModelPart.EMBEDDING
+        for target in found
+    ]
 
 
 def _modules(plan: Plan, given: Mapping[str, str]) -> list[list[str]]:

@@ -4,8 +4,9 @@ Collectives add up zeros where a rank has no gradient. If no rank has one, the z
 after the sum, because optimizers would otherwise apply weight decay and momentum to the parameter.
 
 With weight passing, gradients are parts of flat buffers that exist before anyone uses a parameter.
-These begin as -0.0, which only an addition changes: x + -0.0 is x for every x, so that a sum which
-is -0.0 everywhere had no terms.
+These begin as -0.0: x + -0.0 is x for every x, so a sum which is -0.0 everywhere had no terms, or
+none but such: the gradient of `y + 0.0 * p.sum()` is -0.0 where that of y is negative, and p then
+counts as unused.
 """
 
 from collections.abc import Iterable, Sequence

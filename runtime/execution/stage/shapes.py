@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -153,12 +154,16 @@ def _try_out(
 def _run_without_data(
     stage: Stage, arguments: tuple[Any, ...], entry: Boundary | None, keywords: Mapping[str, Any]
 ) -> Any:
-    """Run a stage that has no data itself; by fake tensors if it needs to know their device."""
-    try:
+    """Run a stage that has no data itself.
+
+    Fake tensors tell it the device on which it will run; if it branches on values, zeros take the
+    place of all data.
+    """
+    with suppress(Exception):
         return _run(stage, arguments, entry, keywords, torch.device("meta"))
-    except Exception:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            return _run(stage, arguments, entry, keywords, torch.device("cpu"))
+    with suppress(Exception), FakeTensorMode(allow_non_fake_inputs=True):
+        return _run(stage, arguments, entry, keywords, stage.trial_device)
+    return _run(stage, arguments, entry, keywords, torch.device("cpu"))
 
 
 def _run(
@@ -183,7 +188,7 @@ def _run(
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
-            states = {name: torch.empty_like(t, device=device) for name, t in kept}
+            states = {name: torch.zeros_like(t, device=device) for name, t in kept}
         return torch.func.functional_call(stage.module, states, arguments, dict(keywords))
 
 

@@ -64,6 +64,8 @@ class LayerChain(nn.Module):
 class Stage:
     """F, R, B, W and BW of a module.
 
+    `trial_device` is the device of a stage whose module has no data here.
+
     A stage keeps neither its input nor its output alive: gradient edges hold the graph, and inputs
     enter without a leaf. Tensors that autograd saved of them live as long as it needs them.
     """
@@ -94,6 +96,7 @@ class Stage:
         self._states: dict[int, _MicroBatchState] = {}
         self._replays: dict[int, Replay] = {}
         self._state = ForwardState(self.module, loss)
+        self.trial_device = torch.device("cpu")
 
     def begin(self) -> None:
         """Begin a step; no micro-batch is in flight."""

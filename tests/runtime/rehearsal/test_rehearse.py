@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.families import generate
@@ -142,6 +143,54 @@ def test_a_rank_that_does_not_fit_is_refused_with_the_bytes_that_it_needs(
     with pytest.raises(SynthError, match=rf"^rank {rank} needs .* by the plan, and cpu has .*"):
         rehearsed(plan)
     assert list(rehearsed(plan, ranks=[1 - rank])) == [1 - rank]
+
+
+class Branching(nn.Module):
+    """Gives rows by a mask and by a value, which only data tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.out(x[torch.ones(len(x), dtype=torch.bool)])
+        return (y if float(y.detach().sum()) < 1e9 else y + 1), torch.ones(len(y), dtype=torch.bool)
+
+
+class Ending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
+        assert mask.all(), "a mask of nothing"
+        return ((self.out(x)[mask] - targets) ** 2).mean()
+
+
+def branching_layers() -> list[nn.Module]:
+    return [Branching(), Ending()]
+
+
+def branching_inputs(number: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(number)
+    return torch.randn(4, 8, generator=draw), torch.randn(4, 1, generator=draw)
+
+
+def test_a_model_that_branches_on_values_and_passes_a_mask_is_rehearsed() -> None:
+    here = f"{__file__}:"
+    described = Workload(
+        model=here + "branching_layers", inputs=here + "branching_inputs", micro_batch_size=4,
+        sequence_length=1,
+    )  # fmt: skip
+    links = Links(default=Link(latency_us=50.0))
+    profile = profile_model(described, CPU, warmup=1, iterations=1, links=links)
+    plan = Plan.of(profile, (1, 1), generate("1f1b", 2, 4))
+    options = TrainOptions(
+        steps=3, model=here + "branching_layers", inputs=here + "branching_inputs"
+    )
+    found = rehearse(plan, plan.check()[0], options, CPU)
+    assert found[1].losses[-1] > 0
+    assert all(result.peak_bytes > result.static_bytes for result in found.values())
 
 
 def test_what_cannot_be_rehearsed_is_refused() -> None:

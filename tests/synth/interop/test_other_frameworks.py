@@ -17,10 +17,10 @@ import pytest
 import synth
 from synth.errors import SynthError
 from synth.interop.jaxpp import to_jaxpp
-from synth.interop.megatron import to_megatron
-from synth.interop.recomputation import megatron_recomputation
+from synth.interop.megatron import megatron_parts, to_megatron
+from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
 from synth.interop.torch_csv import to_torch_csv
-from synth.interop.torchtitan import schedule_name, to_torchtitan
+from synth.interop.torchtitan import schedule_name, to_torchtitan, torchtitan_parts
 
 NAME = "zb-1.5b-p8-m24"  # an embedding, 22 blocks and a head
 
@@ -105,9 +105,23 @@ def test_recomputed_layers_are_torchtitans_options_where_it_has_a_rule_for_them(
 def test_recomputed_layers_are_megatrons_options_where_it_has_a_rule_for_them(
     layers: tuple[int, ...], options: str | None
 ) -> None:
-    found = megatron_recomputation(recomputing_plan(layers))
+    plan = recomputing_plan(layers)
+    found = megatron_recomputation(plan, megatron_parts(plan, {}))
     told = "--recompute-granularity full --recompute-method"
     assert found == (None if options is None else f"{told} {options}")
+
+
+def test_layers_that_the_user_names_are_recomputed_as_what_they_are_there() -> None:
+    made = recomputing_plan(tuple(range(24)))
+    plan = made.replace(layers=("stem", *made.layers[1:-1], "classifier"))
+    named = {"stem": "tok_embeddings", "classifier": "output"}
+    assert torchtitan_checkpointing(plan, torchtitan_parts(plan, named)) is None
+    blocks = plan.replace(recomputed_layers=tuple(range(1, 23)))
+    section = torchtitan_checkpointing(blocks, torchtitan_parts(plan, named))
+    assert section == ["[activation_checkpoint]", 'mode = "full"']
+    letters = megatron_parts(plan, {"stem": "E", "classifier": "L"})
+    assert megatron_recomputation(plan, letters) is None
+    assert "uniform" in str(megatron_recomputation(blocks, letters))
 
 
 @pytest.mark.parametrize("family", ["zb-v", "chimera"])
