@@ -24,6 +24,8 @@ class BestVariantTuning:
     # Cuts on which recomputed layers are tried: the fastest ones, and those of least memory.
     fastest_cuts: int = 2
     smallest_cuts: int = 1
+    # Neighbours of the best cut with recomputed layers on which all rules are tried, too.
+    neighbours_with_rules: int = 6
     # Profiles with recomputed layers whose costs are kept.
     tables: int = 64
 
