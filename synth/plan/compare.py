@@ -366,7 +366,7 @@ class _Comparing:
             caps_bytes=asked.caps_bytes,
             objective=asked.objective,
             partition=sizes,
-            profile=None if asked.allowed.layer_menu is None else asked.profile,
+            profile=asked.profile if asked.chooses_layers else None,
             layer_menu=asked.allowed.layer_menu,
             further_ops=asked.allowed.further_ops,
         )
