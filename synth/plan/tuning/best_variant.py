@@ -9,6 +9,8 @@ class BestVariantTuning:
 
     # Share of the time for all published schedules after which the rest have their first cut.
     share_of_limit: float = 0.4
+    # Ops as which a variant counts at least, when those are counted that are judged in any case.
+    least_ops: int = 1000
     # Cuts that local search judges besides the candidates, in all and in a row without success;
     # as long as none fits only their memory is computed, so more of them are judged.
     neighbours: int = 32
