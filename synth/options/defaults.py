@@ -9,6 +9,7 @@ cause an error:
     --recompute 0,1, or a partition that no other placement has stages for: linear
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,7 +124,22 @@ def chooses_layers(chosen: SolveChoices, allowed: Allowed, num_layers: int, limi
         num_layers: of the model.
         limit_s: the time limit; for models of many layers it must be long enough.
     """
-    num_placements = _PLACEMENTS if word(chosen.placement) == AUTO else 1
+    names = [chosen.placement]
+    is_asked = word(chosen.recompute) == AUTO
+    return is_asked and has_time_for_layers(names, allowed, num_layers, limit_s)
+
+
+def has_time_for_layers(
+    names: Sequence[str], allowed: Allowed, num_layers: int, limit_s: float
+) -> bool:
+    """Return True if there is time to choose single layers in a search on any of the placements.
+
+    Args:
+        names: of the placements, or auto; the other arguments are those of `chooses_layers`.
+        allowed: the rules of a runtime are few, so they need no time.
+        num_layers: of the model.
+        limit_s: the time limit.
+    """
+    num_placements = _PLACEMENTS if AUTO in map(word, names) else 1
     takes_s = num_placements * num_layers * _S_PER_LAYER
-    is_in_time = allowed.layer_menu is not None or takes_s <= _LAYERS_SHARE * limit_s
-    return word(chosen.recompute) == AUTO and is_in_time
+    return allowed.layer_menu is not None or takes_s <= _LAYERS_SHARE * limit_s

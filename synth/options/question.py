@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from synth.errors import SynthError
+from synth.op_kinds import OpKind
 from synth.options.arguments.compare import CompareArguments
 from synth.options.deadline import read_time_limit
-from synth.options.defaults import AUTO
+from synth.options.defaults import AUTO, has_time_for_layers
 from synth.options.keywords import word
 from synth.options.memory_limit import MemoryLimit, is_least
 from synth.options.objective import read_objective
@@ -82,6 +83,8 @@ def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> 
     """
     from synth.plan.comparison import Question
 
+    allowed, num_layers = given.freedom.allowed, len(profile.layers)
+    limit_s = read_time_limit(given.time_limit)
     return Question(
         profile,
         given.pipeline.ranks,
@@ -90,8 +93,11 @@ def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> 
         objective=read_objective(given.objective),
         partition=read_sizes(given.partition),
         partition_is_sought=is_searched(given.partition),
-        allowed=given.freedom.allowed,
+        allowed=allowed,
         published_recompute=word(given.recompute or AUTO) != "none",
+        # Where stages can recompute, rows choose among these.
+        chooses_layers=OpKind.R not in allowed.further_ops
+        and has_time_for_layers(given.placement or [AUTO], allowed, num_layers, limit_s),
     )
 
 

@@ -160,6 +160,8 @@ class _Comparing:
             given=asked.partition,
             is_free=asked.partition_is_sought,
             menu=asked.allowed.layer_menu,
+            # Variants of few ops together are judged in any case, as `_is_due` has it for rows.
+            goes_on=lambda num_ops: num_ops <= JUDGING.first_ops and not self.stop.is_set(),
         )
 
     def begins(self, name: str, on_begin: Callable[[str], None] | None) -> bool:
@@ -366,7 +368,7 @@ class _Comparing:
             caps_bytes=asked.caps_bytes,
             objective=asked.objective,
             partition=sizes,
-            profile=None if asked.allowed.layer_menu is None else asked.profile,
+            profile=asked.profile if asked.chooses_layers else None,
             layer_menu=asked.allowed.layer_menu,
             further_ops=asked.allowed.further_ops,
         )

@@ -54,7 +54,8 @@ class Question:
     published schedules have any; without they have the best one of equal or balanced stages.
     `caps_bytes` is the memory limit of each rank; None: no limit. `allowed` limits the solver's
     schedules, not the published ones. With `published_recompute` a published schedule is also shown
-    with recomputed layers, if it only fits or is faster with them.
+    with recomputed layers, if it only fits or is faster with them. With `chooses_layers` a search
+    that chooses recomputation chooses single layers, too.
     """
 
     profile: Profile
@@ -66,6 +67,7 @@ class Question:
     partition_is_sought: bool = False
     allowed: Allowed = DEFAULT
     published_recompute: bool = True
+    chooses_layers: bool = False
 
     @property
     def partitioning(self) -> Partitioning:

@@ -64,10 +64,10 @@ class TiedParameters(Record):
     def share_of_optimizer(self, count: int) -> Self:
         """The same where ranks keep and update one of `count` equal parts of the optimizer state.
 
-        The part is rounded up.
+        The part is rounded down.
         """
         return self.replace(
-            optimizer_bytes=-(-self.optimizer_bytes // count), step_us=self.step_us / count
+            optimizer_bytes=self.optimizer_bytes // count, step_us=self.step_us / count
         )
 
     def taken_from(self, layer: LayerProfile) -> LayerProfile:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from synth.layer_times import LayerTimes
+from synth.profile import Profile
 from synth.profile.model_parts import model_parts
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN, RecomputationMenu
@@ -106,6 +108,47 @@ def test_the_table_has_only_schedules_that_the_runtime_runs(
     names = [rival["name"] for rival in json.loads(ended.stdout)["rivals"]]
     assert "1f1b" in names
     assert not [name for name in names if re.search(left_out, name)]
+
+
+@pytest.mark.slow
+def test_compare_chooses_layers_for_a_runtime_that_recomputes_no_stages(synth: Synth) -> None:
+    ended = synth(
+        "compare", *SIZE[1:6], "--for", "torch", "--mem-limit", "13GB", "--time-limit", "3s",
+        "--placement", "auto", "--only", "1f1b", "--format", "json",
+    )  # fmt: skip
+    assert ended.code == 0, ended.stderr
+    rows = {row["name"]: row for row in json.loads(ended.stdout)["schedules"]}
+    assert rows["solved auto"]["fits"]
+
+
+@pytest.mark.parametrize("runtime", ["torchtitan", "megatron"])
+@pytest.mark.parametrize(
+    ("limit", "words"), [("1MB", "every rank fits"), ("1KB", "no schedule fits")]
+)
+def test_a_model_without_decoder_layers_has_no_layers_to_recompute(
+    synth: Synth, tmp_path: Path, runtime: str, limit: str, words: str
+) -> None:
+    ends = [
+        LayerTimes(name=name, forward_us=10, backward_us=20, parameter_bytes=1000)
+        for name in ("embedding", "head")
+    ]
+    path = tmp_path / "ends.json"
+    Profile.from_times("ends", ends).save(path)
+    size = ("--ranks", "2", "--micro-batches", "2", "--mem-limit", limit)
+    ended = synth("solve", path, *size, "--for", runtime, "--dry-run")
+    assert words in ended.stdout + ended.stderr
+    is_known = (runtime, limit) == ("torchtitan", "1MB")
+    assert ("feasible: every" in ended.stdout) == is_known
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("runtime", "layers"), [("torch", "layers:all"), ("torchtitan", "auto")])
+def test_recomputation_that_the_runtime_can_run_is_suggested(
+    synth: Synth, runtime: str, layers: str
+) -> None:
+    given = ("--placement", "linear", "--recompute", "none", "--for", runtime)
+    ended = synth(*SIZE, *given, "--mem-limit", "20GB", "--time-limit", "2s")
+    assert f"give --recompute {layers}, which {runtime} can run" in ended.stdout
 
 
 def test_what_other_orders_would_gain_is_told(synth: Synth) -> None:

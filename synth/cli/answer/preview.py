@@ -89,7 +89,12 @@ def _feasibility(request: Request) -> str:
 
     caps = request.problem.caps_bytes
     if caps is None or min(caps) >= limits_bytes(request.problem, request.recompute)[1]:
-        return "feasible: every rank fits with one micro-batch at a time"
+        if caps is None or request.allowed.orders_freely:
+            return "feasible: every rank fits with one micro-batch at a time"
+        return (
+            f"not decided before the search: every rank fits with one micro-batch at a time, "
+            f"{request.allowed.runtime} has orders of its own"
+        )
     return (
         "not decided before the search: each rank alone fits with one micro-batch at a time, the "
         "simplest schedule of all together does not"

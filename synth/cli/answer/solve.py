@@ -194,8 +194,11 @@ def _faster_on_placement(request: Request, result: "Result") -> list[str]:
     best = min(faster, key=value_us)
     ways = [] if request.recompute is None else ["try --recompute auto"]
     if OpKind.R not in request.problem.further_ops:
-        runtime = request.allowed.runtime
-        ways = [f"give --recompute {LAYERS}all, which {runtime} can run", "leave --for out"]
+        runtime, has_menu = request.allowed.runtime, request.allowed.layer_menu is not None
+        layers = "auto" if has_menu else f"{LAYERS}all"
+        is_tried = has_menu and request.recompute is None
+        ways = [] if is_tried else [f"give --recompute {layers}, which {runtime} can run"]
+        ways.append("leave --for out")
     elif best.offloads and OpKind.OFFLOAD not in request.problem.further_ops:
         ways.append("allow it with --offload")
     how = "offloads" if best.offloads else "recomputes"

@@ -11,6 +11,7 @@ order is judged on the others as it is, and the family makes it anew for the bes
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 from synth.costs.costs import Costs
@@ -124,14 +125,33 @@ class BestVariant:
             return None
         for sizes in self._cuts_for_layers():
             self._try_rules(sizes)
-        ranked = [variant for variant in self._ranked() if variant.rule is not None]
-        if not ranked and self.family.reads_times:
-            ranked = self._made_with_rules(plain.variant.sizes)
+        ranked = self._ranked_with_rules()
+        if self.family.reads_times and not self._is_any_fitting(ranked):
+            ranked = self._made_with_rules(plain.variant.sizes) or ranked
         best = self._best_made(ranked)
-        if best is None or not best.score.fits:
-            return None
-        best = self._climbed(best)
-        return best if best.score < plain.score else None
+        while best is not None:
+            found = self._climbed(best)
+            for sizes in self._with_neighbours(found.variant):
+                self._try_rules(sizes)
+            best = self._best_made(self._ranked_with_rules())
+            if best is None or best.score >= found.score:
+                return found if found.score.fits and found.score < plain.score else None
+        return None
+
+    def _with_neighbours(self, variant: Variant) -> list[Sizes]:
+        """Return a cut, and the most promising ones of its neighbours."""
+        if not self.is_local:
+            return [variant.sizes]
+        near = Neighbours(self.costs.table, self.family.where)
+        found = near.of(variant.sizes, self.order.room(self._costs(variant)))
+        return [variant.sizes, *islice(found, BEST_VARIANT.neighbours_with_rules)]
+
+    def _ranked_with_rules(self) -> list[Variant]:
+        return [variant for variant in self._ranked() if variant.rule is not None]
+
+    def _is_any_fitting(self, variants: Sequence[Variant]) -> bool:
+        scores = map(self.scores.get, variants)
+        return any(score is not None and score.fits for score in scores)
 
     def _cuts_for_layers(self) -> list[Sizes]:
         """Return the fastest cuts and those of least memory, whether they fit or not."""
@@ -169,12 +189,15 @@ class BestVariant:
         return variant in self.made and self.made[variant].score.fits
 
     def _try_rules(self, sizes: Sizes) -> None:
-        """Score a cut with each rule, those of least work first, as long as they may be faster."""
+        """Score a cut with each rule, those of least work first, as long as they may be faster.
+
+        As long as none fits, the one that exceeds the limit least is kept to begin with.
+        """
         tried = [Variant(sizes, rule) for rule in self._rules(sizes)]
         for variant in sorted(tried, key=self._least_us):
             if self._least_us(variant) >= self._fitting_us():
                 return
-            self._score(variant, most_excess_bytes=0)
+            self._score(variant, self._least_excess_bytes())
 
     # Scores
 
@@ -196,6 +219,9 @@ class BestVariant:
         """Return the best value of those that fit."""
         fitting = (one.value_us for one in self.scores.values() if one is not None and one.fits)
         return min(fitting, default=float("inf"))
+
+    def _least_excess_bytes(self) -> int:
+        return min(one.excess_bytes for one in self.scores.values() if one is not None)
 
     def _score(self, variant: Variant, most_excess_bytes: int | None = None) -> Score | None:
         """Score a variant that was not scored yet and may be faster than those that fit."""

@@ -9,6 +9,7 @@ from synth.plan.partition.candidates import candidate_cuts, equal_cuts
 from synth.plan.published.best_variant import BestVariant, PublishedFamily
 from synth.plan.published.order_scores import Judge
 from synth.plan.published.variants import Sizes, VariantCosts
+from synth.plan.tuning import BEST_VARIANT, JUDGING
 from synth.profile import Profile
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.recomputation_rules import RecomputationMenu
@@ -27,6 +28,7 @@ class FamilySearches:
         given: Sizes | None = None,
         is_free: bool = True,
         menu: RecomputationMenu | None = None,
+        goes_on: Callable[[int], bool] = lambda num_ops: False,
     ) -> None:
         """Search for nothing yet.
 
@@ -38,8 +40,10 @@ class FamilySearches:
             given: the cut for placements of as many stages.
             is_free: any cuts; else the balanced one and those of equal numbers of layers.
             menu: the rules by which layers may be recomputed; None: those of all frameworks.
+            goes_on: variants are judged whatever `should_stop` says as long as this is true of the
+                ops of all that were judged.
         """
-        self.menu = menu
+        self.menu, self.goes_on, self.num_ops = menu, goes_on, 0
         self.profile, self.num_micro_batches, self.judge = profile, num_micro_batches, judge
         self.should_stop, self.given, self.is_free = should_stop, given, is_free
         self.costs = VariantCosts(profile)
@@ -62,13 +66,21 @@ class FamilySearches:
                 where=where,
             )
 
+        num_ops = 3 * where.num_ranks * self.num_micro_batches
+        num_ops *= JUDGING.late_timed_cost if reads_times(name) else 1
+        num_ops = max(num_ops, BEST_VARIANT.least_ops)
+
+        def should_stop() -> bool:
+            self.num_ops += num_ops
+            return not self.goes_on(self.num_ops) and self.should_stop()
+
         return BestVariant(
             PublishedFamily(where, self.num_micro_batches, make, reads_times(name), self.menu),
             self.costs,
             self.judge,
             self.cuts(where),
             is_local=self.is_free,
-            should_stop=self.should_stop,
+            should_stop=should_stop,
         )
 
     def cuts(self, where: Placement) -> list[Sizes]:

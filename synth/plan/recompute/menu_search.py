@@ -44,7 +44,7 @@ class MenuSearch:
     ) -> None:
         """Judge nothing yet; the arguments are those of `LayerSearch`."""
         self.should_stop = should_stop
-        _, *choices = problems_on_menu(without_layers(problem))
+        self.without, *choices = problems_on_menu(without_layers(problem))
         self.choices = sorted(choices, key=_backward_us)
         self.judge = ListScheduleJudge(problem, effort_s)
         self.values: dict[tuple[int, ...], int] = {}
@@ -79,7 +79,7 @@ class MenuSearch:
 
     def least(self) -> Problem:
         """Return the problem with the choice under which the smallest limit suffices."""
-        return min(self.choices, key=smallest_limit_bytes)
+        return min((*self.choices, self.without), key=smallest_limit_bytes)
 
 
 def layer_search(

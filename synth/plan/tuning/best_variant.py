@@ -9,6 +9,8 @@ class BestVariantTuning:
 
     # Share of the time for all published schedules after which the rest have their first cut.
     share_of_limit: float = 0.4
+    # Ops as which a variant counts at least, when those are counted that are judged in any case.
+    least_ops: int = 1000
     # Cuts that local search judges besides the candidates, in all and in a row without success;
     # as long as none fits only their memory is computed, so more of them are judged.
     neighbours: int = 32
@@ -24,6 +26,8 @@ class BestVariantTuning:
     # Cuts on which recomputed layers are tried: the fastest ones, and those of least memory.
     fastest_cuts: int = 2
     smallest_cuts: int = 1
+    # Neighbours of the best cut with recomputed layers on which all rules are tried, too.
+    neighbours_with_rules: int = 6
     # Profiles with recomputed layers whose costs are kept.
     tables: int = 64
 

@@ -11,7 +11,6 @@ costs. Shares of layers are rounded down, so that bounds over partitions hold; a
 found with them may exceed the limit by some bytes, and is refused when all pipelines are verified.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, overload
@@ -24,7 +23,7 @@ from synth.errors import ExitCode, SynthError
 from synth.op_kinds import VISITS, OpKind
 from synth.plan.weight_passing.least_share import with_least_share
 from synth.profile import Profile
-from synth.profile.layer_profile import LayerProfile
+from synth.profile.layer_profile import Layer, LayerProfile
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
@@ -49,24 +48,26 @@ def sharing_optimizer(profile: Profile, num_pipelines: int) -> Profile:
     """Return the profile with a share of the optimizer state, and of the time of STEPs."""
     if num_pipelines == 1:
         return profile
-    tied = profile.tied_parameters and tuple(
-        one.share_of_optimizer(num_pipelines) for one in profile.tied_parameters
-    )
-    least: Counter[str] = Counter()
-    for one in tied or ():
-        for name in {layer.profile for layer in profile.layers if layer.name in one.layers}:
-            least[name] += one.optimizer_bytes
-    shared = {
-        name: _shared(layer, num_pipelines, least[name])
-        for name, layer in profile.layer_profiles.items()
-    }
-    return profile.replace(layer_profiles=shared, tied_parameters=tied)
+    whole = profile.tied_parameters or ()
+    tied = tuple(one.share_of_optimizer(num_pipelines) for one in whole) or None
+    layers: list[Layer] = []
+    profiles: dict[str, LayerProfile] = {}
+    for layer in profile.layers:
+        of_ties = [one.optimizer_bytes for one in whole if layer.name in one.layers]
+        shared = _shared(profile.layer_profiles[layer.profile], num_pipelines, of_ties)
+        # Layers of one profile share it, unless their shares are rounded differently.
+        name, number = layer.profile, 1
+        while profiles.setdefault(name, shared) != shared:
+            name, number = f"{layer.profile}, rounded {number}", number + 1
+        layers.append(layer.replace(profile=name))
+    return profile.replace(layer_profiles=profiles, layers=tuple(layers), tied_parameters=tied)
 
 
-def _shared(layer: LayerProfile, num_pipelines: int, least_bytes: int) -> LayerProfile:
-    """Bytes are rounded down: a share of a stage is at least the sum of its layers' shares.
+def _shared(layer: LayerProfile, num_pipelines: int, of_ties: Sequence[int]) -> LayerProfile:
+    """Return a layer with its share.
 
-    Those of tied parameters, at least `least_bytes`, are rounded up: a stage counts them once.
+    The shares of tied parameters and of the layer's own are rounded down each: whichever of them
+    a stage counts, the sum is at most the share of the stage.
     """
     step = layer.time_us[OpKind.STEP]
     shared = step.replace(
@@ -74,8 +75,9 @@ def _shared(layer: LayerProfile, num_pipelines: int, least_bytes: int) -> LayerP
         p10_us=step.p10_us / num_pipelines,
         p90_us=step.p90_us / num_pipelines,
     )
+    own_bytes = layer.optimizer_bytes - sum(of_ties)
     return layer.replace(
-        optimizer_bytes=max(layer.optimizer_bytes // num_pipelines, least_bytes),
+        optimizer_bytes=sum(size // num_pipelines for size in (own_bytes, *of_ties)),
         time_us={**layer.time_us, OpKind.STEP: shared},
     )
 

@@ -24,6 +24,7 @@ from synth.plan.published.order_scores import Judge, Score
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import peak_bytes, verify
+from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from tests.synth.effort import counted
 
@@ -227,3 +228,11 @@ def test_a_search_among_partitions_starts_from_those_of_published_schedules() ->
     # Each row of the table is on the partition of its own.
     rows = {one.name: one for one in race.trials[0].published}
     assert rows["zb-v"].fits and rows["zb-v"].partition == HALVES[0]
+
+
+def test_rows_of_few_ops_do_not_depend_on_the_load_of_the_machine() -> None:
+    asked = Question(PROFILE, 4, 8, (24 * 10**9,) * 4)
+    late = compare(asked, ["1f1b"], options=SolveOptions(time_limit_s=1e-6))
+    in_time = compare(asked, ["1f1b"])
+    assert [one.name for one in late.entries] == ["1f1b", "1f1b+R"]
+    assert [one.makespan_us for one in late.entries] == [one.makespan_us for one in in_time.entries]

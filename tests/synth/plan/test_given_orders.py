@@ -14,6 +14,8 @@ from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.menu_search import problems_on_menu
 from synth.plan.runtimes import Allowed, Runtime
+from synth.profile import Profile
+from synth.profiles import find
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.verify import verify
@@ -79,6 +81,27 @@ def test_the_best_partition_and_rule_are_found_and_the_bound_is_below_all(
     assert chosen.result.schedule.programs == generate(one.order or "", 2, 4).programs
     assert verify(chosen.result.schedule, own.costs)[1].makespan_us == chosen.result.value_us
     assert chosen.result.lower_bound_us <= chosen.result.value_us
+
+
+# The best values of all partitions and rules.
+@pytest.mark.parametrize(("limit_mb", "best_us"), [(13_000, 1_454_997), (10_500, 1_558_589)])
+def test_partitions_are_searched_from_rules_that_exceed_the_limit(
+    limit_mb: int, best_us: int
+) -> None:
+    profile, where, sizes = Profile.load(find("zb-1.5b-p8-m24")), placement("linear", 4), (6,) * 4
+    problem = Problem(
+        partition_costs(profile, sizes),
+        where,
+        8,
+        (limit_mb * 10**6,) * 4,
+        partition=sizes,
+        profile=profile,
+        layer_menu=ALLOWED.layer_menu,
+        further_ops=ALLOWED.further_ops,
+    )
+    one = Candidate("linear", problem, None, ALLOWED.order_on(where, 8))
+    found = solve_best_of([one], profile, Partitioning.SEARCHED, counted()).result
+    assert found.value_us == best_us
 
 
 def test_where_nothing_fits_the_reason_is_told_without_a_claim_that_nothing_can() -> None:
