@@ -55,6 +55,7 @@ from .tensor_numbers import (
     Numbers,
     TensorNumbers,
     Watchfulness,
+    num_bytes_of,
     storage_key,
     uncopied,
 )
@@ -225,6 +226,10 @@ class Watch:
             self.compare_all()
         self._walk_extra(())
 
+    def look_again(self) -> None:
+        """Walk again when the next step begins: parameters have been frozen, or are trained now."""
+        self._is_outdated = True
+
     @property
     def is_complete(self) -> bool:
         """False if there are more objects than are watched."""
@@ -295,7 +300,7 @@ class Watch:
         self.base = _Group(
             walk,
             self.watchfulness,
-            left_out={storage_key(p) for p in parameters},
+            left_out={storage_key(p) for p in parameters if p.requires_grad},
             previous=[self.base, self.extra],
         )
         cells = [_identity(reached.value) in self._cells for reached in self.base.reached]
@@ -346,7 +351,7 @@ class Watch:
                 for tensor in inside
                 if isinstance(tensor, Tensor) and storage_key(tensor) not in self.base.numbers
             ]
-            num_bytes = sum(t.nbytes for t in lost if not isinstance(t, nn.Parameter))
+            num_bytes = sum(num_bytes_of(t) for t in lost if not isinstance(t, nn.Parameter))
             if num_bytes > FEW_BYTES and not self.watchfulness.hold(lost[0], num_bytes):
                 old[key] = Gone(f"{way.name}.{key}", num_bytes)
 
@@ -527,8 +532,7 @@ def _put_torch_state(generator: torch.Generator, state: bytes) -> None:
 
 def _watched_storage(reached: Reached) -> int | None:
     tensor = reached.value
-    is_left_out = tensor.requires_grad or isinstance(tensor, nn.Parameter)
-    return None if reached.is_foreign or is_left_out else storage_key(tensor)
+    return None if reached.is_foreign or tensor.requires_grad else storage_key(tensor)
 
 
 def _is_buffer(way: Way) -> bool:
