@@ -22,11 +22,13 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.families import generate
+from synth.runtime.array_values import ArrayValues
 from synth.runtime.batch import Batch
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.pipeline import Pipeline
+from synth.runtime.tensor_numbers import Watchfulness
 
 MICRO_BATCHES = 6
 VARIABLE: contextvars.ContextVar[int] = contextvars.ContextVar("VARIABLE", default=0)
@@ -343,6 +345,10 @@ KINDS: dict[str, Callable[[], Lazy]] = {
     "a tensor and a view": lambda: Lazy(*viewed()[:1], **viewed()[1]),
     "numbers through data": lambda: Lazy(numbers_through_data, t=torch.zeros(2)),
     "numbers through NumPy": lambda: Lazy(numpy_view, t=torch.zeros(2)),
+    "a large array": lambda: Lazy(
+        after(lambda m: m.n.__setitem__((0, 1), m.n[0, 1] + 1), lambda m: float(m.n[0, 1])),
+        n=np.zeros((90, 100), order="F")[::2],
+    ),
     "a module in a list": lambda: Lazy(
         after(lambda m: m.hidden[0](torch.ones(3, 2)), lambda m: m.hidden[0].running_mean[0]),
         hidden=[nn.BatchNorm1d(2)],
@@ -462,6 +468,14 @@ REFUSED: dict[str, tuple[Callable[[], Lazy], str]] = {
     "a long list": (
         lambda: Lazy(lambda m: m.n.pop(), n=[1.0] * 70_000),
         r"Lazy\.n: a forward changes the length of a list",
+    ),
+    "large arrays": (
+        lambda: Lazy(
+            after(lambda m: m.n.__setitem__(m.i, m.n[m.i] + 1), set_to("i", lambda i: i + 1)),
+            n=np.zeros(1 << 23, np.float32),
+            i=0,
+        ),
+        r"Lazy\.n: a forward changes an array in place.* at most 64",
     ),
     "large tensors": (
         lambda: Lazy(lambda m: m.n.add_(1)[0], n=torch.zeros(1 << 25)),
@@ -608,3 +622,31 @@ def test_storages_can_be_resized_after_a_step() -> None:
     stage.forward_light(0, given)
     stage.rebuild(0, given)
     assert vars(module)["n"].resize_(8).shape == (8,)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        np.zeros((3, 4)),
+        np.zeros((3, 4), order="F")[::2],
+        np.zeros((3, 4))[::-1, ::2],
+        np.zeros((2, 3), dtype=">i4"),
+        np.zeros(3, dtype=[("a", "i2"), ("b", "f8")])["b"],
+        np.zeros(()),
+        np.full(3, np.nan),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("room", [0, 1 << 20])
+def test_an_array_differs_once_a_number_has_changed(
+    made: Any, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synth.runtime.array_values.FEW_BYTES", 0)
+    place = ArrayValues(made, Watchfulness(room_bytes=room))
+    before = place.take()
+    assert not place.differs(before)
+    made.flat[-1] = 5 + room
+    assert place.differs(before)
+    if room:
+        place.put(before)
+        assert not place.differs(before)
