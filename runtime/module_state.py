@@ -21,10 +21,10 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
+from .array_values import ArrayValues
 from .state_places import (
     NUMPY_RANDOM,
     PYTHON_RANDOM,
-    ArrayValues,
     Attribute,
     ClassAttributes,
     Entries,
@@ -55,6 +55,7 @@ from .tensor_numbers import (
     Numbers,
     TensorNumbers,
     Watchfulness,
+    num_bytes_of,
     storage_key,
     uncopied,
 )
@@ -83,6 +84,7 @@ class _Group:
         reached: how each of them is reached.
         values: the last known value of each.
         numbers: by storage, the index of the place that its tensors have.
+        arrays: by id, the index of the place that an array has.
         aliases: further tensors on storages of an earlier group, and what holds them.
         foreign: containers of library objects, and what they held.
         is_complete: False if some objects have been left out, because there are too many.
@@ -103,9 +105,13 @@ class _Group:
         self.aliases: list[tuple[TensorNumbers, Holder]] = []
         self.foreign: list[tuple[Entries | Items, Any]] = []
         self.numbers: dict[int, int] = {}
+        self.arrays: dict[int, int] = {}
         for reached in walk:
             if isinstance(reached.value, Tensor):
                 self._add_tensor(reached, watchfulness, left_out, base, previous)
+            elif isinstance(reached.value, np.ndarray | bytearray | array):
+                if not reached.is_foreign:
+                    self._add_array(reached, watchfulness, previous)
             elif (place := _place_of(reached)) is not None:
                 if not reached.is_foreign or isinstance(place, Generator):
                     self._add(place, reached)
@@ -139,6 +145,17 @@ class _Group:
                 TensorNumbers(watchfulness, None if old is None else old.last_of(key)), reached
             )
         self.numbers_on(key).add(holder, is_buffer=_is_buffer(reached.way))
+
+    def _add_array(
+        self, reached: Reached, watchfulness: Watchfulness, previous: Sequence["_Group"]
+    ) -> None:
+        own = reached.value
+        if isinstance(own, np.ndarray) and not own.flags.writeable:
+            return
+        old = next((group for group in previous if id(own) in group.arrays), None)
+        self.arrays[id(own)] = len(self.places)
+        last = None if old is None else old.values[old.arrays[id(own)]]
+        self._add(ArrayValues(own, watchfulness, last), reached)
 
     def numbers_on(self, key: int) -> TensorNumbers:
         """The place of the tensors on a storage."""
@@ -225,6 +242,10 @@ class Watch:
             self.compare_all()
         self._walk_extra(())
 
+    def look_again(self) -> None:
+        """Walk again when the next step begins: parameters have been frozen, or are trained now."""
+        self._is_outdated = True
+
     @property
     def is_complete(self) -> bool:
         """False if there are more objects than are watched."""
@@ -295,7 +316,7 @@ class Watch:
         self.base = _Group(
             walk,
             self.watchfulness,
-            left_out={storage_key(p) for p in parameters},
+            left_out={storage_key(p) for p in parameters if p.requires_grad},
             previous=[self.base, self.extra],
         )
         cells = [_identity(reached.value) in self._cells for reached in self.base.reached]
@@ -346,7 +367,7 @@ class Watch:
                 for tensor in inside
                 if isinstance(tensor, Tensor) and storage_key(tensor) not in self.base.numbers
             ]
-            num_bytes = sum(t.nbytes for t in lost if not isinstance(t, nn.Parameter))
+            num_bytes = sum(num_bytes_of(t) for t in lost if not isinstance(t, nn.Parameter))
             if num_bytes > FEW_BYTES and not self.watchfulness.hold(lost[0], num_bytes):
                 old[key] = Gone(f"{way.name}.{key}", num_bytes)
 
@@ -414,7 +435,7 @@ class StatePicture:
                 raise uncopied(way.name)
         tensors = [each for each in changed if isinstance(each.place, TensorNumbers)]
         others = [each for each in changed if not isinstance(each.place, TensorNumbers)]
-        newest = [each._replace(value=each.place.take()) for each in others]
+        newest = [each._replace(value=_newest(each.place)) for each in others]
         try:
             for each in others:
                 _restore(each)
@@ -477,9 +498,6 @@ def _place_of(reached: Reached) -> StatePlace | None:
         return value
     if isinstance(value, dict | list | set | deque):
         return _place_of_container(value, reached.way)
-    if isinstance(value, np.ndarray | bytearray | array):
-        is_fixed = isinstance(value, np.ndarray) and not value.flags.writeable
-        return None if is_fixed else ArrayValues(value)
     if isinstance(value, ContextVar):
         return Variable(value)
     if isinstance(value, Iterator) and is_closed(type(value).__module__):
@@ -527,16 +545,19 @@ def _put_torch_state(generator: torch.Generator, state: bytes) -> None:
 
 def _watched_storage(reached: Reached) -> int | None:
     tensor = reached.value
-    is_left_out = tensor.requires_grad or isinstance(tensor, nn.Parameter)
-    return None if reached.is_foreign or is_left_out else storage_key(tensor)
+    return None if reached.is_foreign or tensor.requires_grad else storage_key(tensor)
 
 
 def _is_buffer(way: Way) -> bool:
     return way.before is not None and way.before.key == "_buffers"
 
 
+def _newest(place: StatePlace) -> Any:
+    return place.copy() if isinstance(place, ArrayValues) else place.take()
+
+
 def _size_of(place: StatePlace) -> int:
-    return place.num_bytes if isinstance(place, TensorNumbers) else 0
+    return place.num_bytes if isinstance(place, TensorNumbers | ArrayValues) else 0
 
 
 def _is_quiet(reached: Reached) -> bool:

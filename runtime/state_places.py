@@ -1,6 +1,5 @@
 """Places in a program's memory: containers, attributes, numbers, generators, positions."""
 
-import array
 import io
 import itertools
 import operator
@@ -264,30 +263,6 @@ class ClassAttributes:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class ArrayValues:
-    """The numbers of a NumPy array, of a `bytearray`, or of an `array.array`."""
-
-    array: Any
-
-    def take(self) -> Any:
-        """See `StatePlace`."""
-        return self.array[:] if isinstance(self.array, bytearray | array.array) else self._copy()
-
-    def put(self, value: Any) -> None:
-        """See `StatePlace`."""
-        self.array[... if isinstance(self.array, np.ndarray) else slice(None)] = value
-
-    def differs(self, value: Any) -> bool:
-        """See `StatePlace`."""
-        if isinstance(self.array, np.ndarray) and self.array.dtype.hasobject:
-            return any(map(are_different, self.array.flat, value.flat))
-        return bool(_raw(self.array) != _raw(value))
-
-    def _copy(self) -> Any:
-        return self.array.copy()
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class Variable:
     """The value of a context variable."""
 
@@ -392,10 +367,6 @@ def are_equal_states(one: Any, other: Any) -> bool:
 def _changed_keys(now: dict[Any, Any], before: dict[Any, Any]) -> list[Any]:
     other = [key for key, old in before.items() if are_different(now.get(key, MISSING), old)]
     return [*other, *(key for key in now if key not in before)]
-
-
-def _raw(values: Any) -> bytes:
-    return bytes(values) if isinstance(values, bytearray) else values.tobytes()
 
 
 def _position(iterator: Any) -> Any:

@@ -64,12 +64,13 @@ _BUILTIN_CONTAINERS = frozenset({*_SEQUENCES, OrderedDict, defaultdict})
 # How a holder's name and a key's make the name of a part.
 _ITEM, _ATTRIBUTE, _NAMESPACE, _HIDDEN = "[", ".", "vars", ""
 WATCHED_REGISTRIES = frozenset({"_modules", "_buffers"})
-# Registries of modules that no forward changes: hooks, and parameters, which wrappers replace.
+# Registries whose own entries are not watched: hooks, and parameters, which wrappers replace.
 UNWATCHED_REGISTRIES = (
     frozenset(k for k, v in vars(nn.Module()).items() if isinstance(v, dict | set))
     - WATCHED_REGISTRIES
 )
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes, nn.Parameter})
+_NAMESPACES = WATCHED_REGISTRIES | {"_parameters"}
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 _Part = tuple[Any, Any, str]
 
@@ -210,7 +211,8 @@ class StateWalk:
         """What an object holds directly."""
         value, way, is_foreign, is_of_code = reached
         for key, part, mark in self._inside(value, way.mark):
-            if type(part) not in _PLAIN:
+            kind = type(part)
+            if kind not in _PLAIN and not (kind is nn.Parameter and part.requires_grad):
                 yield Reached(part, Way(way, value, key, mark), is_foreign, is_of_code)
 
     def _inside(self, value: Any, mark: str) -> Iterable[_Part]:
@@ -306,7 +308,7 @@ def _entries_of(value: dict[Any, Any], mark: str) -> list[_Part]:
     if mark != _NAMESPACE:
         return [(key, part, _ITEM) for key, part in entries]
     return [
-        (key, part, _NAMESPACE if key in WATCHED_REGISTRIES else _ATTRIBUTE)
+        (key, part, _NAMESPACE if key in _NAMESPACES else _ATTRIBUTE)
         for key, part in entries
         if key not in UNWATCHED_REGISTRIES or part
     ]

@@ -1,5 +1,6 @@
 """The numbers of tensors that share memory, as a place whose value can be taken and put back."""
 
+import ctypes
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from .state_places import StatePlace
 
 # What pictures may hold of tensors that are no buffers, in sum: no plan counts it.
 MOST_HELD_BYTES = 1 << 26
+# What may be held of frozen parameters that have not been found to change, in sum.
+MOST_FROZEN_BYTES = 1 << 30
 # So little in the host's memory is copied and compared whenever it is met.
 FEW_BYTES = 1 << 14
 
@@ -30,21 +33,26 @@ class Watchfulness:
     Attributes:
         is_exact: True if numbers are compared; else only autograd's counts of in-place changes.
         room_bytes: what may still be held of tensors that are no buffers.
+        frozen_room_bytes: the same, of frozen parameters.
     """
 
     is_exact: bool = True
     room_bytes: int = MOST_HELD_BYTES
+    frozen_room_bytes: int = MOST_FROZEN_BYTES
 
-    def hold(self, holder: Any, num_bytes: int) -> bool:
+    def hold(self, holder: Any, num_bytes: int, *, is_frozen: bool = False) -> bool:
         """Take room until the holder is gone; False if there is too little."""
-        if num_bytes > self.room_bytes:
+        if num_bytes > (self.frozen_room_bytes if is_frozen else self.room_bytes):
             return False
-        self.room_bytes -= num_bytes
-        weakref.finalize(holder, self._give_back, num_bytes).atexit = False
+        self._give_back(-num_bytes, is_frozen)
+        weakref.finalize(holder, self._give_back, num_bytes, is_frozen).atexit = False
         return True
 
-    def _give_back(self, num_bytes: int) -> None:
-        self.room_bytes += num_bytes
+    def _give_back(self, num_bytes: int, is_frozen: bool) -> None:
+        if is_frozen:
+            self.frozen_room_bytes += num_bytes
+        else:
+            self.room_bytes += num_bytes
 
 
 @dataclass(eq=False)
@@ -54,7 +62,7 @@ class Numbers:
     Attributes:
         version: autograd's count of in-place changes.
         copy: the bytes in the host's memory, or a copy on the device; None: there is none.
-        digest: of the bytes, if there is no copy of them.
+        digest: of the bytes, if there is no copy of them, or if they are a frozen parameter's.
     """
 
     version: int
@@ -82,6 +90,8 @@ class TensorNumbers:
         watchfulness: how closely they are compared.
         history: what has been seen of the storage.
         is_buffer: True if one of the tensors is a buffer, which is copied whatever its size.
+        is_frozen: True if one of them is a frozen parameter, which is copied as a buffer is once it
+            has been found to change.
         holders: the tensors, and the places that hold them.
     """
 
@@ -92,13 +102,14 @@ class TensorNumbers:
         self.watchfulness = watchfulness
         self.history = History() if known is None else known[0]
         self._last: Numbers | None = None if known is None else known[1]
-        self.is_buffer = False
+        self.is_buffer = self.is_frozen = False
         self.holders: list[Holder] = []
 
     def add(self, holder: Holder, *, is_buffer: bool) -> None:
         """Add a tensor on this storage, and the place that holds it."""
         self.holders.append(holder)
         self.is_buffer |= is_buffer
+        self.is_frozen |= isinstance(holder[1], nn.Parameter)
 
     @property
     def num_bytes(self) -> int:
@@ -115,10 +126,11 @@ class TensorNumbers:
         is_small = flat.device.type == "cpu" and flat.nbytes <= FEW_BYTES
         if not (self.history.is_state or is_small or watchfulness.is_exact):
             return taken
-        if self.is_buffer or is_small or watchfulness.hold(taken, flat.nbytes):
+        is_kept = self.is_buffer or (self.is_frozen and self.history.is_state) or is_small
+        if is_kept or watchfulness.hold(taken, flat.nbytes, is_frozen=self.is_frozen):
             taken.copy = flat.clone() if self.history.is_state else _bytes(flat)
-        elif watchfulness.is_exact:
-            taken.digest = _digest(flat)
+        if watchfulness.is_exact and (taken.copy is None or (self.is_frozen and not is_small)):
+            taken.digest = digest_of(flat)
         return taken
 
     def differs(self, value: Numbers) -> bool:
@@ -172,22 +184,25 @@ class TensorNumbers:
         return max(_count(tensor) for _, tensor in self.holders)
 
     def _flat(self) -> Tensor:
-        return _storage_of(self.holders[0][1])
+        return storage_of(self.holders[0][1])
 
     def _has(self, value: Numbers) -> bool:
         flat = self._flat()
+        if value.digest is not None:
+            return value.digest == digest_of(flat)
         if isinstance(value.copy, Tensor):
             return flat.shape == value.copy.shape and torch.equal(flat, value.copy)
         if value.copy is not None:
             return _bytes(flat) == value.copy
-        return (
-            value.version == self._version()
-            if value.digest is None
-            else value.digest == _digest(flat)
-        )
+        return value.version == self._version()
 
     def _copied(self, value: Numbers) -> Tensor:
         flat = self._flat()
+        if value.copy is not None and len(value.copy) != flat.nbytes:
+            raise SynthError(
+                "a forward resizes a tensor in place, which cannot be undone for a recomputation, "
+                "or after a trial: put another tensor in its place"
+            )
         if isinstance(value.copy, Tensor):
             return value.copy.clone()
         if value.copy is None:
@@ -220,7 +235,7 @@ def _local(tensor: Tensor) -> Tensor:
     return own.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def _storage_of(tensor: Tensor) -> Tensor:
+def storage_of(tensor: Tensor) -> Tensor:
     """The bytes of the whole storage of a tensor."""
     local = _local(tensor)
     flat = torch.empty(0, dtype=torch.uint8, device=local.device)
@@ -234,6 +249,8 @@ def _on(copy: Tensor, tensor: Tensor) -> Tensor:
     made.set_(copy.untyped_storage(), local.storage_offset(), local.shape, local.stride())
     if local is not tensor:
         made = type(tensor).from_local(made, tensor.device_mesh, tensor.placements)  # type: ignore
+    if isinstance(tensor, nn.Parameter):
+        made = nn.Parameter(made, requires_grad=False)
     vars(made).update(vars(tensor))
     return made
 
@@ -243,11 +260,25 @@ def _count(tensor: Tensor) -> int:
 
 
 def _bytes(flat: Tensor) -> bytes:
-    return flat.cpu().numpy().tobytes()
+    host = flat.cpu()  # without `numpy`, after which no storage can be resized
+    return ctypes.string_at(host.data_ptr(), host.nbytes) if host.nbytes else b""
 
 
-def _digest(flat: Tensor) -> int:
+def num_bytes_of(tensor: Tensor) -> int:
+    """The bytes of a tensor's numbers, and of the indices of a sparse one."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return sum(t.nbytes for t in (tensor.crow_indices(), tensor.col_indices(), tensor.values()))
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return sum(t.nbytes for t in (tensor.ccol_indices(), tensor.row_indices(), tensor.values()))
+    return tensor.values().nbytes if tensor.is_nested else tensor.numel() * tensor.element_size()
+
+
+def digest_of(flat: Tensor) -> int:
+    """A digest of bytes."""
     if flat.device.type == "cpu":
-        return zlib.crc32(flat.numpy().data)
+        number = flat.nbytes
+        return zlib.crc32((ctypes.c_char * number).from_address(flat.data_ptr())) if number else 0
     whole = flat[: flat.numel() // 8 * 8].view(torch.int64)
     return int(whole.sum())

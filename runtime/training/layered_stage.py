@@ -67,6 +67,14 @@ class LayerCall:
         """Begin a step."""
         self._state.begin()
 
+    def end(self) -> None:
+        """End a step.
+
+        Raises:
+            SynthError: see `ForwardState.end`.
+        """
+        self._state.end()
+
     def _recomputing(self, seed: int | None) -> Callable[..., Any]:
         """Return a function that runs the layer's F on its first call, and recomputes it later."""
         kept: FoundByF | None = None
@@ -124,6 +132,12 @@ class LayeredStage(Stage):
         super().begin()
         for call in self._chain.calls:
             call.begin()
+
+    def end(self) -> None:
+        """See `Stage.end`."""
+        super().end()
+        for call in self._chain.calls:
+            call.end()
 
     def forward(self, microbatch: int, given: ForwardInput) -> Tensors:
         """See `Stage.forward`."""

@@ -17,7 +17,7 @@ from synth.errors import SynthError
 from ...module_state import Kept, StatePicture, Watch
 from ...state_places import ClassAttributes, Entries, Generator, are_equal_states
 from ...state_walk import MOST_OBJECTS
-from ...tensor_numbers import TensorNumbers
+from ...tensor_numbers import TensorNumbers, digest_of, storage_key, storage_of
 
 # In so many steps of each mode (`train`, `eval`) tensors are compared by their numbers, for which a
 # device must be waited for; later by autograd's counts of in-place changes.
@@ -78,6 +78,7 @@ class ForwardState:
         self._num_steps: Counter[tuple[bool, ...]] = Counter()
         self._is_begun = False
         self._stand_ins: list[Tensor] | None = None
+        self._trained: tuple[bool, ...] = ()
 
     def begin(self) -> None:
         """Begin a step. What is watched is found at its first light F, if it has one."""
@@ -109,7 +110,7 @@ class ForwardState:
         """Observe the F in the block, given some arguments; afterwards there is what R needs.
 
         Raises:
-            SynthError: F changes a parameter.
+            SynthError: F changes a parameter that is trained.
         """
         self._prepare()
         self._watch.refresh(*given)
@@ -137,7 +138,11 @@ class ForwardState:
     def _prepare(self) -> None:
         if self._is_begun:
             return
-        mode = tuple(part.training for part in self._module.modules())
+        trained = tuple(p.requires_grad for p in self._module.parameters())
+        if trained != self._trained:
+            self._watch.look_again()
+        self._trained = trained
+        mode = (*(part.training for part in self._module.modules()), *trained)
         self._num_steps[mode] += 1
         self._watch.begin(is_exact=self._num_steps[mode] <= _NUM_EXACT_STEPS)
         self._is_begun = True
@@ -170,12 +175,22 @@ def _names_of(each: Kept) -> list[str]:
 
 @contextmanager
 def _same_parameters(module: nn.Module) -> Iterator[None]:
-    before = {name: (p, p._version) for name, p in module.named_parameters()}
+    before = _digests(module)
     yield
-    now = {name: (p, p._version) for name, p in module.named_parameters()}
-    for name, (parameter, version) in before.items():
-        if name in now and now[name][0] is parameter and now[name][1] != version:
+    now = _digests(module)
+    for name, (parameter, *known) in before.items():
+        if name in now and now[name][0] is parameter and now[name][1:] != (*known,):
             raise SynthError(
                 f"a forward changes the parameter {name} in place, which its recomputation would "
-                f"do again: change it between steps, or do not recompute its layer"
+                f"do again: change it between steps, freeze it (requires_grad_(False)), or do not "
+                f"recompute its layer"
             )
+
+
+def _digests(module: nn.Module) -> dict[str, tuple[Tensor, int, int]]:
+    """The trained parameters, autograd's counts of their changes, and digests of their numbers."""
+    return {
+        name: (p, p._version, 0 if storage_key(p) is None else digest_of(storage_of(p)))
+        for name, p in module.named_parameters()
+        if p.requires_grad
+    }

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.families import generate
 from synth.runtime.batch import Batch
+from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.replay_input import Replay
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.pipeline import Pipeline
-from synth.runtime.training.layered_stage import LayerCall
+from synth.runtime.training.layered_stage import LayerCall, LayeredStage
 
 MICRO_BATCHES = 6
 of_torch = torch.Generator()
@@ -248,8 +249,6 @@ def test_a_recomputed_layer_repeats_its_forward(kind: str) -> None:
     ],
 )
 def test_another_rank_does_not_recompute_what_it_cannot_repeat(kind: str, named: str) -> None:
-    from synth.runtime.execution.core.stage_protocol import ForwardInput
-
     (module, _), xs, _ = begin(kind)
     stage = Stage(module, is_first=True, is_last=False)
     stage.forward_light(0, ForwardInput((xs[0],)))
@@ -311,3 +310,35 @@ def test_an_iterator_that_a_forward_advances_is_refused(kind: str, place: int) -
 
     with pytest.raises(SynthError, match=r"takes the next value of an iterator .*rewound"):
         run_ranks(2, train)
+
+
+class Late(nn.Module):
+    """Changes a module of torch's own for the first time in its seventh forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.number = nn.Linear(4, 4), 0
+        vars(self.inner)["scale"] = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.number += 1
+        if self.number > 6:
+            vars(self.inner)["scale"] *= 2
+        return torch.tanh(self.inner(x)) * vars(self.inner)["scale"]
+
+
+def test_a_late_change_of_a_recomputed_layer_ends_the_step_with_an_error() -> None:
+    stage = LayeredStage([LayerCall(0, Late(), recomputed=True)], is_first=True, is_last=False)
+
+    def step() -> None:
+        stage.begin()
+        for microbatch in range(2):
+            stage.forward(microbatch, ForwardInput((torch.ones(2, 4),), fused=True))
+        for microbatch in range(2):
+            stage.backward(microbatch, (torch.ones(2, 4),))
+        stage.end()
+
+    for _ in range(3):
+        step()
+    with pytest.raises(SynthError, match=r"changed Late\.inner\.scale, of one of torch's modules"):
+        step()

@@ -22,11 +22,13 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.families import generate
+from synth.runtime.array_values import ArrayValues
 from synth.runtime.batch import Batch
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.pipeline import Pipeline
+from synth.runtime.tensor_numbers import Watchfulness
 
 MICRO_BATCHES = 6
 VARIABLE: contextvars.ContextVar[int] = contextvars.ContextVar("VARIABLE", default=0)
@@ -188,7 +190,63 @@ def numpy_view(self: Any) -> Any:
     return float(self.t[0])
 
 
+def frozen(*sizes: int) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(sizes), requires_grad=False)
+
+
+class Momentum(Lazy):
+    """Has a frozen copy of its inner layer, which follows it."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        super().__init__(change)
+        self.copy = copy.deepcopy(self.inner).requires_grad_(False)
+
+
+class Codebook(Lazy):
+    """Has a frozen parameter, and a list of the same."""
+
+    def __init__(self, change: Callable[[Any], Any], *sizes: int) -> None:
+        super().__init__(change)
+        self.codes = frozen(*sizes)
+        self.listed = [self.codes]
+
+
+def followed(self: Any) -> Any:
+    for slow, fast in zip(self.copy.parameters(), self.inner.parameters(), strict=True):
+        slow.data = slow.data * 0.9 + fast.data * 0.1 + 0.01
+    return self.copy.weight.sum()
+
+
+def coded(self: Any) -> Any:
+    self.codes.data[0] += 1
+    assert self.listed[0] is self.codes and isinstance(self.codes, nn.Parameter)
+    return self.codes.flatten()[:4].clone()
+
+
+def coded_and_counted(self: Any) -> Any:
+    with torch.no_grad():
+        self.codes.add_(1)
+    return self.codes.flatten()[:4].clone()
+
+
+def sparse(self: Any) -> Any:
+    self.n = (torch.eye(4) * self.n.to_dense()[0, 0] + torch.eye(4)).to_sparse()
+    return self.n.to_dense()[0, 0]
+
+
+def sparse_rows(self: Any) -> Any:
+    self.n = (torch.eye(4) if self.n is None else self.n.to_dense() + 1).to_sparse_csr()
+    return self.n.to_dense().sum()
+
+
 KINDS: dict[str, Callable[[], Lazy]] = {
+    "frozen parameters replaced": lambda: Momentum(followed),
+    "a frozen parameter through data": lambda: Codebook(coded, 4),
+    "a frozen parameter in place": lambda: Codebook(coded_and_counted, 4),
+    "a large frozen parameter": lambda: Codebook(coded, 70_000),
+    "a large frozen parameter in place": lambda: Codebook(coded_and_counted, 70_000),
+    "a sparse tensor": lambda: Lazy(sparse, n=torch.eye(4).to_sparse()),
+    "a sparse tensor (CSR)": lambda: Lazy(sparse_rows, n=None),
     "np.int64": lambda: Lazy(set_to("n", lambda n: n + np.int64(1)), n=np.int64(0)),
     "np.float32": lambda: Lazy(set_to("n", lambda n: np.float32(n + 0.5)), n=np.float32(0)),
     "Fraction": lambda: Lazy(
@@ -287,6 +345,10 @@ KINDS: dict[str, Callable[[], Lazy]] = {
     "a tensor and a view": lambda: Lazy(*viewed()[:1], **viewed()[1]),
     "numbers through data": lambda: Lazy(numbers_through_data, t=torch.zeros(2)),
     "numbers through NumPy": lambda: Lazy(numpy_view, t=torch.zeros(2)),
+    "a large array": lambda: Lazy(
+        after(lambda m: m.n.__setitem__((0, 1), m.n[0, 1] + 1), lambda m: float(m.n[0, 1])),
+        n=np.zeros((90, 100), order="F")[::2],
+    ),
     "a module in a list": lambda: Lazy(
         after(lambda m: m.hidden[0](torch.ones(3, 2)), lambda m: m.hidden[0].running_mean[0]),
         hidden=[nn.BatchNorm1d(2)],
@@ -325,6 +387,7 @@ def result(module: Lazy) -> Any:
     return torch.as_tensor(module.change(module)), [p.grad for p in module.parameters()]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("family", ["1f1b:recompute", "gpipe:recompute"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_and_state_are_those_of_one_process(kind: str, family: str) -> None:
@@ -350,6 +413,11 @@ def test_gradients_and_state_are_those_of_one_process(kind: str, family: str) ->
 
     run_ranks(2, train)
     torch.testing.assert_close(got, [want])
+
+
+def set_data(self: Any) -> Any:
+    self.inner.weight.data = self.inner.weight.data * 0.9
+    return 1.0
 
 
 def yielding() -> Iterator[float]:
@@ -385,9 +453,29 @@ REFUSED: dict[str, tuple[Callable[[], Lazy], str]] = {
         lambda: Lazy(lambda m: m.inner.weight.detach().mul_(0.9).sum()),
         r"a forward changes the parameter inner\.weight in place",
     ),
+    "a parameter through data": (
+        lambda: Lazy(lambda m: m.inner.weight.data.mul_(0.9).sum()),
+        r"a forward changes the parameter inner\.weight in place",
+    ),
+    "a parameter's data": (
+        lambda: Lazy(set_data),
+        r"a forward changes the parameter inner\.weight in place",
+    ),
+    "a tensor that is resized": (
+        lambda: Lazy(lambda m: m.n.resize_(len(m.n) + 4).fill_(1)[0], n=torch.zeros(0)),
+        r"Lazy\.n: a forward resizes a tensor in place",
+    ),
     "a long list": (
         lambda: Lazy(lambda m: m.n.pop(), n=[1.0] * 70_000),
         r"Lazy\.n: a forward changes the length of a list",
+    ),
+    "large arrays": (
+        lambda: Lazy(
+            after(lambda m: m.n.__setitem__(m.i, m.n[m.i] + 1), set_to("i", lambda i: i + 1)),
+            n=np.zeros(1 << 23, np.float32),
+            i=0,
+        ),
+        r"Lazy\.n: a forward changes an array in place.* at most 64",
     ),
     "large tensors": (
         lambda: Lazy(lambda m: m.n.add_(1)[0], n=torch.zeros(1 << 25)),
@@ -480,3 +568,85 @@ def test_a_list_that_shrinks_within_a_dictionary_is_restored() -> None:
         stage.rebuild(j, given)
     assert all(map(torch.equal, kept, outputs))
     assert vars(module)["table"] == {"left": []}
+
+
+def test_parameters_may_be_frozen_and_trained_in_turn() -> None:
+    def train(step: Callable[[Lazy, Tensor], None]) -> list[Tensor]:
+        module = begin(lambda: Momentum(lambda m: m.copy(torch.ones(4))))[0]
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for number in range(8):
+            vars(module)["_modules"]["copy"].requires_grad_(number % 2 == 1)
+            optimizer.zero_grad()
+            step(module, torch.ones(2, 4))
+            optimizer.step()
+        return [p.detach() for p in module.parameters()]
+
+    stages: list[Stage] = []
+
+    def recomputed(module: Lazy, x: Tensor) -> None:
+        if not stages:
+            stages.append(Stage(module, is_first=True, is_last=False))
+        (stage,) = stages
+        given = ForwardInput((x,), fused=True)
+        stage.begin()
+        stage.forward_light(0, given)
+        stage.rebuild(0, given)
+        stage.backward(0, (torch.ones(2, 4),))
+        stage.end()
+
+    want = train(lambda module, x: module(x).sum().backward())
+    torch.testing.assert_close(train(recomputed), want)
+
+
+def test_a_frozen_parameter_that_does_not_change_stays_in_its_place() -> None:
+    module = begin(lambda: Momentum(lambda m: m.copy(torch.ones(4))))[0]
+    stage, given = Stage(module, is_first=True, is_last=False), ForwardInput((torch.ones(2, 4),))
+    known = id(module.get_parameter("copy.weight"))
+
+    def check(module: nn.Module, _: Any) -> None:
+        assert id(module.get_parameter("copy.weight")) == known
+
+    module.register_forward_pre_hook(check)
+    for _ in range(3):
+        stage.begin()
+        stage.forward_light(0, given)
+        stage.rebuild(0, given)
+        stage.end()
+        stage.forget()
+
+
+def test_storages_can_be_resized_after_a_step() -> None:
+    module, _ = begin(lambda: Lazy(lambda m: m.n[0], n=torch.zeros(4)))
+    stage, given = Stage(module, is_first=True, is_last=False), ForwardInput((torch.ones(2, 4),))
+    stage.begin()
+    stage.forward_light(0, given)
+    stage.rebuild(0, given)
+    assert vars(module)["n"].resize_(8).shape == (8,)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        np.zeros((3, 4)),
+        np.zeros((3, 4), order="F")[::2],
+        np.zeros((3, 4))[::-1, ::2],
+        np.zeros((2, 3), dtype=">i4"),
+        np.zeros(3, dtype=[("a", "i2"), ("b", "f8")])["b"],
+        np.zeros(()),
+        np.full(3, np.nan),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("room", [0, 1 << 20])
+def test_an_array_differs_once_a_number_has_changed(
+    made: Any, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synth.runtime.array_values.FEW_BYTES", 0)
+    place = ArrayValues(made, Watchfulness(room_bytes=room))
+    before = place.take()
+    assert not place.differs(before)
+    made.flat[-1] = 5 + room
+    assert place.differs(before)
+    if room:
+        place.put(before)
+        assert not place.differs(before)
