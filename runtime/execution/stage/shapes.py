@@ -1,12 +1,12 @@
 """The boundaries between stages, found by passing one micro-batch through without autograd."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
@@ -189,7 +189,22 @@ def _run(
         if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
             states = {name: torch.zeros_like(t, device=device) for name, t in kept}
-        return torch.func.functional_call(stage.module, states, arguments, dict(keywords))
+        with _same_tensors(stage.module):
+            return torch.func.functional_call(stage.module, states, arguments, dict(keywords))
+
+
+@contextmanager
+def _same_tensors(module: nn.Module) -> Iterator[None]:
+    """Put parameters and buffers back, as torch (2.13) does not for modules with several names."""
+    parts = list(module.modules())
+    tables: list[dict[str, Any]] = [vars(part)["_parameters"] for part in parts]
+    tables += [vars(part)["_buffers"] for part in parts]
+    before = [dict(table) for table in tables]
+    try:
+        yield
+    finally:
+        for table, entries in zip(tables, before, strict=True):
+            table.update(entries)
 
 
 def _like(tensor: Tensor, device: torch.device) -> Tensor:
