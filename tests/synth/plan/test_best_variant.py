@@ -214,6 +214,7 @@ def test_a_table_with_ends_is_cut_for_its_schedule() -> None:
     assert seconds(compare(free, ["interleaved:2"]).entries[0]) < 8.34
 
 
+@pytest.mark.slow
 def test_a_search_among_partitions_starts_from_those_of_published_schedules() -> None:
     where, caps = family_placement("zb-v", 8), (34 * 10**9,) * 8
     sizes = balance(PROFILE, where, caps, 24)
