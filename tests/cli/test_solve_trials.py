@@ -79,7 +79,8 @@ def test_layers_per_stage_leave_placements_of_as_many_stages(synth: Synth) -> No
     found = json.loads(ended.stdout)
     assert {tried["name"] for tried in found["candidates"]} == {"looped:2", "v"}
     assert found["partition"] == [6, 6, 6, 6]
-    assert "\nnot linear: it has 2 stages, --partition 4\n" in ended.stderr
+    why = "the placement has 2 stages, and --partition has the layers of 4"
+    assert f"\nnot linear: {why}; give one number for each stage\n" in ended.stderr
 
 
 def test_few_layers_leave_few_placements(synth: Synth) -> None:
@@ -101,7 +102,10 @@ def test_few_layers_leave_few_placements(synth: Synth) -> None:
         (("--recompute", "0,1"), "with --placement auto give none, all, auto"),
         (("--recompute", "5,6"), "with --placement auto give none, all, auto"),
         (("--objective", "speed"), "--objective"),
-        (("--partition", "5,5,5,5,4"), "no placement is possible; linear: it has 2 stages"),
+        (
+            ("--partition", "5,5,5,5,4"),
+            "no placement is possible; linear: the placement has 2 stages",
+        ),
         (
             ("--ranks", "25"),
             "no placement is possible; linear: 25 stages asked for, the profile has 24 layers",
