@@ -43,7 +43,10 @@ def test_stages_on_several_ranks_take_the_memory_that_is_planned(
     found = pool.run(peaks, 3, str(plan), options)
     for measured, predicted in found:
         assert LEAST_SHARE * predicted < measured <= predicted
-    assert pool.run(peaks, 3, str(plan), options) == found
+    # A message of the ranks to each other (60 bytes) may fall into the measured step.
+    again = pool.run(peaks, 3, str(plan), options)
+    for (measured, predicted), (first, same) in zip(again, found, strict=True):
+        assert predicted == same and abs(measured - first) <= 64
 
 
 def test_predicted_weights_take_the_memory_that_is_announced(pool: Any, tmp_path: Path) -> None:
