@@ -41,10 +41,10 @@ def test_stages_on_several_ranks_take_the_memory_that_is_planned(
 ) -> None:
     plan, options = _plan(tmp_path, name, num_ranks=3)
     found = pool.run(peaks, 3, str(plan), options)
-    for measured, predicted in found:
-        assert LEAST_SHARE * predicted < measured <= predicted
-    # A message of the ranks to each other (60 bytes) may fall into the measured step.
     again = pool.run(peaks, 3, str(plan), options)
+    for measured, predicted in found:
+        # A message of the ranks to each other (60 bytes) may fall into the measured step.
+        assert LEAST_SHARE * predicted < measured <= predicted + 64
     for (measured, predicted), (first, same) in zip(again, found, strict=True):
         assert predicted == same and abs(measured - first) <= 64
 
