@@ -14,7 +14,7 @@ from .tensor_numbers import FEW_BYTES, Watchfulness, uncopied
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What is known of an array of which there is no room for a copy."""
+    """The digest of an array for whose copy there is no room."""
 
     number: int
     num_bytes: int

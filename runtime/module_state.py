@@ -164,7 +164,7 @@ class _Group:
         return place
 
     def last_of(self, key: int) -> tuple[History, Numbers]:
-        """What is known of a storage."""
+        """Return the history of a storage and its numbers in this picture."""
         return self.numbers_on(key).history, self.values[self.numbers[key]]
 
     def _add(self, place: StatePlace, reached: Reached) -> None:
@@ -208,13 +208,13 @@ class _Compared:
 
 @dataclass
 class _Cell:
-    """What of a holder has been found to change: some keys, or all that it holds (None)."""
+    """The entries of a holder that have been found to change: some keys, or all (None)."""
 
     holder: Reached
     keys: set[Any] | None = field(default_factory=set)
 
     def parts(self, walk: StateWalk) -> list[Reached]:
-        """What is there now."""
+        """Return the present value."""
         inside = walk.inside(self.holder)
         return [part for part in inside if self.keys is None or part.way.key in self.keys]
 

@@ -1,1 +1,1 @@
-"""What one CUDA device can show, step by step, each bounded in time and none fatal."""
+"""A check of one CUDA device in steps, each with a time limit and none fatal."""

@@ -1,4 +1,4 @@
-"""Whether ranks of a plan fit on a device."""
+"""A check that ranks of a plan fit in the memory that a device has free."""
 
 from collections.abc import Sequence
 

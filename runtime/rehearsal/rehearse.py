@@ -89,7 +89,7 @@ def rehearse(
 
 
 class _Rehearsal:
-    """What the rehearsals of all ranks have in common."""
+    """The model outline and the data that the rehearsals of all ranks share."""
 
     def __init__(
         self, plan: Plan, lowered: Lowered, options: TrainOptions, device: torch.device

@@ -36,7 +36,7 @@ class FoundByF:
 
     @property
     def changed(self) -> list[Kept]:
-        """What F has changed, but for buffers: R on another rank leaves those as they are."""
+        """The places that F has changed, except buffers, which R on another rank leaves alone."""
         return [each for each in self._changed if not _is_buffer(each)]
 
     def close(self) -> None:

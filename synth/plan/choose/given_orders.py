@@ -14,7 +14,11 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import Candidate, Chosen, OnStandings, Partitioning, Trial
-from synth.plan.choose.judging import infeasible_result, judged_result
+from synth.plan.choose.judging import (
+    infeasible_result,
+    judged_result,
+    result_without_schedule,
+)
 from synth.plan.choose.published_cuts import baseline_of
 from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
@@ -27,7 +31,7 @@ from synth.profile import Profile
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.options import SolveOptions
-from synth.solver.result import Result, StoppedBy
+from synth.solver.result import StoppedBy
 
 
 def best_of_given_orders(
@@ -55,7 +59,7 @@ def best_of_given_orders(
             search.run(trial)
         except SynthError as error:
             refusals.append(error)
-            trial.found = _nothing(trial, str(error))
+            trial.found = result_without_schedule(trial, StoppedBy.EXHAUSTED, str(error))
         announcer.announce_judged(trial)
         on_standings(race.copies())
     if len(refusals) == len(candidates):
@@ -100,8 +104,9 @@ class _Search:
         if found.score.fits:
             self._take(trial, name, found)
             return
-        trial.found = infeasible_result(trial) or _nothing(
+        trial.found = infeasible_result(trial) or result_without_schedule(
             trial,
+            StoppedBy.EXHAUSTED,
             f"no partition was found on which {name} fits; give more memory, more ranks, or a "
             f"smaller micro-batch, or leave --for out",
         )
@@ -122,20 +127,3 @@ class _Search:
             found.lowered.schedule, found.timeline, found.score.value_us, found.peaks_bytes, name
         )
         trial.found = judged_result(problem, evaluated, trial.lower_bound_us)
-
-
-def _nothing(trial: Trial, message: str) -> Result:
-    """Return a result without a schedule, which is no proof that there is none."""
-    return Result(
-        trial.problem,
-        None,
-        timeline=None,
-        value_us=None,
-        lower_bound_us=trial.lower_bound_us,
-        peak_bytes=None,
-        found_by=None,
-        stopped_by=StoppedBy.EXHAUSTED,
-        baselines=(),
-        wall_s=0.0,
-        message=message,
-    )

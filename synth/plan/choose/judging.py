@@ -117,6 +117,11 @@ def infeasible_result(trial: Trial) -> Result | None:
     message = why_infeasible(trial.problem, trial.candidate.choice)
     if message is None or trial.value_us is not None:
         return None
+    return result_without_schedule(trial, StoppedBy.INFEASIBLE, message)
+
+
+def result_without_schedule(trial: Trial, stopped_by: StoppedBy, message: str) -> Result:
+    """Return a trial's result that has no schedule; `stopped_by` says whether that is a proof."""
     return Result(
         trial.problem,
         None,
@@ -125,7 +130,7 @@ def infeasible_result(trial: Trial) -> Result | None:
         lower_bound_us=trial.lower_bound_us,
         peak_bytes=None,
         found_by=None,
-        stopped_by=StoppedBy.INFEASIBLE,
+        stopped_by=stopped_by,
         baselines=(),
         wall_s=0.0,
         message=message,
