@@ -11,6 +11,7 @@ counts as unused.
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,7 +72,8 @@ class UnusedParameters:
             the time of `leave_out`. It may be divided, too.
         """
         has = [any(p.grad is not None for p in sharing) for sharing in parameters]
-        counts = torch.tensor(has, dtype=torch.float32, device=parameters[0][0].device)
+        # On a CPU outside of torch's memory, which runs measure: gloo may hold it for a while.
+        counts = torch.from_numpy(np.array(has, np.float32)).to(parameters[0][0].device)
         lacking = {number: p for number, p in enumerate(parameters) if not has[number]}
         if lacking:
             self._lacking.append((counts, lacking))

@@ -41,12 +41,9 @@ def test_stages_on_several_ranks_take_the_memory_that_is_planned(
 ) -> None:
     plan, options = _plan(tmp_path, name, num_ranks=3)
     found = pool.run(peaks, 3, str(plan), options)
-    again = pool.run(peaks, 3, str(plan), options)
     for measured, predicted in found:
-        # A message of the ranks to each other (60 bytes) may fall into the measured step.
-        assert LEAST_SHARE * predicted < measured <= predicted + 64
-    for (measured, predicted), (first, same) in zip(again, found, strict=True):
-        assert predicted == same and abs(measured - first) <= 64
+        assert LEAST_SHARE * predicted < measured <= predicted
+    assert pool.run(peaks, 3, str(plan), options) == found
 
 
 def test_predicted_weights_take_the_memory_that_is_announced(pool: Any, tmp_path: Path) -> None:
