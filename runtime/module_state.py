@@ -5,26 +5,21 @@ Each one costs a comparison of all places by identity; what an entry holds that 
 walked again, so that new objects are found.
 """
 
-import random
 from array import array
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
 from .array_values import ArrayValues
+from .state_kinds import place_of
 from .state_places import (
-    NUMPY_RANDOM,
-    PYTHON_RANDOM,
     Attribute,
     ClassAttributes,
     Entries,
@@ -34,17 +29,13 @@ from .state_places import (
     Progress,
     StateItem,
     StatePlace,
-    Variable,
     is_plain,
 )
 from .state_walk import (
-    MOST_ENTRIES,
-    UNWATCHED_REGISTRIES,
     Gone,
     Reached,
     StateWalk,
     Way,
-    is_closed,
     root,
 )
 from .steady_entries import SteadyEntries, can_be_steady
@@ -64,7 +55,6 @@ from .tensor_numbers import (
 _MOST_KEYS = 16
 # So many places are compared together: if one of them differs, each of them is compared.
 _NUM_TOGETHER = 64
-_WRAPPERS = ("torch.nn.parallel", "torch.distributed.fsdp.fully_sharded")
 
 
 class Kept(NamedTuple):
@@ -112,7 +102,7 @@ class _Group:
             elif isinstance(reached.value, np.ndarray | bytearray | array):
                 if not reached.is_foreign:
                     self._add_array(reached, watchfulness, previous)
-            elif (place := _place_of(reached)) is not None:
+            elif (place := place_of(reached)) is not None:
                 if not reached.is_foreign or isinstance(place, Generator):
                     self._add(place, reached)
                 elif isinstance(place, Entries | Items):
@@ -488,59 +478,6 @@ def unchanged(*roots: Any, given: Sequence[Any] = ()) -> Iterator[None]:
         yield
     finally:
         before.put_back()
-
-
-def _place_of(reached: Reached) -> StatePlace | None:
-    value = reached.value
-    if isinstance(value, StateItem | Attribute):
-        return value
-    if isinstance(value, ClassAttributes):
-        return value
-    if isinstance(value, dict | list | set | deque):
-        return _place_of_container(value, reached.way)
-    if isinstance(value, ContextVar):
-        return Variable(value)
-    if isinstance(value, Iterator) and is_closed(type(value).__module__):
-        return Progress(value)
-    return _generator_of(value)
-
-
-def _place_of_container(value: Any, way: Way) -> StatePlace | None:
-    holder = way.before.holder if way.before is not None else None
-    if isinstance(holder, nn.Module) and way.key in UNWATCHED_REGISTRIES:
-        return None
-    if isinstance(way.holder, nn.Module) and type(way.holder).__module__.startswith(_WRAPPERS):
-        return None
-    if len(value) > MOST_ENTRIES:
-        return Length(value)
-    if not isinstance(value, dict):
-        return Items(value)
-    # The rules of the split backward replace `forward` while a module runs.
-    return Entries(value, "forward" if isinstance(way.holder, nn.Module) else None)
-
-
-def _generator_of(value: Any) -> Generator | None:
-    if isinstance(value, torch.Generator):
-        return Generator(
-            value, lambda: _torch_state(value), lambda state: _put_torch_state(value, state)
-        )
-    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
-        return Generator(value, value.getstate, value.setstate)
-    if isinstance(value, np.random.RandomState):
-        return Generator(value, value.get_state, value.set_state)
-    if isinstance(value, np.random.BitGenerator):
-        return Generator(value, lambda: value.state, lambda state: setattr(value, "state", state))
-    if value is random:
-        return PYTHON_RANDOM
-    return NUMPY_RANDOM if value is np.random else None
-
-
-def _torch_state(generator: torch.Generator) -> bytes:
-    return generator.get_state().numpy().tobytes()
-
-
-def _put_torch_state(generator: torch.Generator, state: bytes) -> None:
-    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def _watched_storage(reached: Reached) -> int | None:
