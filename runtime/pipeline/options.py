@@ -13,7 +13,7 @@ from synth.errors import SynthError
 from ..execution.core.clock import OpClock
 from ..execution.core.progress import RankProgress
 from ..execution.stage.stage import Loss
-from .groups import Ranks
+from .groups import PipelineGroups, Ranks
 
 
 class PipelineKeywords(TypedDict, total=False):
@@ -106,7 +106,8 @@ class PipelineOptions:
             raise _refused("tied", self.tied, "parameters by name")
         for name, found in self.tied_parameters.items():
             if not all(isinstance(each, nn.Parameter) for each in found):
-                raise _refused(f"tied[{name!r}]", found, "a parameter, or a list of them")
+                given = (self.tied or {})[name]
+                raise _refused(f"tied[{name!r}]", given, "a parameter, or a list of them")
 
     @property
     def tied_parameters(self) -> dict[str, tuple[nn.Parameter, ...]]:
@@ -116,6 +117,18 @@ class PipelineOptions:
             name: tuple(dict.fromkeys(found)) if isinstance(found, Sequence) else (found,)
             for name, found in given
         }
+
+    def join_groups(self, keywords: PipelineKeywords) -> PipelineGroups:
+        """Return the groups that the keywords name, or else these options; all ranks call this.
+
+        Other keywords are not looked at: once in its groups, a rank can announce what it refuses.
+
+        Raises:
+            SynthError: there is no such group, or this process is not in it.
+        """
+        names = ("group", "data_parallel", "timeout_s")
+        options = replace(self, **{name: keywords[name] for name in names if name in keywords})
+        return PipelineGroups.of(options.group, options.data_parallel, options.timeout_s)
 
     def updated(self, **keywords: Unpack[PipelineKeywords]) -> Self:
         """Return a copy with some fields changed."""

@@ -72,11 +72,12 @@ class Pipeline:
             SynthError: the schedule cannot run, or not on this many ranks or with these stages.
             RunFailure: another rank failed while it made its pipeline; says which and why.
         """
-        self._options = (options or PipelineOptions()).updated(**keywords)
-        self._groups = self._join_groups()
+        given = options or PipelineOptions()
+        self._groups = given.join_groups(keywords)
         self._norm_group: Any = None
         self._evaluator: Executor | None = None
         with self._groups.building():
+            self._options = given.updated(**keywords)
             self._parts = prepare_rank(schedule, stages, self._group, self._options)
             self._groups = self._groups.on(self.device)
             self.clock = self._options.clock or OpClock(self.device, recording=False)
@@ -90,10 +91,6 @@ class Pipeline:
             f"Pipeline of {self.lowered.schedule!r}; rank {self._group.rank} holds stage {stages} "
             f"on {self.device}"
         )
-
-    def _join_groups(self) -> PipelineGroups:
-        options = self._options
-        return PipelineGroups.of(options.group, options.data_parallel, options.timeout_s)
 
     @property
     def _group(self) -> RankGroup:

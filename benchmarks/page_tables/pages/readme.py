@@ -16,7 +16,8 @@ _REBUILDING = "--only gpipe:recompute --only 1f1b:recompute --only interleaved:3
 _FREE = f"synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 24 --no-solve {_RIVALS}"
 _LIMITED = (
     f"synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 24 --mem-limit 30GB {_RIVALS} "
-    f"{_REBUILDING} --placement linear --placement v --placement looped:3 --time-limit 60s"
+    f"{_REBUILDING} --partition even --placement linear --placement v --placement looped:3 "
+    "--time-limit 120s"
 )
 _FREE_CASE, _LIMITED_CASE = "without a limit", "within 30 GB"
 

@@ -21,6 +21,11 @@ from .stage import Stage
 
 _REMEMBERED = 64
 
+_CHANGED = (
+    "make the Pipeline with changing_shapes=True, or leave out a smaller last batch (a DataLoader "
+    "does with drop_last=True)"
+)
+
 
 class ShapeFinder:
     """Finds, together with the other ranks, the boundaries of every micro-batch.
@@ -65,10 +70,9 @@ class ShapeFinder:
             if is_first and _kinds(batch, num_micro_batches) != self._kinds:
                 raise SynthError(
                     "the inputs have other shapes or dtypes, or are computed in another precision, "
-                    "than at the first step; make the Pipeline with changing_shapes=True, or leave "
-                    "out a smaller last batch (a DataLoader does with drop_last=True)"
+                    f"than at the first step; {_CHANGED}"
                 )
-            self._check_size(batch)
+            self._check_size(batch, at_first_step=True)
             return self._fixed
         self._num_samples, self._kinds = self._group.agree(
             self._owners[0], lambda: (batch.num_samples, _kinds(batch, num_micro_batches))
@@ -77,14 +81,15 @@ class ShapeFinder:
         self._fixed = [self._of_kind(kind, batch, j) for j, kind in enumerate(self._kinds)]
         return self._fixed
 
-    def _check_size(self, batch: Batch) -> None:
+    def _check_size(self, batch: Batch, *, at_first_step: bool = False) -> None:
         """Refuse a mini-batch of another size than that of the rank with the first stage."""
         mine, first = batch.num_samples, self._num_samples
         if None not in (mine, first) and mine != first:
+            when, otherwise = (" at the first step", f"; or {_CHANGED}") if at_first_step else ("", "")
             raise SynthError(
-                f"this rank's batch was cut from {mine} samples, the first stage's from {first}: "
-                f"give synth.Replicate(…) to `split` for what is the same for every micro-batch, "
-                f"or synth.Chunk(…) for rows that are no samples"
+                f"this rank's batch was cut from {mine} samples, the first stage's{when} from "
+                f"{first}: give synth.Replicate(…) to `split` for what is the same for every "
+                f"micro-batch, or synth.Chunk(…) for rows that are no samples{otherwise}"
             )
 
     def _of_kind(self, kind: Hashable, batch: Batch, microbatch: int) -> list[Boundary]:

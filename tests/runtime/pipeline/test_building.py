@@ -41,7 +41,7 @@ def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, f
     from synth.runtime.pipeline import connections
 
     name = "chimera" if what == "shared" else "1f1b"
-    given: dict[str, Any] = {"schedule": generate(name, size, 4), "tied": {}}
+    given: dict[str, Any] = {"schedule": generate(name, size, 4), "loss": nn.functional.mse_loss}
     held = [stage for stage, _ in given["schedule"].placement.held[rank]]
     given["stages"] = {stage: nn.Linear(4, 4) for stage in held}
     undo = pytest.MonkeyPatch()
@@ -50,7 +50,7 @@ def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, f
     world: Any = dist.group.WORLD
     store, before = world.get_group_store(), time.monotonic()
     try:
-        made = pipeline.Pipeline(**given, loss=nn.functional.mse_loss, timeout_s=60)
+        made = pipeline.Pipeline(**given, timeout_s=60)
         x = torch.ones(4, 4)
         made.step(made.split(x, targets=x))
     except Exception as error:
@@ -79,6 +79,8 @@ def _break(
         given["stages"] = {stage: Broken()}
     elif what == "tied":
         given["tied"] = {"table": "no parameter"}
+    elif what == "loss":
+        given["loss"] = nn.MSELoss
     elif what == "shared":
         given["stages"] = {s: nn.Sequential(given["stages"][stage]) for s in (stage, *others)}
     elif what == "sockets":
@@ -100,7 +102,8 @@ def _refuse(*arguments: Any, **options: Any) -> None:
         ("undecodable", "cannot read no-such-plan"),
         ("number", "it was given modules for [99]"),
         ("module", "ValueError: the module that raises"),
-        ("tied", "AttributeError"),
+        ("tied", "tied['table'] is 'no parameter'; give a parameter, or a list of them"),
+        ("loss", "loss is the class MSELoss; give an instance, such as MSELoss()"),
         ("shared", "share a parameter and have copies on other ranks"),
         ("sockets", "OSError: too many open files"),
         ("last", "OSError: too many open files"),  # the others are through, and in their first step
