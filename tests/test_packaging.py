@@ -167,6 +167,7 @@ def test_help_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
     loaded = modules_loaded_by(HELP.format(arguments=arguments), tmp_path)
     assert "typer" in loaded
     assert not loaded & set(HEAVY)
+    assert ("pydantic" in loaded) == ("solve" in arguments)  # of the commands their docstrings only
 
 
 def test_reading_and_checking_plans_loads_nothing_heavy(tmp_path: Path) -> None:

@@ -1,23 +1,58 @@
 """The command line as one Typer application.
 
-The heavy imports of a command (torch, ortools, pulp, networkx) stand inside its function, so that
-`synth --help` is instant.
+A command's module is imported when the command is called. The list of commands needs its docstring
+only, which is read from the source, so that `synth --help` is instant.
 """
 
-from typing import Annotated
+import ast
+import functools
+import importlib
+import inspect
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
-from synth.cli.progress.command import with_progress
-from synth.cli.read.arguments import within_limits
-from synth.cli.read.record_options import with_records
-from synth.system.discovery import discover
+from synth.system.discovery import sources
 from synth.version import __version__
 
 __all__ = ["app"]
 
+
+class _Commands(typer.core.TyperGroup):
+    """The commands of this folder, each imported when it is called."""
+
+    def __init__(self, **options: Any) -> None:
+        """List the commands: their names and helps."""
+        super().__init__(**options)
+        for name, text in _helps():
+            self.commands[name] = typer.core.TyperCommand(name, help=text)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the name of the command that is called, the command, and its arguments."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed and _load(listed.name), rest
+
+
+def _helps() -> Iterator[tuple[str, str]]:
+    """Yield name and docstring of each command: of the functions `command` in this folder."""
+    for name, source in sources("synth.cli"):
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef) and node.name == "command":
+                yield name, inspect.cleandoc(ast.get_docstring(node) or "")
+
+
+@functools.cache
+def _load(name: str) -> Any:
+    from synth.cli.read.parsed_command import parsed_command  # with pydantic, which takes 0.2 s
+
+    return parsed_command(name, importlib.import_module(f"synth.cli.{name}").command)
+
+
 app = typer.Typer(
     name="synth",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -41,11 +76,3 @@ def _options(
     ] = False,
 ) -> None:
     """Options before the command."""
-
-
-def _add_commands() -> None:
-    for name, command in discover("synth.cli", "command"):
-        app.command(name)(with_progress(name, within_limits(with_records(command))))
-
-
-_add_commands()

@@ -1,8 +1,10 @@
 """Finds the parts of a package that belong to it by being in its folder."""
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Iterator
+from importlib.abc import InspectLoader
 from typing import Any
 
 
@@ -25,3 +27,12 @@ def discover(package: str, attribute: str, *, below: bool = False) -> Iterator[t
         part = getattr(importlib.import_module(found.name), attribute, None)
         if part is not None:
             yield found.name.rpartition(".")[2], part
+
+
+def sources(package: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the source of each module of a package, without importing the modules."""
+    path = importlib.import_module(package).__path__
+    for found in pkgutil.iter_modules(path, f"{package}."):
+        spec = importlib.util.find_spec(found.name)
+        if not found.ispkg and spec is not None and isinstance(spec.loader, InspectLoader):
+            yield found.name.rpartition(".")[2], spec.loader.get_source(found.name) or ""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -31,8 +32,8 @@ def of_synth(commands: list[str]) -> Iterator[list[str]]:
 
 def unknown_options(words: list[str]) -> set[str]:
     """Return the options of a command that it does not have."""
-    group = typer.main.get_command(app)
-    command = getattr(group, "commands")[words[0]]  # noqa: B009 - typed as its base class
+    group: Any = typer.main.get_command(app)
+    _, command, _ = group.resolve_command(group.make_context("synth", words[:1]), words[:1])
     known = {name for parameter in command.params for name in parameter.opts}
     given = {word.split("=")[0] for word in words[1:] if word.startswith("-") and word != "-"}
     return given - known - {"--help"}
