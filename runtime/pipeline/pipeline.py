@@ -42,7 +42,6 @@ from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize.gradients import Gradients
 from ..optimize.norm import GradientNorm
 from .connections import connect
-from .groups import PipelineGroups
 from .joint_calls import JointCalls
 from .loss_scale import Scale, scale_of
 from .options import PipelineKeywords, PipelineOptions
