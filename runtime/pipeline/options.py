@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -126,8 +126,9 @@ class PipelineOptions:
         Raises:
             SynthError: there is no such group, or this process is not in it.
         """
+        given: Mapping[str, Any] = keywords
         names = ("group", "data_parallel", "timeout_s")
-        options = replace(self, **{name: keywords[name] for name in names if name in keywords})
+        options = replace(self, **{name: given[name] for name in names if name in given})
         return PipelineGroups.of(options.group, options.data_parallel, options.timeout_s)
 
     def updated(self, **keywords: Unpack[PipelineKeywords]) -> Self:
