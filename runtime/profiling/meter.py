@@ -1,7 +1,7 @@
 """Exact memory measurement: how far allocated bytes rise and where they end, on CPU and CUDA."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,4 +86,25 @@ def _allocations(prof: profile) -> list[tuple[int, int]]:
                 change = (allocation.ptr, int(allocation.alloc_size))
                 events.append((event.start_time_ns, change))
     events.reverse()  # the walk came from the end; ties keep the order of the program
-    return [change for _, change in sorted(events, key=lambda event: event[0])]
+    return in_order([change for _, change in sorted(events, key=lambda event: event[0])])
+
+
+def in_order(changes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Put the free of an address before the next allocation there, which reuses it at once.
+
+    The clocks of two processors may differ by more than the time between these two events. Then a
+    thread that moved from one to the other seems to allocate an address that is still in use.
+
+    Args:
+        changes: addresses and sizes of allocations (positive) and frees (negative), by time.
+    """
+    places: dict[int, list[int]] = {}
+    for place, (address, _) in enumerate(changes):
+        places.setdefault(address, []).append(place)
+    key = [float(place) for place in range(len(changes))]
+    for found in places.values():
+        for first, second, third, fourth in zip(found, found[1:], found[2:], found[3:]):
+            sizes = [changes[place][1] for place in (first, second, third, fourth)]
+            if min(sizes[:2]) > 0 > max(sizes[2:]):
+                key[third] = second - 0.5
+    return [changes[place] for place in sorted(range(len(changes)), key=key.__getitem__)]
