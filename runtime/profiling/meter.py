@@ -103,8 +103,8 @@ def in_order(changes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         places.setdefault(address, []).append(place)
     key = [float(place) for place in range(len(changes))]
     for found in places.values():
-        for first, second, third, fourth in zip(found, found[1:], found[2:], found[3:]):
-            sizes = [changes[place][1] for place in (first, second, third, fourth)]
+        for four in (found[i : i + 4] for i in range(len(found) - 3)):
+            sizes = [changes[place][1] for place in four]
             if min(sizes[:2]) > 0 > max(sizes[2:]):
-                key[third] = second - 0.5
+                key[four[2]] = four[1] - 0.5
     return [changes[place] for place in sorted(range(len(changes)), key=key.__getitem__)]
