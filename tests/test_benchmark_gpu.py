@@ -38,6 +38,15 @@ def test_rehearsed_ranks_take_what_was_planned() -> None:
 
 
 @pytest.mark.slow
+def test_steps_are_timed_beside_those_of_pytorch() -> None:
+    rows = found_by("executor")["rows"]
+    compared = {(row["order"], row["split"], row["against"]) for row in rows}
+    assert len(compared) == len(rows) == 14
+    assert ("interleaved", True, "native") in compared
+    assert all(0 < row["step"] < 10 and row["peak"] > 0 for row in rows), rows
+
+
+@pytest.mark.slow
 def test_training_on_the_device_is_that_on_the_cpu() -> None:
     found = found_by("training")
     assert found["float32"]["largest_relative_difference"] == 0

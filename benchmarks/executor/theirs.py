@@ -1,6 +1,7 @@
 """PyTorch's pipeline runtimes: its schedule classes, and its runtime given our order.
 
-A native class has an order of its own, which may differ from ours: `interleaved` and `zb-v` do.
+A native class has an order of its own, which may differ from ours: those of `interleaved` and
+`zb-v` do.
 """
 
 import tempfile
@@ -14,6 +15,7 @@ from torch.distributed.pipelining.schedules import (
     ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
     ScheduleLoopedBFS,
     ScheduleZBVZeroBubble,
     _PipelineSchedule,
@@ -24,19 +26,20 @@ from benchmarks.executor.case import Case
 from benchmarks.executor.stages import WholeBatch, build_stage, loss_of
 from synth.interop.torch_csv import to_torch_csv
 
-_SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+# By the family, and whether B and W are apart; the first are for ranks with one stage.
+_SINGLE = {("gpipe", False): ScheduleGPipe, ("1f1b", False): Schedule1F1B}
 _SEVERAL = {
-    "interleaved": ScheduleInterleaved1F1B,
-    "breadth-first": ScheduleLoopedBFS,
-    "zb-v": ScheduleZBVZeroBubble,
-    "dualpipe-v": ScheduleDualPipeV,
+    ("interleaved", False): ScheduleInterleaved1F1B,
+    ("interleaved", True): ScheduleInterleavedZeroBubble,
+    ("breadth-first", False): ScheduleLoopedBFS,
+    ("zb-v", True): ScheduleZBVZeroBubble,
+    ("dualpipe-v", True): ScheduleDualPipeV,
 }
-_SPLIT = ("zb-v", "dualpipe-v")
 
 
 def has_native(case: Case) -> bool:
     """True if PyTorch has a class for the schedule, with or without B and W apart as asked for."""
-    return case.schedule in {**_SINGLE, **_SEVERAL} and case.split == (case.schedule in _SPLIT)
+    return (case.schedule, case.split) in {**_SINGLE, **_SEVERAL}
 
 
 class Theirs:
@@ -49,12 +52,12 @@ class Theirs:
         self._modules = {
             stage: nn.Sequential(*build_stage(case, stage)) for stage, _ in placement.held[rank]
         }
-        device = torch.device("cpu")
+        device = torch.device(case.device)
         stages = [
             PipelineStage(module, number, placement.num_stages, device)
             for number, module in self._modules.items()
         ]
-        count, name = case.num_micro_batches, case.schedule
+        count, name = case.num_micro_batches, (case.schedule, case.split)
         self._schedule: _PipelineSchedule
         if native and name in _SINGLE:
             self._schedule = _SINGLE[name](stages[0], count, loss_fn=loss_of)
