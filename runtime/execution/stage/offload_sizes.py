@@ -6,7 +6,6 @@ sizes.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -113,18 +112,16 @@ def _try_out(
 ) -> Sizes:
     """Find the sizes by F with its graph, on zeros if another stage gives the input.
 
-    A stand-in for a rank that takes no steps has no data. If its module needs some (it branches on
-    values, or computes under autocast), zeros on the CPU take their place meanwhile.
+    A stand-in for a rank that takes no steps has zeros in place of all data meanwhile: without data
+    other kernels would run, which may save something else.
     """
     if stage.device.type != "meta":
         return _run(stage, hosted, batch, entry)
-    with suppress(Exception):
-        return _run(stage, hosted, batch, entry)
-    stage.module.to_empty(device="cpu")
-    with torch.no_grad():
-        for tensor in (*stage.module.parameters(), *stage.module.buffers()):
-            tensor.zero_()
+    stage.module.to_empty(device=stage.trial_device)
     try:
+        with torch.no_grad():
+            for tensor in (*stage.module.parameters(), *stage.module.buffers()):
+                tensor.zero_()
         return _run(stage, hosted, batch, entry)
     finally:
         stage.module.to("meta")
@@ -134,8 +131,8 @@ def _run(stage: Stage, hosted: _HostedMicroBatch, batch: Batch, entry: Boundary 
     """Run F with its graph, take what it saved, and leave no trace."""
     device, j = stage.device, hosted.microbatch
     arguments = batch.arguments(j) if entry is None else _zeros(entry, device)
-    if device.type == "meta":  # the batch has data
-        arguments = pytree.tree_map_only(Tensor, lambda t: t.to(device), arguments)
+    # The batch of a stand-in is on the CPU.
+    arguments = pytree.tree_map_only(Tensor, lambda t: t.to(device), arguments)
     targets = batch.targets[j] if stage.is_last and batch.targets is not None else None
     drawn = [device] if device.type == "cuda" else []
     random = torch.random.fork_rng(devices=drawn)

@@ -26,7 +26,7 @@ def dtype_given(trial_device: str) -> torch.dtype:
     """The dtype that a stage without data is said to give under autocast."""
     with torch.device("meta"):
         layer = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
-    call = LayerCall(0, layer, autocast=torch.bfloat16)
+    call = LayerCall(0, layer, autocast=torch.float16)
     stage = LayeredStage([call], is_first=True, is_last=False)
     stage.trial_device = torch.device(trial_device)
     group: Any = OneRank()
@@ -37,12 +37,12 @@ def dtype_given(trial_device: str) -> torch.dtype:
 
 
 def test_autocast_is_that_of_the_device_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On CUDA a norm computes in float32 under autocast, on a CPU in bfloat16.
+    """On CUDA a norm computes in float32 under autocast, on a CPU in float16.
 
     This machine need not have CUDA: tensors without data are enough.
     """
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.float16):
         real = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))(torch.zeros(3, 8))
-    assert dtype_given("cpu") == real.dtype == torch.bfloat16
-    assert dtype_given("cuda") == torch.float32
+    assert dtype_given("cpu") == real.dtype == torch.float16
+    assert dtype_given("cuda:0") == torch.float32
