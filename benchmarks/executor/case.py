@@ -56,7 +56,7 @@ class Case:
     num_micro_batches: int
     stages: str
     checkpoint: bool
-    split: bool
+    split: bool | None
     size: Size
     device: str = "cpu"
 
@@ -93,7 +93,9 @@ def _make(name: str, num_ranks: int, num_micro_batches: int) -> Schedule:
     return found
 
 
-def _with_split(program: tuple[Op, ...], split: bool) -> tuple[Op, ...]:
+def _with_split(program: tuple[Op, ...], split: bool | None) -> tuple[Op, ...]:
+    if split is None:
+        return program
     ops: list[Op] = []
     for op in program:
         if split and op.kind == OpKind.BW:

@@ -26,14 +26,15 @@ from benchmarks.executor.case import Case
 from benchmarks.executor.stages import WholeBatch, build_stage, loss_of
 from synth.interop.torch_csv import to_torch_csv
 
-# By the family, and whether B and W are apart; the first are for ranks with one stage.
+# By the family, and whether B and W are apart (None: those that the family has apart). The first
+# are for ranks with one stage.
 _SINGLE = {("gpipe", False): ScheduleGPipe, ("1f1b", False): Schedule1F1B}
 _SEVERAL = {
     ("interleaved", False): ScheduleInterleaved1F1B,
     ("interleaved", True): ScheduleInterleavedZeroBubble,
     ("breadth-first", False): ScheduleLoopedBFS,
     ("zb-v", True): ScheduleZBVZeroBubble,
-    ("dualpipe-v", True): ScheduleDualPipeV,
+    ("dualpipe-v", None): ScheduleDualPipeV,
 }
 
 

@@ -77,6 +77,8 @@ def _text(name: str, found: Mapping[str, Any]) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "".join(f"\n    {_short(row)}" for row in value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_short, value))}]"
     if isinstance(value, dict):
         return ", ".join(f"{key} {_short(each)}" for key, each in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -11,7 +11,7 @@ from synth.run_options.train_options import TrainOptions
 from synth.runtime.execution.core.tracer import LoggedStep
 from synth.runtime.rehearsal import rehearse
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.lowering.lower import Lowered
+from synth.schedule.lowering.lower import Lowered, Transfer
 from synth.schedule.measured.execution_trace import planned_execution
 from synth.schedule.ops import Value
 from synth.schedule.simulate import simulate
@@ -39,7 +39,7 @@ def arrivals_us(lowered: Lowered, rank: int) -> dict[Value, int]:
     return {
         span.communication.value: span.end_us
         for span in planned_execution(simulate(lowered)).communications
-        if span.communication.target == rank
+        if isinstance(span.communication, Transfer) and span.communication.target == rank
     }
 
 
