@@ -74,7 +74,8 @@ def _about(options: argparse.Namespace) -> str:
 
 def _cases(options: argparse.Namespace) -> list[Case]:
     flags = {"yes": [True], "no": [False], "both": [False, True]}
-    splits: dict[str, list[bool | None]] = {**flags, "own": [None]}
+    splits: dict[str, list[bool | None]] = {name: [*each] for name, each in flags.items()}
+    splits["own"] = [None]
     return [
         Case(schedule, num_ranks, count, stages, checkpoint, split, SIZES[options.size])
         for num_ranks, stages, checkpoint, split, schedule, count in product(

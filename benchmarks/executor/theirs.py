@@ -5,12 +5,15 @@ A native class has an order of its own, which may differ from ours: those of `in
 """
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
     Schedule1F1B,
     ScheduleDualPipeV,
     ScheduleGPipe,
@@ -28,8 +31,12 @@ from synth.interop.torch_csv import to_torch_csv
 
 # By the family, and whether B and W are apart (None: those that the family has apart). The first
 # are for ranks with one stage.
-_SINGLE = {("gpipe", False): ScheduleGPipe, ("1f1b", False): Schedule1F1B}
-_SEVERAL = {
+_Kind = tuple[str, bool | None]
+_SINGLE: Mapping[_Kind, type[PipelineScheduleSingle]] = {
+    ("gpipe", False): ScheduleGPipe,
+    ("1f1b", False): Schedule1F1B,
+}
+_SEVERAL: Mapping[_Kind, type[PipelineScheduleMulti]] = {
     ("interleaved", False): ScheduleInterleaved1F1B,
     ("interleaved", True): ScheduleInterleavedZeroBubble,
     ("breadth-first", False): ScheduleLoopedBFS,
