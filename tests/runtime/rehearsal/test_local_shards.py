@@ -13,6 +13,8 @@ from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.rehearsal import rehearse
 from synth.schedule.files.plan_file import Plan
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 WIDTH = 64
 LINKS = Links(default=Link(latency_us=50.0))

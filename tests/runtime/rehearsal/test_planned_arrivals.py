@@ -17,6 +17,8 @@ from synth.schedule.ops import Value
 from synth.schedule.simulate import simulate
 from tests.runtime.rehearsal.test_rehearse import CPU, plan_of, profiled
 
+pytestmark = pytest.mark.slow
+
 # Ops of the tiny model take less.
 SLOW_US = 30_000
 
