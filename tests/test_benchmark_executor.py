@@ -30,6 +30,11 @@ def test_split_decides_which_backward_every_micro_batch_has(schedule: str) -> No
     assert kinds(replace(case, split=False)) == {OpKind.F, OpKind.BW}
 
 
+def test_a_schedule_that_has_both_is_left_as_it_is() -> None:
+    case = replace(CASE, schedule="dualpipe-v", split=None)
+    assert kinds(case) == {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
+
+
 def test_ratios_are_of_the_slowest_rank_and_of_all_processor_time() -> None:
     ours = [Sample([1.0], [1.0], 10), Sample([3.0], [1.0], 30)]
     theirs = [Sample([4.0], [3.0], 40), Sample([2.0], [1.0], 60)]

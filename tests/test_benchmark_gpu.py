@@ -38,6 +38,15 @@ def test_rehearsed_ranks_take_what_was_planned() -> None:
 
 
 @pytest.mark.slow
+def test_steps_are_timed_beside_those_of_pytorch() -> None:
+    rows = found_by("executor")["rows"]
+    compared = {(row["order"], row["split"], row["against"]) for row in rows}
+    assert len(compared) == len(rows) == 8
+    assert ("interleaved", True, "native") in compared
+    assert all(0 < row["step"] < 10 and row["peak"] > 0 for row in rows), rows
+
+
+@pytest.mark.slow
 def test_training_on_the_device_is_that_on_the_cpu() -> None:
     found = found_by("training")
     assert found["float32"]["largest_relative_difference"] == 0
@@ -69,6 +78,15 @@ def test_a_step_that_fails_or_hangs_does_not_end_the_others(
     said = capsys.readouterr().out
     assert "machine (1.0 s): FAILED\nno such kernel" in said and "failed: machine" in said
     assert set(json.loads(written.read_text())["steps"]) == {"machine", "tests"}
+
+
+def test_numbers_are_shown_in_short() -> None:
+    rows = [{"name": "1f1b", "step_ms": [7.665501, 8.25]}]
+    assert check._text("executor", {"seconds": 2, "found": {"rows": rows}}).splitlines() == [
+        "executor (2 s)",
+        "  rows: ",
+        "    name 1f1b, step_ms [7.666, 8.25]",
+    ]
 
 
 @pytest.mark.slow

@@ -74,18 +74,20 @@ def _about(options: argparse.Namespace) -> str:
 
 def _cases(options: argparse.Namespace) -> list[Case]:
     flags = {"yes": [True], "no": [False], "both": [False, True]}
+    splits: dict[str, list[bool | None]] = {name: [*each] for name, each in flags.items()}
+    splits["own"] = [None]
     return [
         Case(schedule, num_ranks, count, stages, checkpoint, split, SIZES[options.size])
         for num_ranks, stages, checkpoint, split, schedule, count in product(
             options.ranks,
             options.stages,
             flags[options.checkpoint],
-            flags[options.split],
+            splits[options.split],
             options.schedules,
             options.micro_batches,
         )
         if stages != "linear" or not checkpoint
-        if schedule != "zb-h1" or split  # with BW it is 1F1B
+        if schedule != "zb-h1" or split is not False  # with BW it is 1F1B
     ]
 
 
@@ -108,7 +110,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--schedules", nargs="+", default=list(_SCHEDULES), help="families too")
     parser.add_argument("--stages", nargs="+", choices=_STAGES, default=["mlp", "attention"])
     parser.add_argument("--checkpoint", choices=["yes", "no", "both"], default="both")
-    parser.add_argument("--split", choices=["yes", "no", "both"], default="both")
+    parser.add_argument(
+        "--split",
+        choices=["yes", "no", "both", "own"],
+        default="both",
+        help="B and W apart; own: as the schedule has them",
+    )
     parser.add_argument("--native", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--all-gloo", action="store_true", help="no sockets for small messages")
     parser.add_argument("--rounds", type=int, default=15, help="at most, of each case")

@@ -34,6 +34,7 @@ SIZES = {
         Size("medium", rows=4, length=128, width=256, blocks=2),
         Size("long", rows=8, length=512, width=64, blocks=2),
         Size("wide", rows=4, length=64, width=1024, blocks=2),
+        Size("large", rows=8, length=512, width=2048, blocks=2),
     )
 }
 
@@ -47,6 +48,7 @@ class Case:
         split: None leaves the schedule as it is; True makes B and W of every BW, False a BW of
             every B and its W.
         stages: `linear` (almost no model: the runtime's own cost), `mlp` or `attention`.
+        device: of stages and data.
     """
 
     schedule: str
@@ -54,8 +56,9 @@ class Case:
     num_micro_batches: int
     stages: str
     checkpoint: bool
-    split: bool
+    split: bool | None
     size: Size
+    device: str = "cpu"
 
     def make_schedule(self) -> Schedule:
         """The order that both runtimes replay."""
@@ -90,7 +93,9 @@ def _make(name: str, num_ranks: int, num_micro_batches: int) -> Schedule:
     return found
 
 
-def _with_split(program: tuple[Op, ...], split: bool) -> tuple[Op, ...]:
+def _with_split(program: tuple[Op, ...], split: bool | None) -> tuple[Op, ...]:
+    if split is None:
+        return program
     ops: list[Op] = []
     for op in program:
         if split and op.kind == OpKind.BW:

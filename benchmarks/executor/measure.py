@@ -64,7 +64,7 @@ def measure_case(
         _zero(runtime)
         gc.collect()
         dist.barrier()
-        with measure(torch.device("cpu"), after=first) as second:
+        with measure(torch.device(case.device), after=first) as second:
             loss = runtime.step()
         samples[name].peak_bytes = left_bytes + second.peak_bytes
         answers[name] = (loss, [g.clone() for g in _gradients(runtime)])
@@ -96,7 +96,7 @@ def _first_step(
     make: Maker, case: Case, rank: int, batch: WholeBatch
 ) -> tuple[Runtime, Measurement]:
     """A runtime after its first step, and the bytes that it has taken."""
-    with measure(torch.device("cpu")) as found:
+    with measure(torch.device(case.device)) as found:
         runtime = make(case, rank, batch)
         runtime.step()
         gc.collect()
@@ -129,11 +129,19 @@ def _time_step(runtime: Runtime) -> tuple[float, float]:
 
 
 def time_of(step: Callable[[], object]) -> tuple[float, float]:
-    """Wall and processor seconds of a call that all ranks start together."""
+    """Wall and processor seconds of a call that all ranks start together, with its kernels."""
+    _settle()
     dist.barrier()
     wall, cpu = time.perf_counter(), time.process_time()
     step()
+    _settle()
     return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _settle() -> None:
+    """Wait for the kernels of a device, if one is in use."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _difference(

@@ -22,7 +22,7 @@ class Row:
     """A case and our figures over PyTorch's; times are medians over the rounds.
 
     Attributes:
-        splits: B and W are ops of their own.
+        splits: B and W are ops of their own; None: some, as the order has them.
         against: the class of PyTorch: `runtime`, which replays our order, or `native`.
         step: ratio of the slowest rank's step times.
         cpu: ratio of the processor times of all ranks.
@@ -37,7 +37,7 @@ class Row:
     micro_batches: int
     stages: str
     recomputes: bool
-    splits: bool
+    splits: bool | None
     order: str
     against: str
     step: float
@@ -118,7 +118,7 @@ def cells(row: Row) -> list[str]:
     """One line of what is printed."""
     return [
         row.order,
-        "yes" if row.splits else "no",
+        {True: "yes", False: "no", None: "own"}[row.splits],
         str(row.ranks),
         str(row.micro_batches),
         row.stages,
@@ -154,7 +154,8 @@ def table(document: Mapping[str, Any]) -> str:
 
 def _name(row: Row) -> tuple[str, ...]:
     """The cells of a line that say what was compared."""
-    recomputes, backward = "yes" if row.recomputes else "no", "B, W" if row.splits else "BW"
+    recomputes = "yes" if row.recomputes else "no"
+    backward = {True: "B, W", False: "BW", None: "both"}[row.splits]
     return str(row.ranks), row.stages, recomputes, backward, row.order, row.against
 
 

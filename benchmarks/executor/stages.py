@@ -37,7 +37,7 @@ def build_stage(case: Case, stage: int) -> list[nn.Module]:
         "mlp": lambda: MlpBlock(width, case.checkpoint),
         "attention": lambda: GptBlock(width, max(1, width // _HEAD_WIDTH), 8, case.checkpoint),
     }
-    blocks = [make[case.stages]() for _ in range(case.size.blocks)]
+    blocks = [make[case.stages]().to(case.device) for _ in range(case.size.blocks)]
     for block in blocks:
         for parameter in block.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -49,7 +49,7 @@ def build_batch(case: Case) -> WholeBatch:
     generator = torch.Generator().manual_seed(7)
     size = case.size
     shape = (2, case.num_micro_batches * size.rows, size.length, size.width)
-    inputs, targets = torch.randn(shape, generator=generator)
+    inputs, targets = torch.randn(shape, generator=generator).to(case.device)
     return inputs, targets
 
 

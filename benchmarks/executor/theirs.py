@@ -1,19 +1,24 @@
 """PyTorch's pipeline runtimes: its schedule classes, and its runtime given our order.
 
-A native class has an order of its own, which may differ from ours: `interleaved` and `zb-v` do.
+A native class has an order of its own, which may differ from ours: those of `interleaved` and
+`zb-v` do.
 """
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
     Schedule1F1B,
     ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
     ScheduleLoopedBFS,
     ScheduleZBVZeroBubble,
     _PipelineSchedule,
@@ -24,19 +29,25 @@ from benchmarks.executor.case import Case
 from benchmarks.executor.stages import WholeBatch, build_stage, loss_of
 from synth.interop.torch_csv import to_torch_csv
 
-_SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-_SEVERAL = {
-    "interleaved": ScheduleInterleaved1F1B,
-    "breadth-first": ScheduleLoopedBFS,
-    "zb-v": ScheduleZBVZeroBubble,
-    "dualpipe-v": ScheduleDualPipeV,
+# By the family, and whether B and W are apart (None: those that the family has apart). The first
+# are for ranks with one stage.
+_Kind = tuple[str, bool | None]
+_SINGLE: Mapping[_Kind, type[PipelineScheduleSingle]] = {
+    ("gpipe", False): ScheduleGPipe,
+    ("1f1b", False): Schedule1F1B,
 }
-_SPLIT = ("zb-v", "dualpipe-v")
+_SEVERAL: Mapping[_Kind, type[PipelineScheduleMulti]] = {
+    ("interleaved", False): ScheduleInterleaved1F1B,
+    ("interleaved", True): ScheduleInterleavedZeroBubble,
+    ("breadth-first", False): ScheduleLoopedBFS,
+    ("zb-v", True): ScheduleZBVZeroBubble,
+    ("dualpipe-v", None): ScheduleDualPipeV,
+}
 
 
 def has_native(case: Case) -> bool:
     """True if PyTorch has a class for the schedule, with or without B and W apart as asked for."""
-    return case.schedule in {**_SINGLE, **_SEVERAL} and case.split == (case.schedule in _SPLIT)
+    return (case.schedule, case.split) in {**_SINGLE, **_SEVERAL}
 
 
 class Theirs:
@@ -49,12 +60,12 @@ class Theirs:
         self._modules = {
             stage: nn.Sequential(*build_stage(case, stage)) for stage, _ in placement.held[rank]
         }
-        device = torch.device("cpu")
+        device = torch.device(case.device)
         stages = [
             PipelineStage(module, number, placement.num_stages, device)
             for number, module in self._modules.items()
         ]
-        count, name = case.num_micro_batches, case.schedule
+        count, name = case.num_micro_batches, (case.schedule, case.split)
         self._schedule: _PipelineSchedule
         if native and name in _SINGLE:
             self._schedule = _SINGLE[name](stages[0], count, loss_fn=loss_of)

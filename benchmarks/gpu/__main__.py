@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.gpu.kernels import split_cost, zoo
 from benchmarks.gpu.machine import gpu_tests, machine
+from benchmarks.gpu.native import executor
 from benchmarks.gpu.ranks import nccl_of_one, processes_on_one_device, threads_on_one_device
 from benchmarks.gpu.rehearsals import profiles, rehearsals
 from benchmarks.gpu.step import Step, Where, run_apart
@@ -30,6 +31,7 @@ STEPS = (
     Step("nccl", 60, nccl_of_one),
     Step("threads", 60, threads_on_one_device),
     Step("rehearsal", 120, rehearsals),
+    Step("executor", 90, executor),
     Step("training", 90, training),
     Step("zoo", 90, zoo),
     Step("profile", 90, profiles),
@@ -75,6 +77,8 @@ def _text(name: str, found: Mapping[str, Any]) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "".join(f"\n    {_short(row)}" for row in value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_short, value))}]"
     if isinstance(value, dict):
         return ", ".join(f"{key} {_short(each)}" for key, each in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)

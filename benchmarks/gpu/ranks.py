@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 
 from benchmarks.gpu.step import Where
 from synth.families import generate
@@ -39,13 +41,20 @@ def threads_on_one_device(where: Where) -> dict[str, Any]:
 def nccl_of_one(where: Where) -> dict[str, Any]:
     """Make a world of one rank, step twice, evaluate, close, and step in a new pipeline."""
     backend = "nccl" if where.device == "cuda" else "gloo"
-    with tempfile.TemporaryDirectory() as folder:
-        store = dist.FileStore(f"{folder}/store", 1)  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    with world_of_one(backend):
         schedule = generate("1f1b", 1, 4)
         worst = [_replayed(schedule, _stages(1, where), where, None) for _ in range(2)]
-        dist.destroy_process_group()
     return {"backend": backend, "largest_relative_difference": max(worst)}
+
+
+@contextmanager
+def world_of_one(backend: str) -> Iterator[None]:
+    """Be the only process of a world."""
+    dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def processes_on_one_device(where: Where) -> dict[str, Any]:

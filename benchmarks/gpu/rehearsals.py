@@ -78,7 +78,7 @@ def rehearsals(where: Where) -> dict[str, Any]:
     """Rehearse every rank of four plans; the last fits in 0.8 of what 1F1B takes."""
     profile = llama(where)
     found = []
-    for plan in _plans(profile):
+    for plan in _plans(profile, where):
         lowered = plan.check()[0]
         options = TrainOptions(steps=where.pick(3, 5), device=where.device)
         results = rehearse(plan, lowered, options, torch.device(where.device))
@@ -122,13 +122,14 @@ def _profiled(where: Where, workload: Workload) -> Profile:
     )  # fmt: skip
 
 
-def _plans(profile: Profile) -> list[Plan]:
+def _plans(profile: Profile, where: Where) -> list[Plan]:
     plans = []
     for name in ("1f1b", "zb-h1", "zb-v"):
         schedule = generate(name, _RANKS, _MICRO_BATCHES)
         plans.append(Plan.of(profile, balance(profile, schedule.placement), schedule))
     limit_bytes = max(plans[0].claim.peak_bytes) * 8 // 10
     solved = synth.solve(
-        profile, ranks=_RANKS, micro_batches=_MICRO_BATCHES, mem_limit=limit_bytes, time_limit=15
-    )
+        profile, ranks=_RANKS, micro_batches=_MICRO_BATCHES, mem_limit=limit_bytes,
+        time_limit=where.pick(3, 15),
+    )  # fmt: skip
     return [*plans, solved]

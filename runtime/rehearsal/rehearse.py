@@ -16,13 +16,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from synth.errors import SynthError
-from synth.op_kinds import OpKind
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
 from ..batch import Batch
 from ..dtypes import dtype_of
+from ..execution.core.clock import OpClock
 from ..execution.transport.in_process.ranks import InProcessRanks
 from ..execution.transport.rank_group import without_warnings_of_trees
 from ..execution.weights.keeping import ranks_share_host
@@ -38,6 +38,7 @@ from ..training.trainer import RankTrainer
 from ..world import World
 from .absent_ranks import AbsentRanks
 from .device_memory import check_fits
+from .planned_arrivals import PlannedArrivals
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ def rehearse(
     device: torch.device,
     *,
     ranks: Sequence[int] | None = None,
+    planned_arrivals: bool = False,
     on_rank: OnRank = lambda rank: None,
 ) -> dict[int, RankResult]:
     """Train ranks of a plan alone, one after the other, with made-up inputs from other ranks.
@@ -65,6 +67,8 @@ def rehearse(
         options: of the run; without data or inputs a built-in model gets random token ids.
         device: the device for every rank.
         ranks: the ranks to rehearse; None: all.
+        planned_arrivals: True if what other ranks would send arrives when the plan says, counted
+            from the beginning of a rank's program; False: it is there at once.
         on_rank: called with each rank before it is built.
 
     Returns:
@@ -78,7 +82,7 @@ def rehearse(
     chosen = range(plan.num_ranks) if ranks is None else ranks
     _check(lowered, chosen)
     check_fits(plan, chosen, device)
-    rehearsal = _Rehearsal(plan, lowered, options, device)
+    rehearsal = _Rehearsal(plan, lowered, options, device, planned_arrivals=planned_arrivals)
     found = {}
     with _world_of_one():
         for rank in chosen:
@@ -92,9 +96,16 @@ class _Rehearsal:
     """The model outline and the data that the rehearsals of all ranks share."""
 
     def __init__(
-        self, plan: Plan, lowered: Lowered, options: TrainOptions, device: torch.device
+        self,
+        plan: Plan,
+        lowered: Lowered,
+        options: TrainOptions,
+        device: torch.device,
+        *,
+        planned_arrivals: bool,
     ) -> None:
         self._plan, self._lowered, self._options, self._device = plan, lowered, options, device
+        self._planned_arrivals = planned_arrivals
         self._outline = build_model(
             trusted_spec(plan.workload, options.model),
             seed=options.seed,
@@ -110,9 +121,14 @@ class _Rehearsal:
 
     def _train(self, rank: int, group: AbsentRanks) -> RankResult:
         world = World(rank, group.size, self._device, "absent", socket.gethostname(), group.size)
+        clock = OpClock(self._device)
+        if self._planned_arrivals:
+            late = self._options.optimizer_of(self._plan.workload.optimizer).post_validation
+            group.arrivals = PlannedArrivals(self._lowered, rank, clock, late=late)
         trainer = RankTrainer(
-            self._plan, self._lowered, self._options, world, group=group, data=self._data
-        )
+            self._plan, self._lowered, self._options, world,
+            group=group, data=self._data, clock=clock,
+        )  # fmt: skip
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         result = trainer.train()
@@ -178,11 +194,6 @@ def _check(lowered: Lowered, ranks: Sequence[int]) -> None:
         raise SynthError(
             "the ranks of this schedule leave values for each other in the host's memory, so none "
             "of them can be rehearsed alone; run it, or take a schedule such as mobius"
-        )
-    if any(op.kind == OpKind.HOST_FOR for program in lowered.ops for op in program):
-        raise SynthError(
-            "ranks of this schedule hold what others have saved for their backwards, and how much "
-            "that is only a run of these shows; run it, or solve without moving it to other ranks"
         )
 
 

@@ -47,6 +47,7 @@ class RankTrainer:
         *,
         group: Ranks | None = None,
         data: RunData | None = None,
+        clock: OpClock | None = None,
     ) -> None:
         """Build this rank's layers on its device; every rank must call this at the same time.
 
@@ -60,6 +61,7 @@ class RankTrainer:
                 then do.
             group: the ranks of the pipeline; None: the processes of the world.
             data: what to train on; None: what the options name.
+            clock: of the ops; None: one of its own.
 
         Raises:
             SynthError: the world, the data or the model does not fit the plan.
@@ -74,7 +76,7 @@ class RankTrainer:
         )
         self._stages = built.stages
         data = data or open_data(options, plan.workload, self._stages.get(0))
-        clock = OpClock(world.device)
+        clock = clock or OpClock(world.device)
         self._tracer = Tracer(clock, options.trace_every or 1)
         self._spec = options.optimizer_of(plan.workload.optimizer)
         self._pipeline = self._connect(lowered, built.tied, clock, group or place.ranks)

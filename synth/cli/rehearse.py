@@ -46,6 +46,7 @@ def command(
         options,
         device,
         ranks=request.rehearsal.ranks,
+        planned_arrivals=request.rehearsal.planned_arrivals,
         on_rank=lambda rank: talk(f"rank {rank} of {checked.num_ranks} on {device}"),
     )
     report_rehearsal(checked, lowered, results, request)

@@ -20,7 +20,9 @@ class RunFile(FileRecord):
 
     `rehearsed`: the ranks ran one at a time, without losses, and the iteration was simulated with
     their times; `devices`, `static_bytes` and `reserved_bytes` (of CUDA's caching allocator) are
-    then those of the rehearsed ranks, and None for others.
+    then those of the rehearsed ranks, and None for others. `waited_us` are their waits for other
+    ranks in a step whose arrivals were emulated as planned, medians over the steps; None:
+    everything was there at once.
     """
 
     FORMAT: ClassVar[str] = "synth-run"
@@ -41,6 +43,7 @@ class RunFile(FileRecord):
     mfu: float | None = None
     static_bytes: tuple[int | None, ...]
     reserved_bytes: tuple[int | None, ...] | None = None
+    waited_us: tuple[int | None, ...] | None = None
     comparison: RunComparison
 
     @field_serializer("conditions")

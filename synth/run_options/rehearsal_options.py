@@ -58,6 +58,13 @@ class RehearsalOptions(Record):
         Field(ge=3),
         CommandOption("Steps of each rank; the first warms up, the second measures memory."),
     ] = 6
+    planned_arrivals: Annotated[
+        bool,
+        CommandOption(
+            "What other ranks would send arrives when the plan says (emulated), so that a rank has "
+            "its waits; without this it is there at once."
+        ),
+    ] = False
     seed: Annotated[
         int, Field(ge=0, le=2**31 - 1), CommandOption("Random seed of weights and inputs.")
     ] = 0

@@ -44,6 +44,17 @@ class Timeline:
         ]
         return max(spans, default=0)
 
+    def begin_us(self, rank: int, *, late: bool) -> int:
+        """The moment at which a rank begins its program.
+
+        All begin with the first op, or with `late` validation each at the end of its program of the
+        iteration before, one period earlier than its end of this one.
+        """
+        first = self.lowered.first_node
+        if not late or first[rank] == first[rank + 1]:
+            return 0
+        return self.end_us[first[rank + 1] - 1] - self.period_us
+
     @cached_property
     def work_us(self) -> tuple[int, ...]:
         """The compute time of each rank."""

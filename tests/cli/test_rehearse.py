@@ -53,6 +53,17 @@ def test_one_rank_alone_leaves_the_others_unknown(plan: Path) -> None:
     assert {op["stage"] for op in found["comparison"]["ops"]} == {1}
 
 
+@pytest.mark.slow
+def test_arrivals_as_planned_are_called_emulated(plan: Path, tmp_path: Path) -> None:
+    written = tmp_path / "rehearsal.json"
+    ended = rehearse(plan, "--ranks", "1", "--steps", "3", "--planned-arrivals", "-o", written)
+    assert ended.returncode == 0, ended.stderr
+    assert "its arrival EMULATED, as planned" in ended.stdout
+    assert "with emulated" in ended.stdout
+    left, waited = json.loads(written.read_text())["waited_us"]
+    assert left is None and waited > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

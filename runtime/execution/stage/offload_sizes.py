@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
@@ -109,22 +110,45 @@ def _hosted(lowered: Lowered) -> list[_HostedMicroBatch]:
 def _try_out(
     stage: Stage, hosted: _HostedMicroBatch, batch: Batch, entry: Boundary | None
 ) -> Sizes:
-    """Run F with its graph, on zeros if another stage gives the input, and leave no trace."""
+    """Find the sizes by F with its graph, on zeros if another stage gives the input.
+
+    A stand-in for a rank that takes no steps has zeros in place of all data meanwhile: without data
+    other kernels would run, which may save something else.
+    """
+    if stage.device.type != "meta":
+        return _run(stage, hosted, batch, entry)
+    stage.module.to_empty(device=stage.trial_device)
+    try:
+        with torch.no_grad():
+            for tensor in (*stage.module.parameters(), *stage.module.buffers()):
+                tensor.zero_()
+        return _run(stage, hosted, batch, entry)
+    finally:
+        stage.module.to("meta")
+
+
+def _run(stage: Stage, hosted: _HostedMicroBatch, batch: Batch, entry: Boundary | None) -> Sizes:
+    """Run F with its graph, take what it saved, and leave no trace."""
     device, j = stage.device, hosted.microbatch
     arguments = batch.arguments(j) if entry is None else _zeros(entry, device)
+    # The batch of a stand-in is on the CPU.
+    arguments = pytree.tree_map_only(Tensor, lambda t: t.to(device), arguments)
     targets = batch.targets[j] if stage.is_last and batch.targets is not None else None
     drawn = [device] if device.type == "cuda" else []
     random = torch.random.fork_rng(devices=drawn)
     given = (arguments, targets, batch.named(j))
     with random, unchanged(stage.module, stage.loss, given=given):
-        stage.forward(
-            j,
-            ForwardInput(arguments, entry, targets, batch.named(j), fused=hosted.fused, moved=True),
-        )
-        stage.take_saved(j)
-        sizes = stage.saved_sizes(j)
-        stage.forget()
-    return sizes
+        try:
+            stage.forward(
+                j,
+                ForwardInput(
+                    arguments, entry, targets, batch.named(j), fused=hosted.fused, moved=True
+                ),
+            )
+            stage.take_saved(j)
+            return stage.saved_sizes(j)
+        finally:
+            stage.forget()
 
 
 def _zeros(entry: Boundary, device: torch.device) -> tuple[Tensor, ...]:

@@ -185,7 +185,9 @@ def _run(
     arguments, keywords = pytree.tree_map_only(
         Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
     )
-    random = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    # In place of a stage without data no kernel runs on the trial's device, and none draws.
+    drawn = [device] if device.type == stage.device.type == "cuda" else []
+    random = torch.random.fork_rng(devices=drawn)
     restored = unchanged(stage.module, given=given)
     if stage.is_wrapped:
         with torch.no_grad(), random, restored:

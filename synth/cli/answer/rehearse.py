@@ -16,56 +16,68 @@ if TYPE_CHECKING:
 
 _LABEL = (
     "REHEARSED: one rank at a time, with real modules, kernels and memory. What other ranks would "
-    "send is\nrandom and there at once; the iteration is simulated with the measured times.\n"
+    "send is\nrandom and {arrives}; the iteration is simulated with the measured times.\n"
 )
+_AT_ONCE = "there at once"
+_AS_PLANNED = "its arrival EMULATED, as planned"
 
 
 def report_rehearsal(
     plan: "Plan", lowered: "Lowered", results: "dict[int, RankResult]", wanted: "RehearseRequest"
 ) -> None:
     """Write the figures to a file, and answer as text or JSON."""
-    from synth.report.explain.rehearsal import rehearsal_text, rehearsed_run
+    from synth.report.explain.rehearsal import rehearsal_text, rehearsed_run, steps_text
     from synth.report.explain.run_against_plan import compare, shared_timeline
     from synth.report.text.gantt import render
     from synth.schedule.measured.execution_trace import planned_spans
 
-    ranks = {rank: _measured(result) for rank, result in results.items()}
+    arrivals = wanted.rehearsal.planned_arrivals
+    ranks = {rank: _measured(result, arrivals) for rank, result in results.items()}
     late = any(result.late for result in results.values())
     run = rehearsed_run(plan, lowered, ranks, late=late)
     found = compare(plan, lowered, run)
-    record = _as_json(plan, results, found)
+    record = _as_json(plan, results, ranks, found)
     if wanted.output is not None:
         write_atomically(wanted.output, record)
     if wanted.format == Format.JSON:
         answer(record.rstrip())
         return
-    answer(_LABEL)
+    answer(_LABEL.format(arrives=_AS_PLANNED if arrivals else _AT_ONCE))
     planned = planned_spans(shared_timeline(lowered, plan.num_ranks, late=late))
     chart = render(
         planned, measured=run.executions[0].ops, measured_as="rehearsed", width=wanted.width
     )
     answer(f"{chart}\n")
     answer(rehearsal_text(plan, found, ranks))
+    if arrivals:
+        answer(f"\n{steps_text(lowered, ranks, late=late)}")
     if wanted.output is not None:
         talk(f"written: {wanted.output}")
 
 
-def _measured(result: "RankResult") -> "RehearsedRank":
-    from synth.report.explain.rehearsal import RehearsedRank
+def _measured(result: "RankResult", arrivals: bool) -> "RehearsedRank":
+    from synth.report.explain.rehearsal import RehearsedRank, waited_us
 
     return RehearsedRank(
         [seen.log.ops for seen in result.traced],
         result.peak_bytes,
         result.extra_bytes,
         result.reserved_bytes,
+        waited_us(result.rank, [seen.log.waits for seen in result.traced]) if arrivals else None,
     )
 
 
-def _as_json(plan: "Plan", results: "dict[int, RankResult]", found: "RunComparison") -> str:
+def _as_json(
+    plan: "Plan",
+    results: "dict[int, RankResult]",
+    ranks: "dict[int, RehearsedRank]",
+    found: "RunComparison",
+) -> str:
     from synth.report.run_file import RunFile
 
     by_rank = [results.get(rank) for rank in range(plan.num_ranks)]
     reserved = tuple(one and one.reserved_bytes for one in by_rank)
+    waited = tuple(ranks[rank].waited_us if rank in ranks else None for rank in range(len(by_rank)))
     speed = throughput(1e6 / found.measured_us, plan.num_micro_batches, plan.num_ranks, plan)
     return RunFile(
         plan=plan.name,
@@ -81,5 +93,6 @@ def _as_json(plan: "Plan", results: "dict[int, RankResult]", found: "RunComparis
         mfu=speed.mfu,
         static_bytes=tuple(one and one.static_bytes for one in by_rank),
         reserved_bytes=reserved if any(reserved) else None,
+        waited_us=None if all(us is None for us in waited) else waited,
         comparison=found,
     ).to_json()

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from synth.costs.costs import Costs
+from synth.costs.costs import HOST, Costs
 from synth.op_kinds import OpKind
 from synth.report.explain.run_against_plan import (
     MeasuredRun,
@@ -17,8 +17,15 @@ from synth.report.explain.run_against_plan import (
 from synth.report.text.difference import difference_text
 from synth.report.text.tables import table
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.lowering.lower import Lowered, lower
-from synth.schedule.measured.execution_trace import OpSpan, OpSpans, planned_execution
+from synth.schedule.lowering.lower import Lowered, Transfer, lower
+from synth.schedule.measured.execution_trace import (
+    OpSpan,
+    OpSpans,
+    planned_execution,
+    planned_spans,
+)
+from synth.schedule.measured.rank_log import Wait
+from synth.schedule.simulate import simulate
 from synth.units import format_bytes, format_us
 
 
@@ -31,12 +38,30 @@ class RehearsedRank:
         peak_bytes: the most that it held at once.
         extra_bytes: of its optimizer, beyond the plan's.
         reserved_bytes: taken from the device at most by CUDA's caching allocator; None: on a CPU.
+        waited_us: for other ranks in a step, the median, with arrivals as planned; None: everything
+            was there at once.
     """
 
     steps: Sequence[Sequence[OpSpan]]
     peak_bytes: int
     extra_bytes: int = 0
     reserved_bytes: int | None = None
+    waited_us: int | None = None
+
+
+def waited_us(rank: int, steps: Sequence[Sequence[Wait]]) -> int:
+    """Return the median over steps of the sum of a rank's waits for what others send, in µs."""
+    return round(
+        statistics.median(
+            sum(wait.end_us - wait.start_us for wait in waits if _is_from_other(rank, wait))
+            for waits in steps
+        )
+    )
+
+
+def _is_from_other(rank: int, wait: Wait) -> bool:
+    moved = wait.communication
+    return isinstance(moved, Transfer) and moved.target == rank and moved.source != HOST
 
 
 def rehearsed_run(
@@ -91,6 +116,29 @@ def rehearsal_text(plan: Plan, found: RunComparison, ranks: Mapping[int, Rehears
     if found.difference is not None:
         parts.insert(1, difference_text(found.difference))
     return "\n\n".join(parts)
+
+
+def steps_text(lowered: Lowered, ranks: Mapping[int, RehearsedRank], *, late: bool) -> str:
+    """Return a table of steps with arrivals as planned: their ends and their waits.
+
+    Ends are those of the last op but STEP, which in a run waits for all ranks.
+    """
+    timeline = simulate(lowered)
+    planned = planned_spans(timeline)
+    rows = []
+    for rank, one in ranks.items():
+        planned_us = _end_us(planned[rank]) - timeline.begin_us(rank, late=late)
+        found_us = statistics.median(_end_us(step) for step in one.steps)
+        times_us = (planned_us, found_us, one.waited_us or 0)
+        rows.append((str(rank), *(f"{time_us / 1000:.3f}" for time_us in times_us)))
+    head = (
+        "rank", "last op ends,\nplanned, ms", "with emulated\narrivals, ms", "of it waits,\nms",
+    )  # fmt: skip
+    return table(head, rows)
+
+
+def _end_us(spans: Sequence[OpSpan]) -> int:
+    return max((span.end_us for span in spans if span.op.kind != OpKind.STEP), default=0)
 
 
 def _need(plan: Plan, found: RunComparison) -> str:

@@ -50,6 +50,16 @@ def test_the_period_leaves_out_a_rank_s_wait_for_its_first_op() -> None:
     assert timeline.bubble_rate(timeline.period_us) == 0
 
 
+def test_ranks_that_do_not_wait_for_each_other_begin_when_they_have_ended() -> None:
+    # rank 0  FFF....BWW|FFF....BWW     10 … 20
+    # rank 1  ...FFFBWW....|...         ends at 9, and so begins at 9, 1 before the second iteration
+    costs = uniform_costs(2, forward_us=3, backward_input_us=1, backward_weight_us=2)
+    _, timeline = verify(linear("F0.0 B0.0 W0.0", "F1.0 B1.0 W1.0", m=1), costs)
+    assert timeline.period_us == 10
+    assert [timeline.begin_us(rank, late=True) for rank in (0, 1)] == [0, -1]
+    assert [timeline.begin_us(rank, late=False) for rank in (0, 1)] == [0, 0]
+
+
 def test_transfers_of_one_link_take_turns() -> None:
     # F takes 1, a transfer 5: the second act leaves when the first has arrived, at 6, not at 2.
     costs = uniform_costs(
