@@ -85,7 +85,9 @@ class ShapeFinder:
         """Refuse a mini-batch of another size than that of the rank with the first stage."""
         mine, first = batch.num_samples, self._num_samples
         if None not in (mine, first) and mine != first:
-            when, otherwise = (" at the first step", f"; or {_CHANGED}") if at_first_step else ("", "")
+            when, otherwise = (
+                (" at the first step", f"; or {_CHANGED}") if at_first_step else ("", "")
+            )
             raise SynthError(
                 f"this rank's batch was cut from {mine} samples, the first stage's{when} from "
                 f"{first}: give synth.Replicate(…) to `split` for what is the same for every "
