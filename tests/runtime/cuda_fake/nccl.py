@@ -23,16 +23,35 @@ from .trace import Awaited, Recorded, Refused
 class FakeWork:
     """A call in flight."""
 
-    def __init__(self, recorder: Recorder, index: int, event: int, finish: Callable[[], None]):
+    def __init__(
+        self,
+        recorder: Recorder,
+        index: int,
+        event: int,
+        finish: Callable[[], object],
+        held: Sequence[Tensor],
+    ) -> None:
+        """Take a call.
+
+        Args:
+            recorder: records the wait.
+            index: of the device.
+            event: recorded after the call.
+            finish: waits for the message.
+            held: what ProcessGroupNCCL itself holds until `wait`.
+        """
         self._recorder, self._index, self._event = recorder, index, event
-        self._finish: Callable[[], None] | None = finish
+        self._finish: Callable[[], object] | None = finish
+        self._held = held
 
     def wait(self) -> bool:
         """Let the current stream wait for it."""
         if self._finish is not None:
-            self._finish()
+            with _unrecorded():
+                self._finish()
             self._finish = None
         self._recorder.add(Awaited(self._recorder.current(self._index), self._event))
+        self._held = ()
         return True
 
 
@@ -55,9 +74,10 @@ class FakeNccl:
 
     def __init__(self, store: Any, rank: int, size: int, options: "FakeNccl.Options") -> None:
         self.options, self.calls = options, list[str]()
+        self.name = f"{options.group_name} of {options.global_ranks_in_group}"
         self._rank, self._size = rank, size
         self._gloo = dist.ProcessGroupGloo(store, rank, size, options._timeout)
-        self._stream = self.recorder.new_stream(options.group_name)
+        self._stream = self.recorder.new_stream(self.name)
         self._leaving: list[Any] = []
         self.made.append(self)
 
@@ -85,21 +105,23 @@ class FakeNccl:
 
     def send(self, tensors: list[Tensor], target: int, tag: int) -> FakeWork:
         """Start sending what is in the tensors after the caller's stream."""
-        (tensor,) = tensors
-        given = _copy(tensor)
-        self._leaving.append((self._gloo.send([given], target, tag), given))
+        with _unrecorded():
+            given = [tensor.detach().clone() for tensor in tensors]
+            self._leaving.append((self._gloo.send(given, target, tag), given))
         return self._start("transfer", tensors, [], lambda: None)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> FakeWork:
         """Post a receive."""
-        work = self._gloo.recv(tensors, source, tag)
+        with _unrecorded():
+            work = self._gloo.recv(tensors, source, tag)
         return self._start("transfer", [], tensors, work.wait)
 
     def allreduce(self, tensors: Sequence[Tensor], options: Any = None) -> FakeWork:
         """Start a sum, in place."""
         given = [] if options is None else [options]
-        works = [self._gloo.allreduce([tensor], *given) for tensor in tensors]
-        return self._start("all-reduce", tensors, tensors, lambda: [w.wait() for w in works])
+        with _unrecorded():
+            works = [self._gloo.allreduce([tensor], *given) for tensor in tensors]
+        return self._collect("all-reduce", tensors, tensors, lambda: [w.wait() for w in works])
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor]) -> FakeWork:
         """Start sums, in place."""
@@ -107,28 +129,40 @@ class FakeNccl:
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor]) -> FakeWork:
         """Start an all-gather."""
-        work = self._gloo.allgather(outputs, [_copy(each) for each in inputs])
-        return self._start("all-gather", inputs, outputs[0], work.wait)
+        with _unrecorded():
+            work = self._gloo.allgather(outputs, [each.detach().clone() for each in inputs])
+        return self._collect("all-gather", inputs, outputs[0], work.wait)
 
     def broadcast(self, tensors: list[Tensor], options: Any) -> FakeWork:
         """Start a broadcast."""
-        work = self._gloo.broadcast(tensors, options)
-        return self._start("broadcast", tensors, tensors, work.wait)
+        with _unrecorded():
+            work = self._gloo.broadcast(tensors, options)
+        return self._collect("broadcast", tensors, tensors, work.wait)
 
     def _allgather_base(self, whole: Tensor, own: Tensor) -> FakeWork:
         parts = list(whole.view(self._size, -1).unbind())
         return self.allgather([parts], [own])
 
     def _reduce_scatter_base(self, own: Tensor, whole: Tensor) -> FakeWork:
-        total = _copy(whole)
-        work = self._gloo.allreduce([total])
+        with _unrecorded():
+            total = whole.detach().clone()
+            work = self._gloo.allreduce([total])
 
         def finish() -> None:
             work.wait()
-            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-                own.copy_(total.view(self._size, -1)[self._rank].view_as(own))
+            own.copy_(total.view(self._size, -1)[self._rank].view_as(own))
 
-        return self._start("reduce-scatter", [whole], [own], finish)
+        return self._collect("reduce-scatter", [whole], [own], finish)
+
+    def _collect(
+        self,
+        name: str,
+        reads: Sequence[Tensor],
+        writes: Sequence[Tensor],
+        finish: Callable[[], object],
+    ) -> FakeWork:
+        """Start a collective, whose tensors ProcessGroupNCCL holds until `wait`."""
+        return self._start(name, reads, writes, finish, held=[*reads, *writes])
 
     def _start(
         self,
@@ -136,6 +170,7 @@ class FakeNccl:
         reads: Sequence[Tensor],
         writes: Sequence[Tensor],
         finish: Callable[[], object],
+        held: Sequence[Tensor] = (),
     ) -> FakeWork:
         recorder = self.recorder
         with torch._C.DisableTorchFunction():
@@ -148,7 +183,7 @@ class FakeNccl:
             recorder.add(Recorded(before, recorder.current(index)), Awaited(self._stream, before))
             recorder.work(self._stream, f"{name} of {what}", reads, writes)
             recorder.add(Recorded(event, self._stream))
-        return FakeWork(recorder, index, event, lambda: (finish(), None)[1])
+        return FakeWork(recorder, index, event, finish, held)
 
     def _index(self, name: str, used: list[Tensor]) -> int:
         """The device of the tensors, which NCCL needs to be contiguous and on one device."""
@@ -169,7 +204,8 @@ def nccl_on(recorder: Recorder) -> type[FakeNccl]:
     return type("FakeNccl", (FakeNccl,), shared)
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    """A copy of what is in a tensor, which is not recorded."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        return tensor.detach().clone()
+@contextmanager
+def _unrecorded() -> Iterator[None]:
+    """Leave what the block does out of the trace, and what gloo's threads do for it."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
+        yield
