@@ -17,7 +17,7 @@ from synth.runtime.execution.transport.nccl.channels import NcclChannels
 from .modes import Kernels, Places
 from .nccl import nccl_on
 from .recorder import Recorder
-from .trace import Awaited, HostWait, Recorded
+from .trace import Awaited, HostWait, Recorded, UsedOn
 
 
 class CudaFake:
@@ -80,6 +80,11 @@ class CudaFake:
         for name, value in replaced.items():
             patch.setattr(torch.cuda, name, value)
 
+        def record_stream(tensor: Tensor, stream: FakeStream) -> None:
+            recorder.add(UsedOn(recorder.span(tensor).memory, stream.number))
+
+        patch.setattr(torch.Tensor, "record_stream", record_stream)
+
     def _patch_nccl(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(dist, "ProcessGroupNCCL", self.nccl, raising=False)
         patch.setattr(dist, "get_backend_config", lambda group=None: "cpu:gloo,cuda:nccl")
@@ -141,6 +146,14 @@ class FakeStream:
     def __init__(self, recorder: Recorder, index: int, number: int) -> None:
         self._recorder, self.number = recorder, number
         self.device = torch.device("cuda", index)
+
+    def __eq__(self, other: object) -> bool:
+        """True of objects that stand for the same stream."""
+        return isinstance(other, FakeStream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        """The stream's number."""
+        return self.number
 
     def wait_event(self, event: FakeEvent) -> None:
         """Let what the stream is given from now on wait for an event."""

@@ -5,7 +5,7 @@ makes on the CPU what is asked for on CUDA. `Kernels` records each kernel and co
 that it reads and writes, and each call for which CUDA's host waits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .recorder import HOST, PINNED, Place, Recorder, tensors_in
-from .trace import HostUse, HostWait, Refused, UsedOn
+from .trace import HostUse, HostWait, Refused
 
 # Calls whose results the host needs, such as the shape of their output.
 _WAITING = {
@@ -36,20 +36,24 @@ _ONLY_META = {"aten::set_", "aten::detach_", "aten::t_", "aten::transpose_", "at
 _COPIES = {"aten::copy_", "aten::_to_copy"}
 
 
+def _getter(name: str) -> Any:
+    """The function that the mode is called with for an attribute of tensors."""
+    return getattr(torch.Tensor, name).__get__
+
+
 class Places(TorchFunctionMode):
     """Lets tensors count as being on a CUDA device, or in pinned memory."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
-        self._answers = {
-            torch.Tensor.device.__get__: self._device,
-            torch.Tensor.is_cuda.__get__: lambda tensor: self._device(tensor).type == "cuda",
-            torch.Tensor.is_cpu.__get__: lambda tensor: self._device(tensor).type == "cpu",
+        self._answers: dict[Any, Callable[..., Any]] = {
+            _getter("device"): self._device,
+            _getter("is_cuda"): lambda tensor: self._device(tensor).type == "cuda",
+            _getter("is_cpu"): lambda tensor: self._device(tensor).type == "cpu",
             torch.Tensor.get_device: self._get_device,
             torch.Tensor.is_pinned: lambda tensor, *_: recorder.place_of(tensor) == PINNED,
             torch.Tensor.numpy: self._numpy,
-            torch.Tensor.record_stream: self._record_stream,
             torch.Tensor.to: self._to,
             torch.Tensor.cuda: lambda tensor, device=None, **named: self._to(
                 tensor, torch.device("cuda") if device is None else device, **named
@@ -113,9 +117,6 @@ class Places(TorchFunctionMode):
             raise TypeError("can't convert cuda:0 device type tensor to numpy")
         return tensor.numpy(**named)
 
-    def _record_stream(self, tensor: Tensor, stream: Any) -> None:
-        self._recorder.add(UsedOn(self._recorder.span(tensor).memory, stream.number))
-
     def _to(self, tensor: Tensor, *given: Any, **named: Any) -> Tensor:
         place = self._place(named.pop("device", None))
         rest: list[Any] = []
@@ -143,11 +144,11 @@ class Places(TorchFunctionMode):
             return tensor.to(HOST, *rest, **{**named, "copy": True})
 
 
-class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Kernels(TorchDispatchMode):
     """Records kernels and copies."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._recorder = recorder
 
     def __torch_dispatch__(

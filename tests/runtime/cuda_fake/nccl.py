@@ -76,7 +76,7 @@ class FakeNccl:
         self.options, self.calls = options, list[str]()
         self.name = f"{options.group_name} of {options.global_ranks_in_group}"
         self._rank, self._size = rank, size
-        self._gloo = dist.ProcessGroupGloo(store, rank, size, options._timeout)
+        self._gloo: Any = dist.ProcessGroupGloo(store, rank, size, options._timeout)
         self._stream = self.recorder.new_stream(self.name)
         self._leaving: list[Any] = []
         self.made.append(self)

@@ -151,9 +151,9 @@ class Recorder:
     def span(self, tensor: Tensor) -> Span:
         """The bytes that a tensor uses, from its first to its last one."""
         size = tensor.element_size()
-        low = tensor.storage_offset() * size
+        low = int(tensor.storage_offset()) * size
         reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-        high = low + (reach + 1) * size if tensor.numel() else low
+        high = low + (int(reach) + 1) * size if tensor.numel() else low
         self.adopt(tensor, HOST)
         return Span(self._storages[tensor.untyped_storage()._cdata].number, low, high)
 

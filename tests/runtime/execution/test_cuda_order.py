@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from synth.families import generate
+from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
 from tests.runtime.cuda_fake.checker import check_order
 from tests.runtime.cuda_fake.ran import Ran
 from tests.runtime.gradients import gradient_of
@@ -258,9 +259,13 @@ FAMILIES = {
     "pipeoffload:2,full": 2,
     "bpipe": 4,
 }
+QUICK = ("1f1b", "chimera", "pipeoffload:2,full")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES if family not in QUICK]
+
+
+@pytest.mark.parametrize("family", [*QUICK, *SLOW])
 def test_every_use_waits_for_what_it_needs(pool: Any, family: str) -> None:
     ran = pool.run(run, FAMILIES[family], family)
     assert [each.faults for each in ran] == [[]] * len(ran)
@@ -279,6 +284,29 @@ def test_gradients_of_pipelines_side_by_side_wait_for_backwards(pool: Any) -> No
     assert [each.faults for each in ran] == [[]] * 4
     assert order_faults(ran) == []
     assert all(each.is_equal for each in ran)  # their batches are the same
+
+
+@pytest.mark.parametrize("family", ["zb-v", "weipipe"])
+def test_ranks_as_threads_of_one_device_wait_for_each_other(family: str) -> None:
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+    from tests.runtime.cuda_fake.checker import check
+    from tests.runtime.cuda_fake.device import CudaFake
+
+    schedule, fake = generate(family, 2, MICRO_BATCHES), CudaFake(1)
+
+    def train(group: InProcessGroup) -> None:
+        torch.cuda.set_device(fake.device)
+        stages = build_stages(schedule.placement.num_stages)
+        held = {n: [stages[n].to(fake.device)] for n, _ in schedule.placement.held[group.rank]}
+        pipeline = Pipeline(schedule, held, group=group, device=fake.device)
+        inputs, targets = build_batch(schedule.num_micro_batches)
+        here = [[tensor.to(fake.device) for tensor in given] for given in (inputs, targets)]
+        pipeline.step(Batch(*here))
+
+    with fake.active():
+        run_ranks(2, train)
+    assert check(fake.recorder.trace) == []
 
 
 @pytest.mark.parametrize("family", ["weipipe", "pipeoffload:2,full"])
