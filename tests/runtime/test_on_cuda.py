@@ -63,7 +63,8 @@ def keep_busy(device: torch.device) -> None:
 
 
 def test_the_thread_of_a_link_waits_for_what_another_stream_makes(device: torch.device) -> None:
-    order, value, found = DeviceOrder(device), torch.zeros(SIZE, device=device), []
+    order, value = DeviceOrder(device), torch.zeros(SIZE, device=device)
+    found: list[Any] = []
     torch.cuda.synchronize(device)
     keep_busy(device)
     value.fill_(7)
@@ -90,7 +91,7 @@ class Arriving:
     def __init__(self, device: torch.device) -> None:
         self.tensor = torch.zeros(SIZE, device=device)
         torch.cuda.synchronize(device)
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)
         with torch.cuda.stream(self._stream):
             keep_busy(device)
             self.tensor.fill_(5)
@@ -102,7 +103,7 @@ class Arriving:
 
 
 def test_each_thread_waits_for_a_shared_receive(device: torch.device) -> None:
-    order, found = DeviceOrder(device), []
+    order, found = DeviceOrder(device), list[Tensor]()
     source, pending = order.shared(Arriving(device))
 
     def relay() -> None:
@@ -225,7 +226,7 @@ def test_links_have_high_priority_and_few_thread_blocks(
 
 
 def test_streams_have_priorities(device: torch.device) -> None:
-    low, high = torch.cuda.Stream(device).priority_range()  # type: ignore[no-untyped-call]
+    low, high = torch.cuda.Stream(device).priority_range()
     assert high < low <= 0  # else the priority of links changes nothing
 
 

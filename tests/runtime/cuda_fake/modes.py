@@ -54,6 +54,7 @@ class Places(TorchFunctionMode):
             torch.Tensor.get_device: self._get_device,
             torch.Tensor.is_pinned: lambda tensor, *_: recorder.place_of(tensor) == PINNED,
             torch.Tensor.numpy: self._numpy,
+            torch.Tensor.tolist: lambda tensor: self._to(tensor, HOST).tolist(),
             torch.Tensor.to: self._to,
             torch.Tensor.cuda: lambda tensor, device=None, **named: self._to(
                 tensor, torch.device("cuda") if device is None else device, **named

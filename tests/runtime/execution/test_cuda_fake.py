@@ -114,6 +114,7 @@ def test_tensors_are_where_they_were_asked_for() -> None:
     [
         (lambda device: torch.ones((), device=device).item(), "_local_scalar_dense"),
         (lambda device: torch.ones(4, device=device).cpu(), "_to_copy"),
+        (lambda device: torch.ones(4, device=device).tolist(), "_to_copy"),
         (lambda device: torch.ones(4).to(device), "_to_copy"),
         (lambda device: torch.ones(4, pin_memory=True).to(device), "_to_copy"),
         (lambda device: torch.tensor([1.0], device=device), "tensor copies to the device"),
@@ -139,7 +140,7 @@ def test_copies_of_pinned_memory_and_scalars_do_not_wait() -> None:
 def test_a_thread_begins_on_the_first_device_and_its_calls_are_recorded() -> None:
     def run(device: torch.device) -> None:
         x, found = torch.ones(4, device=device), list[int]()
-        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream(device)
 
         def work() -> None:
             found.append(torch.cuda.current_device())
@@ -160,7 +161,7 @@ def test_backwards_of_autograd_are_recorded() -> None:
     def run(device: torch.device) -> None:
         weight = torch.ones(4, device=device, requires_grad=True)
         loss = (weight * weight).sum()
-        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(torch.cuda.Stream()):
             loss.backward()
 
     assert any("aten::mul on stream" in fault for fault in on_fake(run))
