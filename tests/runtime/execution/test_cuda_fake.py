@@ -61,7 +61,7 @@ def test_two_uses_may_not_meet_unless_one_waits_for_the_other(
 
 def test_a_wait_reaches_through_a_third_stream() -> None:
     first, second, third = (Recorded(n, n) for n in (COMPUTE, OTHER, 7))
-    trace = [makes(), first, Awaited(OTHER, COMPUTE), second, Awaited(7, OTHER)]
+    trace: list[Entry] = [makes(), first, Awaited(OTHER, COMPUTE), second, Awaited(7, OTHER)]
     assert check([*trace, reads(stream=7)]) == []
     assert len(check([*trace[:-1], third, reads(stream=7)])) == 1
 

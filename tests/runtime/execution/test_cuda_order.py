@@ -312,8 +312,9 @@ def test_ranks_as_threads_of_one_device_wait_for_each_other(family: str) -> None
         held = {n: [stages[n].to(fake.device)] for n, _ in schedule.placement.held[group.rank]}
         pipeline = Pipeline(schedule, held, group=group, device=fake.device)
         inputs, targets = build_batch(schedule.num_micro_batches)
-        here = [[tensor.to(fake.device) for tensor in given] for given in (inputs, targets)]
-        pipeline.step(Batch(*here))
+        pipeline.step(
+            Batch([x.to(fake.device) for x in inputs], [y.to(fake.device) for y in targets])
+        )
 
     with fake.active():
         run_ranks(2, train)
