@@ -37,6 +37,6 @@ class EmulatedOrder:
 
         return arrive, pending
 
-    def on_thread(self) -> AbstractContextManager[object]:
+    def on_thread(self, link: tuple[int, int]) -> AbstractContextManager[object]:
         """Nothing is needed: a new thread is not late."""
         return nullcontext()

@@ -31,7 +31,7 @@ class OpClock:
 
     def __init__(self, device: torch.device, *, recording: bool = True) -> None:
         self.recording = recording
-        self._on_cuda = device.type == "cuda"
+        self._device, self._on_cuda = device, device.type == "cuda"
         self._events: list[torch.cuda.Event] = []
         self._num_events = 0
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class OpClock:
     def moments_us(self) -> list[tuple[Op, float, float]]:
         """Start and end of every recorded op, in microseconds since `begin`."""
         if self._on_cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
         return [(op, self._since(start), self._since(end)) for op, start, end in self._ops]
 
     def log(self) -> RankLog:
@@ -103,7 +103,7 @@ class OpClock:
         It reached it later than the host where it still worked on the step before.
         """
         event = self._now()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self._device)
         return time.perf_counter_ns() - round(self._since(event) * 1000)
 
     def _wait_of(
@@ -133,7 +133,7 @@ class OpClock:
                 self._events.append(made)
             event = self._events[self._num_events]
             self._num_events += 1
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def _since(self, moment: Any) -> float:

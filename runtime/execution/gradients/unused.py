@@ -72,9 +72,8 @@ class UnusedParameters:
             the time of `leave_out`. It may be divided, too.
         """
         has = [any(p.grad is not None for p in sharing) for sharing in parameters]
-        # On a CPU outside of torch's memory, which runs measure: gloo may hold it for a while.
-        counts = torch.from_numpy(np.array(has, np.float32)).to(parameters[0][0].device)
         lacking = {number: p for number, p in enumerate(parameters) if not has[number]}
+        counts = _counts(has, parameters[0][0].device)
         if lacking:
             self._lacking.append((counts, lacking))
         return counts
@@ -86,3 +85,18 @@ class UnusedParameters:
                 for parameter in () if count else lacking.get(number, ()):
                     parameter.grad = None
         self._lacking.clear()
+
+
+def _counts(has: Sequence[bool], device: torch.device) -> Tensor:
+    """Float32 ones and zeros on a device.
+
+    On a CPU they are outside of torch's memory, which runs measure: gloo may hold them for a while.
+    Elsewhere they are filled in, because the host would wait for a copy.
+    """
+    if device.type == "cpu":
+        return torch.from_numpy(np.array(has, np.float32))
+    counts = torch.ones(len(has), device=device)
+    for number, there in enumerate(has):
+        if not there:
+            counts[number].zero_()
+    return counts

@@ -158,7 +158,7 @@ class OrderedSends:
 
     def _run(self, link: Link) -> None:
         sends = [self._sends[transfer] for transfer in self._by_link[link]]
-        with self._order.on_thread():
+        with self._order.on_thread(link):
             for number, send in enumerate(sends):
                 send.released.wait()
                 if self._ends:

@@ -30,7 +30,7 @@ class ThreadOrder(Protocol):
         """Share a receive: its source for other threads, and the receive for this one."""
         ...
 
-    def on_thread(self) -> AbstractContextManager[Any]:
+    def on_thread(self, link: tuple[int, int]) -> AbstractContextManager[Any]:
         """The context in which the thread of a link sends."""
         ...
 
@@ -40,16 +40,17 @@ class DeviceOrder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._streams: dict[tuple[int, int], Any] = {}
 
     def made(self, tensors: Tensors) -> Source:
         """The source of tensors that this thread has made, or let its device make."""
         if self._device.type != "cuda":
             return lambda: tensors
         event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
 
         def ready() -> Tensors:
-            torch.cuda.current_stream().wait_event(event)
+            torch.cuda.current_stream(self._device).wait_event(event)
             return tensors
 
         return ready
@@ -59,12 +60,17 @@ class DeviceOrder:
         arrival = _Arrival(pending, self._device)
         return arrival.wait, arrival
 
-    def on_thread(self) -> AbstractContextManager[Any]:
-        """On CUDA a stream of the thread's own."""
+    def on_thread(self, link: tuple[int, int]) -> AbstractContextManager[Any]:
+        """On CUDA a stream of the link's own, the same one in every step.
+
+        PyTorch has 32 streams, which it hands out in turn. New ones in every step would soon be
+        those of communicators, and a send would wait for a collective.
+        """
         if self._device.type != "cuda":
             return nullcontext()
-        own = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        return torch.cuda.stream(own)
+        if link not in self._streams:
+            self._streams[link] = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        return torch.cuda.stream(self._streams[link])
 
 
 class _Arrival:
@@ -73,7 +79,7 @@ class _Arrival:
     def __init__(self, pending: Pending, device: torch.device) -> None:
         """Share a receive into tensors of a device."""
         self._pending: Pending | None = pending
-        self._on_cuda = device.type == "cuda"
+        self._device = device
         self._there: Any = None
         self._lock = threading.Lock()
         self._tensors: Tensors | None = None
@@ -91,7 +97,7 @@ class _Arrival:
             if self._pending is not None:
                 self._wait_once(self._pending)
             elif self._there is not None:
-                torch.cuda.current_stream().wait_event(self._there)
+                torch.cuda.current_stream(self._device).wait_event(self._there)
             assert self._tensors is not None
             return self._tensors
 
@@ -102,6 +108,6 @@ class _Arrival:
             self._error = str(error)
             raise
         self._pending = None
-        if self._on_cuda:
+        if self._device.type == "cuda":
             self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._there.record()
+            self._there.record(torch.cuda.current_stream(self._device))

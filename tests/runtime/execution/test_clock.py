@@ -25,7 +25,7 @@ class FakeDevice:
         self.free_ms = max(self.free_ms, time.perf_counter() * 1e3)
         return self.free_ms
 
-    def synchronize(self) -> None:
+    def synchronize(self, device: object) -> None:
         while time.perf_counter() * 1e3 < self.free_ms:
             time.sleep(0.001)
 
@@ -35,7 +35,7 @@ def event_of(device: FakeDevice) -> type:
         def __init__(self, **_: Any) -> None:
             self.at_ms = 0.0
 
-        def record(self) -> None:
+        def record(self, stream: object) -> None:
             self.at_ms = device.reach()
 
         def elapsed_time(self, other: "Event") -> float:
@@ -48,6 +48,7 @@ def test_the_zero_of_a_log_is_when_the_device_reached_it(monkeypatch: pytest.Mon
     device = FakeDevice()
     monkeypatch.setattr(torch.cuda, "Event", event_of(device))
     monkeypatch.setattr(torch.cuda, "synchronize", device.synchronize)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda of: None)
     clock = OpClock(torch.device("cuda"))
     began_ns = time.perf_counter_ns()
     clock.begin()

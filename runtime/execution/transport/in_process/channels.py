@@ -8,6 +8,7 @@ import torch
 from synth.schedule.lowering.lower import Transfer
 
 from ...stage.boundary import Tensors
+from ..thread_order import DeviceOrder, Source
 from .exchange import Exchange, Exchanges, Parts
 
 
@@ -16,6 +17,8 @@ class _End(NamedTuple):
 
     transfer: Transfer
     tensors: Tensors
+    ready: Source
+    """Orders the calling thread's device after what made the tensors."""
 
 
 class _Sent:
@@ -36,7 +39,8 @@ class _Sending:
         self._tensors = tensors
 
     def wait(self) -> Tensors:
-        self._exchange.wait(self._rank, self._timeout_s)
+        copied: Source = self._exchange.wait(self._rank, self._timeout_s)
+        copied()
         return self._tensors
 
 
@@ -45,9 +49,11 @@ class _Receiving(_Sending):
 
     @torch.no_grad()
     def wait(self) -> Tensors:
-        came: Tensors = self._exchange.wait(self._rank, self._timeout_s)
-        for buffer, tensor in zip(self._tensors, came, strict=True):
+        came: Source = self._exchange.wait(self._rank, self._timeout_s)
+        for buffer, tensor in zip(self._tensors, came(), strict=True):
             buffer.copy_(tensor)
+            if tensor.is_cuda:  # it may have been made on another stream
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
         return self._tensors
 
 
@@ -85,17 +91,28 @@ class InProcessChannels:
 
     def _join(self, tensors: Tensors, transfer: Transfer, *, outlives: bool) -> Exchange:
         link = transfer.source, transfer.target
-        part = _End(transfer, tensors)
+        part = _End(transfer, tensors, _order(tensors).made(tensors))
         return self._exchanges.join(link, link, self._rank, part, _carry, outlives=outlives)
 
 
+def _order(tensors: Tensors) -> DeviceOrder:
+    """The order among the threads that use tensors."""
+    return DeviceOrder(tensors[0].device if tensors else torch.device("cpu"))
+
+
 def _carry(ends: Parts) -> Parts:
-    """Copy the sent tensors; the receiver's `wait` writes them to its buffers."""
-    (_, source, target, *_), _ = next(iter(ends.values()))
+    """Copy the sent tensors; the receiver's `wait` writes them to its buffers.
+
+    Returns:
+        The source of the copies for the receiver; for the sender one of nothing, which orders its
+        device after them.
+    """
+    (_, source, target, *_), *_ = next(iter(ends.values()))
     sent, posted = ends[source], ends[target]
     if sent.transfer != posted.transfer:
         raise RuntimeError(f"{sent.transfer} is sent where {posted.transfer} is received")
     kinds = [[(tuple(t.shape), t.dtype) for t in end.tensors] for end in (sent, posted)]
     if kinds[0] != kinds[1]:
         raise RuntimeError(f"{sent.transfer}: {kinds[0]} is sent, {kinds[1]} is received")
-    return {target: tuple(tensor.detach().clone() for tensor in sent.tensors)}
+    copies, order = tuple(t.detach().clone() for t in sent.ready()), _order(sent.tensors)
+    return {source: order.made(()), target: order.made(copies)}
