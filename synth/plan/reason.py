@@ -139,14 +139,16 @@ def _compared(plan: Plan, own: Lowered, timeline: Timeline) -> str:
     for candidate in (name, _RECOMPUTING) if name == "1f1b" else (name,):
         schedule = _known_schedule(plan, one, candidate)
         found = None if schedule is None else _simulated(plan, schedule, own, timeline)
-        if found is None:
+        if schedule is None or found is None:
             continue
         lowered, known = found
         peaks = peak_bytes(lowered)
         if not exceeds_caps(peaks, plan.caps_bytes):
-            return f"{too_large}{_title(candidate)} {_longer(plan, timeline, known)}"
+            is_own = schedule.programs == own.schedule.programs
+            return f"{too_large}{_against(plan, timeline, _title(candidate), known, is_own=is_own)}"
         too_large = f"{_title(candidate)} needs {format_bytes(max(peaks))}, and "
-    return too_large.removesuffix(", and ") or f"{_title(name)} is not defined on these numbers"
+    sizes = f"{one.num_ranks} ranks and {one.num_micro_batches} micro-batches"
+    return too_large.removesuffix(", and ") or f"{_title(name)} is not defined for {sizes}"
 
 
 def _known_on(plan: Plan) -> str | None:
@@ -205,10 +207,11 @@ def _title(name: str) -> str:
     return words.get(name, name)
 
 
-def _longer(plan: Plan, timeline: Timeline, known: Timeline) -> str:
+def _against(plan: Plan, timeline: Timeline, title: str, known: Timeline, *, is_own: bool) -> str:
+    """Return the time of a known schedule against the plan's, whose order may be the same."""
     value_us, known_us = map(plan.claim.judged_by.value_us, (timeline, known))
     if known_us == value_us:
-        return "takes as long"
+        return f"the plan's order is that of {title}" if is_own else f"{title} takes as long"
     more = known_us / max(1, value_us) - 1
     word = "longer" if more > 0 else "less"
-    return f"takes {abs(more):.1%} {word} ({format_us(known_us)})"
+    return f"{title} takes {abs(more):.1%} {word} ({format_us(known_us)})"

@@ -46,7 +46,7 @@ def as_text(request: Request, result: "Result", plan: "Plan", more: str = "") ->
             f"{speed and f', {speed}'}",
             f"status: {result.stopped_by} ({result.found_by}) after {result.wall_s:.1f} s",
             wrapped(f"why: {reason_of(plan, lowered, timeline)}"),
-            *_what_is_left(result),
+            *_what_is_left(request, result),
             request.limit.explanation,
             *_recomputed(lowered.schedule, result.problem.recomputed_layers),
             *_faster_ones(request, result),
@@ -154,15 +154,21 @@ def _own_partitions(request: Request, result: "Result") -> list[str]:
     return ["", "layers of each stage:", *listed(by_partition(own))] if own else []
 
 
-def _what_is_left(result: "Result") -> list[str]:
+def _what_is_left(request: Request, result: "Result") -> list[str]:
     """Explain an exhausted search: all its parts ended without a proof."""
     from synth.solver.result import StoppedBy
 
     if result.stopped_by != StoppedBy.EXHAUSTED:
         return []
+    allowed = request.allowed
+    if not allowed.orders_freely:
+        return [
+            f"exhausted: more time would find nothing better; the lower bound holds for every "
+            f"order, also for those that {allowed.runtime} cannot run"
+        ]
     return [
-        "exhausted: every part of the search has ended, so more time changes little; the remaining "
-        "gap may be due to the lower bound alone"
+        "exhausted: every part of the search has ended, and more time would change little; the "
+        "plan may be optimal, although the lower bound does not prove it"
     ]
 
 
@@ -217,10 +223,10 @@ def _faster_elsewhere(request: Request, result: "Result") -> list[str]:
     assert found_us is not None
     if best is None or best.value_us >= found_us:
         return []
-    how = f"on a placement that was not searched: --placement {best.placement} does"
+    how = f"on a placement that was not searched; give --placement {best.placement}"
     runtime = request.allowed.runtime
     if runtime != Runtime.SYNTH:
-        how = f"which {runtime} cannot run: --placement {best.placement} without --for does"
+        how = f"but {runtime} cannot run it; give --placement {best.placement} without --for"
     return [f"{best.name} fits and takes {_less(best.value_us, found_us)}, {how}"]
 
 

@@ -54,21 +54,48 @@ def best_of_given_orders(
     race.trials = [race.new(candidate) for candidate in candidates]
     on_standings(race.copies())
     refusals: list[SynthError] = []
+    too_large: list[Trial] = []
     for trial in race.trials:
         try:
             search.run(trial)
         except SynthError as error:
             refusals.append(error)
             trial.found = result_without_schedule(trial, StoppedBy.EXHAUSTED, str(error))
+        else:
+            too_large += [trial] if trial.value_us is None else []
         announcer.announce_judged(trial)
         on_standings(race.copies())
     if len(refusals) == len(candidates):
         raise refusals[0]
-    chosen = race.answer(clock.elapsed_s, is_interrupted=stop.is_set(), is_over=True)
-    untold = chosen.trials[0].found
-    if chosen.result.value_us is None and untold is not None and not chosen.trials[0].is_impossible:
-        return chosen._replace(result=replace(chosen.result, message=untold.message))
+    is_over = not search.is_late()
+    chosen = race.answer(clock.elapsed_s, is_interrupted=stop.is_set(), is_over=is_over)
+    if chosen.result.value_us is None and not all(trial.is_impossible for trial in race.trials):
+        message = _why_none_fits(too_large, is_over=is_over)
+        return chosen._replace(result=replace(chosen.result, message=message))
     return chosen
+
+
+def _why_none_fits(those: Sequence[Trial], *, is_over: bool) -> str:
+    """Return why there is no schedule, with the names of all that were searched.
+
+    Args:
+        those: the trials of schedules that fit in no partition that was tried.
+        is_over: the search was not ended by its time limit.
+    """
+    *others, last = (trial.candidate.order or "" for trial in those)
+    names = f"{', '.join(others)} or {last}" if others else last
+    keeps_all = all(trial.candidate.choice == () for trial in those)
+    ways = [
+        *([] if is_over else ["more time"]),
+        *(["--recompute auto"] if keeps_all else []),
+        "more memory",
+        "more ranks",
+        "a smaller micro-batch",
+    ]
+    return (
+        f"no partition was found {'' if is_over else 'in the time given '}on which {names} fits; "
+        f"give {', '.join(ways)}, or leave --for out"
+    )
 
 
 class _Search:
@@ -76,7 +103,7 @@ class _Search:
 
     def __init__(self, profile: Profile, race: Standings, should_stop: Callable[[], bool]) -> None:
         problem, partitioning = race.candidates[0].problem, race.partitioning
-        self.profile, self.race = profile, race
+        self.profile, self.race, self.is_late = profile, race, should_stop
         self.families = FamilySearches(
             profile,
             problem.num_micro_batches,
@@ -107,8 +134,7 @@ class _Search:
         trial.found = infeasible_result(trial) or result_without_schedule(
             trial,
             StoppedBy.EXHAUSTED,
-            f"no partition was found on which {name} fits; give more memory, more ranks, or a "
-            f"smaller micro-batch, or leave --for out",
+            _why_none_fits([trial], is_over=True),
         )
 
     def _take(self, trial: Trial, name: str, found: Published) -> None:
