@@ -30,8 +30,9 @@ from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.links import Link, Links
 from synth.profile.workload import Workload
-from synth.schedule import lower, peak_bytes
+from synth.schedule.lowering.lower import lower
 from synth.schedule.model import Placement
+from synth.schedule.rank_memory import peak_bytes
 from synth.solver.options import SolveOptions
 
 FORMAT = "synth-auto-placement-benchmark-1"

@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.solver.back_to_back import iteration_ends_us
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import Lowered, lower
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered, lower
 
 _SHARES = (None, 0.1, 0.5, 1.0)
 _ITERATIONS = 8

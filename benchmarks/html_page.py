@@ -22,7 +22,8 @@ from benchmarks.schedule_scale import stage_costs, v_schedule
 from synth.report.chart.chart import Chart
 from synth.report.chart.timed import TimedSchedule
 from synth.report.html.page import page
-from synth.schedule import peak_bytes, verify
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 
 NUM_STEPS = 160
 

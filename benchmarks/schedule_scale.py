@@ -27,8 +27,13 @@ from synth.profile.links import Link, Links
 from synth.records.record import write_atomically
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text
-from synth.schedule import Op, Schedule, lower, peak_bytes, simulate, verify
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
 from synth.schedule.placements import placement
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.simulate import simulate
+from synth.schedule.verify import verify
 
 
 class Row(NamedTuple):

@@ -28,9 +28,15 @@ from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import Buffering, Op, Schedule, ScheduleError, peak_bytes, verify
-from synth.solver import Part, Problem, Result, SolveOptions, StoppedBy, solve
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import ScheduleError, verify
 from synth.solver.infeasibility import may_fit, serial_schedule
+from synth.solver.options import Part, SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Result, StoppedBy
+from synth.solver.solver import solve
 
 FORMAT = "synth-tight-caps-benchmark-1"
 

@@ -35,9 +35,10 @@ from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.profiles import find, names
-from synth.schedule import Schedule, peak_bytes, verify
-from synth.schedule.model import Buffering
+from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 
 FORMAT = "synth-v-limits-benchmark-1"
 

@@ -12,8 +12,9 @@ from synth.costs.stage_costs import StageCosts
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import peak_bytes, verify
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 
 # Achieved flop/s of a device (A100: 312e12 at most), its memory, and bytes per element sent.
 FLOPS_PER_S = 1e14

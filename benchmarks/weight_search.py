@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
 from benchmarks.weight_passing_model import Model, costs_of, network
 from synth.op_kinds import OpKind
-from synth.schedule import ScheduleError, verify
 from synth.schedule.placements import everywhere
 from synth.schedule.rank_memory import kept_bytes
-from synth.solver import Problem, SolveOptions
+from synth.schedule.verify import ScheduleError, verify
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
 from synth.solver.weight_passing.first_orders import published
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.search import solve_weight_passing

@@ -197,6 +197,19 @@ def test_heavy_libraries_are_imported_at_module_level_only_by_their_package(libr
     assert not importing
 
 
+def test_imports_stand_at_the_top_but_for_torch_extras_and_the_work_of_commands() -> None:
+    """`synth.plan.reprove.reprove` needs PuLP, which `synth check` needs for --prove only."""
+    late = ("synth.runtime", "synth.profiles", "synth.cli", "synth.plan.reprove.reprove")
+    inside = {
+        (module, name)
+        for module in _modules()
+        if not _is_in(module, "synth.runtime") and module != "synth"
+        for name, early in _imports(module)
+        if not early and _is_in(name, "synth") and not any(_is_in(name, each) for each in late)
+    }
+    assert not inside
+
+
 def test_the_instance_knows_neither_or_tools_nor_a_part_of_the_search() -> None:
     allowed = ("synth.solver.instance", "synth.solver.problem", "synth.solver.tuning")
     others = {

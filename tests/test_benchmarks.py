@@ -13,7 +13,9 @@ from benchmarks.solver.baselines import averaged, published, share_of_1f1b
 from benchmarks.solver.case import Known, Suite, measure
 from benchmarks.solver.suites import SUITES, bidirectional, table, unequal, v_shaped
 from synth.op_kinds import OpKind
-from synth.solver import Part, Problem, find_shortage
+from synth.solver.infeasibility import find_shortage
+from synth.solver.options import Part
+from synth.solver.problem import Problem
 from synth.solver.weight_passing.bounds import prove_weight_passing
 from synth.solver.weight_passing.problem import WeightMovement
 

@@ -6,9 +6,13 @@ from functools import cache
 from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
 from synth.op_kinds import OpKind
-from synth.schedule import Schedule, lower, peak_bytes
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
-from synth.solver import Problem, SolveOptions, solve
+from synth.schedule.rank_memory import peak_bytes
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.solver import solve
 
 # The memory of a solved schedule, as a share of the activations on 1F1B's first rank.
 _SOLVED_SHARE = 0.75

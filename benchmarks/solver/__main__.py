@@ -13,7 +13,7 @@ from benchmarks.solver.case import Case, Row, Suite, measure
 from benchmarks.solver.report import head, line, markdown, resumed, save
 from benchmarks.solver.suites import SUITES
 from synth.errors import SynthError
-from synth.solver import Objective
+from synth.objective import Objective
 
 
 def main(given: list[str] | None = None) -> int:

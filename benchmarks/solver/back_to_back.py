@@ -19,10 +19,11 @@ from typing import NamedTuple
 
 from synth.costs.costs import HOST
 from synth.op_kinds import OpKind
-from synth.schedule import Lowered, Timeline
 from synth.schedule.lowering.collectives import Collective
+from synth.schedule.lowering.lower import Lowered
 from synth.schedule.lowering.programs import Action, Instruction, Transfer
 from synth.schedule.ops import Op, Value, ValueKind
+from synth.schedule.simulate import Timeline
 
 
 class _Arrival(NamedTuple):

@@ -5,10 +5,14 @@ from typing import NamedTuple
 
 from synth.costs.costs import Costs
 from synth.families import generate, generate_for
+from synth.objective import Objective
 from synth.profile.links import Link, Links
-from synth.schedule import Schedule, lower, peak_bytes, verify
-from synth.solver import Objective, Problem
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Schedule
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 from synth.solver.improve.published import with_mean_times
+from synth.solver.problem import Problem
 
 
 class Baseline(NamedTuple):

@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 from benchmarks.solver.baselines import Baseline, best_fitting, published
 from benchmarks.solver.probe import Cell, Probe
+from synth.objective import Objective
 from synth.plan.recompute.choice import Choice, solve_with
-from synth.schedule import ScheduleError, peak_bytes, verify
-from synth.solver import Objective, Part, Problem, Result, SolveOptions
-from synth.solver.result import relative_gap
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import ScheduleError, verify
+from synth.solver.options import Part, SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Result, relative_gap
 
 # Percentage points between gaps that count as the same; the search reports no smaller rise of its
 # bound.

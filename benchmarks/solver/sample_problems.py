@@ -2,7 +2,7 @@
 
 from benchmarks import tight_caps
 from benchmarks.solver.suites import bidirectional, published, table, unequal, v_shaped
-from synth.solver import Problem
+from synth.solver.problem import Problem
 
 
 def sample_problems() -> dict[str, Problem]:

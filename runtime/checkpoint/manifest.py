@@ -76,7 +76,7 @@ class Manifest(TrainingState):
         return text.replace(_checksum_line(""), _checksum_line(_digest(text)), 1)
 
     @classmethod
-    def unsealed(cls, content: bytes, name: str) -> "Self | TrainingState":
+    def unsealed(cls, content: bytes, name: str) -> Self | TrainingState:
         """Parse the text that `sealed` gave; of format version 1, only the training state.
 
         Raises:

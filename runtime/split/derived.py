@@ -42,7 +42,7 @@ def is_target(tensor: Tensor) -> bool:
     return tensor.is_leaf or is_region(tensor) or bool(leaves_of(tensor))
 
 
-def owner_of(parameter: Tensor | None) -> "Tensor | DerivedWeight | None":
+def owner_of(parameter: Tensor | None) -> Tensor | DerivedWeight | None:
     """Return the target of W's gradient for a parameter that has passed `is_target`."""
     if parameter is None or parameter.is_leaf or is_region(parameter):
         return parameter

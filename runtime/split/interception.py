@@ -115,7 +115,7 @@ def without_interception() -> Iterator[None]:
 _state = threading.local()
 
 
-def _innermost() -> "Interception | None":
+def _innermost() -> Interception | None:
     return getattr(_state, "interception", None)
 
 

@@ -43,7 +43,7 @@ def _is_listened(parameter: Tensor) -> bool:
     return has_hooks(parameter) or _leave_mark(parameter)() is not None
 
 
-def _leave_mark(parameter: Tensor) -> "weakref.ref[_Mark]":
+def _leave_mark(parameter: Tensor) -> weakref.ref[_Mark]:
     """Leave a mark on the parameter's node; both die on return unless code holds the node."""
     metadata: Any = get_gradient_edge(parameter).node.metadata  # declared as a method
     metadata["synth"] = mark = _Mark()

@@ -161,7 +161,7 @@ def _check_bytes(plan: Plan, stage: int, layers: Collection[nn.Module]) -> None:
         )
 
 
-def _check_shared_bytes(plan: Plan, rank: int, made: "_MadeLayers") -> None:
+def _check_shared_bytes(plan: Plan, rank: int, made: _MadeLayers) -> None:
     """Check that the stages of a rank share the parameters that the plan counts once for them."""
     if plan.weights is not None or plan.versions is not None:
         return  # each stage has parameters of its own

@@ -1,7 +1,6 @@
 """`synth.compare`: the published schedules and the solver's, on one profile."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from synth.api.notebook import comparison_html
 from synth.api.words import (
@@ -24,11 +23,10 @@ from synth.api.words import (
 from synth.options.arguments.compare import CompareArguments
 from synth.options.arguments.groups import HardwareArguments, MemoryArguments, SearchArguments
 from synth.options.question import read_comparison
+from synth.plan.compare import compare as compared
+from synth.plan.comparison import Comparison
 from synth.profile import Profile
 from synth.system.display import draw_with
-
-if TYPE_CHECKING:
-    from synth.plan.comparison import Comparison
 
 
 @named_as_arguments
@@ -50,7 +48,7 @@ def compare(
     time_limit: str | float = 30,
     gap: str | float = 0.005,
     seed: int = 0,
-) -> "Comparison":
+) -> Comparison:
     """Compare the published schedules, each on its own placement, with those of the solver.
 
     Args:
@@ -85,8 +83,6 @@ def compare(
     Raises:
         SynthError: an argument is wrong.
     """
-    from synth.plan.compare import compare as compared
-    from synth.plan.comparison import Comparison
 
     draw_with(Comparison, comparison_html)
     measured, choice = profile_or_name(profile), recompute_text(recompute)

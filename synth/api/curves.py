@@ -1,7 +1,6 @@
 """`synth.frontier`: the Pareto front of time and memory limit."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from synth.api.notebook import curve_html
 from synth.api.words import (
@@ -28,11 +27,10 @@ from synth.options.arguments.groups import MOST_AT_ONCE, HardwareArguments, Sear
 from synth.options.curve import read_curve, read_effort
 from synth.options.defaults import NONE
 from synth.options.partition import EVEN
+from synth.plan.memory_curve.curve_file import MemoryCurve
+from synth.plan.memory_curve.curve_search import trace
 from synth.system.display import draw_with
 from synth.system.processors import num_processors
-
-if TYPE_CHECKING:
-    from synth.plan.memory_curve.curve_file import MemoryCurve
 
 
 @named_as_arguments
@@ -53,9 +51,9 @@ def frontier(
     jobs: int = 1,
     workers: int | None = None,
     seed: int = 0,
-    begun: "MemoryCurve | None" = None,
-    on_point: "Callable[[MemoryCurve], None] | None" = None,
-) -> "MemoryCurve":
+    begun: MemoryCurve | None = None,
+    on_point: Callable[[MemoryCurve], None] | None = None,
+) -> MemoryCurve:
     """Trace the Pareto front of time and memory limit, from the smallest feasible limit on.
 
     The searches run in processes of their own, which import the calling script again: call this
@@ -86,8 +84,6 @@ def frontier(
     Raises:
         SynthError: an argument is wrong.
     """
-    from synth.plan.memory_curve.curve_file import MemoryCurve
-    from synth.plan.memory_curve.curve_search import trace
 
     draw_with(MemoryCurve, curve_html)
     check_callable(on_point, "on_point")

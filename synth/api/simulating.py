@@ -13,10 +13,13 @@ from synth.api.words import (
     profile_or_name,
     shown_value,
 )
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
+from synth.families import family_placement, generate
 from synth.options.memory_limit import read_limit
 from synth.options.partition import read_partition
 from synth.options.profiles import load_profile
+from synth.plan.partition.balance import balance
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 
@@ -53,9 +56,6 @@ def simulate(
         SynthError: the name is unknown or does not admit the numbers, the schedule cannot run, or
             it exceeds the memory limit.
     """
-    from synth.costs.partition_costs import partition_costs
-    from synth.families import generate
-    from synth.plan.partition.balance import balance
 
     ranks = number_or_none(ranks, "ranks", 1)
     micro_batches = number_or_none(micro_batches, "micro_batches", 1)
@@ -81,7 +81,6 @@ class _Size(NamedTuple):
 
 def _size_of(schedule: object, ranks: int | None, micro_batches: int | None) -> _Size:
     """The size and the placement of a schedule that is given, or of a published one."""
-    from synth.families import family_placement
 
     if isinstance(schedule, Plan):
         raise SynthError("schedule is a Plan; give plan.schedule(), the order of its ops")

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from synth.api.words import (
     AnyProfile,
@@ -38,10 +37,8 @@ from synth.options.request import NoSchedule
 from synth.profile import Profile
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
-
-if TYPE_CHECKING:
-    from synth.solver.problem import Problem
-    from synth.solver.result import Incumbent, Result
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result
 
 
 @named_as_arguments
@@ -168,11 +165,11 @@ def _hint(given: AnyPath | Plan | None) -> str | Plan | None:
     return os.fspath(given)
 
 
-def _search(asked: AskedSolve, on_improvement: Callable[[Plan], None] | None) -> "Result":
+def _search(asked: AskedSolve, on_improvement: Callable[[Plan], None] | None) -> Result:
     """Run the search; Ctrl-C returns the best result so far."""
     request, so_far, stop = asked.request, BestSoFar(), threading.Event()
 
-    def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
+    def listener(problem: Problem) -> Callable[[Incumbent], None]:
         if on_improvement is None:
             return so_far.listening(problem, None)
         trial = request.on(problem)

@@ -12,6 +12,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+from synth.cli.commands import app as commands
 from synth.cli.read.arguments import refuse_empty
 from synth.errors import ExitCode, SynthError
 from synth.options.deadline import BEGAN
@@ -22,7 +23,6 @@ __all__ = ["app", "main", "run_command_line"]
 
 def app(prog_name: str) -> None:
     """Run the command that the arguments name."""
-    from synth.cli.commands import app as commands
 
     commands(prog_name=prog_name)
 

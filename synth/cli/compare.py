@@ -1,31 +1,11 @@
 """`synth compare`: the published schedules and the solver's on one profile."""
 
-import threading
-import time
 from typing import TYPE_CHECKING
 
-from synth.cli.answer.compare import as_json, as_text, drawn
-from synth.cli.answer.compare_page import write_compare_page
-from synth.cli.answer.output import Format, answer, answer_json, percent, talk, window_columns
-from synth.cli.progress.interrupt import Interrupted, is_stop_asked, run_interruptibly
-from synth.cli.progress.line import current_line
-from synth.cli.progress.reporter import bound_of
 from synth.cli.read.compare_request import CompareRequest
-from synth.cli.read.plans import save_plans
-from synth.errors import ExitCode, SynthError
-from synth.options.best_so_far import BestSoFar
-from synth.options.deadline import Deadline
-from synth.options.question import AskedComparison, read_comparison
-from synth.units import format_us
 
 if TYPE_CHECKING:
-    from synth.plan.comparison import Comparison, Entry
-    from synth.schedule.files.plan_file import Plan
-    from synth.solver.problem import Problem
-    from synth.solver.result import Incumbent
-
-# Least seconds between two messages about published schedules.
-_PAUSE_S = 5.0
+    pass
 
 
 def command(request: CompareRequest) -> None:
@@ -33,149 +13,6 @@ def command(request: CompareRequest) -> None:
 
     Sorted by the objective. Schedules that do not apply are listed with the reason.
     """
-    given = request.arguments
-    deadline = Deadline.of(given.time_limit)
-    request.check_files()
-    asked = read_comparison(given)
-    question = asked.question
-    talk(
-        f"{question.profile.name}: {len(question.profile.layers)} layers on {question.num_ranks} "
-        f"ranks, {question.num_micro_batches} micro-batches; {asked.limit.explanation}"
-    )
-    comparison, is_cut_short = _compare(given.only, asked, deadline)
-    if comparison.entries:
-        _answer(comparison, request)
-        return
-    if request.format == Format.JSON:
-        answer_json(as_json(comparison))
-    if is_cut_short:
-        raise Interrupted("interrupted before the first schedule; run the same command again")
-    raise NothingToCompare(_reasons(comparison))
+    from synth.cli.work.compare import work
 
-
-def _compare(
-    only: list[str] | None, asked: AskedComparison, deadline: Deadline
-) -> "tuple[Comparison, bool]":
-    """Return the comparison, and True if a stop was asked for."""
-    from synth.plan.compare import compare
-    from synth.plan.comparison import Comparison
-
-    found = Comparison(asked.question)
-    progress = _Progress(found)
-
-    def work(stop: threading.Event) -> "tuple[Comparison, bool]":
-        compared = compare(
-            asked.question,
-            only,
-            asked.searches,
-            asked.options,
-            progress,
-            stop,
-            found,
-            progress.improved,
-            planners=asked.planners,
-        )
-        return compared, stop.is_set()
-
-    def so_far() -> "tuple[Comparison, bool] | None":
-        entries, refusals = list(found.entries), list(found.refusals)
-        entries += progress.unfinished(asked, {entry.name for entry in entries})
-        return (Comparison(asked.question, entries, refusals), False) if entries else None
-
-    return run_interruptibly(work, deadline.until(1 + len(asked.searches)), so_far)
-
-
-def _reasons(comparison: "Comparison") -> str:
-    """Return why no schedule applies: each reason once, after the schedules that it excludes."""
-    names: dict[str, list[str]] = {}
-    for refusal in comparison.refusals:
-        names.setdefault(refusal.reason, []).append(refusal.name)
-    lines = [f"{', '.join(kept_out)}: {reason}" for reason, kept_out in names.items()]
-    return "\n  ".join(lines if len(lines) < 2 else ["none of these schedules applies:", *lines])
-
-
-class NothingToCompare(SynthError):
-    """No schedule applies."""
-
-    exit_code = ExitCode.NOTHING_FOUND
-
-
-class _Progress:
-    """Reports searches, and published schedules if they take long."""
-
-    def __init__(self, found: "Comparison") -> None:
-        self._found = found
-        self._told_at = time.monotonic()
-        self._line = current_line()
-        self._announced: dict[str, BestSoFar] = {}
-
-    def __call__(self, name: str) -> None:
-        """Report a schedule or a search that begins."""
-        from synth.plan.comparison import SOLVED, WITH_R
-
-        self._line.tell(f"{name}{self._best()}")
-        if name.startswith(SOLVED):
-            where = name.removeprefix(SOLVED)
-            with_r = ", stages may recompute" if where.endswith(WITH_R) else ""
-            talk(f"searching on {where.removesuffix(WITH_R)}{with_r}")
-        elif time.monotonic() - self._told_at > _PAUSE_S:
-            talk(f"simulating {name}")
-            self._told_at = time.monotonic()
-
-    def improved(self, name: str, problem: "Problem", incumbent: "Incumbent") -> None:
-        """Keep what a search has found, and show its value, bound and gap."""
-        self._announced.setdefault(name, BestSoFar()).listening(problem, None)(incumbent)
-        objective = self._found.question.objective
-        value = format_us(objective.value_us(incumbent.timeline))
-        self._line.tell(f"{name}: {objective.words} {value}, {bound_of(incumbent)}{self._best()}")
-
-    def unfinished(self, asked: AskedComparison, finished: set[str]) -> "list[Entry]":
-        """Return the rows of searches that have found a schedule and are not over."""
-        from synth.plan.comparison_entries import solved_entry
-
-        found = {
-            name: best.result(asked.options.time_limit_s)
-            for name, best in self._announced.items()
-            if name not in finished
-        }
-        return [
-            solved_entry(asked.question, name, result, asked.options)
-            for name, result in found.items()
-            if result is not None
-        ]
-
-    def _best(self) -> str:
-        """Return the best value so far, with its bound and gap if a search has found it."""
-        objective = self._found.question.objective
-        entries = [entry for entry in self._found.entries if entry.fits is not False]
-        if not entries:
-            return ""
-        best = min(entries, key=objective.value_us)
-        gap = best.gap(objective)
-        proven = "" if gap is None else f", gap {percent(gap)}"
-        value = format_us(objective.value_us(best))
-        return f"; best {objective.words} so far {value} ({best.name}{proven})"
-
-
-def _answer(comparison: "Comparison", request: CompareRequest) -> None:
-    """Print the comparison, and write the files asked for."""
-    from synth.report.picture.formats import save_picture
-    from synth.report.picture.pareto import pareto_picture
-
-    if request.format == Format.JSON:
-        answer_json(as_json(comparison))
-    else:
-        answer(as_text(comparison, request.width or window_columns() or 80))
-    if request.save is not None:
-        save_plans(_by_file(comparison), request.save, request.force)
-    for path in request.pictures:
-        save_picture(path, pareto_picture(drawn(comparison)))
-        talk(f"drawn in {path}")
-    if request.html is not None:
-        write_compare_page(request.html, comparison, is_stop_asked)
-
-
-def _by_file(comparison: "Comparison") -> "dict[str, Plan]":
-    """Return the plan of every row by file name."""
-    dashes = str.maketrans(" :,=", "----")
-    return {f"{e.name.translate(dashes)}.json": comparison.plan(e) for e in comparison.entries}
+    work(request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
+from synth.interop.torch_csv import to_torch_csv
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
 
@@ -49,7 +50,6 @@ def build(
         SynthError: the plan cannot run or be expressed (`to_torch_csv`), is for another number of
             ranks, or the modules are of other stages.
     """
-    from synth.interop.torch_csv import to_torch_csv
     from synth.runtime.pytorch_pipeline import build_pipeline
 
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)

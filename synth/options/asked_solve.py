@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
@@ -31,23 +31,25 @@ from synth.options.weights import (
     read_weight_passing,
     with_weights,
 )
+from synth.plan.choose.candidates import Candidate, Chosen
+from synth.plan.choose.race_run import solve_best_of
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
+from synth.plan.weight_passing.candidates import WeightCandidates
+from synth.plan.weight_passing.choice import WeightCandidate, WeightPassingCandidate
+from synth.plan.weight_passing.sharded_candidates import ShardedCandidate
+from synth.plan.weight_passing.weights_race import solve_choosing_weights
 from synth.profile import Profile
 from synth.records.record import check_outputs
+from synth.schedule.files.plan_file import Plan, check_replaceable
+from synth.schedule.model import Schedule
+from synth.schedule.placements import placement
+from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+from synth.solver.flush_free.search import solve_flush_free
+from synth.solver.options import SolveOptions, SolverName
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result
 from synth.system.messages import talk
 from synth.units import parse_fraction, parse_seconds
-
-if TYPE_CHECKING:
-    from synth.plan.choose.candidates import Chosen
-    from synth.plan.weight_passing.candidates import WeightCandidates
-    from synth.plan.weight_passing.choice import WeightCandidate, WeightPassingCandidate
-    from synth.plan.weight_passing.sharded_candidates import ShardedCandidate
-    from synth.schedule.files.plan_file import Plan
-    from synth.schedule.model import Schedule
-    from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
-    from synth.solver.options import SolveOptions
-    from synth.solver.problem import Problem
-    from synth.solver.result import Incumbent, Result
 
 
 class AskedSolve(NamedTuple):
@@ -65,23 +67,21 @@ class AskedSolve(NamedTuple):
     request: Request
     candidates: Candidates | None
     target: TimeTarget | None
-    weight_passing: "tuple[WeightPassingCandidate, ...]" = ()
-    flush_free: "FlushFreeProblem | None" = None
-    sharded: "tuple[ShardedCandidate, ...]" = ()
+    weight_passing: tuple[WeightPassingCandidate, ...] = ()
+    flush_free: FlushFreeProblem | None = None
+    sharded: tuple[ShardedCandidate, ...] = ()
 
     @property
-    def weight_choices(self) -> "tuple[WeightCandidate, ...]":
+    def weight_choices(self) -> tuple[WeightCandidate, ...]:
         """The candidates whose weights do not stay; none if `--weights` says so."""
         return self.sharded or self.weight_passing
 
     @property
-    def weight_candidates(self) -> "WeightCandidates | None":
+    def weight_candidates(self) -> WeightCandidates | None:
         """The candidates of a search for the least memory; None if weights stay.
 
         With auto the pipelines are those of one placement.
         """
-        from synth.plan.choose.candidates import Candidate
-        from synth.plan.weight_passing.candidates import WeightCandidates
 
         if not self.weight_passing:
             return None
@@ -94,10 +94,9 @@ class AskedSolve(NamedTuple):
         )
 
     def search(
-        self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
-    ) -> "Result":
+        self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
+    ) -> Result:
         """Find the best schedule of all candidates, or of the request; see `Request.search`."""
-        from synth.plan.choose.race_run import solve_best_of
 
         request = self.request
         if self.weight_choices:
@@ -116,10 +115,9 @@ class AskedSolve(NamedTuple):
         ).result
 
     def solve_flush_free(
-        self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
-    ) -> "Result":
+        self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
+    ) -> Result:
         """Find the best schedule without a flush."""
-        from synth.solver.flush_free.search import solve_flush_free
 
         request, asked = self.request, self.flush_free
         if asked is None:
@@ -127,10 +125,9 @@ class AskedSolve(NamedTuple):
         return solve_flush_free(asked, request.options, listener(asked.problem), stop)
 
     def choose_weights(
-        self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
-    ) -> "Chosen":
+        self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
+    ) -> Chosen:
         """Find the best schedule of the candidates with weight passing, and of the others."""
-        from synth.plan.weight_passing.weights_race import solve_choosing_weights
 
         request = self.request
         return solve_choosing_weights(
@@ -145,7 +142,7 @@ class AskedSolve(NamedTuple):
 
 
 def read_solve(
-    given: SolveArguments, profile: Profile | None = None, hint: "Plan | None" = None
+    given: SolveArguments, profile: Profile | None = None, hint: Plan | None = None
 ) -> AskedSolve:
     """Read and check all options.
 
@@ -204,7 +201,6 @@ def read_solve(
 
 def _check_files(given: SolveArguments, *, reads_profile: bool) -> None:
     """Raise if the output would replace an input, or cannot be replaced."""
-    from synth.schedule.files.plan_file import check_replaceable
 
     check_outputs(given.output, inputs=[given.pipeline.profile_name] if reads_profile else [])
     check_replaceable(given.output)
@@ -252,10 +248,10 @@ def _is_sharded(given: SolveArguments) -> bool:
 class _Searched(NamedTuple):
     """The problem to begin with, and the candidates of each kind."""
 
-    problem: "Problem"
+    problem: Problem
     candidates: Candidates | None = None
-    weight_passing: "tuple[WeightPassingCandidate, ...]" = ()
-    sharded: "tuple[ShardedCandidate, ...]" = ()
+    weight_passing: tuple[WeightPassingCandidate, ...] = ()
+    sharded: tuple[ShardedCandidate, ...] = ()
 
 
 def _searched(
@@ -277,17 +273,15 @@ def _searched(
     return _Searched(problem, candidates, passing)
 
 
-def _flush_free(given: SolveArguments, problem: "Problem") -> "FlushFreeProblem | None":
-    from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+def _flush_free(given: SolveArguments, problem: Problem) -> FlushFreeProblem | None:
 
     return None if given.versions is None else FlushFreeProblem.parse(given.versions, problem)
 
 
 def _problem(
     given: SolveArguments, chosen: SolveChoices, asked: ProblemArguments, deadline: Deadline
-) -> "tuple[Candidates | None, Problem]":
+) -> tuple[Candidates | None, Problem]:
     """Return the candidates if there is a choice, and the problem to begin with."""
-    from synth.schedule.placements import placement
 
     ranks = given.pipeline.ranks
     is_for_one = given.is_for_one or given.hint is not None
@@ -298,8 +292,7 @@ def _problem(
     return None, asked.on(placement(chosen.placement, ranks), deadline.for_partitions())
 
 
-def _options(given: SolveArguments, hint: "Schedule | None", deadline: Deadline) -> "SolveOptions":
-    from synth.solver.options import SolveOptions, SolverName
+def _options(given: SolveArguments, hint: Schedule | None, deadline: Deadline) -> SolveOptions:
 
     return SolveOptions(
         time_limit_s=deadline.left_of(parse_seconds(given.time_limit)),

@@ -2,11 +2,9 @@
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from synth.solver.problem import Problem
-    from synth.solver.result import Incumbent, Result
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result, StoppedBy
 
 
 class BestSoFar:
@@ -18,11 +16,11 @@ class BestSoFar:
         self._best: tuple[Problem, Incumbent] | None = None
 
     def listening(
-        self, problem: "Problem", listener: "Callable[[Incumbent], None] | None"
-    ) -> "Callable[[Incumbent], None]":
+        self, problem: Problem, listener: Callable[[Incumbent], None] | None
+    ) -> Callable[[Incumbent], None]:
         """Return the listener for the search on a problem."""
 
-        def tell(incumbent: "Incumbent") -> None:
+        def tell(incumbent: Incumbent) -> None:
             with self._lock:
                 if self._is_closed:
                     return
@@ -33,15 +31,14 @@ class BestSoFar:
 
         return tell
 
-    def close(self) -> "tuple[Problem, Incumbent] | None":
+    def close(self) -> tuple[Problem, Incumbent] | None:
         """Stop listening, and return the best incumbent with its problem."""
         with self._lock:
             self._is_closed = self._best is not None
             return self._best
 
-    def result(self, elapsed_s: float, *, is_interrupted: bool = False) -> "Result | None":
+    def result(self, elapsed_s: float, *, is_interrupted: bool = False) -> Result | None:
         """Return the result as if the search had ended; None if nothing was found."""
-        from synth.solver.result import Result, StoppedBy
 
         best = self.close()
         if best is None:
@@ -64,6 +61,6 @@ class BestSoFar:
         )
 
 
-def _time_us(found: "Incumbent") -> float:
+def _time_us(found: Incumbent) -> float:
     """The time that the search minimizes."""
     return found.value_us if found.steady is None else found.steady.us

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
 from synth.options.deadline import Deadline
@@ -13,14 +12,14 @@ from synth.options.partition import EVEN, SEARCH, is_searched, read_sizes
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
 from synth.options.target import is_steady
+from synth.plan.choose.candidates import Candidate, placements_to_try
+from synth.plan.recompute.choice import why_infeasible
 from synth.plan.runtimes import Allowed
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.model import Placement
+from synth.schedule.placements import placement
 from synth.system.messages import talk
 from synth.units import shown
-
-if TYPE_CHECKING:
-    from synth.plan.choose.candidates import Candidate
-    from synth.schedule.files.plan_file import Plan
-    from synth.schedule.model import Placement
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,9 @@ class Candidates:
         left_out: those on placements that are not searched unless they are asked for.
     """
 
-    them: "tuple[Candidate, ...]"
+    them: tuple[Candidate, ...]
     refusals: dict[str, str]
-    left_out: "tuple[Candidate, ...]" = ()
+    left_out: tuple[Candidate, ...] = ()
 
     @property
     def are_several(self) -> bool:
@@ -68,7 +67,6 @@ def read_candidates(
     Raises:
         SynthError: no placement is possible, or the stages named do not exist on all.
     """
-    from synth.plan.choose.candidates import Candidate
 
     sizes = read_sizes(asked.partition)
     placements, left_out = _placements(chosen.placement, num_ranks, asked)
@@ -99,10 +97,9 @@ def read_candidates(
 
 
 def _left_out(
-    asked: ProblemArguments, placements: "dict[str, Placement]", sizes: tuple[int, ...] | None
-) -> "tuple[Candidate, ...]":
+    asked: ProblemArguments, placements: dict[str, Placement], sizes: tuple[int, ...] | None
+) -> tuple[Candidate, ...]:
     """Return candidates on placements that are not searched, for comparison."""
-    from synth.plan.choose.candidates import Candidate
 
     free, found = replace(asked, allowed=Allowed(offloads=True)), []
     for name, where in placements.items():
@@ -120,7 +117,7 @@ def _check_stages(chosen: SolveChoices) -> None:
         )
 
 
-def _check_sizes(sizes: tuple[int, ...] | None, where: "Placement") -> None:
+def _check_sizes(sizes: tuple[int, ...] | None, where: Placement) -> None:
     """Raise SynthError if the partition has another number of stages than the placement."""
     if sizes is not None and len(sizes) != where.num_stages:
         raise SynthError(
@@ -129,9 +126,8 @@ def _check_sizes(sizes: tuple[int, ...] | None, where: "Placement") -> None:
         )
 
 
-def _may_fit(found: "list[Candidate]") -> bool:
+def _may_fit(found: list[Candidate]) -> bool:
     """Return True if closed forms do not exclude all candidates."""
-    from synth.plan.recompute.choice import why_infeasible
 
     return any(why_infeasible(one.problem, one.choice) is None for one in found)
 
@@ -145,10 +141,8 @@ def _why_none(chosen: SolveChoices, refusals: dict[str, str]) -> str:
 
 def _placements(
     name: str, num_ranks: int, asked: ProblemArguments
-) -> "tuple[dict[str, Placement], dict[str, Placement]]":
+) -> tuple[dict[str, Placement], dict[str, Placement]]:
     """Return the placements to search by name, and those with orders that are left out."""
-    from synth.plan.choose.candidates import placements_to_try
-    from synth.schedule.placements import placement
 
     if _is_auto(name):
         every = placements_to_try(num_ranks, len(asked.profile.layers))
@@ -161,7 +155,7 @@ def _placements(
 
 
 def check_goes_with_choice(
-    chosen: SolveChoices, target: str | None, hint: "str | Plan | None"
+    chosen: SolveChoices, target: str | None, hint: str | Plan | None
 ) -> None:
     """Refuse options that are for one placement, or for one partition of it.
 

@@ -1,6 +1,6 @@
 """The problem whose memory curve is traced, and the choices left to the search of each point."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
@@ -12,16 +12,16 @@ from synth.options.partition import EVEN, is_searched
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
 from synth.options.weights import GATHER, RING, STAY, check_goes_with_weights, read_weight_passing
+from synth.plan.choose.candidates import Candidate
+from synth.plan.memory_curve.curve_file import check_partitions_searchable
+from synth.plan.memory_curve.curve_search import Effort
+from synth.plan.recompute.choice import Choice
+from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
+from synth.schedule.placements import placement as named_placement
+from synth.solver.problem import Problem
 from synth.system.processors import num_processors
 from synth.units import parse_fraction, parse_seconds
-
-if TYPE_CHECKING:
-    from synth.plan.memory_curve.curve_search import Effort
-    from synth.plan.recompute.choice import Choice
-    from synth.plan.weight_passing.candidates import WeightCandidates
-    from synth.solver.problem import Problem
-
 
 # More parallel searches leave each of them too few workers on most machines.
 _MOST_JOBS = 4
@@ -33,10 +33,10 @@ class CurveProblem(NamedTuple):
     `candidates` are those of `--weights`; None: weights stay.
     """
 
-    problem: "Problem"
-    recompute: "Choice"
+    problem: Problem
+    recompute: Choice
     search_partitions: bool
-    candidates: "WeightCandidates | None" = None
+    candidates: WeightCandidates | None = None
 
 
 def read_curve(given: CurveArguments, profile: Profile) -> CurveProblem:
@@ -49,10 +49,6 @@ def read_curve(given: CurveArguments, profile: Profile) -> CurveProblem:
     Raises:
         SynthError: an option is wrong, or partitions cannot be searched for these.
     """
-    from synth.plan.choose.candidates import Candidate
-    from synth.plan.memory_curve.curve_file import check_partitions_searchable
-    from synth.plan.weight_passing.candidates import WeightCandidates
-    from synth.schedule.placements import placement as named_placement
 
     ranks, micro_batches = given.pipeline.ranks, given.pipeline.micro_batches
     if word(given.placement) == AUTO:
@@ -90,13 +86,12 @@ def read_curve(given: CurveArguments, profile: Profile) -> CurveProblem:
     return CurveProblem(candidates.problem, choice, False, candidates)
 
 
-def read_effort(given: CurveArguments) -> "Effort":
+def read_effort(given: CurveArguments) -> Effort:
     """Read the effort of a memory curve; by default several points are solved at once.
 
     Raises:
         SynthError: a time or a share is not understood.
     """
-    from synth.plan.memory_curve.curve_search import Effort
 
     cores = num_processors()
     jobs = given.jobs or max(1, min(_MOST_JOBS, cores // 2, given.points))

@@ -1,17 +1,13 @@
 """Checks of `--data-parallel` of `synth solve`: data-parallel pipelines, in one plan."""
 
-from typing import TYPE_CHECKING
-
 from synth.errors import SynthError
+from synth.options.arguments.solve import SolveArguments
 from synth.options.conflicts import refuse_beside
 from synth.profile.links import MOST_RANKS
-
-if TYPE_CHECKING:
-    from synth.options.arguments.solve import SolveArguments
-    from synth.schedule.model import Placement
+from synth.schedule.model import Placement
 
 
-def check_data_parallel(given: "SolveArguments") -> None:
+def check_data_parallel(given: SolveArguments) -> None:
     """Refuse what is not for several data-parallel pipelines.
 
     Raises:
@@ -35,7 +31,7 @@ def check_data_parallel(given: "SolveArguments") -> None:
     refuse_beside(f"--data-parallel {given.data_parallel}", refused)
 
 
-def check_one_copy(where: "Placement", num_pipelines: int) -> None:
+def check_one_copy(where: Placement, num_pipelines: int) -> None:
     """Refuse copies of stages in data-parallel pipelines.
 
     Raises:

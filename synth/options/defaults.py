@@ -12,16 +12,16 @@ cause an error:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from synth.errors import SynthError
+from synth.families import family_layout, family_placement
+from synth.options.arguments.solve import SolveArguments
 from synth.options.keywords import word
 from synth.options.partition import EVEN, read_sizes
+from synth.plan.choose.candidates import placements_to_try
 from synth.plan.runtimes import Allowed
 from synth.profile import Profile
-
-if TYPE_CHECKING:
-    from synth.options.arguments.solve import SolveArguments
-    from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.plan_file import Plan
 
 AUTO, LINEAR, NONE = "auto", "linear", "none"
 
@@ -46,7 +46,7 @@ class SolveChoices:
 
 
 def choices(
-    given: "SolveArguments", profile: Profile, hint: "str | Plan | None", recompute: str | None
+    given: SolveArguments, profile: Profile, hint: str | Plan | None, recompute: str | None
 ) -> SolveChoices:
     """Fill in the options that were not given.
 
@@ -81,23 +81,18 @@ def _is_for_several(
     sizes = None if partition is None else read_sizes(partition)
     if sizes is None:
         return True
-    from synth.plan.choose.candidates import placements_to_try
 
     every = placements_to_try(num_ranks, num_layers).values()
     return any(where.num_stages == len(sizes) for where in every)
 
 
 def _of_hint(
-    hint: "str | Plan", num_ranks: int, profile: Profile, *, is_placed: bool
+    hint: str | Plan, num_ranks: int, profile: Profile, *, is_placed: bool
 ) -> SolveChoices:
     """Return the placement of a hint, and of a file also its partition; else linear and even.
 
     Wrong hints are refused by `read_hint`.
     """
-    from synth.errors import SynthError
-    from synth.families import family_layout, family_placement
-    from synth.plan.choose.candidates import placements_to_try
-    from synth.schedule.files.plan_file import Plan
 
     found = SolveChoices(LINEAR, EVEN, AUTO, True)
     try:

@@ -1,34 +1,31 @@
 """Reading `--hint`: a schedule file, or the name of a published schedule."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from synth.costs.costs import Costs
 from synth.errors import SynthError
+from synth.families import current_name, families, family_placement, generate, generate_for
 from synth.options.recompute import LAYERS
+from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Profile
+from synth.report.text.tables import places
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.model import Placement, Schedule
+from synth.solver.problem import Problem
 from synth.system.messages import talk
 
-if TYPE_CHECKING:
-    from synth.costs.costs import Costs
-    from synth.schedule.files.plan_file import Plan
-    from synth.schedule.model import Placement, Schedule
-    from synth.solver.problem import Problem
 
-
-def hint_name(given: "str | Plan | None") -> str | None:
+def hint_name(given: str | Plan | None) -> str | None:
     """Return the text of a hint; of a plan that is in memory its name."""
     return given if given is None or isinstance(given, str) else given.name
 
 
-def read_hint(
-    given: "str | Plan | None", problem: "Problem", profile: Profile
-) -> "Schedule | None":
+def read_hint(given: str | Plan | None, problem: Problem, profile: Profile) -> Schedule | None:
     """Return the schedule to start from; a file takes precedence over a published schedule.
 
     Raises:
         SynthError: neither, or one for other sizes or on another placement.
     """
-    from synth.schedule.files.plan_file import Plan
 
     if given is None:
         return None
@@ -42,13 +39,12 @@ def read_hint(
     return _as_ordered(given, found, problem)
 
 
-def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
+def _as_ordered(text: str, given: Schedule, problem: Problem) -> Schedule:
     """Return the part of a schedule that the search can start from: its order of F, B and W.
 
     Raises:
         SynthError: it offloads activations, moves weights, or updates them between its ops.
     """
-    from synth.plan.recompute.stages import recomputed, without_recompute
 
     if given.versions is not None:
         raise SynthError(
@@ -72,9 +68,8 @@ def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
     return ordered
 
 
-def _made(name: str, problem: "Problem") -> "Schedule":
+def _made(name: str, problem: Problem) -> Schedule:
     """Return the published schedule of a name, on the problem's placement."""
-    from synth.families import current_name, families, generate
 
     if current_name(name).partition(":")[0] not in families():
         raise SynthError(
@@ -99,18 +94,15 @@ def _made(name: str, problem: "Problem") -> "Schedule":
     return made
 
 
-def _costs_for(name: str, problem: "Problem") -> "Costs | None":
+def _costs_for(name: str, problem: Problem) -> Costs | None:
     """Return the problem's costs if the family has as many stages; else None."""
-    from synth.families import family_placement
 
     where = family_placement(name, problem.num_ranks)
     return problem.costs if where.num_stages == problem.costs.num_stages else None
 
 
-def _those_that_can_be(problem: "Problem") -> str:
+def _those_that_can_be(problem: Problem) -> str:
     """List the published schedules on the problem's placement from which a search can start."""
-    from synth.families import generate_for
-    from synth.plan.recompute.stages import without_recompute
 
     names = sorted(
         name
@@ -122,7 +114,7 @@ def _those_that_can_be(problem: "Problem") -> str:
     return f"with these numbers there are on this placement: {', '.join(names)}"
 
 
-def _of_plan(plan: "Plan", name: str, problem: "Problem", profile: Profile) -> "Schedule":
+def _of_plan(plan: Plan, name: str, problem: Problem, profile: Profile) -> Schedule:
     plan.check()
     schedule = plan.schedule()
     sizes = (plan.num_ranks, plan.num_micro_batches)
@@ -148,7 +140,6 @@ def _of_plan(plan: "Plan", name: str, problem: "Problem", profile: Profile) -> "
 
 def _tell_of_layers(name: str, recomputed: tuple[int, ...], asked: tuple[int, ...]) -> None:
     """Say that a hint's recomputed layers are ignored, if others or none were asked for."""
-    from synth.report.text.tables import places
 
     if recomputed and recomputed != asked:
         given = places(recomputed).replace("–", "-").replace(" ", "")
@@ -158,6 +149,6 @@ def _tell_of_layers(name: str, recomputed: tuple[int, ...], asked: tuple[int, ..
         )
 
 
-def _placed(where: "Placement") -> str:
+def _placed(where: Placement) -> str:
     """`0,1,1,0`, one replica after another."""
     return " and ".join(",".join(map(str, ranks)) for ranks in where.ranks)

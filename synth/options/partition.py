@@ -1,19 +1,15 @@
 """Reading `--partition`: layers per stage, or a keyword."""
 
-from typing import TYPE_CHECKING
-
 from synth.errors import SynthError
 from synth.options.keywords import word
-
-if TYPE_CHECKING:
-    from synth.schedule.model import Placement
+from synth.schedule.model import Placement
 
 # Names of a partition that is searched for, and of a balanced one.
 SEARCH, SOUGHT = "auto", ("auto", "search")
 EVEN = "even"
 
 
-def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
+def read_partition(text: str, where: Placement) -> tuple[int, ...] | None:
     """Read the layers of each stage, `3,3,2`; None for `even` and for `auto`.
 
     Raises:
@@ -53,8 +49,7 @@ def read_sizes(text: str) -> tuple[int, ...] | None:
     return sizes
 
 
-def _needed_sizes(where: "Placement") -> str:
-    from synth.schedule.model import Placement
+def _needed_sizes(where: Placement) -> str:
 
     if where == Placement.linear(where.num_ranks):
         return f"{where.num_ranks} ranks; give one size per rank"

@@ -3,18 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
 from synth.options.data_parallel import check_one_copy
 from synth.options.objective import read_objective
 from synth.options.partition import read_partition
+from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.runtimes import DEFAULT, Allowed
+from synth.plan.weight_passing.data_parallel_plan import costs_of_one, sharing_optimizer
 from synth.profile import Profile
-
-if TYPE_CHECKING:
-    from synth.schedule.model import Placement
-    from synth.solver.problem import Problem
+from synth.schedule.model import Placement
+from synth.solver.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,10 @@ class ProblemArguments:
     @cached_property
     def profile_of_one(self) -> Profile:
         """The profile of layers with their share of the optimizer state."""
-        from synth.plan.weight_passing.data_parallel_plan import sharing_optimizer
 
         return sharing_optimizer(self.profile, self.num_pipelines)
 
-    def on(self, where: "Placement", should_stop: Callable[[], bool] = lambda: False) -> "Problem":
+    def on(self, where: Placement, should_stop: Callable[[], bool] = lambda: False) -> Problem:
         """Make the problem on a placement, with the partition given or else a balanced one.
 
         Args:
@@ -61,9 +59,6 @@ class ProblemArguments:
             SynthError: a partition for other stages or layers, too few layers or micro-batches, or
                 copies of stages in data-parallel pipelines, or a placement that the runtime lacks.
         """
-        from synth.plan.partition.balance import balance, is_proven_best
-        from synth.plan.weight_passing.data_parallel_plan import costs_of_one
-        from synth.solver.problem import Problem
 
         check_one_copy(where, self.num_pipelines)
         if (why := self.allowed.why_not_on(where)) is not None:

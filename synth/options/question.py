@@ -1,7 +1,7 @@
 """The question of a comparison: which schedules, on which costs, within which limits."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
@@ -15,14 +15,15 @@ from synth.options.partition import is_searched, read_sizes
 from synth.options.recompute import read_recompute
 from synth.options.runtime import check_rows_go_with_runtime
 from synth.options.versions import check_goes_with_version_rows
+from synth.plan.comparison import Question, SearchRequest
+from synth.plan.planners.planned import Planner
+from synth.plan.recompute.choice import Choice
 from synth.profile import Profile
+from synth.schedule.placements import placement as named_placement
+from synth.solver.flush_free.flush_free_problem import parse_consistency
+from synth.solver.options import SolveOptions
+from synth.solver.weight_passing.problem import WeightMovement
 from synth.units import parse_fraction, shown
-
-if TYPE_CHECKING:
-    from synth.plan.comparison import Question, SearchRequest
-    from synth.plan.planners.planned import Planner
-    from synth.plan.recompute.choice import Choice
-    from synth.solver.options import SolveOptions
 
 
 class AskedComparison(NamedTuple):
@@ -31,11 +32,11 @@ class AskedComparison(NamedTuple):
     `options` are those of each search.
     """
 
-    question: "Question"
+    question: Question
     limit: MemoryLimit
-    searches: "list[SearchRequest]"
-    planners: "list[Planner]"
-    options: "SolveOptions"
+    searches: list[SearchRequest]
+    planners: list[Planner]
+    options: SolveOptions
 
 
 def read_comparison(given: CompareArguments, profile: Profile | None = None) -> AskedComparison:
@@ -48,7 +49,6 @@ def read_comparison(given: CompareArguments, profile: Profile | None = None) -> 
     Raises:
         SynthError: an option is wrong, or options do not go together.
     """
-    from synth.solver.options import SolveOptions
 
     profile = given.hardware.profile(profile or given.pipeline.profile_name)
     limit = _limit(given, profile)
@@ -75,13 +75,12 @@ def _limit(given: CompareArguments, profile: Profile) -> MemoryLimit:
     return given.memory.limits(given.pipeline.ranks, profile)
 
 
-def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> "Question":
+def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> Question:
     """Return the question, without a search.
 
     Raises:
         SynthError: an unknown objective, or a partition that is not understood.
     """
-    from synth.plan.comparison import Question
 
     allowed, num_layers = given.freedom.allowed, len(profile.layers)
     limit_s = read_time_limit(given.time_limit)
@@ -114,7 +113,7 @@ def _refuse_options_of_the_solver(given: CompareArguments) -> None:
         )
 
 
-def _searches(given: CompareArguments) -> "list[SearchRequest]":
+def _searches(given: CompareArguments) -> list[SearchRequest]:
     """Return the searches: one per placement, and one more with recomputation if asked for.
 
     `auto` is one search, which also chooses recomputation. On named placements nothing recomputes
@@ -125,10 +124,6 @@ def _searches(given: CompareArguments) -> "list[SearchRequest]":
         SynthError: an unknown placement, or a stage that does not exist on one of them; unknown
             movements or versions of weights, or options that do not go with versions.
     """
-    from synth.plan.comparison import SearchRequest
-    from synth.schedule.placements import placement as named_placement
-    from synth.solver.flush_free.flush_free_problem import parse_consistency
-    from synth.solver.weight_passing.problem import WeightMovement
 
     searches = []
     names = given.placement or [AUTO]
@@ -152,13 +147,12 @@ def _searches(given: CompareArguments) -> "list[SearchRequest]":
     return searches
 
 
-def _planners(names: Sequence[str]) -> "list[Planner]":
+def _planners(names: Sequence[str]) -> list[Planner]:
     """Return published planners by name.
 
     Raises:
         SynthError: there is no such planner.
     """
-    from synth.plan.planners.planned import Planner
 
     known = [str(planner) for planner in Planner]
     for name in names:
@@ -167,7 +161,7 @@ def _planners(names: Sequence[str]) -> "list[Planner]":
     return [Planner(name) for name in names]
 
 
-def _on_any(recompute: str) -> "Choice":
+def _on_any(recompute: str) -> Choice:
     """Read --recompute for any placement.
 
     Raises:

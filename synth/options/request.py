@@ -5,25 +5,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from synth.errors import ExitCode, SynthError
+from synth.objective import HasSpans
 from synth.options.deadline import Deadline
 from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched, read_sizes
+from synth.plan.choose.candidates import Candidate, Partitioning
+from synth.plan.claim import claim_of
+from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.runtimes import DEFAULT, Allowed
+from synth.plan.weight_passing.data_parallel_plan import SharesExceedLimit, of_all, problem_of_all
 from synth.profile import Profile
 from synth.profile.throughput import Throughput, throughput
 from synth.records.record import is_stream
+from synth.schedule.files.plan_file import Plan
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result, StoppedBy
 from synth.system.messages import talk
-
-if TYPE_CHECKING:
-    from synth.objective import HasSpans
-    from synth.plan.choose.candidates import Candidate, Partitioning
-    from synth.schedule.files.plan_file import Plan
-    from synth.solver.options import SolveOptions
-    from synth.solver.problem import Problem
-    from synth.solver.result import Incumbent, Result, StoppedBy
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Request:
 
     profile: Profile
     partition: tuple[int, ...]
-    problem: "Problem"
-    options: "SolveOptions"
+    problem: Problem
+    options: SolveOptions
     limit: MemoryLimit
     arguments: dict[str, str]
     output: Path | None
@@ -47,7 +47,7 @@ class Request:
     deadline: Deadline = field(default_factory=Deadline.unlimited)
     costs_from: Profile | None = None
     num_pipelines: int = 1
-    left_out: "tuple[Candidate, ...]" = ()
+    left_out: tuple[Candidate, ...] = ()
     allowed: Allowed = DEFAULT
 
     @property
@@ -56,57 +56,50 @@ class Request:
         return self.costs_from or self.profile
 
     @property
-    def partitioning(self) -> "Partitioning":
+    def partitioning(self) -> Partitioning:
         """Way in which the model is partitioned."""
-        from synth.plan.choose.candidates import Partitioning
 
         text = self.arguments["partition"]
         if is_searched(text):
             return Partitioning.SEARCHED
         return Partitioning.EVEN if read_sizes(text) is None else Partitioning.GIVEN
 
-    def throughput(self, spans: "HasSpans") -> Throughput:
+    def throughput(self, spans: HasSpans) -> Throughput:
         """Return tokens per second and MFU of a schedule of the problem."""
         problem = self.problem
         per_s = problem.objective.iterations_per_s(spans)
         return throughput(per_s, problem.num_micro_batches, problem.num_ranks, self.profile)
 
     def search(
-        self, listener: "Callable[[Problem], Callable[[Incumbent], None]]", stop: threading.Event
-    ) -> "Result":
+        self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
+    ) -> Result:
         """Find the best schedule on the given partition, or else on a balanced one.
 
         Args:
             listener: returns the function that is told of improvements on a problem.
             stop: set it to end the search.
         """
-        from synth.plan.choose.candidates import Partitioning
-        from synth.plan.recompute.repartition import solve_repartitioning
 
         profile = self.as_run if self.partitioning == Partitioning.EVEN else None
         return solve_repartitioning(
             profile, self.problem, self.recompute, self.options, listener, stop
         )
 
-    def on(self, problem: "Problem") -> "Request":
+    def on(self, problem: Problem) -> "Request":
         """Return the request for another partition or placement."""
         assert problem.partition is not None
         return replace(self, problem=problem, partition=problem.partition)
 
     def of_all_pipelines(self) -> "Request":
         """Return the request for the ranks of all data-parallel pipelines."""
-        from synth.plan.weight_passing.data_parallel_plan import problem_of_all
 
         if self.num_pipelines == 1:
             return self
         whole = problem_of_all(self.problem, self.profile, self.num_pipelines)
         return replace(self, problem=whole, num_pipelines=1)
 
-    def plan(self, found: "Incumbent | Result") -> "Plan":
+    def plan(self, found: Incumbent | Result) -> Plan:
         """Return the plan file of a solution, for the ranks of all pipelines."""
-        from synth.plan.claim import claim_of
-        from synth.plan.weight_passing.data_parallel_plan import of_all
-        from synth.schedule.files.plan_file import Plan
 
         whole = self.of_all_pipelines()
         solution = of_all(found, whole.problem, self.num_pipelines, self.options.gap)
@@ -121,18 +114,17 @@ class Request:
             recomputed_layers=self.problem.recomputed_layers,
         )
 
-    def save_so_far(self, found: "Incumbent | Result") -> None:
+    def save_so_far(self, found: Incumbent | Result) -> None:
         """Write the plan file unless it is a stream, which gets the last plan only.
 
         A schedule that all data-parallel pipelines have no room for is not written.
         """
-        from synth.plan.weight_passing.data_parallel_plan import SharesExceedLimit
 
         if self.output is not None and not is_stream(self.output):
             with suppress(SharesExceedLimit):
                 self.save(found)
 
-    def save(self, found: "Incumbent | Result") -> None:
+    def save(self, found: Incumbent | Result) -> None:
         """Write the plan file if asked for."""
         if self.output is not None:
             self.plan(found).save(self.output)
@@ -156,9 +148,8 @@ def announce_sizes(request: Request, held: str = "") -> None:
     )
 
 
-def failure_code(stopped_by: "StoppedBy") -> ExitCode:
+def failure_code(stopped_by: StoppedBy) -> ExitCode:
     """Return the exit code of a search without the result asked for."""
-    from synth.solver.result import StoppedBy
 
     codes = {
         StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,
@@ -170,6 +161,6 @@ def failure_code(stopped_by: "StoppedBy") -> ExitCode:
 class NoSchedule(SynthError):
     """No schedule was found; the exit code shows whether that is proven."""
 
-    def __init__(self, result: "Result") -> None:
+    def __init__(self, result: Result) -> None:
         super().__init__(result.message or "no schedule was found")
         self.exit_code = failure_code(result.stopped_by)

@@ -1,9 +1,11 @@
 """The options that do not go with `--for`."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
+from synth.options.arguments.compare import CompareArguments
+from synth.options.arguments.groups import RuntimeArguments
+from synth.options.arguments.solve import SolveArguments
 from synth.options.conflicts import refuse_beside
 from synth.options.defaults import AUTO, NONE
 from synth.options.hint import hint_name
@@ -12,13 +14,8 @@ from synth.options.recompute import LAYERS
 from synth.plan.runtimes import Runtime
 from synth.units import shown
 
-if TYPE_CHECKING:
-    from synth.options.arguments.compare import CompareArguments
-    from synth.options.arguments.groups import RuntimeArguments
-    from synth.options.arguments.solve import SolveArguments
 
-
-def check_goes_with_runtime(given: "SolveArguments") -> None:
+def check_goes_with_runtime(given: SolveArguments) -> None:
     """Refuse options of a search whose schedules another runtime cannot execute.
 
     Raises:
@@ -44,7 +41,7 @@ def check_goes_with_runtime(given: "SolveArguments") -> None:
     _check(given.freedom, given.recompute, refused)
 
 
-def _of_orders(given: "SolveArguments") -> dict[str, tuple[bool, str]]:
+def _of_orders(given: SolveArguments) -> dict[str, tuple[bool, str]]:
     """Return the options of a search for an order, which a runtime with its own orders lacks."""
     why = f"{given.freedom.runtime} runs orders of its own, and none is searched"
     return {
@@ -54,7 +51,7 @@ def _of_orders(given: "SolveArguments") -> dict[str, tuple[bool, str]]:
     }
 
 
-def check_rows_go_with_runtime(given: "CompareArguments") -> None:
+def check_rows_go_with_runtime(given: CompareArguments) -> None:
     """Refuse options of a comparison for rows that another runtime cannot execute.
 
     Raises:
@@ -69,7 +66,7 @@ def check_rows_go_with_runtime(given: "CompareArguments") -> None:
 
 
 def _check(
-    freedom: "RuntimeArguments", recompute_text: str | None, others: Mapping[str, tuple[bool, str]]
+    freedom: RuntimeArguments, recompute_text: str | None, others: Mapping[str, tuple[bool, str]]
 ) -> None:
     runtime = freedom.runtime
     if freedom.allowed.runtime == Runtime.SYNTH:

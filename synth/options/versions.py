@@ -1,17 +1,14 @@
 """The options that do not go with `--versions`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from synth.options.arguments.solve import SolveArguments
 from synth.options.conflicts import refuse_beside
 from synth.options.defaults import AUTO
 from synth.options.keywords import word
 
-if TYPE_CHECKING:
-    from synth.options.arguments.solve import SolveArguments
 
-
-def check_goes_with_versions(given: "SolveArguments") -> None:
+def check_goes_with_versions(given: SolveArguments) -> None:
     """Refuse options that do not go with a pipeline that is never flushed.
 
     Raises:

@@ -2,28 +2,32 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
+from synth.options.arguments.solve import SolveArguments
 from synth.options.conflicts import refuse_beside
 from synth.options.keywords import word
 from synth.options.partition import EVEN, is_searched, read_sizes
+from synth.options.problem_arguments import ProblemArguments
 from synth.options.target import is_steady
+from synth.plan.weight_passing.choice import (
+    WeightChoice,
+    WeightPassingCandidate,
+    even_stages,
+    weight_passing_candidates,
+)
+from synth.plan.weight_passing.data_parallel_plan import problem_of_all
+from synth.plan.weight_passing.sharded_candidates import ShardedCandidate, sharded_candidates
 from synth.profile import Profile
+from synth.schedule.model import Placement
+from synth.schedule.placements import is_all_stages
+from synth.solver.problem import Problem
 from synth.system.messages import talk
-
-if TYPE_CHECKING:
-    from synth.options.arguments.solve import SolveArguments
-    from synth.options.problem_arguments import ProblemArguments
-    from synth.plan.weight_passing.choice import WeightPassingCandidate
-    from synth.plan.weight_passing.sharded_candidates import ShardedCandidate
-    from synth.schedule.model import Placement
-    from synth.solver.problem import Problem
 
 STAY, RING, GATHER, AUTO = "stay", "ring", "gather", "auto"
 
 
-def with_weights(given: "SolveArguments") -> "SolveArguments":
+def with_weights(given: SolveArguments) -> SolveArguments:
     """Fill in what weight passing decides: the placement, the partition, no recomputed stages.
 
     Raises:
@@ -57,7 +61,7 @@ def with_weights(given: "SolveArguments") -> "SolveArguments":
     )
 
 
-def _with_sharded_pipelines(given: "SolveArguments") -> "SolveArguments":
+def _with_sharded_pipelines(given: SolveArguments) -> SolveArguments:
     """Fill in the partition, no recomputed stages, and all placements unless one is given.
 
     Raises:
@@ -97,7 +101,6 @@ def check_goes_with_weights(
     Raises:
         SynthError: such an option is given.
     """
-    from synth.schedule.placements import is_all_stages
 
     refused = dict(others)
     another = "leave it out, or give all-stages:N with ring or gather"
@@ -120,8 +123,8 @@ def check_goes_with_weights(
 
 
 def read_sharded_pipelines(
-    placement: str | None, ranks: int, asked: "ProblemArguments", profile: Profile
-) -> "tuple[ShardedCandidate, ...]":
+    placement: str | None, ranks: int, asked: ProblemArguments, profile: Profile
+) -> tuple[ShardedCandidate, ...]:
     """Return the placements of data-parallel pipelines whose state may be sharded.
 
     Args:
@@ -133,10 +136,8 @@ def read_sharded_pipelines(
     Raises:
         SynthError: no placement is possible.
     """
-    from synth.plan.weight_passing.data_parallel_plan import problem_of_all
-    from synth.plan.weight_passing.sharded_candidates import sharded_candidates
 
-    def problem_on(where: "Placement") -> "Problem":
+    def problem_on(where: Placement) -> Problem:
         return problem_of_all(asked.on(where), profile, asked.num_pipelines)
 
     layout = None if placement is None or word(placement) == AUTO else placement
@@ -149,8 +150,8 @@ def read_sharded_pipelines(
 
 
 def read_weight_passing(
-    weights: str, layout: str | None, ranks: int, asked: "ProblemArguments"
-) -> "tuple[WeightPassingCandidate, ...]":
+    weights: str, layout: str | None, ranks: int, asked: ProblemArguments
+) -> tuple[WeightPassingCandidate, ...]:
     """Return the candidates with weight passing; none without it.
 
     Args:
@@ -163,21 +164,16 @@ def read_weight_passing(
         SynthError: `weights` asks for weight passing, and none is possible; with auto there may be
             none.
     """
-    from synth.plan.weight_passing.choice import (
-        WeightChoice,
-        even_stages,
-        weight_passing_candidates,
-    )
 
     movements = WeightChoice(weights).movements
     if not movements:
         return ()
     is_auto = weights == AUTO
 
-    def problem_on(where: "Placement") -> "Problem":
+    def problem_on(where: Placement) -> Problem:
         return replace(asked, partition=sizes_on(where)).on(where)
 
-    def sizes_on(where: "Placement") -> str:
+    def sizes_on(where: Placement) -> str:
         """The given layers of each stage, or as many as balance the stages among themselves."""
         if not is_auto and read_sizes(asked.partition) is not None:
             return asked.partition

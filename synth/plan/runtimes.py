@@ -8,14 +8,12 @@ Megatron-LM runs 1F1B and interleaved 1F1B, and takes the layers of each stage.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
 from synth.op_kinds import MOVES, OpKind
-
-if TYPE_CHECKING:
-    from synth.schedule.model import Placement
-    from synth.schedule.recomputation_rules import RecomputationMenu
+from synth.schedule.model import Placement
+from synth.schedule.placements import looped, wave
+from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN, RecomputationMenu
 
 
 class Runtime(StrEnum):
@@ -47,9 +45,8 @@ class Allowed:
         return frozenset((OpKind.R, *MOVES)) if self.offloads else frozenset((OpKind.R,))
 
     @property
-    def layer_menu(self) -> "RecomputationMenu | None":
+    def layer_menu(self) -> RecomputationMenu | None:
         """The rules by which layers can be recomputed within their backward; None: any layers."""
-        from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN
 
         return {Runtime.TORCHTITAN: TORCHTITAN, Runtime.MEGATRON: MEGATRON}.get(self.runtime)
 
@@ -58,7 +55,7 @@ class Allowed:
         """True if the runtime executes any order of ops, not only those of its own schedules."""
         return self.runtime != Runtime.MEGATRON
 
-    def order_on(self, where: "Placement", num_micro_batches: int) -> str | None:
+    def order_on(self, where: Placement, num_micro_batches: int) -> str | None:
         """Return the published schedule that the runtime runs on a placement; None: any order.
 
         Raises:
@@ -78,7 +75,7 @@ class Allowed:
         is_own = self.orders_freely or name.partition(":")[0] in _OF_MEGATRON
         return keeps_saved and is_own
 
-    def why_not_on(self, where: "Placement") -> str | None:
+    def why_not_on(self, where: Placement) -> str | None:
         """Return why the runtime cannot run schedules on a placement; None: it can."""
         copies = len(where.ranks)
         if self.runtime == Runtime.SYNTH:
@@ -93,7 +90,7 @@ class Allowed:
             return "Megatron-LM places stages as linear or looped:N"
         return None
 
-    def is_default_on(self, where: "Placement") -> bool:
+    def is_default_on(self, where: Placement) -> bool:
         """Return True if a search over all placements includes one: the runtime has it, and it
         holds one copy of each stage, as further copies take memory that is not asked for."""
         return len(where.ranks) == 1 and self.why_not_on(where) is None
@@ -111,19 +108,17 @@ def allowed_for(name: str | None) -> Allowed:
 _LINEAR, _INTERLEAVED = _OF_MEGATRON = ("1f1b", "interleaved")
 
 
-def _is_of_torchtitan(where: "Placement") -> bool:
-    from synth.schedule.placements import wave
+def _is_of_torchtitan(where: Placement) -> bool:
 
     return _is_looped(where) or where == wave(where.num_ranks)
 
 
-def _is_looped(where: "Placement") -> bool:
-    from synth.schedule.placements import looped
+def _is_looped(where: Placement) -> bool:
 
     return where == looped(where.num_ranks, where.num_stages // where.num_ranks)
 
 
-def _of_megatron(where: "Placement", num_micro_batches: int) -> str:
+def _of_megatron(where: Placement, num_micro_batches: int) -> str:
     """Return Megatron-LM's schedule on a placement, with the smallest groups that it admits.
 
     Groups of micro-batches (`--microbatch-group-size-per-virtual-pipeline-stage`) are as large as

@@ -2,16 +2,14 @@
 samples spread."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from synth.op_kinds import OpKind
+from synth.profile.layer_profile import LayerProfile
 from synth.records.record import Record
 from synth.system.messages import warn
-
-if TYPE_CHECKING:
-    from synth.profile.layer_profile import LayerProfile
 
 # Load of others per processor. Above it more than half of the processors are taken: the measured
 # thread then shares caches, memory bandwidth and clock, even where it has a processor of its own.
@@ -77,7 +75,7 @@ class Conditions(Record):
             yield f"{self.other_processes} other process{plural} on the device"
 
 
-def spread_of(layers: Iterable["LayerProfile"]) -> float:
+def spread_of(layers: Iterable[LayerProfile]) -> float:
     """p90 − p10 of all ops together as a share of their medians, so that long ops count more."""
     timings = [layer.time_us[kind] for layer in layers for kind in _SPREAD_OF]
     total_us = sum(timing.median_us for timing in timings)

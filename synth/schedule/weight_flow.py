@@ -21,12 +21,9 @@ visit. Rank memory follows from the order of these ops alone, as everything else
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from synth.costs.costs import Costs
 from synth.schedule.error import ScheduleError
-
-if TYPE_CHECKING:
-    from synth.costs.costs import Costs
 
 
 class Route(StrEnum):
@@ -53,7 +50,7 @@ class Sharded(StrEnum):
     GRADIENTS = "gradients"
     WEIGHTS = "weights"
 
-    def counted(self, costs: "Costs") -> "Costs":
+    def counted(self, costs: Costs) -> Costs:
         """The costs as memory is counted; see `Costs.with_early_gradients`.
 
         With ZeRO-1 each rank keeps whole gradients, to which B adds those that it computes itself.

@@ -17,8 +17,9 @@ from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.profile.workload import Workload
 from synth.profiles import find
-from synth.schedule import lower, peak_bytes
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import lower
+from synth.schedule.rank_memory import peak_bytes
 
 NAME = "zb-1.5b-p8-m24"
 

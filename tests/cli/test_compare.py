@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from synth.cli.answer.compare_page import write_compare_page
-from synth.cli.compare import _Progress
+from synth.cli.work.compare import _Progress
 from synth.options.arguments.compare import CompareArguments
 from synth.options.profiles import load_profile
 from synth.options.question import read_comparison
@@ -275,7 +275,7 @@ def test_interrupted_before_the_first_schedule_it_ends_in_130(
         stop.set()
         return work(stop)
 
-    monkeypatch.setattr("synth.cli.compare.run_interruptibly", interrupted)
+    monkeypatch.setattr("synth.cli.work.compare.run_interruptibly", interrupted)
     ended = synth("compare", NAME, *SIZE, "--only", "1f1b", "--no-solve")
     assert (ended.code, ended.stdout) == (130, "")
     assert "interrupted before the first schedule; run the same command again" in ended.stderr

@@ -1,6 +1,6 @@
 """What `synth profile` prints of the layers that it measured."""
 
-from synth.cli.profile import _summary
+from synth.cli.work.profile import _summary
 from synth.profile import Profile
 from synth.profile.tied_parameters import TiedParameters
 from synth.profiles import find

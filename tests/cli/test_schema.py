@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from synth.cli.schema import FileFormat, _record_of
+from synth.cli.schema import FileFormat
+from synth.cli.work.schema import _record_of
 from synth.families import generate
 from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.profile import Profile

@@ -51,7 +51,7 @@ def test_where_nothing_is_found_it_ends_as_other_searches_do(
         if is_interrupted:
             stop.set()
 
-    monkeypatch.setattr("synth.plan.memory_curve.steady_cap.least_steady", nothing)
+    monkeypatch.setattr("synth.cli.searches.steady_cap.least_steady", nothing)
     ended = synth(*SMALL_SOLVE, *STEADY, "--format", "json")
     found = json.loads(ended.stdout)
     assert (ended.code, found["stopped_by"]) == (code, stopped_by)
@@ -70,7 +70,7 @@ def test_both_searches_share_the_time_limit(synth: Synth, monkeypatch: pytest.Mo
         limits_s.append(request.options.time_limit_s)
         return search(request, stop)
 
-    monkeypatch.setattr("synth.plan.memory_curve.steady_cap.least_steady", found_at_once)
+    monkeypatch.setattr("synth.cli.searches.steady_cap.least_steady", found_at_once)
     monkeypatch.setattr("synth.cli.searches.steady_cap.search", searched)
     for arguments in (("--deterministic",), ()):
         ended = synth(*SMALL_SOLVE, *STEADY, "--time-limit", "1s", *arguments)

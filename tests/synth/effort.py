@@ -1,6 +1,6 @@
 """The effort of searches in tests, counted in the solver's own steps: the same on every machine."""
 
-from synth.solver import SolveOptions
+from synth.solver.options import SolveOptions
 
 # For what ends by itself, long before: a limit that no slow machine reaches.
 HOURS_S = 3600.0

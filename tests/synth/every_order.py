@@ -2,8 +2,10 @@
 
 from itertools import product
 
-from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
-from synth.solver import Problem
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import ScheduleError, verify
+from synth.solver.problem import Problem
 from tests.synth.solver.test_solve_exact import rank_orders
 
 

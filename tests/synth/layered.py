@@ -9,7 +9,7 @@ from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.workload import Workload
 from synth.schedule.placements import placement
-from synth.solver import Problem
+from synth.solver.problem import Problem
 
 UNTIL = (OpKind.F, OpKind.B, OpKind.W)
 

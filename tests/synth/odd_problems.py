@@ -8,8 +8,8 @@ from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links, PairLink
-from synth.schedule import Op
-from synth.solver import Problem
+from synth.schedule.ops import Op
+from synth.solver.problem import Problem
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
 

@@ -1,6 +1,6 @@
 """A schedule as its paper draws it: one row a rank, one column a unit of time."""
 
-from synth.schedule import Timeline
+from synth.schedule.simulate import Timeline
 
 
 def picture(timeline: Timeline) -> list[str]:

@@ -6,9 +6,15 @@ import threading
 
 import pytest
 
-from synth.schedule import Buffering, Schedule, lower, peak_bytes, verify
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
-from synth.solver import Problem, SolveOptions, StoppedBy, solve
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import StoppedBy
+from synth.solver.solver import solve
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_solve_exact import OBJECTIVES
 from tests.synth.worker_processes import kill_workers

@@ -14,8 +14,7 @@ from benchmarks.solver.sample_problems import sample_problems
 from benchmarks.solver.suites import partition, table
 from synth.profile import Profile
 from synth.profiles import find
-from synth.solver import Part
-from synth.solver.options import GROUPS
+from synth.solver.options import GROUPS, Part
 
 # Some regimes need longer: one step of a large problem takes seconds, and each choice of
 # recomputation gets a share of the time.

@@ -18,7 +18,8 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.families import family_placement, generate
 from synth.profile.links import Link, Links
 from synth.schedule.placements import placement
-from synth.solver import Problem, Result
+from synth.solver.problem import Problem
+from synth.solver.result import Result
 
 # The placement, and the published schedule whose memory is the cap.
 PLACEMENTS = {"bidirectional": "chimera", "bidirectional-v": "bitpipe"}

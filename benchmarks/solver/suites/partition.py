@@ -18,7 +18,9 @@ from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.placements import placement
-from synth.solver import Problem, Result, SolveOptions
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Result
 
 PROFILE = "zb-1.5b-p8-m24"
 NUM_MICRO_BATCHES = 24

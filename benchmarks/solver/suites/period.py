@@ -14,7 +14,8 @@ from benchmarks.solver.back_to_back import executed_period_us, iteration_ends_us
 from benchmarks.solver.case import Case, Look, Suite
 from benchmarks.solver.probe import Cell
 from benchmarks.solver.sample_problems import sample_problems
-from synth.solver import Objective, Result
+from synth.objective import Objective
+from synth.solver.result import Result
 
 ITERATIONS = 4
 

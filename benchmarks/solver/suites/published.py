@@ -12,11 +12,13 @@ from benchmarks.solver.baselines import baseline, share_of_1f1b
 from benchmarks.solver.case import Case, Look, Suite
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
+from synth.objective import Objective
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find, names
 from synth.schedule.placements import placement
-from synth.solver import Objective, Problem, Result
+from synth.solver.problem import Problem
+from synth.solver.result import Result
 
 _NAME = re.compile(r"zb-(.+)-p(\d+)-m(\d+)")
 

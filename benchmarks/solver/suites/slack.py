@@ -12,12 +12,15 @@ from dataclasses import replace
 from benchmarks.solver.case import Case, Look, Suite
 from benchmarks.solver.probe import Cell
 from benchmarks.solver.suites import bidirectional, published, table, unequal, v_shaped
-from synth.schedule import peak_bytes, verify
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
-from synth.solver import Part, Problem, Result
+from synth.schedule.verify import verify
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.evaluate.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solver.improve.robustness.robustness import improve_robustness
+from synth.solver.options import Part
+from synth.solver.problem import Problem
+from synth.solver.result import Result
 
 _SEED, _SCENARIOS = 1, 201
 _BIAS = 0.05

@@ -10,7 +10,7 @@ from itertools import product
 from benchmarks.solver.case import Case, Known, Suite
 from synth.costs.costs import uniform_costs
 from synth.profile.links import Link, Links
-from synth.solver import Problem
+from synth.solver.problem import Problem
 
 # (ranks, micro-batches, share of 1F1B's memory): the best bound and the best value so far.
 KNOWN = {

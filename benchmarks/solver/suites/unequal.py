@@ -18,9 +18,11 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.families import generate
+from synth.objective import Objective
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile.links import Link, Links
-from synth.solver import Objective, Problem, Result
+from synth.solver.problem import Problem
+from synth.solver.result import Result
 
 NUM_RANKS, NUM_MICRO_BATCHES = 8, 32
 SHARES = (0.75, 1, 1.5)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from benchmarks.solver.baselines import peak_of
 from benchmarks.solver.case import Case, Suite
 from synth.costs.costs import Costs, uniform_costs
+from synth.objective import Objective
 from synth.profile.links import Link, Links
 from synth.schedule.placements import placement
-from synth.solver import Objective, Problem
+from synth.solver.problem import Problem
 
 SIZES = ((4, 16), (8, 32))
 TIMES_US = {"1:1:1": (100, 100, 100), "3:4:2": (90, 120, 60), "10:11:9": (100, 110, 90)}

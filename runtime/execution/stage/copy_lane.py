@@ -142,6 +142,6 @@ def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
         np.copyto(target.numpy(), source.numpy())  # releases the GIL
 
 
-def _work(orders: "SimpleQueue[_QueuedCopy | None]") -> None:
+def _work(orders: SimpleQueue[_QueuedCopy | None]) -> None:
     while (order := orders.get()) is not None:
         order.carry_out()

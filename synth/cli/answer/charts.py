@@ -3,18 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from synth.cli.answer.output import talk
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
+from synth.families import current_name, families, family_placement, generate, generate_for
+from synth.plan.reason import reason_of
 from synth.records.record import write_atomically
-
-if TYPE_CHECKING:
-    from synth.report.chart.chart import Chart
-    from synth.report.chart.excerpt import Excerpt
-    from synth.report.explain.overlay import Overlay
-    from synth.schedule.files.plan_file import Plan
+from synth.report.chart.chart import Chart
+from synth.report.chart.excerpt import Excerpt
+from synth.report.explain.overlay import Overlay
+from synth.report.html.page import page
+from synth.report.perfetto import perfetto_json
+from synth.report.picture.formats import save_picture
+from synth.report.picture.schedule import schedule_picture
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.verify import verify
 
 
 @dataclass(frozen=True)
@@ -22,14 +27,12 @@ class ChartSet:
     """Charts to be drawn one above the other, or `by_rank`: the rows of a rank together."""
 
     title: str
-    charts: tuple["Chart", ...]
+    charts: tuple[Chart, ...]
     by_rank: bool
 
     @classmethod
-    def of(cls, plan: "Plan", overlaid: "Overlay", others: Sequence["Chart"] = ()) -> Self:
+    def of(cls, plan: Plan, overlaid: Overlay, others: Sequence[Chart] = ()) -> Self:
         """Return other schedules, then the plan, then the run if the overlay has one."""
-        from synth.plan.reason import reason_of
-        from synth.report.chart.chart import Chart
 
         has_run = overlaid.measured is not None
         name = "planned" if has_run else plan.name
@@ -44,28 +47,24 @@ class ChartSet:
 
     def write_page(self, path: Path) -> None:
         """Write a page for a browser."""
-        from synth.report.html.page import page
 
         write_atomically(path, page(self.title, self.charts, by_rank=self.by_rank))
         talk(f"written: {path}")
 
     def write_perfetto(self, path: Path) -> None:
         """Write a file for ui.perfetto.dev and chrome://tracing."""
-        from synth.report.perfetto import perfetto_json
 
         write_atomically(path, perfetto_json(self.charts))
         talk(f"written: {path}")
 
     def write_pictures(
-        self, paths: Sequence[Path], excerpt: "Excerpt | None" = None, memory: bool = True
+        self, paths: Sequence[Path], excerpt: Excerpt | None = None, memory: bool = True
     ) -> None:
         """Write the picture in the format of each path; see `schedule_picture`.
 
         Raises:
             SynthError: the excerpt is not in the schedules.
         """
-        from synth.report.picture.formats import save_picture
-        from synth.report.picture.schedule import schedule_picture
 
         if not paths:
             return
@@ -83,13 +82,12 @@ def is_file_name(text: str) -> bool:
     return path.exists() or bool(path.suffix) or len(path.parts) > 1
 
 
-def chart_against(text: str, plan: "Plan") -> "Chart":
+def chart_against(text: str, plan: Plan) -> Chart:
     """Return the chart of another plan file, or of a published schedule on the plan's costs.
 
     Raises:
         SynthError: neither, or the published schedule has another number of stages.
     """
-    from synth.report.chart.chart import Chart
 
     if is_file_name(text):
         other, _, timeline = load_checked(Path(text))
@@ -99,10 +97,7 @@ def chart_against(text: str, plan: "Plan") -> "Chart":
     return _published(text, plan)
 
 
-def _published(name: str, plan: "Plan") -> "Chart":
-    from synth.families import current_name, families, family_placement, generate
-    from synth.report.chart.chart import Chart
-    from synth.schedule.verify import verify
+def _published(name: str, plan: Plan) -> Chart:
 
     if current_name(name).partition(":")[0] not in families():
         raise SynthError(
@@ -126,9 +121,8 @@ def _published(name: str, plan: "Plan") -> "Chart":
     return Chart.planned(name, plan, timeline)
 
 
-def _known(plan: "Plan") -> str:
+def _known(plan: Plan) -> str:
     """List the published schedules on the plan's placement."""
-    from synth.families import generate_for
 
     made = generate_for(plan.placed, plan.num_micro_batches, plan.costs, plan.caps_bytes)
     return f"on its placement there are: {', '.join(sorted(name for name, _ in made))}"

@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from synth.errors import Mismatch
+from synth.options.links import read_links
+from synth.plan.reprove.reproof import Reproof
+from synth.profile import Profile
+from synth.schedule.files.check_against_profile import differences
+from synth.schedule.files.fingerprint import misfit, stored_fingerprint
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.simulate import Timeline
 from synth.units import format_bytes_both, shown
-
-if TYPE_CHECKING:
-    from synth.plan.reprove.reproof import Reproof
-    from synth.profile import Profile
-    from synth.schedule.files.plan_file import Plan
-    from synth.schedule.lowering.lower import Lowered
-    from synth.schedule.simulate import Timeline
 
 # Recorded by `synth solve` if it used the profile's links.
 _OWN_LINKS = "as in the profile"
@@ -20,7 +21,7 @@ _OWN_LINKS = "as in the profile"
 Facts = dict[str, str]
 
 
-def findings(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> Facts:
+def findings(plan: Plan, lowered: Lowered, timeline: Timeline) -> Facts:
     """Return the facts that a successful check of the schedule has verified."""
     num_ops, steady = sum(map(len, lowered.ops)), plan.claim.steady
     in_full = {}
@@ -38,7 +39,7 @@ def findings(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> Facts:
     }
 
 
-def _closest_call(plan: "Plan") -> str:
+def _closest_call(plan: Plan) -> str:
     peaks, caps = plan.claim.peak_bytes, plan.caps_bytes
     if caps is None:
         rank = max(range(len(peaks)), key=lambda r: peaks[r])
@@ -58,7 +59,6 @@ def fingerprint_of(data: Mapping[str, Any], verified: Facts, on_trust: Facts) ->
     Raises:
         Mismatch: it does not match; names the changed fields.
     """
-    from synth.schedule.files.fingerprint import misfit, stored_fingerprint
 
     if stored_fingerprint(data) is None:
         on_trust["unchanged"] = (
@@ -73,12 +73,12 @@ def fingerprint_of(data: Mapping[str, Any], verified: Facts, on_trust: Facts) ->
 
 
 def costs_of(
-    plan: "Plan",
+    plan: Plan,
     given: str | None,
     link: Sequence[str] | None,
     verified: Facts,
     on_trust: Facts,
-) -> "Profile | None":
+) -> Profile | None:
     """Derive the costs again from the plan's profile, if it is available, and return the profile.
 
     Args:
@@ -93,7 +93,6 @@ def costs_of(
         Mismatch: the plan is not of the profile, or was changed.
     """
     from synth.profiles import names
-    from synth.schedule.files.check_against_profile import differences
 
     if given is None and plan.profile_name not in names():
         on_trust["costs"] = (
@@ -131,10 +130,8 @@ def costs_of(
     return profile
 
 
-def _profile(plan: "Plan", name: str, link: Sequence[str] | None) -> "Profile":
+def _profile(plan: Plan, name: str, link: Sequence[str] | None) -> Profile:
     """Return the profile with the given links, or with those that the plan was solved with."""
-    from synth.options.links import read_links
-    from synth.profile import Profile
     from synth.profiles import find
 
     profile = Profile.load(find(name))
@@ -144,7 +141,7 @@ def _profile(plan: "Plan", name: str, link: Sequence[str] | None) -> "Profile":
     return profile.replace(links=read_links(link, profile.links)) if link else profile
 
 
-def raise_if_false(plan: "Plan", proof: "Reproof | None") -> None:
+def raise_if_false(plan: Plan, proof: Reproof | None) -> None:
     """Refuse a plan whose bound was disproved.
 
     Raises:
@@ -158,7 +155,7 @@ def raise_if_false(plan: "Plan", proof: "Reproof | None") -> None:
 
 
 def how_the_bound_stands(
-    plan: "Plan", proof: "Reproof | None", verified: Facts, on_trust: Facts
+    plan: Plan, proof: Reproof | None, verified: Facts, on_trust: Facts
 ) -> None:
     """Say whether the lower bound is verified or taken on trust."""
     claim = plan.claim
@@ -183,7 +180,7 @@ def how_the_bound_stands(
         on_trust["bound"] = proof.on_trust
 
 
-def bound_json(plan: "Plan", proof: "Reproof | None") -> dict[str, Any]:
+def bound_json(plan: Plan, proof: Reproof | None) -> dict[str, Any]:
     """Render the outcome of --prove for scripts; nothing if it was not asked for."""
     if proof is None:
         return {}

@@ -2,19 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import talk
 from synth.records.record import write_atomically
-
-if TYPE_CHECKING:
-    from synth.report.chart.chart import Chart
-    from synth.report.html.page import ScheduleMenu
+from synth.report.chart.chart import Chart
+from synth.report.html.page import ScheduleMenu, page
 
 
-def write_choice(path: Path, title: str, charts: "Sequence[Chart]", menu: "ScheduleMenu") -> None:
+def write_choice(path: Path, title: str, charts: Sequence[Chart], menu: ScheduleMenu) -> None:
     """Write a page with schedules to choose from."""
-    from synth.report.html.page import page
 
     write_atomically(path, page(title, charts, menu=menu))
     talk(f"written: {path}")

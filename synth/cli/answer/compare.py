@@ -2,17 +2,15 @@
 
 from collections.abc import Callable
 from textwrap import fill, wrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from synth.cli.answer.output import value_line
+from synth.plan.comparison import Comparison, Entry
 from synth.profile.throughput import Throughput, throughput
 from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
 from synth.report.text.partitions import by_partition, listed
 from synth.report.text.tables import fitted_table, places, size_unit, table
-
-if TYPE_CHECKING:
-    from synth.plan.comparison import Comparison, Entry
 
 # Width in columns that fits any terminal.
 _COLUMNS = 80
@@ -21,7 +19,7 @@ _COLUMNS = 80
 _SPARE = ("summed", "sent", "static", "tokens", "samples", "period", "MFU")
 
 
-def drawn(comparison: "Comparison") -> Pareto:
+def drawn(comparison: Comparison) -> Pareto:
     """Return the data of the plots, in the order of the table."""
     asked = comparison.question
     marks = tuple(
@@ -40,7 +38,7 @@ def drawn(comparison: "Comparison") -> Pareto:
     return Pareto(title, asked.objective.words, marks, asked.caps_bytes or ())
 
 
-def as_text(comparison: "Comparison", width: int) -> str:
+def as_text(comparison: Comparison, width: int) -> str:
     """Return table, plot and refusals for a terminal."""
     pareto = drawn(comparison)
     proofs = _proofs(comparison)
@@ -57,7 +55,7 @@ def as_text(comparison: "Comparison", width: int) -> str:
     return "\n\n".join(parts)
 
 
-def _refused(comparison: "Comparison", width: int) -> list[str]:
+def _refused(comparison: Comparison, width: int) -> list[str]:
     """Return the lines of the refused schedules, wrapped to the width."""
     longest = max(len(refusal.name) for refusal in comparison.refusals)
     lines = []
@@ -78,7 +76,7 @@ def _rule(reason: str) -> str:
     return rule if rule.startswith("no schedule fits") else rule.split(": ")[0]
 
 
-def _table(comparison: "Comparison", pareto: Pareto, width: int) -> str:
+def _table(comparison: Comparison, pareto: Pareto, width: int) -> str:
     return fitted_table(*head_and_rows(comparison, pareto), width, _SPARE)
 
 
@@ -89,7 +87,7 @@ class _Column(NamedTuple):
     cells: list[str]
 
 
-def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], list[list[str]]]:
+def head_and_rows(comparison: Comparison, pareto: Pareto) -> tuple[list[str], list[list[str]]]:
     """Return the heads of the columns, and one row per schedule, best first."""
     columns = [
         _names(comparison, pareto),
@@ -102,7 +100,7 @@ def head_and_rows(comparison: "Comparison", pareto: Pareto) -> tuple[list[str], 
     return [column.head for column in columns], rows
 
 
-def _names(comparison: "Comparison", pareto: Pareto) -> _Column:
+def _names(comparison: Comparison, pareto: Pareto) -> _Column:
     front = {mark.name for mark in pareto.front}
     return _Column(
         "\n   schedule",
@@ -113,11 +111,11 @@ def _names(comparison: "Comparison", pareto: Pareto) -> _Column:
     )
 
 
-def _times(comparison: "Comparison") -> list[_Column]:
+def _times(comparison: Comparison) -> list[_Column]:
     """Return makespan and period, and bubble rate and mean idle share of the objective."""
     entries, objective = comparison.ranked(), comparison.question.objective
 
-    def rates(of_us: Callable[["Entry"], int | float]) -> list[str]:
+    def rates(of_us: Callable[[Entry], int | float]) -> list[str]:
         return [f"{100 * objective.bubble_rate(entry, of_us(entry)):.1f}" for entry in entries]
 
     return [
@@ -128,7 +126,7 @@ def _times(comparison: "Comparison") -> list[_Column]:
     ]
 
 
-def _utilization(comparison: "Comparison") -> list[_Column]:
+def _utilization(comparison: Comparison) -> list[_Column]:
     """Return the MFU, if it is known of a schedule."""
     speeds = [_throughput(entry, comparison) for entry in comparison.ranked()]
     if all(speed.mfu is None for speed in speeds):
@@ -136,7 +134,7 @@ def _utilization(comparison: "Comparison") -> list[_Column]:
     return [_Column("\nMFU\n%", [speed.mfu_cell(1) for speed in speeds])]
 
 
-def _memory_and_traffic(comparison: "Comparison") -> list[_Column]:
+def _memory_and_traffic(comparison: Comparison) -> list[_Column]:
     entries = comparison.ranked()
     peaks = [max(entry.peak_bytes) for entry in entries]
     static = [max(entry.static_bytes) for entry in entries]
@@ -152,7 +150,7 @@ def _memory_and_traffic(comparison: "Comparison") -> list[_Column]:
     ]
 
 
-def _speed_and_verdicts(comparison: "Comparison") -> list[_Column]:
+def _speed_and_verdicts(comparison: Comparison) -> list[_Column]:
     """Return the throughput, and delay and fit where there are late gradients and a limit."""
     entries, unit = comparison.ranked(), comparison.question.profile.workload.unit
     speeds = [_throughput(entry, comparison).cell for entry in entries]
@@ -171,7 +169,7 @@ def _sizes(sizes: list[int], unit: float, decimals: int) -> list[str]:
     return [f"{size / unit:,.{shown}f}" for size in sizes]
 
 
-def _legend(comparison: "Comparison") -> str:
+def _legend(comparison: Comparison) -> str:
     delay = ""
     if any(entry.delay for entry in comparison.entries):
         delay = (
@@ -188,12 +186,12 @@ def _legend(comparison: "Comparison") -> str:
     )
 
 
-def _recomputing(comparison: "Comparison") -> str:
+def _recomputing(comparison: Comparison) -> str:
     has_any = any(entry.recomputed_layers for entry in comparison.entries)
     return " +R: with recomputed layers." if has_any else ""
 
 
-def _variants(comparison: "Comparison") -> list[str]:
+def _variants(comparison: Comparison) -> list[str]:
     """List the layers of each stage with the schedules that have them, and recomputed layers."""
     by_sizes = by_partition((entry.partition, entry.name) for entry in comparison.ranked())
     by_name = [
@@ -205,7 +203,7 @@ def _variants(comparison: "Comparison") -> list[str]:
     return ["\n".join((title, *listed(lines))) for title, lines in blocks if lines]
 
 
-def _steady_state(comparison: "Comparison") -> list[str]:
+def _steady_state(comparison: Comparison) -> list[str]:
     """Return the table of the long run, of schedules without a flush and the fastest with one."""
     entries = [entry for entry in comparison.ranked() if entry.steady_us is not None]
     without = [entry for entry in entries if entry.schedule.versions is not None]
@@ -237,7 +235,7 @@ def _steady_state(comparison: "Comparison") -> list[str]:
     return [f"{table([*header, *(['lower bound'] if bounds else [])], rows)}\n\n{note}"]
 
 
-def _predictions(comparison: "Comparison") -> list[str]:
+def _predictions(comparison: Comparison) -> list[str]:
     """Return the predictions of published planners beside what the simulation shows."""
     return [
         fill(
@@ -255,11 +253,11 @@ def _found(steady_us: float | None) -> str:
     return "never full as" if steady_us is None else f"{steady_us / 1000:,.3f} ms"
 
 
-def _steady_us(entry: "Entry") -> float:
+def _steady_us(entry: Entry) -> float:
     return entry.steady_us or 0.0
 
 
-def _proofs(comparison: "Comparison") -> list[str]:
+def _proofs(comparison: Comparison) -> list[str]:
     """Return value, bound and gap of the solver's rows, each for its placement and partition."""
     objective = comparison.question.objective
     return [
@@ -277,7 +275,7 @@ def _proofs(comparison: "Comparison") -> list[str]:
     ]
 
 
-def as_json(comparison: "Comparison") -> dict[str, Any]:
+def as_json(comparison: Comparison) -> dict[str, Any]:
     """Return everything for scripts; docs/compare.md documents the fields."""
     asked, pareto = comparison.question, drawn(comparison)
     front = {mark.name for mark in pareto.front}
@@ -294,13 +292,13 @@ def as_json(comparison: "Comparison") -> dict[str, Any]:
     }
 
 
-def _throughput(entry: "Entry", comparison: "Comparison") -> Throughput:
+def _throughput(entry: Entry, comparison: Comparison) -> Throughput:
     asked = comparison.question
     per_s = asked.objective.iterations_per_s(entry)
     return throughput(per_s, asked.num_micro_batches, asked.num_ranks, asked.profile)
 
 
-def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> dict[str, Any]:
+def _entry_json(entry: Entry, comparison: Comparison, is_on_front: bool) -> dict[str, Any]:
     of_makespan, of_period = entry.bubble_rates
     return {
         "name": entry.name,

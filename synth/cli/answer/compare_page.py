@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from synth.cli.answer.choice_page import write_choice
 from synth.cli.answer.compare import drawn, head_and_rows
 from synth.cli.answer.output import talk
-
-if TYPE_CHECKING:
-    from synth.plan.comparison import Comparison, Entry
-    from synth.report.chart.chart import Chart
+from synth.plan.comparison import Comparison, Entry
+from synth.plan.reason import reason_of
+from synth.report.chart.chart import Chart
+from synth.report.html.page import ScheduleMenu
+from synth.report.picture.pareto import pareto_picture
+from synth.report.picture.svg import svg_text
 
 # Charts of more ops than these together make a page slow to write and to open.
 _MOST_OPS = 1_000_000
@@ -20,7 +21,7 @@ _LEFT_OUT = ("static", "sent", "summed")
 
 
 def write_compare_page(
-    path: Path, comparison: "Comparison", should_stop: Callable[[], bool] = lambda: False
+    path: Path, comparison: Comparison, should_stop: Callable[[], bool] = lambda: False
 ) -> None:
     """Write the page; first are shown the best schedule, and above it the best published one.
 
@@ -31,9 +32,6 @@ def write_compare_page(
         comparison: the schedules.
         should_stop: ends the making of charts, but for those that are shown first.
     """
-    from synth.report.html.page import ScheduleMenu
-    from synth.report.picture.pareto import pareto_picture
-    from synth.report.picture.svg import svg_text
 
     pareto = drawn(comparison)
     head, rows = head_and_rows(comparison, pareto)
@@ -59,9 +57,7 @@ def write_compare_page(
     write_choice(path, pareto.title, [charts[place] for place in charted], menu)
 
 
-def _chart(comparison: "Comparison", entry: "Entry") -> "Chart":
-    from synth.plan.reason import reason_of
-    from synth.report.chart.chart import Chart
+def _chart(comparison: Comparison, entry: Entry) -> Chart:
 
     plan = comparison.plan(entry)
     lowered, timeline = plan.check()
@@ -69,7 +65,7 @@ def _chart(comparison: "Comparison", entry: "Entry") -> "Chart":
     return Chart.planned(entry.name, plan, timeline, reason)
 
 
-def _charted(ranked: "list[Entry]", front: set[str]) -> list[int]:
+def _charted(ranked: list[Entry], front: set[str]) -> list[int]:
     """Return the places of the schedules that get a chart, in the order of the table."""
     found: list[int] = []
     num_ops = 0
@@ -80,7 +76,7 @@ def _charted(ranked: "list[Entry]", front: set[str]) -> list[int]:
     return sorted(found)
 
 
-def _shown(entries: "list[Entry]", charted: list[int]) -> tuple[int, ...]:
+def _shown(entries: list[Entry], charted: list[int]) -> tuple[int, ...]:
     """Return the places of the best published schedule that fits, if any, and of the best one."""
     fitting = [i for i in charted if entries[i].fits is not False]
     best = next(iter(fitting), charted[0])

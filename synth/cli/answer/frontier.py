@@ -2,18 +2,23 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from synth.cli.answer.choice_page import write_choice
+from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, value_of
+from synth.plan.reason import reason_of
+from synth.plan.recompute.stages import recomputed
 from synth.profile.throughput import Throughput, throughput
+from synth.report.chart.chart import Chart
+from synth.report.html.page import ScheduleMenu
+from synth.report.picture.curve import curve_picture
+from synth.report.picture.svg import svg_text
 from synth.report.text.curve import Curve, Dot, Point, plot
 from synth.report.text.tables import fitted_table, milliseconds, size_unit
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.verify import verify
+from synth.schedule.weight_flow import Route
 from synth.units import format_bytes, format_bytes_both
-
-if TYPE_CHECKING:
-    from synth.plan.memory_curve.curve_file import MemoryCurve
-    from synth.schedule.files.plan_file import Plan
-
 
 # The columns that a narrow window leaves out, in this order.
 _SPARE = ("found by", "tokens", "samples", "peak", "bubble rate", "MFU")
@@ -21,13 +26,13 @@ _SPARE = ("found by", "tokens", "samples", "peak", "bubble rate", "MFU")
 _SPEED_HEAD = "{unit}\nper s"
 
 
-def as_text(curve: "MemoryCurve", title: str, width: int) -> str:
+def as_text(curve: MemoryCurve, title: str, width: int) -> str:
     """Return headline, table and plot for a terminal."""
     picture = plot(drawn(curve, title), width)
     return "\n\n".join((_headline(curve, title), _table(curve, width), _sentence(curve), picture))
 
 
-def _headline(curve: "MemoryCurve", title: str) -> str:
+def _headline(curve: MemoryCurve, title: str) -> str:
     """Return the problem, and the scope of times and bounds."""
     how = f"with partition {_sizes(curve.partition)}"
     if curve.partition_is_sought:
@@ -47,9 +52,8 @@ def _sizes(partition: tuple[int, ...]) -> str:
     return ",".join(map(str, partition))
 
 
-def drawn(curve: "MemoryCurve", title: str) -> Curve:
+def drawn(curve: MemoryCurve, title: str) -> Curve:
     """Return the data of the plots."""
-    from synth.plan.memory_curve.curve_file import cap_of, value_of
 
     points = tuple(
         Point(cap_of(plan), value_of(plan), plan.claim.lower_bound_us, max(plan.claim.peak_bytes))
@@ -59,14 +63,12 @@ def drawn(curve: "MemoryCurve", title: str) -> Curve:
     return Curve(title, curve.judged_by.words, points, dots, curve.never_below_bytes)
 
 
-def _table(curve: "MemoryCurve", width: int) -> str:
+def _table(curve: MemoryCurve, width: int) -> str:
     return fitted_table(*_head_and_rows(curve), width, _SPARE)
 
 
-def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...]]]:
+def _head_and_rows(curve: MemoryCurve) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the heads of the columns, and one row per point."""
-    from synth.plan.memory_curve.curve_file import cap_of, value_of
-    from synth.plan.recompute.stages import recomputed
 
     factor, unit = size_unit(max(map(cap_of, curve.points)))
     header = [f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.judged_by.words}\nms"]
@@ -109,14 +111,8 @@ def _head_and_rows(curve: "MemoryCurve") -> tuple[list[str], list[tuple[str, ...
     ], rows
 
 
-def write_frontier_page(path: Path, curve: "MemoryCurve", title: str) -> None:
+def write_frontier_page(path: Path, curve: MemoryCurve, title: str) -> None:
     """Write table, plot and charts as a page; first are shown the smallest and largest limit."""
-    from synth.plan.memory_curve.curve_file import cap_of
-    from synth.plan.reason import reason_of
-    from synth.report.chart.chart import Chart
-    from synth.report.html.page import ScheduleMenu
-    from synth.report.picture.curve import curve_picture
-    from synth.report.picture.svg import svg_text
 
     head, rows = _head_and_rows(curve)
     charts = [
@@ -149,9 +145,8 @@ class _Figures:
     speed: Throughput
 
     @classmethod
-    def of(cls, plan: "Plan", curve: "MemoryCurve") -> Self:
+    def of(cls, plan: Plan, curve: MemoryCurve) -> Self:
         """Simulate a point's plan."""
-        from synth.schedule.verify import verify
 
         timeline, asked = verify(plan.schedule(), plan.costs)[1], curve.judged_by
         per_s = asked.iterations_per_s(timeline)
@@ -167,9 +162,8 @@ class _Figures:
         return rates | self.speed.as_json()
 
 
-def movement_of(plan: "Plan") -> str:
+def movement_of(plan: Plan) -> str:
     """Return the place of a plan's weights, as a word of `--weights`."""
-    from synth.schedule.weight_flow import Route  # slow to import
 
     flow = plan.schedule().weights
     if flow is None:
@@ -177,7 +171,7 @@ def movement_of(plan: "Plan") -> str:
     return "ring" if flow.weights == Route.CHAIN else "gather"
 
 
-def _sentence(curve: "MemoryCurve") -> str:
+def _sentence(curve: MemoryCurve) -> str:
     least, never = curve.least_cap_bytes, curve.never_below_bytes
     where = f"in {'any' if curve.partition_is_sought else 'this'} partition"
     if curve.candidates:
@@ -188,10 +182,8 @@ def _sentence(curve: "MemoryCurve") -> str:
     return f"{first}; always feasible from {format_bytes_both(least)} on"
 
 
-def as_json(curve: "MemoryCurve") -> dict[str, Any]:
+def as_json(curve: MemoryCurve) -> dict[str, Any]:
     """Return the curve for scripts, without the plans."""
-    from synth.plan.memory_curve.curve_file import cap_of, value_of
-    from synth.plan.recompute.stages import recomputed
 
     return {
         "objective": curve.objective,

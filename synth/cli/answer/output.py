@@ -6,18 +6,15 @@ import shutil
 import sys
 from enum import StrEnum
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from synth.profile.measurement_conditions import Conditions
 from synth.profile.measurement_conditions import warn_of as warn_of
 from synth.system.messages import talk as talk
 from synth.system.terminal_text import escaped
 from synth.units import format_us
-
-if TYPE_CHECKING:
-    from synth.profile.measurement_conditions import Conditions
-
 
 # Columns of sentences where there is no terminal.
 _COLUMNS = 100
@@ -43,7 +40,7 @@ def answer_json(data: dict[str, Any]) -> None:
     typer.echo(json.dumps(data, indent=1))
 
 
-def conditions_json(conditions: "Conditions | None") -> dict[str, Any] | None:
+def conditions_json(conditions: Conditions | None) -> dict[str, Any] | None:
     """Render the conditions of a profile for scripts; None where they were not noted."""
     return None if conditions is None else conditions.model_dump(exclude_none=True)
 

@@ -1,16 +1,14 @@
 """`synth solve --dry-run`: stages and costs of the problem, and feasibility of its memory limit."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from synth.cli.answer.output import Format, answer, answer_json
 from synth.errors import ExitCode, SynthError
 from synth.op_kinds import MEASURED
 from synth.options.request import Request
+from synth.plan.recompute.choice import limits_bytes, why_infeasible
 from synth.report.text.tables import milliseconds, size_unit, table
-
-if TYPE_CHECKING:
-    from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
-
+from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 
 _UNDECIDED = (
     "not decided before the search: each rank alone fits with one micro-batch at a time and one "
@@ -24,14 +22,13 @@ class Infeasible(SynthError):
     exit_code = ExitCode.INFEASIBLE
 
 
-def preview(request: Request, format: Format, flush_free: "FlushFreeProblem | None" = None) -> None:
+def preview(request: Request, format: Format, flush_free: FlushFreeProblem | None = None) -> None:
     """Answer with stages, costs and caps, and the versions of weights without a flush.
 
     Raises:
         Infeasible: no schedule is within the memory limits; the message has the reason and a way
             out.
     """
-    from synth.plan.recompute.choice import why_infeasible
 
     shortage = why_infeasible(request.problem, request.recompute)
     if format == Format.JSON:
@@ -56,7 +53,7 @@ def preview(request: Request, format: Format, flush_free: "FlushFreeProblem | No
         answer(_feasibility(request) if flush_free is None else _UNDECIDED)
 
 
-def _versions(flush_free: "FlushFreeProblem") -> str:
+def _versions(flush_free: FlushFreeProblem) -> str:
     most = _most_versions(flush_free)
     return (
         f"--versions {flush_free.name}: never flushed; {flush_free.rule}; at most {most} "
@@ -64,7 +61,7 @@ def _versions(flush_free: "FlushFreeProblem") -> str:
     )
 
 
-def _versions_json(flush_free: "FlushFreeProblem | None") -> dict[str, Any]:
+def _versions_json(flush_free: FlushFreeProblem | None) -> dict[str, Any]:
     if flush_free is None:
         return {}
     rule = flush_free.rule
@@ -78,14 +75,13 @@ def _versions_json(flush_free: "FlushFreeProblem | None") -> dict[str, Any]:
     }
 
 
-def _most_versions(flush_free: "FlushFreeProblem") -> int:
+def _most_versions(flush_free: FlushFreeProblem) -> int:
     """The most versions of a stage that the search tries, with the newest one."""
     return 1 + max(flush_free.stashed_to_try, default=0)
 
 
 def _feasibility(request: Request) -> str:
     """Say if memory limits that pass the closed-form check are known to be feasible."""
-    from synth.plan.recompute.choice import limits_bytes
 
     caps = request.problem.caps_bytes
     if caps is None or min(caps) >= limits_bytes(request.problem, request.recompute)[1]:

@@ -3,16 +3,25 @@
 from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import Format, answer, talk
+from synth.cli.read.rehearse_request import RehearseRequest
 from synth.profile.throughput import throughput
 from synth.records.record import write_atomically
+from synth.report.explain.rehearsal import (
+    RehearsedRank,
+    rehearsal_text,
+    rehearsed_run,
+    steps_text,
+    waited_us,
+)
+from synth.report.explain.run_against_plan import RunComparison, compare, shared_timeline
+from synth.report.run_file import RunFile
+from synth.report.text.gantt import render
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.measured.execution_trace import planned_spans
 
 if TYPE_CHECKING:
-    from synth.cli.read.rehearse_request import RehearseRequest
-    from synth.report.explain.rehearsal import RehearsedRank
-    from synth.report.explain.run_against_plan import RunComparison
     from synth.runtime.training.rank_result import RankResult
-    from synth.schedule.files.plan_file import Plan
-    from synth.schedule.lowering.lower import Lowered
 
 _LABEL = (
     "REHEARSED: one rank at a time, with real modules, kernels and memory. What other ranks would "
@@ -23,13 +32,9 @@ _AS_PLANNED = "its arrival EMULATED, as planned"
 
 
 def report_rehearsal(
-    plan: "Plan", lowered: "Lowered", results: "dict[int, RankResult]", wanted: "RehearseRequest"
+    plan: Plan, lowered: Lowered, results: "dict[int, RankResult]", wanted: RehearseRequest
 ) -> None:
     """Write the figures to a file, and answer as text or JSON."""
-    from synth.report.explain.rehearsal import rehearsal_text, rehearsed_run, steps_text
-    from synth.report.explain.run_against_plan import compare, shared_timeline
-    from synth.report.text.gantt import render
-    from synth.schedule.measured.execution_trace import planned_spans
 
     arrivals = wanted.rehearsal.planned_arrivals
     ranks = {rank: _measured(result, arrivals) for rank, result in results.items()}
@@ -55,8 +60,7 @@ def report_rehearsal(
         talk(f"written: {wanted.output}")
 
 
-def _measured(result: "RankResult", arrivals: bool) -> "RehearsedRank":
-    from synth.report.explain.rehearsal import RehearsedRank, waited_us
+def _measured(result: "RankResult", arrivals: bool) -> RehearsedRank:
 
     return RehearsedRank(
         [seen.log.ops for seen in result.traced],
@@ -68,12 +72,11 @@ def _measured(result: "RankResult", arrivals: bool) -> "RehearsedRank":
 
 
 def _as_json(
-    plan: "Plan",
+    plan: Plan,
     results: "dict[int, RankResult]",
-    ranks: "dict[int, RehearsedRank]",
-    found: "RunComparison",
+    ranks: dict[int, RehearsedRank],
+    found: RunComparison,
 ) -> str:
-    from synth.report.run_file import RunFile
 
     by_rank = [results.get(rank) for rank in range(plan.num_ranks)]
     reserved = tuple(one and one.reserved_bytes for one in by_rank)

@@ -6,23 +6,30 @@ from typing import TYPE_CHECKING
 
 from synth.cli.answer.charts import ChartSet
 from synth.cli.answer.output import Format, answer, talk
+from synth.cli.read.run_request import RunRequest
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.profile.throughput import Throughput, throughput
 from synth.records.record import write_atomically
+from synth.report.explain.overlay import Overlay
+from synth.report.explain.run_against_plan import (
+    MeasuredRun,
+    RunComparison,
+    compare,
+    comparison_text,
+    shared_timeline,
+)
+from synth.report.run_file import RunFile
+from synth.report.text.gantt import render
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.measured.rank_log import join_logs
+from synth.schedule.measured.trace_file import Source, Trace, TracedStep
 
 if TYPE_CHECKING:
-    from synth.cli.read.run_request import RunRequest
-    from synth.report.explain.overlay import Overlay
-    from synth.report.explain.run_against_plan import MeasuredRun, RunComparison
     from synth.runtime.training.rank_result import RankResult
-    from synth.schedule.files.plan_file import Plan
-    from synth.schedule.lowering.lower import Lowered
-    from synth.schedule.measured.trace_file import Source, Trace
 
 
-def report(
-    plan: "Plan", lowered: "Lowered", results: "list[RankResult]", request: "RunRequest"
-) -> None:
+def report(plan: Plan, lowered: Lowered, results: "list[RankResult]", request: RunRequest) -> None:
     """Write the run's figures and its trace to files, and answer as text or JSON.
 
     Raises:
@@ -52,11 +59,7 @@ def stopped_after(steps: int) -> SynthError:
     return stopped
 
 
-def _show(
-    plan: "Plan", lowered: "Lowered", results: "list[RankResult]", request: "RunRequest"
-) -> None:
-    from synth.report.explain.run_against_plan import compare
-    from synth.schedule.measured.trace_file import Source
+def _show(plan: Plan, lowered: Lowered, results: "list[RankResult]", request: RunRequest) -> None:
 
     trace = trace_of(plan, results, Source.MEASURED)
     run = _measured(trace, results)
@@ -74,8 +77,7 @@ def _show(
             talk(f"written: {path}")
 
 
-def _measured(trace: "Trace", results: "list[RankResult]") -> "MeasuredRun":
-    from synth.report.explain.run_against_plan import MeasuredRun
+def _measured(trace: Trace, results: "list[RankResult]") -> MeasuredRun:
 
     first = results[0]
     return MeasuredRun(
@@ -89,11 +91,8 @@ def _measured(trace: "Trace", results: "list[RankResult]") -> "MeasuredRun":
     )
 
 
-def _overlay(lowered: "Lowered", run: "MeasuredRun", trace: "Trace") -> "Overlay":
+def _overlay(lowered: Lowered, run: MeasuredRun, trace: Trace) -> Overlay:
     """Lay the median step over the plan."""
-    from synth.report.explain.overlay import Overlay
-    from synth.report.explain.run_against_plan import shared_timeline
-    from synth.schedule.measured.trace_file import Source
 
     return Overlay(
         shared_timeline(lowered, run.processors, late=run.late),
@@ -104,7 +103,7 @@ def _overlay(lowered: "Lowered", run: "MeasuredRun", trace: "Trace") -> "Overlay
     )
 
 
-def _draw(plan: "Plan", overlay: "Overlay", request: "RunRequest") -> None:
+def _draw(plan: Plan, overlay: Overlay, request: RunRequest) -> None:
     charts = ChartSet.of(plan, overlay)
     if request.html is not None:
         charts.write_page(request.html)
@@ -112,14 +111,12 @@ def _draw(plan: "Plan", overlay: "Overlay", request: "RunRequest") -> None:
 
 
 def _show_text(
-    plan: "Plan",
+    plan: Plan,
     results: "list[RankResult]",
-    found: "RunComparison",
-    overlay: "Overlay | None",
+    found: RunComparison,
+    overlay: Overlay | None,
     width: int | None,
 ) -> None:
-    from synth.report.explain.run_against_plan import comparison_text
-    from synth.report.text.gantt import render
 
     answer(_loss_curve(results[0].losses, results[0].first_step))
     speed = run_throughput(plan, results[0]).words
@@ -141,7 +138,7 @@ def early_ops_text(results: "list[RankResult]") -> str:
     return f"\n\nops that ran early in the median step (--look-ahead): {early}"
 
 
-def _write(request: "RunRequest", record: str, trace: "Trace") -> list[Path]:
+def _write(request: RunRequest, record: str, trace: Trace) -> list[Path]:
     """Write the files asked for and return their paths."""
     if request.trace is not None:
         trace.save(request.trace)
@@ -150,7 +147,7 @@ def _write(request: "RunRequest", record: str, trace: "Trace") -> list[Path]:
     return [path for path in (request.output, request.trace) if path is not None]
 
 
-def run_throughput(plan: "Plan", result: "RankResult") -> Throughput:
+def run_throughput(plan: Plan, result: "RankResult") -> Throughput:
     """Return the throughput of all ranks in the median step.
 
     The first two steps, which warm up and measure memory, do not count.
@@ -161,12 +158,8 @@ def run_throughput(plan: "Plan", result: "RankResult") -> Throughput:
     return throughput(per_s, micro_batches, plan.num_ranks * result.num_pipelines, plan)
 
 
-def trace_of(
-    plan: "Plan", results: "list[RankResult]", source: "Source", times: float = 1.0
-) -> "Trace":
+def trace_of(plan: Plan, results: "list[RankResult]", source: Source, times: float = 1.0) -> Trace:
     """Merge the ranks' logs of the traced steps into one trace."""
-    from synth.schedule.measured.rank_log import join_logs
-    from synth.schedule.measured.trace_file import Trace, TracedStep
 
     by_step = zip(*(result.traced for result in results), strict=True)
     steps = []
@@ -177,7 +170,7 @@ def trace_of(
     return Trace.of(plan, source, steps, results[0].processors, times, results[0].late)
 
 
-def iterations_us(trace: "Trace", results: "list[RankResult]") -> list[float]:
+def iterations_us(trace: Trace, results: "list[RankResult]") -> list[float]:
     """Return the time of each traced iteration.
 
     If iterations overlap, it is the time from one end of a step to the next on a rank, because an
@@ -188,8 +181,7 @@ def iterations_us(trace: "Trace", results: "list[RankResult]") -> list[float]:
     return [step.step_us for step in trace.steps]
 
 
-def _as_json(plan: "Plan", results: "list[RankResult]", found: "RunComparison") -> str:
-    from synth.report.run_file import RunFile
+def _as_json(plan: Plan, results: "list[RankResult]", found: RunComparison) -> str:
 
     first, speed = results[0], run_throughput(plan, results[0])
     return RunFile(

@@ -1,29 +1,29 @@
 """The answer of `synth solve`: baselines, value, lower bound and memory."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from synth.cli.answer.output import conditions_json, percent, value_line, window_columns, wrapped
 from synth.cli.answer.versions import steady_json, steady_text
-from synth.cli.show import plan_table
+from synth.cli.work.show import plan_table
 from synth.op_kinds import OpKind
 from synth.options.recompute import LAYERS
 from synth.options.request import Request
+from synth.plan.choose.left_out import best_left_out
+from synth.plan.reason import reason_of
+from synth.plan.recompute.stages import recomputed
 from synth.plan.runtimes import Runtime
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.partitions import by_partition, listed
 from synth.report.text.tables import places
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.model import Schedule
+from synth.solver.result import Baseline, Result, StoppedBy
 from synth.units import format_us
 
-if TYPE_CHECKING:
-    from synth.schedule.files.plan_file import Plan
-    from synth.schedule.model import Schedule
-    from synth.solver.result import Baseline, Result
 
-
-def as_text(request: Request, result: "Result", plan: "Plan", more: str = "") -> str:
+def as_text(request: Request, result: Result, plan: Plan, more: str = "") -> str:
     """Return the tables and the lines between them; `more` follows the first table."""
-    from synth.plan.reason import reason_of
 
     assert result.timeline is not None
     timeline = result.timeline
@@ -56,7 +56,7 @@ def as_text(request: Request, result: "Result", plan: "Plan", more: str = "") ->
     )
 
 
-def as_json(request: Request, result: "Result") -> dict[str, Any]:
+def as_json(request: Request, result: Result) -> dict[str, Any]:
     """Return the answer for scripts; without a schedule, the reason."""
     timeline, objective = result.timeline, result.problem.objective
     found = (
@@ -107,13 +107,13 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
     }
 
 
-def _rivals(request: Request, result: "Result") -> list["Baseline"]:
+def _rivals(request: Request, result: Result) -> list[Baseline]:
     """Return the published schedules that the plan's runtime can run."""
     runs = request.allowed.runs
     return [one for one in result.baselines if runs(one.name, keeps_saved=one.keeps_saved)]
 
 
-def _contenders(request: Request, result: "Result") -> list[Contender]:
+def _contenders(request: Request, result: Result) -> list[Contender]:
     """Return the published schedules, slowest first, then the one found."""
     has_cap = request.problem.caps_bytes is not None
     baselines = [
@@ -144,7 +144,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
     return [*baselines, ours]
 
 
-def _own_partitions(request: Request, result: "Result") -> list[str]:
+def _own_partitions(request: Request, result: Result) -> list[str]:
     """List the partitions of published schedules that are not the plan's."""
     own = [
         (one.partition, one.name)
@@ -154,9 +154,8 @@ def _own_partitions(request: Request, result: "Result") -> list[str]:
     return ["", "layers of each stage:", *listed(by_partition(own))] if own else []
 
 
-def _what_is_left(request: Request, result: "Result") -> list[str]:
+def _what_is_left(request: Request, result: Result) -> list[str]:
     """Explain an exhausted search: all its parts ended without a proof."""
-    from synth.solver.result import StoppedBy
 
     if result.stopped_by != StoppedBy.EXHAUSTED:
         return []
@@ -172,9 +171,8 @@ def _what_is_left(request: Request, result: "Result") -> list[str]:
     ]
 
 
-def _recomputed(schedule: "Schedule", layers: Sequence[int]) -> list[str]:
+def _recomputed(schedule: Schedule, layers: Sequence[int]) -> list[str]:
     """List the layers that are recomputed within B, and the stages before it, if any."""
-    from synth.plan.recompute.stages import recomputed
 
     stages = recomputed(schedule)
     said = [f"layer{'s' * (len(layers) > 1)} {places(layers)} in B"] if layers else []
@@ -183,12 +181,12 @@ def _recomputed(schedule: "Schedule", layers: Sequence[int]) -> list[str]:
     return [f"recomputed: {'; '.join(said)}"] if said else []
 
 
-def _faster_ones(request: Request, result: "Result") -> list[str]:
+def _faster_ones(request: Request, result: Result) -> list[str]:
     """Mention the best published schedules that fit and are faster, and what would allow them."""
     return [*_faster_on_placement(request, result), *_faster_elsewhere(request, result)]
 
 
-def _faster_on_placement(request: Request, result: "Result") -> list[str]:
+def _faster_on_placement(request: Request, result: Result) -> list[str]:
     """Mention the best one that the search may not take, as it recomputes or offloads."""
     value_us, found_us = request.problem.objective.value_us, result.value_us
     assert found_us is not None
@@ -215,9 +213,8 @@ def _faster_on_placement(request: Request, result: "Result") -> list[str]:
     ]
 
 
-def _faster_elsewhere(request: Request, result: "Result") -> list[str]:
+def _faster_elsewhere(request: Request, result: Result) -> list[str]:
     """Mention the best one on a placement, or with an order, that was not searched."""
-    from synth.plan.choose.left_out import best_left_out
 
     best, found_us = best_left_out(request.left_out), result.value_us
     assert found_us is not None
@@ -235,7 +232,6 @@ def _less(value_us: int, found_us: int) -> str:
     return f"{format_us(value_us)}, {1 - value_us / found_us:.1%} less"
 
 
-def _stages_with_r(result: "Result") -> list[int]:
-    from synth.plan.recompute.stages import recomputed
+def _stages_with_r(result: Result) -> list[int]:
 
     return [] if result.schedule is None else recomputed(result.schedule)

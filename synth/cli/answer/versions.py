@@ -1,21 +1,18 @@
 """The answer of `synth solve --versions`: the steady state, its bounds, and published schedules."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from synth.cli.answer.output import wrapped
-from synth.cli.show import plan_table, steady_lines, version_lines
+from synth.cli.work.show import plan_table, steady_lines, version_lines
 from synth.report.text.tables import size_unit, table
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.simulate import Timeline
+from synth.schedule.version_facts import largest_versions
+from synth.solver.result import Result, SteadyBaseline, SteadyProof
 
-if TYPE_CHECKING:
-    from synth.schedule.files.plan_file import Plan
-    from synth.schedule.lowering.lower import Lowered
-    from synth.schedule.simulate import Timeline
-    from synth.solver.result import Result, SteadyProof
 
-
-def steady_text(
-    plan: "Plan", result: "Result", simulated: "tuple[Lowered, Timeline]", limit: str
-) -> str:
+def steady_text(plan: Plan, result: Result, simulated: tuple[Lowered, Timeline], limit: str) -> str:
     """Return the table of schedules without a flush, the bounds, and the table of ranks.
 
     Args:
@@ -47,9 +44,7 @@ def steady_text(
     )
 
 
-def _table(result: "Result", lowered: "Lowered", proof: "SteadyProof") -> str:
-    from synth.schedule.version_facts import largest_versions
-    from synth.solver.result import SteadyBaseline
+def _table(result: Result, lowered: Lowered, proof: SteadyProof) -> str:
 
     assert result.peak_bytes is not None
     has_cap, facts = result.problem.caps_bytes is not None, largest_versions(lowered)
@@ -72,7 +67,7 @@ def _table(result: "Result", lowered: "Lowered", proof: "SteadyProof") -> str:
     return table([*header, *(["fits"] if has_cap else [])], rows)
 
 
-def steady_json(proof: "SteadyProof | None") -> dict[str, Any]:
+def steady_json(proof: SteadyProof | None) -> dict[str, Any]:
     """Return the steady state for scripts; nothing if the search was not for one."""
     if proof is None:
         return {}

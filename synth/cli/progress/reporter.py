@@ -2,15 +2,12 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import percent, talk
 from synth.cli.progress.line import current_line
 from synth.options.request import Request
+from synth.solver.result import Incumbent
 from synth.units import format_bytes, format_us
-
-if TYPE_CHECKING:
-    from synth.solver.result import Incumbent
 
 _PAUSE_S, _PAUSE_ON_TERMINAL_S = 5.0, 0.5
 
@@ -32,7 +29,7 @@ class ProgressReporter:
         where = (one.placement, one.partition, one.recomputed_layers)
         return where == (other.placement, other.partition, other.recomputed_layers)
 
-    def __call__(self, incumbent: "Incumbent") -> None:
+    def __call__(self, incumbent: Incumbent) -> None:
         """Save and report an improvement of the schedule or of the bound."""
         if incumbent.schedule is not self._saved:
             self._request.save_so_far(incumbent)
@@ -45,7 +42,7 @@ class ProgressReporter:
             self._told_at = now
             talk(self._report(incumbent))
 
-    def _report(self, incumbent: "Incumbent") -> str:
+    def _report(self, incumbent: Incumbent) -> str:
         line = incumbent.timeline
         rate = self._objective.bubble_rate(line, max(line.work_us))
         idle = self._objective.bubble_rate(line, line.mean_work_us)
@@ -59,7 +56,7 @@ class ProgressReporter:
         )
 
 
-def bound_of(incumbent: "Incumbent") -> str:
+def bound_of(incumbent: Incumbent) -> str:
     """Return the lower bound of a search so far, and the gap to it."""
     if incumbent.lower_bound_us == 0:
         return "no bound yet"

@@ -1,16 +1,14 @@
 """Options for the part of a schedule that is drawn: a range of time, and some ranks."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from synth.errors import SynthError
 from synth.options.ranges import read_ranges
 from synth.records.record import Record
+from synth.report.chart.excerpt import Excerpt
 from synth.units import parse_seconds, shown
-
-if TYPE_CHECKING:
-    from synth.report.chart.excerpt import Excerpt
 
 _WHERE = "in the chart and in --picture"
 
@@ -40,13 +38,12 @@ class ExcerptOptions(Record):
         ),
     ] = None
 
-    def read(self, num_ranks: int) -> "Excerpt | None":
+    def read(self, num_ranks: int) -> Excerpt | None:
         """Read the options for a schedule of some ranks; None: everything is drawn.
 
         Raises:
             SynthError: not a time, or not ranks of the plan.
         """
-        from synth.report.chart.excerpt import Excerpt
 
         if self.begin is None and self.end is None and self.ranks is None:
             return None

@@ -1,15 +1,13 @@
 """Reading `--model`, `--inputs` and `--trust`, without which no code that a plan names is run."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
-
-if TYPE_CHECKING:
-    from synth.profile.workload import Workload
-    from synth.run_options.train_options import TrainOptions
+from synth.profile.workload import Workload
+from synth.run_options.train_options import TrainOptions
 
 TrustOption = Annotated[
     bool,
@@ -21,7 +19,7 @@ TrustOption = Annotated[
 ]
 
 
-def read_model(workload: "Workload", model: str | None, trust: bool) -> str | None:
+def read_model(workload: Workload, model: str | None, trust: bool) -> str | None:
     """Return the address that the user lets be imported; None: built-in models only.
 
     The code that `--trust` allows is named before it runs.
@@ -46,7 +44,7 @@ def read_model(workload: "Workload", model: str | None, trust: bool) -> str | No
     return model
 
 
-def read_inputs(workload: "Workload", training: "TrainOptions", trust: bool) -> str | None:
+def read_inputs(workload: Workload, training: TrainOptions, trust: bool) -> str | None:
     """Return the address of the function that makes micro-batches; None: there is none.
 
     Raises:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from synth.records.overwrite_guard import PICTURE, check_replaceable
+from synth.report.picture.formats import check_drawable
 
 _NAMES = ("--picture", "--svg")
 _FORMATS = "SVG, PNG or PDF by the file's suffix. Can be repeated."
@@ -32,7 +33,6 @@ def check_pictures(paths: Sequence[Path], force: bool) -> None:
     Raises:
         SynthError: an unknown suffix, a missing package, or a file that synth did not make.
     """
-    from synth.report.picture.formats import check_drawable
 
     for path in paths:
         check_drawable(path)

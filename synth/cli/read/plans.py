@@ -2,22 +2,20 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
 from synth.records.overwrite_guard import SCHEDULE, check_replaceable
 from synth.records.record import make_folder
+from synth.schedule.files.fingerprint import misfit
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.simulate import Timeline
 from synth.system.messages import warn
 from synth.system.terminal_text import as_message
 
-if TYPE_CHECKING:
-    from synth.schedule.files.plan_file import Plan
-    from synth.schedule.lowering.lower import Lowered
-    from synth.schedule.simulate import Timeline
 
-
-def load_checked(path: Path) -> "tuple[Plan, Lowered, Timeline]":
+def load_checked(path: Path) -> tuple[Plan, Lowered, Timeline]:
     """Read a schedule file and verify it; return it with its lowered form and its simulation.
 
     If the fingerprint does not match, this warns; `synth check` refuses the file.
@@ -25,8 +23,6 @@ def load_checked(path: Path) -> "tuple[Plan, Lowered, Timeline]":
     Raises:
         SynthError: see `Plan.load` and `Plan.check`.
     """
-    from synth.schedule.files.fingerprint import misfit
-    from synth.schedule.files.plan_file import Plan
 
     data = Plan.read_data(path)
     plan = Plan.model_validate_file(data, str(path))
@@ -40,7 +36,7 @@ def load_checked(path: Path) -> "tuple[Plan, Lowered, Timeline]":
     return plan, lowered, timeline
 
 
-def save_plans(plans: "Mapping[str, Plan]", folder: Path, force: bool) -> None:
+def save_plans(plans: Mapping[str, Plan], folder: Path, force: bool) -> None:
     """Write schedule files into a folder, by their names in it.
 
     Files that synth did not write are left alone; all others are written first.

@@ -1,7 +1,7 @@
 """The request of `synth profile`: what is measured, and how."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,11 +10,9 @@ from synth.errors import SynthError
 from synth.options.arguments.groups import PeakFlops
 from synth.profile.model_flops import parse_flops_per_s
 from synth.profile.optimizer import OptimizerSpec, OptimizerSwitches
+from synth.profile.workload import ModelArguments
 from synth.records.overwrite_guard import PROFILE, check_replaceable
 from synth.records.record import Record, check_outputs
-
-if TYPE_CHECKING:
-    from synth.profile.workload import ModelArguments
 
 
 class ProfileRequest(Record):
@@ -92,7 +90,7 @@ class ProfileRequest(Record):
         return self.switches.added_to(OptimizerSpec.parse(self.optimizer))
 
     @property
-    def model_arguments(self) -> "ModelArguments":
+    def model_arguments(self) -> ModelArguments:
         """The arguments of the model's function by name.
 
         Raises:

@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.solve import as_json, as_text
@@ -13,20 +13,19 @@ from synth.objective import BoundScope
 from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched
 from synth.options.request import Request, announce, announce_sizes, failure_code
+from synth.plan.memory_curve.least_cap import LeastCap
+from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
+from synth.plan.weight_passing.candidates import WeightCandidates
+from synth.solver.result import Result
 from synth.units import format_bytes, format_bytes_both, format_us
-
-if TYPE_CHECKING:
-    from synth.plan.memory_curve.least_cap import LeastCap
-    from synth.plan.weight_passing.candidates import WeightCandidates
-    from synth.solver.result import Result
 
 
 def solve_least(
     request: Request,
     target: TimeTarget,
     format: Format,
-    candidates: "WeightCandidates | None" = None,
+    candidates: WeightCandidates | None = None,
 ) -> None:
     """Search, save every improvement, and answer.
 
@@ -39,7 +38,6 @@ def solve_least(
     Raises:
         TargetMissed: there is no schedule to give.
     """
-    from synth.plan.memory_curve.least_cap_search import least_cap
 
     is_sought = is_searched(request.arguments["partition"])
     if candidates is not None:
@@ -51,7 +49,7 @@ def solve_least(
         announce(request)
     progress = _Progress(request)
 
-    def work(stop: threading.Event) -> "LeastCap":
+    def work(stop: threading.Event) -> LeastCap:
         profile = request.as_run if is_sought and candidates is None else None
         return least_cap(
             request.problem if candidates is None else candidates.problem,
@@ -91,20 +89,20 @@ class _Progress:
         self._last: LeastCap | None = None
         self._is_closed = False
 
-    def close(self) -> "LeastCap | None":
+    def close(self) -> LeastCap | None:
         """Stop listening, and return the state of the search."""
         with self._lock:
             self._is_closed = self._last is not None
             return self._last
 
-    def __call__(self, least: "LeastCap") -> None:
+    def __call__(self, least: LeastCap) -> None:
         """Take a new state of the search."""
         with self._lock:
             if not self._is_closed:
                 self._last = least
                 self._take(least)
 
-    def _take(self, least: "LeastCap") -> None:
+    def _take(self, least: LeastCap) -> None:
         if least.cap_bytes is not None and least.cap_bytes != self._saved:
             result = least.result()
             assert result is not None
@@ -116,7 +114,7 @@ class _Progress:
             talk(_line(least))
 
 
-def _line(least: "LeastCap") -> str:
+def _line(least: LeastCap) -> str:
     proven = f"proven not below {format_bytes(least.not_below_bytes)}"
     if least.found is None or least.gap is None:
         fastest = "" if least.fastest_us is None else f"; fastest {format_us(least.fastest_us)}"
@@ -128,7 +126,7 @@ def _line(least: "LeastCap") -> str:
     )
 
 
-def _with_limit(request: Request, least: "LeastCap", result: "Result") -> Request:
+def _with_limit(request: Request, least: LeastCap, result: Result) -> Request:
     """The request as if the limit found had been given."""
     assert least.cap_bytes is not None
     limit = f"memory limit found: {format_bytes_both(least.cap_bytes)} on every rank"
@@ -136,7 +134,7 @@ def _with_limit(request: Request, least: "LeastCap", result: "Result") -> Reques
     return replace(request.on(result.problem), limit=limited)
 
 
-def _sentence(least: "LeastCap") -> str:
+def _sentence(least: LeastCap) -> str:
     """Say the memory limit found, its lower bound, and the partitions that the bound covers."""
     assert least.cap_bytes is not None and least.gap is not None
     proven = "proven the least" if least.gap == 0 else f"gap {percent(least.gap)}"
@@ -153,7 +151,7 @@ def _sentence(least: "LeastCap") -> str:
     )
 
 
-def _json(request: Request, least: "LeastCap", result: "Result | None") -> dict[str, Any]:
+def _json(request: Request, least: LeastCap, result: Result | None) -> dict[str, Any]:
     about = {
         "target_us": least.target_us,
         "cap_bytes": least.cap_bytes,
@@ -171,6 +169,6 @@ def _json(request: Request, least: "LeastCap", result: "Result | None") -> dict[
 class TargetMissed(SynthError):
     """No schedule meets the target; the exit code shows whether that is proven."""
 
-    def __init__(self, least: "LeastCap") -> None:
+    def __init__(self, least: LeastCap) -> None:
         super().__init__(least.message or "no schedule meets the target")
         self.exit_code = failure_code(least.stopped_by)

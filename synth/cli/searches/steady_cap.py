@@ -3,18 +3,16 @@
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import Format, percent, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.searches.within_limits import finish, search
 from synth.options.memory_limit import MemoryLimit
 from synth.options.request import Request, announce
+from synth.plan.memory_curve.steady_cap import SteadyCap, least_steady
+from synth.plan.tuning import STEADY_CAP
+from synth.solver.result import Result, StoppedBy
 from synth.units import format_bytes, format_bytes_both, parse_seconds
-
-if TYPE_CHECKING:
-    from synth.plan.memory_curve.steady_cap import SteadyCap
-    from synth.solver.result import Result
 
 # Smaller bubble rates are rounding: times are whole microseconds.
 _NOTHING = 1e-4
@@ -31,10 +29,8 @@ def solve_steady(request: Request, format: Format) -> None:
     finish(request, result, format)
 
 
-def _search(request: Request, stop: threading.Event) -> "tuple[Request, Result]":
+def _search(request: Request, stop: threading.Event) -> tuple[Request, Result]:
     """Return the request under the limit found, and its result."""
-    from synth.plan.memory_curve.steady_cap import least_steady
-    from synth.plan.tuning import STEADY_CAP
 
     began = time.monotonic()
     found = least_steady(request.problem, request.options, stop)
@@ -50,7 +46,7 @@ def _search(request: Request, stop: threading.Event) -> "tuple[Request, Result]"
     return limited, replace(result, wall_s=time.monotonic() - began)
 
 
-def _limited(request: Request, found: "SteadyCap", left_s: float) -> Request:
+def _limited(request: Request, found: SteadyCap, left_s: float) -> Request:
     """Return the request with the limit found, and with the schedule found as hint."""
     rest = "" if found.bubble_rate < _NOTHING else f" ({percent(found.bubble_rate)} bubble)"
     least = "times are too fine for a proof that it is the least"
@@ -70,9 +66,8 @@ def _limited(request: Request, found: "SteadyCap", left_s: float) -> Request:
     )
 
 
-def _nothing(request: Request, spent_s: float, stop: threading.Event) -> "Result":
+def _nothing(request: Request, spent_s: float, stop: threading.Event) -> Result:
     """Return the result of a search that found no limit."""
-    from synth.solver.result import Result, StoppedBy
 
     reason, message = (
         StoppedBy.TIME_LIMIT,

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.preview import Infeasible
@@ -13,13 +13,14 @@ from synth.objective import BoundScope
 from synth.options.best_so_far import BestSoFar
 from synth.options.candidates import Candidates
 from synth.options.request import Request, announce_sizes
+from synth.plan.choose.candidates import Chosen, Partitioning, Trial
+from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.standings import cut_short, why_all_infeasible
+from synth.plan.recompute.choice import needs_bytes, why_infeasible
 from synth.report.text.tables import milliseconds, size_unit, table
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result
 from synth.units import format_bytes
-
-if TYPE_CHECKING:
-    from synth.plan.choose.candidates import Chosen, Trial
-    from synth.solver.problem import Problem
-    from synth.solver.result import Incumbent, Result
 
 
 def solve_candidates(request: Request, candidates: Candidates, format: Format) -> None:
@@ -28,8 +29,6 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     Raises:
         NoSchedule: nothing was found.
     """
-    from synth.plan.choose.candidates import Partitioning
-    from synth.plan.choose.race_run import solve_best_of
 
     announce_sizes(request)
     names = {candidate.problem.placement: candidate.name for candidate in candidates.them}
@@ -41,7 +40,7 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     so_far, deadline = BestSoFar(), request.deadline
     standings: deque[Sequence[Trial]] = deque(maxlen=1)
 
-    def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
+    def listener(problem: Problem) -> Callable[[Incumbent], None]:
         nonlocal last
         trial = request.on(problem)
         if last is None or not last.is_of(trial):
@@ -69,14 +68,13 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     finish(request, chosen.result, format, more, {"candidates": trials_json(chosen)})
 
 
-def _cut_short(found: "Result | None", standings: "Sequence[Sequence[Trial]]") -> "Chosen | None":
+def _cut_short(found: Result | None, standings: Sequence[Sequence[Trial]]) -> Chosen | None:
     """Take the best so far for the answer, and what is known of the other candidates."""
-    from synth.plan.choose.standings import cut_short
 
     return None if found is None else cut_short(standings[-1], found)
 
 
-def trials_table(chosen: "Chosen", *, with_partitions: bool) -> str:
+def trials_table(chosen: Chosen, *, with_partitions: bool) -> str:
     """Return a table with a row per candidate, best first, and the bound's scope."""
     best, objective = chosen.result, chosen.result.problem.objective
     header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
@@ -95,11 +93,11 @@ def trials_table(chosen: "Chosen", *, with_partitions: bool) -> str:
     )
 
 
-def sizes(problem: "Problem") -> str:
+def sizes(problem: Problem) -> str:
     return ",".join(map(str, problem.partition or ()))
 
 
-def _row(trial: "Trial", chosen: "Chosen") -> list[str]:
+def _row(trial: Trial, chosen: Chosen) -> list[str]:
     """Return value, bound, gap and peak, or why there are none."""
     bound = milliseconds(trial.lower_bound_us)
     if trial.is_impossible:
@@ -112,7 +110,7 @@ def _row(trial: "Trial", chosen: "Chosen") -> list[str]:
     return [milliseconds(value_us), bound, percent(trial.gap), format_bytes(max(peak_bytes))]
 
 
-def _without_result(trial: "Trial", chosen: "Chosen") -> str:
+def _without_result(trial: Trial, chosen: Chosen) -> str:
     state, best_us = "no result" if chosen.is_cut_short else "not tried", chosen.result.value_us
     if best_us is None:
         return state
@@ -120,7 +118,7 @@ def _without_result(trial: "Trial", chosen: "Chosen") -> str:
     return "cannot win" if left <= 0 else f"{state}: at most {percent(left)} less"
 
 
-def trials_json(chosen: "Chosen") -> list[dict[str, Any]]:
+def trials_json(chosen: Chosen) -> list[dict[str, Any]]:
     return [
         {
             "name": trial.name,
@@ -140,8 +138,6 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     Raises:
         Infeasible: no schedule is within the memory limits on any of them.
     """
-    from synth.plan.choose.standings import why_all_infeasible
-    from synth.plan.recompute.choice import needs_bytes, why_infeasible
 
     shortages = [why_infeasible(each.problem, each.choice) for each in candidates.them]
     needs = [max(needs_bytes(each.problem, each.choice)) for each in candidates.them]

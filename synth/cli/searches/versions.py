@@ -1,7 +1,6 @@
 """`synth solve --versions`: the search without a flush, and the answer."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import Format, talk
 from synth.cli.progress.interrupt import run_interruptibly
@@ -9,10 +8,8 @@ from synth.cli.searches.within_limits import finish
 from synth.options.asked_solve import AskedSolve
 from synth.options.best_so_far import BestSoFar
 from synth.options.request import announce
-
-if TYPE_CHECKING:
-    from synth.solver.problem import Problem
-    from synth.solver.result import Incumbent
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent
 
 
 def solve_versions(asked: AskedSolve, format: Format) -> None:
@@ -24,8 +21,8 @@ def solve_versions(asked: AskedSolve, format: Format) -> None:
     request, so_far = asked.request, BestSoFar()
     announce(request)
 
-    def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
-        def tell(found: "Incumbent") -> None:
+    def listener(problem: Problem) -> Callable[[Incumbent], None]:
+        def tell(found: Incumbent) -> None:
             request.save_so_far(found)
             if found.steady is not None:
                 talk(f"{found.steady.us / 1000:,.3f} ms of a micro-batch ({found.found_by})")

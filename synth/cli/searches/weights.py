@@ -2,23 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
 from synth.cli.searches.trials import sizes, trials_json, trials_table
 from synth.cli.searches.within_limits import finish
+from synth.objective import BoundScope
 from synth.options.asked_solve import AskedSolve
 from synth.options.best_so_far import BestSoFar
 from synth.options.request import announce_sizes
+from synth.plan.choose.candidates import Candidate, Chosen, Trial
 from synth.report.text.tables import table
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result
 from synth.units import format_bytes
-
-if TYPE_CHECKING:
-    from synth.plan.choose.candidates import Chosen
-    from synth.solver.problem import Problem
-    from synth.solver.result import Incumbent, Result
 
 
 def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) -> None:
@@ -41,7 +39,7 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
     talk(f"to try: {'; '.join([*names, *(['as they stay'] if pipelines else [])])}")
     so_far, deadline = BestSoFar(), request.deadline
 
-    def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
+    def listener(problem: Problem) -> Callable[[Incumbent], None]:
         return so_far.listening(problem, ProgressReporter(request.on(problem)))
 
     chosen = run_interruptibly(
@@ -68,10 +66,8 @@ def _preview(asked: AskedSolve, format: Format) -> None:
         answer("\n".join((table(header, rows), "", asked.request.limit.explanation)))
 
 
-def _cut_short(found: "Result | None", asked: AskedSolve) -> "Chosen | None":
+def _cut_short(found: Result | None, asked: AskedSolve) -> Chosen | None:
     """Take the best so far for the answer; nothing is said of the other candidates' bounds."""
-    from synth.objective import BoundScope
-    from synth.plan.choose.candidates import Candidate, Chosen, Trial
 
     if found is None:
         return None

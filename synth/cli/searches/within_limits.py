@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.solve import as_json, as_text
@@ -10,10 +10,9 @@ from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
 from synth.options.best_so_far import BestSoFar
 from synth.options.request import NoSchedule, Request, announce
-
-if TYPE_CHECKING:
-    from synth.solver.problem import Problem
-    from synth.solver.result import Incumbent, Result
+from synth.plan.weight_passing.data_parallel_plan import of_all
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, Result
 
 
 def solve_within_limits(request: Request, format: Format) -> None:
@@ -32,11 +31,11 @@ def solve_within_limits(request: Request, format: Format) -> None:
     finish(request, result, format)
 
 
-def search(request: Request, stop: threading.Event, found: BestSoFar | None = None) -> "Result":
+def search(request: Request, stop: threading.Event, found: BestSoFar | None = None) -> Result:
     """Find the best schedule on the given partition, or else on a balanced one."""
     so_far = found or BestSoFar()
 
-    def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
+    def listener(problem: Problem) -> Callable[[Incumbent], None]:
         if problem.partition != request.partition:
             sizes = ",".join(map(str, problem.partition or ()))
             talk(f"new partition, with recomputation counted: {sizes}")
@@ -47,7 +46,7 @@ def search(request: Request, stop: threading.Event, found: BestSoFar | None = No
 
 def finish(
     request: Request,
-    result: "Result",
+    result: Result,
     format: Format,
     more_text: str = "",
     more_json: dict[str, Any] | None = None,
@@ -57,7 +56,6 @@ def finish(
     Raises:
         NoSchedule: nothing was.
     """
-    from synth.plan.weight_passing.data_parallel_plan import of_all
 
     request = request.on(result.problem)
     num_pipelines, request = request.num_pipelines, request.of_all_pipelines()

@@ -159,9 +159,7 @@ def _answer(task: Task, stop: threading.Event) -> TaskResult | SynthError:
         )
 
 
-def _listen(
-    connection: Connection, tasks: "SimpleQueue[Task | None]", stop: threading.Event
-) -> None:
+def _listen(connection: Connection, tasks: SimpleQueue[Task | None], stop: threading.Event) -> None:
     """Receive tasks; None asks to stop, and so does the end of the pipe."""
     while True:
         try:

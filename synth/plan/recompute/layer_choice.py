@@ -116,7 +116,7 @@ class LayerSearch:
         options = (menu.options[pick] for menu, pick in zip(self.menus, picks, strict=True))
         return [layer for option in options for layer in option.layers]
 
-    def _ranked(self) -> "list[_Judged]":
+    def _ranked(self) -> list[_Judged]:
         """Return the choices that fit, best first; of equals the one with the shortest B."""
         return sorted(
             _Judged(value_us, self._backward_us(picks), picks)

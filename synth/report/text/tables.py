@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from synth.schedule.lowering.lower import Lowered
-    from synth.schedule.simulate import Timeline
-
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.rank_memory import static_bytes
+from synth.schedule.simulate import Timeline
 
 Row = Sequence[str]
 
@@ -118,8 +116,8 @@ def time_unit(longest_us: float) -> tuple[float, str]:
 
 
 def rank_table(
-    lowered: "Lowered",
-    timeline: "Timeline",
+    lowered: Lowered,
+    timeline: Timeline,
     layer_ranges: Sequence[range],
     caps_bytes: Sequence[int] | None,
     peaks_bytes: Sequence[int],
@@ -133,7 +131,6 @@ def rank_table(
         peaks_bytes: as simulated, rank by rank.
         recomputed_layers: layers recomputed within B; if empty, there is no column for them.
     """
-    from synth.schedule.rank_memory import static_bytes
 
     factor, unit = size_unit(max(peaks_bytes))
     header = ["rank", "stage", "layers", "work\nms", "idle\nms", f"static\n{unit}"]

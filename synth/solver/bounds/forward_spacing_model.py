@@ -4,14 +4,15 @@ rank 0 | F .. .. .. F .. .. .. F .. .. .. F .. B .. W |
        |<-- g(k) -->|<-- g(k) -->|<----- to end ----->|
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-
-from ortools.sat.python import cp_model
 
 from synth.objective import Objective
 from synth.schedule.files.certificate import ForwardSpacing
 from synth.solver.cpsat.model import ExactModel, SpanVariable
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import search_from_below
 from synth.solver.instance.instance import F, Instance, OpIndex
 from synth.solver.tuning import EXACT_MODEL

@@ -10,14 +10,15 @@ less to wait for. So the idle time of a stretch is found, or bounded, exactly fo
 micro-batches, and stretches that do not overlap add up.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ortools.sat.python import cp_model
-
 from synth.objective import Objective
 from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import search_from_below
 from synth.solver.instance.instance import SPLIT, F, Instance, OpIndex, W
 from synth.solver.tuning import EXACT_MODEL

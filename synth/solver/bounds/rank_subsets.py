@@ -1,11 +1,11 @@
 """Rank-subset relaxation: exact models of all ops of a few ranks, with other ranks as delays."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
-
-from ortools.sat.python import cp_model
 
 from synth.objective import Objective
 from synth.schedule.files.certificate import Certificate, Proven, ProverName
@@ -15,6 +15,7 @@ from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run, search_from_below
 from synth.solver.instance.instance import SPLIT, F, Instance, OpIndex
 from synth.solver.options import Part, SolveOptions

@@ -4,15 +4,16 @@ Each model is asked for a solution below the claimed value, and only the proof t
 counts.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ortools.sat.python import cp_model
-
 from synth.objective import Spans
 from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import ModelOutcome, run
 from synth.solver.instance.instance import SPLIT, Instance
 from synth.solver.instance.timing import TimedOrders

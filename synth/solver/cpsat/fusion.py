@@ -5,10 +5,11 @@ only if none is waiting. So a literal says for each B and W whether one BW does 
 lasts min(B, BW) and its W the rest; the gradient leaves when the W ends.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from ortools.sat.python import cp_model
-
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.instance.instance import BW, B, Instance, OpIndex, W
 from synth.solver.instance.timing import Pair
 

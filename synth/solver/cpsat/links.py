@@ -4,14 +4,15 @@ F waits for the activation from above, B for the gradient from below. Stage copi
 modelled become delays, since they cannot be faster than empty ranks.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias
 
-from ortools.sat.python import cp_model
-
 from synth.op_kinds import OpKind
 from synth.solver.cpsat.fusion import Fusion
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.instance.instance import BW, B, F, Instance, Node, OpIndex
 
 # All ops of a kind on a stage copy, and a link from one rank to another.

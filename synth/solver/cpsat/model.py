@@ -5,10 +5,10 @@ copy (see `precedences`) and as counts where it holds more (see `counts`), and b
 feasible hint, which gives the horizon too.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from __future__ import annotations
 
-from ortools.sat.python import cp_model
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from synth.objective import Objective, Spans
 from synth.solver.cpsat.fusion import Fusion
@@ -16,6 +16,7 @@ from synth.solver.cpsat.links import LinkConstraints
 from synth.solver.cpsat.memory.counts import Counts
 from synth.solver.cpsat.memory.precedences import Alternative, Before, asked_by_all, requirements
 from synth.solver.cpsat.memory.reservoir import UsageEvent, add_reservoir, events_of
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.passing_pairs import add_passing_pairs
 from synth.solver.instance.instance import BW, SPLIT, STEP, B, F, Instance, OpIndex, W
 from synth.solver.instance.timing import TimedOrders
@@ -240,7 +241,7 @@ class ExactModel:
         known = dict(enumerate(self.instance.origins_us or ()))
         self._add_span({**known, **self.origin}, self.objective.periods)
 
-    def _add_span(self, origins: "_Origins", weight: int) -> None:
+    def _add_span(self, origins: _Origins, weight: int) -> None:
         """Add a variable that no rank's end, less its origin, exceeds."""
         length = self.cp.new_int_var(0, self.longest_us, "span")
         self.spans.append(SpanVariable(length, weight, origins))
@@ -353,7 +354,7 @@ class ExactModel:
         return TimedOrders({key: value(v) for key, v in self.start.items()}, frozenset(pairs))
 
 
-_Origins = Mapping[int, cp_model.IntVar | int]
+_Origins: TypeAlias = "Mapping[int, cp_model.IntVar | int]"
 
 
 class SpanVariable(NamedTuple):

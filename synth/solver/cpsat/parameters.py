@@ -1,7 +1,8 @@
 """Parameters of CP-SAT: those of all models, and those of some."""
 
-from ortools.sat.python import cp_model
+from __future__ import annotations
 
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.options import SolveOptions
 from synth.solver.tuning import CPSAT
 

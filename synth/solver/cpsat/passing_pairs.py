@@ -11,13 +11,14 @@ comes from than both ways and their own durations take; or else B j is before F 
 disjunction of distances between modelled ops. W's and the memory of omitted ranks do not count.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from ortools.sat.python import cp_model
-
 from synth.op_kinds import OpKind
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.instance.instance import B, F, Instance, Node, OpIndex
 from synth.solver.tuning import EXACT_MODEL
 

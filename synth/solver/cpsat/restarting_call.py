@@ -8,20 +8,24 @@ A bound counts as soon as it is reported, even if its worker fails a check of it
 there is no solution counts only if a single worker has proven it from the model alone.
 """
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ortools.sat.python import cp_model
-
 from synth.solver.cpsat import worker_pool
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.parameters import without_aborts
 from synth.solver.cpsat.worker_pool import Event, WorkerDied
 from synth.solver.cpsat.worker_program import Answer, FoundSolution, no_values
 from synth.solver.tuning import CPSAT
 
-FOUND = (cp_model.OPTIMAL, cp_model.FEASIBLE)
+
+def has_values(status: int) -> bool:
+    """True if a status of CP-SAT's comes with a solution."""
+    return status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
 def ask(
@@ -125,7 +129,7 @@ class _Told:
         """Return the second worker's answer, with the first one's reports where they are better."""
         if answer.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
             return answer
-        if answer.status in FOUND:  # its earlier reports, if any were requested, have been noted
+        if has_values(answer.status):  # its earlier reports, if any were requested, have been noted
             self.note([FoundSolution(answer.objective, 0.0, answer.values)])
         if math.isfinite(answer.bound):
             self.note([answer.bound])

@@ -1,5 +1,7 @@
 """Running CP-SAT so that it can be stopped from outside and reports as it goes."""
 
+from __future__ import annotations
+
 import time
 from array import array
 from collections.abc import Callable, Generator, Iterator
@@ -7,13 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from ortools.sat.python import cp_model
-from ortools.sat.python.cp_model_helper import ResponseHelper
-
 from synth.schedule.files.certificate import Proven
 from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.or_tools import cp_model, cp_model_helper
 from synth.solver.cpsat.parameters import mind_orders, of_options, quiet, search_from_below
-from synth.solver.cpsat.restarting_call import FOUND, ask
+from synth.solver.cpsat.restarting_call import ask, has_values
 from synth.solver.cpsat.worker_pool import Event
 from synth.solver.cpsat.worker_program import Answer, FoundSolution
 from synth.solver.instance.timing import TimedOrders
@@ -106,14 +106,14 @@ def _without_overtaken(events: list[Event]) -> Iterator[Event]:
 class Values:
     """The values of a solution."""
 
-    def __init__(self, values: "array[int]", bound: float = 0.0) -> None:
+    def __init__(self, values: array[int], bound: float = 0.0) -> None:
         self._response = cp_model.CpSolverResponse()
         self._response.solution.extend(list(values))
         self.bound = bound
 
     def value(self, expression: cp_model.LinearExprT) -> int:
         """Evaluate a variable or a sum."""
-        return int(ResponseHelper.value(self._response, expression))
+        return int(cp_model_helper.ResponseHelper.value(self._response, expression))
 
 
 class Decided(NamedTuple):
@@ -204,7 +204,7 @@ def _checked(answer: Answer) -> Answer:
 
 
 def _found(answer: Answer) -> Values | None:
-    return Values(answer.values, answer.bound) if answer.status in FOUND else None
+    return Values(answer.values, answer.bound) if has_values(answer.status) else None
 
 
 def _integer_bound(bound: float) -> int:

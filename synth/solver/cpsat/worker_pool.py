@@ -4,6 +4,8 @@ Each simultaneous call has a worker of its own; idle ones are used again. A work
 abort of OR-Tools or for lack of memory, ends its call with `WorkerDied` and nothing else.
 """
 
+from __future__ import annotations
+
 import atexit
 import logging
 import os
@@ -18,10 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, TypeAlias
 
-from ortools.sat.python import cp_model
-
 from synth.errors import RunFailure
 from synth.solver.cpsat import worker_program
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.worker_program import Answer, FoundSolution, Messages
 from synth.solver.tuning import CPSAT
 from synth.system.interrupt_signal import sigint_blocked

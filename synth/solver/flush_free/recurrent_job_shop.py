@@ -22,20 +22,21 @@ A link serves transfers in the order in which its rank makes them. So if a link 
 micro-batch, they have start times too, and the heights of the ops that make them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import combinations, permutations
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from ortools.sat.python import cp_model
-
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import Decided, Values, decide_by_relaxation
 from synth.solver.flush_free.cyclic_order import CyclicOp, CyclicOrder
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.flush_free.stashed_versions import LinearExpression, StashedVersions
 from synth.solver.instance.instance import BW, SPLIT, STEP, B, F, Instance, W
 
-Literal = cp_model.LiteralT
+Literal: TypeAlias = "cp_model.LiteralT"
 
 
 class _Transfer(NamedTuple):

@@ -15,15 +15,17 @@ K + W is a multiple of k for that stage. Stages that hold their second versions 
 that are apart.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TypeAlias
 
-from ortools.sat.python import cp_model
-
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.flush_free.cyclic_order import CyclicOp
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.instance.instance import B, F, Instance, W
 
-LinearExpression = cp_model.LinearExpr | int
+LinearExpression: TypeAlias = "cp_model.LinearExpr | int"
 Runs = Callable[[CyclicOp, CyclicOp], LinearExpression]
 
 

@@ -9,12 +9,12 @@ circumference T, and every precedence, memory's too, is a difference of two star
 intervals. It is for ranks that hold one stage copy, where memory is precedences (`precedences`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-
-from ortools.sat.python import cp_model
 
 from synth.op_kinds import OpKind
 from synth.solver.cpsat.memory.precedences import (
@@ -24,6 +24,7 @@ from synth.solver.cpsat.memory.precedences import (
     asked_by_all,
     requirement,
 )
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import decide
 from synth.solver.instance.instance import SPLIT, B, F, Instance, OpIndex, StageCopy, W
 from synth.solver.instance.timing import Orders

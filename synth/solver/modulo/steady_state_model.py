@@ -12,6 +12,8 @@ fewer micro-batches and so less. Times are coarse because only the order counts,
 exactly afterwards.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,9 +21,8 @@ from itertools import combinations
 from math import gcd
 from typing import NamedTuple
 
-from ortools.sat.python import cp_model
-
 from synth.op_kinds import OpKind
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import Values, solve_briefly
 from synth.solver.instance.instance import SPLIT, STEP, B, F, Instance, W
 from synth.solver.tuning import STEADY_STATE

@@ -13,23 +13,24 @@ W's of a stage are in the order of micro-batches (the FIFO lemma of `compute_ord
 its own all-gather; a visit that continues from slot to slot needs no further one.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
-from typing import NamedTuple
-
-from ortools.sat.python import cp_model
+from typing import NamedTuple, TypeAlias
 
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Sharded
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.weight_passing.gather_lifetimes import Sums, find_lives, sum_of
 from synth.solver.weight_passing.problem import WeightPassingProblem
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
 UNSHARD, REDUCE = OpKind.UNSHARD, OpKind.REDUCE_GRAD
 
-_Literals = list[cp_model.IntVar]
+_Literals: TypeAlias = "list[cp_model.IntVar]"
 
 
 def num_slots(passing: WeightPassingProblem) -> int:

@@ -1,19 +1,21 @@
 """The lifetimes of a rank's values: their makers and readers, as sums over the slots of its ops."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from __future__ import annotations
 
-from ortools.sat.python import cp_model
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op, Value
+from synth.solver.cpsat.or_tools import cp_model
 
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
 # By slot, 1 if an op stands there.
-Sums = Sequence[cp_model.LinearExpr]
+Sums: TypeAlias = "Sequence[cp_model.LinearExpr]"
 # A reader, and 1 if it is there.
-Reader = tuple[Sums, cp_model.LinearExpr | int]
+Reader: TypeAlias = "tuple[Sums, cp_model.LinearExpr | int]"
 
 
 def sum_of(terms: Iterable[cp_model.LinearExpr]) -> cp_model.LinearExpr:

@@ -1,11 +1,11 @@
 """The exact optimum of small problems with all-gathers, by CP-SAT in a process of its own."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
-
-from ortools.sat.python import cp_model
 
 from synth.objective import Spans
 from synth.op_kinds import OpKind
@@ -13,8 +13,9 @@ from synth.schedule.files.certificate import Certificate, Proven, ProverName
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Sharded
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.parameters import quiet
-from synth.solver.cpsat.restarting_call import FOUND, ask
+from synth.solver.cpsat.restarting_call import ask, has_values
 from synth.solver.cpsat.run import Values
 from synth.solver.options import SolveOptions
 from synth.solver.tuning import CPSAT, WEIGHT_PASSING
@@ -126,7 +127,7 @@ def solve_level(
     if answer.status == cp_model.INFEASIBLE:
         return SolvedLevel(most_us + 1, None, most_us + 1, spent_s)
     bound_us = max(0, math.ceil(answer.bound - CPSAT.bound_tolerance))
-    if answer.status not in FOUND:
+    if not has_values(answer.status):
         return SolvedLevel(bound_us, None, most_us + 1, spent_s)
     program, window = model.read(Values(answer.values).value)
     schedule = _schedule(passing, sharded, program, window)

@@ -10,13 +10,15 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.errors import RunFailure
 from synth.families import family_placement, generate
 from synth.profile.links import Link, Links
-from synth.schedule import Op, Schedule, peak_bytes, verify
 from synth.schedule.lowering.lower import lower
 from synth.schedule.lowering.programs import Transfer
 from synth.schedule.measured.execution_trace import ExecutionTrace, planned_spans
 from synth.schedule.measured.rank_log import join_logs
-from synth.schedule.model import Placement
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import simulate
+from synth.schedule.verify import verify
 from tests.runtime.gloo_pool import GlooPool
 
 RANKS, MICRO_BATCHES = 8, 8
@@ -50,7 +52,10 @@ def solved() -> Schedule:
 
     Every process imports this file; only this one needs the solver.
     """
-    from synth.solver import Objective, Problem, SolveOptions, solve
+    from synth.objective import Objective
+    from synth.solver.options import SolveOptions
+    from synth.solver.problem import Problem
+    from synth.solver.solver import solve
 
     costs = costs_of(RANKS)
     caps = [3 * peak // 4 for peak in peak_bytes(lower(generate("1f1b", RANKS, 8), costs))]

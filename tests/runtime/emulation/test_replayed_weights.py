@@ -12,14 +12,16 @@ from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import Schedule, peak_bytes, verify
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.lowering.programs import Action
 from synth.schedule.measured.execution_trace import planned_spans
 from synth.schedule.measured.rank_log import join_logs
+from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.simulate import simulate
+from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Route
 from tests.runtime.gloo_pool import GlooPool
 

@@ -15,7 +15,7 @@ from synth.op_kinds import OpKind
 from synth.profile.optimizer import OptimizerSpec
 from synth.runtime.execution.stage.shared_host import SharedHost
 from synth.runtime.execution.weights.keeping import check_head_stays
-from synth.schedule import Placement
+from synth.schedule.model import Placement
 from synth.schedule.ops import Value, ValueKind
 from tests.runtime.rank_threads import RankThreads, group_here
 from tests.runtime.replaying import FailingLinear, build_batch, build_stages

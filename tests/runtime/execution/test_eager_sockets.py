@@ -21,7 +21,8 @@ from synth.runtime.execution.transport.gloo.eager_sockets import (
     most_bytes,
     send_buffer_bytes,
 )
-from synth.schedule import Buffering, lower
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Buffering
 
 Ends = tuple[EagerSender, EagerReceiver]
 

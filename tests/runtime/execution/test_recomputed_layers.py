@@ -25,7 +25,8 @@ from synth.runtime.training.layered_stage import LayeredStage, Randomness, layer
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
-from synth.solver import Problem, SolveOptions
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
 from tests.runtime.train_plans import train_plans
 from tests.synth.plain import random_schedule
 

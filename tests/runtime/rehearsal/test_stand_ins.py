@@ -10,7 +10,7 @@ from torch import nn
 from synth.runtime.batch import Batch
 from synth.runtime.execution.stage.shapes import ShapeFinder
 from synth.runtime.training.layered_stage import LayerCall, LayeredStage
-from synth.schedule import Placement
+from synth.schedule.model import Placement
 
 
 class OneRank:

@@ -18,9 +18,9 @@ from synth.runtime.training.building import build_stages
 from synth.runtime.training.rank_result import RankResult
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
-from synth.schedule import Op, Schedule
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.model import Placement
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op
 from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
 
 CPU = torch.device("cpu")

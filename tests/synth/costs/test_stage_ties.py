@@ -17,16 +17,18 @@ from synth.plan.recompute.layer_menu import menu
 from synth.plan.weight_passing.data_parallel_plan import sharing_optimizer
 from synth.profile import Profile
 from synth.profile.tied_parameters import TiedParameters
-from synth.schedule import lower, peak_bytes, simulate
 from synth.schedule.files.check_against_profile import differences
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.scaled import scaled
+from synth.schedule.lowering.lower import lower
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
-from synth.schedule.rank_memory import static_bytes
-from synth.solver import Problem, solve
+from synth.schedule.rank_memory import peak_bytes, static_bytes
+from synth.schedule.simulate import simulate
 from synth.solver.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes
 from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.problem import Problem
+from synth.solver.solver import solve
 from tests.synth.costs.test_partition_costs import profile_of, random_layer
 from tests.synth.effort import counted
 from tests.synth.odd_problems import odd_costs

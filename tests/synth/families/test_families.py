@@ -26,8 +26,10 @@ from synth.families import (
 from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.profiles import find
-from synth.schedule import Buffering, peak_bytes, verify
+from synth.schedule.model import Buffering
 from synth.schedule.placements import placement
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 
 # F, B, W with W ≤ F, B, the order of the paper's measurements, and 2W below and above F + B.
 TIMES = [(55, 58, 35), (20, 18, 9), (10, 12, 9), (7, 7, 7)]

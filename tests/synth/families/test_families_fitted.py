@@ -16,7 +16,9 @@ from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.profiles import find
-from synth.schedule import Buffering, peak_bytes, verify
+from synth.schedule.model import Buffering
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W
 

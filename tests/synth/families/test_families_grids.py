@@ -6,8 +6,11 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.families import families, family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import Op, Schedule, peak_bytes, verify
 from synth.schedule.files.program_text import program_text
+from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 from tests.synth.grids import (
     BITPIPE_AS_DRAWN,
     GRIDS,

@@ -8,10 +8,12 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate, variants_for
 from synth.profile.links import Link, Links, PairLink
-from synth.schedule import Timeline, peak_bytes, verify
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
-from synth.solver import Problem
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import verify
+from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from tests.synth.effort import counted
 

@@ -16,7 +16,10 @@ from torch.distributed.pipelining import schedules as theirs
 from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.op_kinds import OpKind
-from synth.schedule import Op, Schedule, peak_bytes, verify
+from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 
 KINDS = {"F": OpKind.F, "I": OpKind.B, "W": OpKind.W, "B": OpKind.BW}
 SIZES = [(d, m) for d in range(1, 7) for m in range(1, 20)]

@@ -17,12 +17,17 @@ from synth.families._lib.activations import peak_activation_bytes
 from synth.families._lib.v_greedy import ALL_CHOICES, VGreedyRun
 from synth.families._lib.v_passes import averaged, costs_by_pass, units_bytes
 from synth.families.zb_v_greedy import released
+from synth.objective import Objective
 from synth.profile.links import Link, Links
-from synth.schedule import Buffering, Schedule, peak_bytes, verify
+from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
-from synth.solver import Objective, Part, Problem, solve
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 from synth.solver.improve.published import PublishedIncumbents
+from synth.solver.options import Part
+from synth.solver.problem import Problem
 from synth.solver.search_state import SearchState
+from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.search_context import context_of
 

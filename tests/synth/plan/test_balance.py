@@ -13,10 +13,11 @@ from synth.plan.partition.rebalance import _Search, _State
 from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.workload import Workload
-from synth.schedule import Placement, ScheduleError, verify
+from synth.schedule.model import Placement
 from synth.schedule.placements import placement
-from synth.solver import Problem, Shortage, find_shortage
-from synth.solver.infeasibility import needed_bytes, serial_schedule
+from synth.schedule.verify import ScheduleError, verify
+from synth.solver.infeasibility import Shortage, find_shortage, needed_bytes, serial_schedule
+from synth.solver.problem import Problem
 
 
 def profile_of(work_us: list[int], parameter_bytes: list[int] | None = None) -> Profile:

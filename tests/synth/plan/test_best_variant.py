@@ -23,7 +23,8 @@ from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge, Score
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule import peak_bytes, verify
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from tests.synth.effort import counted

@@ -29,7 +29,6 @@ from synth.schedule.files.certificate import (
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
-from synth.solver import Part, Problem, SolveOptions, SolverName, solve
 from synth.solver.bounds.bound import Reference
 from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.forward_spacing import SpacingProver
@@ -39,6 +38,9 @@ from synth.solver.bounds.recheck import recheck
 from synth.solver.bounds.rechecker import Recheck
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.options import Part, SolveOptions, SolverName
+from synth.solver.problem import Problem
+from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.solver.test_solve import table_costs
 

@@ -14,9 +14,10 @@ from synth.plan.partition.balance import balance
 from synth.plan.published.order_scores import Judge
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solver import SolveOptions
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
+from synth.solver.options import SolveOptions
 from tests.synth.effort import counted
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))

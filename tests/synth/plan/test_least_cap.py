@@ -16,8 +16,9 @@ from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.recompute.choice import solve_with
 from synth.schedule.placements import placement
-from synth.solver import Problem, SolveOptions, StoppedBy
-from synth.solver.result import Result
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Result, StoppedBy
 from tests.synth.every_order import true_curve
 from tests.synth.solver.test_solve_exact import random_problem
 

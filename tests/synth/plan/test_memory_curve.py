@@ -14,6 +14,7 @@ import pytest
 from synth.costs.costs import uniform_costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import RunFailure, SynthError
+from synth.objective import Objective
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.cap_search import InOnePartition
@@ -27,7 +28,9 @@ from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
-from synth.solver import Objective, Problem, SolveOptions, StoppedBy
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import StoppedBy
 from tests.synth.effort import HOURS_S
 from tests.synth.every_order import true_curve, true_value
 

@@ -37,9 +37,11 @@ from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
-from synth.solver import Incumbent, Problem, SolveOptions, solve
 from synth.solver.infeasibility import needed_bytes
-from synth.solver.result import StoppedBy
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, StoppedBy
+from synth.solver.solver import solve
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plain import random_costs, random_schedule
 

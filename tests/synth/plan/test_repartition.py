@@ -13,7 +13,9 @@ from synth.plan.recompute.repartition import repartitioned, solve_repartitioning
 from synth.plan.recompute.stages import bounds, recomputed
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
-from synth.solver import Incumbent, Problem, SolveOptions
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent
 from tests.synth.effort import counted
 from tests.synth.plan.test_recompute import profile_that_saves_much
 

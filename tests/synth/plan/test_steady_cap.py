@@ -5,12 +5,14 @@ import pytest
 from synth.costs.costs import uniform_costs
 from synth.plan.memory_curve.steady_cap import SteadyCap, least_steady
 from synth.profile.links import Link, Links
-from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solver import Problem, SolveOptions
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import keeps_caps, number, timed
 from synth.solver.modulo.steady_state_model import find
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
 
 
 def problem(name: str, num_ranks: int, m: int, times: tuple[int, int, int], lag: int) -> Problem:

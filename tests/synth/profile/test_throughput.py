@@ -9,7 +9,7 @@ from synth.profile.layer_times import LayerTimes
 from synth.profile.throughput import Throughput, throughput
 from synth.profiles import find
 from synth.profiles.zero_bubble import ROWS, PublishedModel
-from synth.schedule import verify
+from synth.schedule.verify import verify
 
 
 def profile(forward_flops: int | None, peak: float | None = None) -> Profile:

@@ -9,8 +9,8 @@ from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.report.text.drawing import LOOKS
 from synth.report.text.gantt import gantt
-from synth.schedule import verify
 from synth.schedule.measured.execution_trace import OpSpans, planned_spans
+from synth.schedule.verify import verify
 
 # Two stages on each of two ranks, two micro-batches; a unit is 1 ms, and the makespan 13 ms.
 EXPECTED = {

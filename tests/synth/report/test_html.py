@@ -24,12 +24,11 @@ from synth.report.chart.timed import TimedSchedule
 from synth.report.explain.overlay import overlay, save_simulation
 from synth.report.html.packing import pack
 from synth.report.html.page import page
-from synth.schedule import lower, peak_bytes
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.lowering.lower import Action, Lowered
+from synth.schedule.lowering.lower import Action, Lowered, lower
 from synth.schedule.measured.execution_trace import planned_execution
 from synth.schedule.ops import Op
-from synth.schedule.rank_memory import memory_usage, slot_levels, static_bytes
+from synth.schedule.rank_memory import memory_usage, peak_bytes, slot_levels, static_bytes
 from tests.synth.naive import random_schedule
 from tests.synth.odd_problems import odd_costs
 

@@ -15,8 +15,10 @@ from synth.report.html.page import ScheduleMenu, page
 from synth.report.picture.pareto import pareto_picture
 from synth.report.picture.svg import svg_text
 from synth.report.text.pareto import Mark, Pareto
-from synth.schedule import Op, Placement, Schedule, verify
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.verify import verify
 from tests.synth.browser import chromium, opened
 from tests.synth.report.test_html import linear, make_plan
 

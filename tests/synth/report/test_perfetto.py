@@ -10,11 +10,11 @@ import pytest
 from synth.report.chart.chart import Chart
 from synth.report.chart.timed import TimedSchedule
 from synth.report.perfetto import perfetto_json
-from synth.schedule import Timeline
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.measured.execution_trace import ExecutionTrace, planned_execution
 from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.simulate import Timeline
 from tests.synth.report.test_html import make_plan
 
 Event = dict[str, Any]

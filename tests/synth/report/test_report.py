@@ -11,7 +11,6 @@ from synth.report.text.axis import axis
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.gantt import gantt, render
 from synth.report.text.tables import fitted_table, table
-from synth.schedule import Op, Schedule, verify
 from synth.schedule.measured.execution_trace import (
     OpSpan,
     OpSpans,
@@ -19,6 +18,9 @@ from synth.schedule.measured.execution_trace import (
     planned_execution,
     planned_spans,
 )
+from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
+from synth.schedule.verify import verify
 
 
 def spans_of(name: str, num_ranks: int = 4, num_micro_batches: int = 4) -> OpSpans:

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from synth.costs.costs import uniform_costs
 from synth.errors import SynthError
 from synth.profile.links import Link, Links
-from synth.schedule import Buffering, Op, Placement, Schedule, lower
-from synth.schedule.lowering.lower import Instruction, Lowered
+from synth.schedule.lowering.lower import Instruction, Lowered, lower
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
 from tests.synth.plain import Plain, Route, random_costs, random_schedule, shuffled
 
 

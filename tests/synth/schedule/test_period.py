@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 from benchmarks.solver.back_to_back import executed_period_us, iteration_ends_us
 from synth.costs.costs import uniform_costs
 from synth.families import generate_for
+from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import Buffering, Op, Schedule, Timeline, verify
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
 from synth.schedule.placements import placement
-from synth.schedule.verify import ScheduleError
-from synth.solver import Objective, SolveOptions, solve
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import ScheduleError, verify
+from synth.solver.options import SolveOptions
+from synth.solver.solver import solve
 from tests.synth import plain
 from tests.synth.naive import Naive, random_schedule
 from tests.synth.solver.test_solve_placements import random_problem

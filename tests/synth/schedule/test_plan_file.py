@@ -19,10 +19,11 @@ from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.profile.workload import Workload
 from synth.profiles import find
-from synth.schedule import Buffering, Op, Schedule
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
 from tests.synth.naive import Naive
 
 P, M = 4, 6

@@ -6,8 +6,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.costs.costs import HOST, uniform_costs
-from synth.schedule import Buffering, Op, Placement, Schedule, lower, peak_bytes
-from synth.schedule.rank_memory import memory_usage
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.rank_memory import memory_usage, peak_bytes
 from synth.schedule.simulate import DeadlockError, simulate
 from tests.synth import plain
 from tests.synth.naive import Naive, random_schedule

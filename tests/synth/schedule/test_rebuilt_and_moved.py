@@ -6,8 +6,11 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import Buffering, Op, Schedule, ScheduleError, lower, peak_bytes, verify
-from synth.schedule.rank_memory import memory_usage
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.rank_memory import memory_usage, peak_bytes
+from synth.schedule.verify import ScheduleError, verify
 
 NOW = Buffering(0, 0)
 

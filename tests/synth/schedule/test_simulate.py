@@ -10,10 +10,12 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links, PairLink
-from synth.schedule import Op, Placement, Schedule, Timeline, lower, simulate, verify
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op
 from synth.schedule.processor_sharing import shared_period_us, simulate_shared
-from synth.schedule.simulate import DeadlockError
-from synth.schedule.verify import ScheduleError
+from synth.schedule.simulate import DeadlockError, Timeline, simulate
+from synth.schedule.verify import ScheduleError, verify
 from tests.synth import plain
 from tests.synth.naive import Naive, random_schedule
 

@@ -8,7 +8,6 @@ from synth.errors import Mismatch, SynthError
 from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule import Op
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Transfer, lower
 from synth.schedule.measured.execution_trace import (
@@ -19,7 +18,7 @@ from synth.schedule.measured.execution_trace import (
 )
 from synth.schedule.measured.rank_log import RankLog, Ready, Wait, join_logs
 from synth.schedule.measured.trace_file import Source, Trace, TracedStep
-from synth.schedule.ops import Value, ValueKind
+from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.simulate import simulate
 
 SENT = Transfer(Value(ValueKind.ACT, 0, 3), 0, 1, 512, 20)

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from synth.costs.costs import uniform_costs
 from synth.profile.links import Link, Links
-from synth.schedule import Buffering, Op, Placement, Schedule, ScheduleError, peak_bytes, verify
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import ScheduleError, verify
 from tests.synth.plain import damaged, random_costs, random_schedule, refusal, shuffled
 
 COSTS = uniform_costs(

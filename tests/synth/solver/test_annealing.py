@@ -8,11 +8,13 @@ import pytest
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
 from synth.families import generate
+from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
+from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
-from synth.solver import Objective, Part, Problem, StoppedBy, solve
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import ScheduleError, verify
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.evaluate.exact_memory import ExactMemory
 from synth.solver.evaluate.exact_times import ExactTimes
@@ -21,6 +23,10 @@ from synth.solver.evaluate.op_table import OpTable
 from synth.solver.improve.annealing import Annealing, Walk
 from synth.solver.infeasibility import serial_schedule
 from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
+from synth.solver.options import Part
+from synth.solver.problem import Problem
+from synth.solver.result import StoppedBy
+from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_solve_exact import rank_orders

@@ -3,10 +3,11 @@
 from itertools import groupby
 
 from benchmarks.tight_caps import realistic
-from synth.schedule import Buffering
-from synth.solver import Part, SolveOptions, solve
+from synth.schedule.model import Buffering
 from synth.solver.improve.annealing import Annealing
 from synth.solver.improve.buffering_race import BufferingRace
+from synth.solver.options import Part, SolveOptions
+from synth.solver.solver import solve
 from synth.solver.tuning import ANNEALING
 
 

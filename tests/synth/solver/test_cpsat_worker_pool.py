@@ -16,10 +16,10 @@ import pytest
 from ortools.sat.python import cp_model
 
 from synth.costs.partition_costs import partition_costs
+from synth.objective import Objective
 from synth.profile import Profile
-from synth.schedule import verify
 from synth.schedule.placements import placement
-from synth.solver import Objective, Part, Problem, SolveOptions, StoppedBy, solve
+from synth.schedule.verify import verify
 from synth.solver.cpsat import worker_pool
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.parameters import quiet
@@ -37,6 +37,10 @@ from synth.solver.cpsat.worker_program import (
     unpack_bound,
 )
 from synth.solver.instance.timing import TimedOrders
+from synth.solver.options import Part, SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import StoppedBy
+from synth.solver.solver import solve
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.even_stages import even
 from tests.synth.worker_processes import kill_workers, left_after
@@ -348,7 +352,7 @@ def test_messages_that_come_in_pieces_are_put_together() -> None:
 # A search that takes minutes: it tells the ids of the workers that it has once it runs.
 LONG = """
 import os, sys, threading, time
-from synth.solver import Objective
+from synth.objective import Objective
 from synth.solver.cpsat import worker_pool
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.run import decide
@@ -449,6 +453,7 @@ def test_a_forked_process_has_workers_of_its_own(tmp_path: Path) -> None:
 
 def test_a_worker_that_cannot_start_is_an_error_that_says_why(tmp_path: Path) -> None:
     code = (
+        "from ortools.sat.python import cp_model\n"
         "sys.path[:] = [path for path in sys.path if 'site-packages' not in path]\n"
         "try:\n"
         "    search()\n"

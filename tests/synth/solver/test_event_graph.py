@@ -9,13 +9,13 @@ import pytest
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
-from synth.solver import Problem
 from synth.solver.improve.list_scheduling import search
 from synth.solver.instance.earliest_start import EarliestStart
 from synth.solver.instance.event_graph import NONE, CyclicOrders, Graph
 from synth.solver.instance.instance import BW, B, F, Instance, OpIndex, W
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import Orders, TimedOrders, timed
+from synth.solver.problem import Problem
 from tests.synth.odd_problems import odd_costs
 
 

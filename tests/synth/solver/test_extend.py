@@ -15,7 +15,6 @@ from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
-from synth.solver import Problem, SolveOptions, solve
 from synth.solver.evaluate import evaluate
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule
 from synth.solver.improve import list_scheduling
@@ -27,8 +26,10 @@ from synth.solver.infeasibility import needed_bytes, serial_schedule
 from synth.solver.instance.instance import BW, B, F, Instance, W
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
 from synth.solver.instance.timing import Orders, keeps_caps, number, order_of, timed
-from synth.solver.options import Part
+from synth.solver.options import Part, SolveOptions
+from synth.solver.problem import Problem
 from synth.solver.search_state import SearchState
+from synth.solver.solver import solve
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.search_context import context_of
 

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from synth.costs.costs import Costs
-from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
+from synth.objective import Objective
 from synth.schedule.files.certificate import Proven
+from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.placements import placement
-from synth.solver import Objective, Problem, SolveOptions, solve
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import ScheduleError, verify
 from synth.solver.bounds import forward_spacing
 from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solver.bounds.bound_policy import BoundPolicy
@@ -25,8 +27,10 @@ from synth.solver.infeasibility import find_shortage
 from synth.solver.instance.instance import B, F, OpIndex, W
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.instance.timing import timed
-from synth.solver.options import Part
+from synth.solver.options import Part, SolveOptions
 from synth.solver.order_pool import OrderPool
+from synth.solver.problem import Problem
+from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import RandomOrders, odd_costs

@@ -12,9 +12,10 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
+from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
-from synth.solver import Part, Problem, SolveOptions, StoppedBy, solve
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import ScheduleError, verify
 from synth.solver.bounds.bound import Reference
 from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.idle_time import IdleBounds
@@ -22,6 +23,10 @@ from synth.solver.bounds.idle_time_agenda import IdleGrowth
 from synth.solver.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
 from synth.solver.cpsat.run import ModelOutcome, run
 from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.options import Part, SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import StoppedBy
+from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_solve_exact import OBJECTIVES

@@ -7,7 +7,6 @@ import pytest
 from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.schedule.model import Buffering, Schedule
-from synth.solver import Problem, SolveOptions
 from synth.solver.evaluate import evaluate
 from synth.solver.evaluate.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solver.improve import list_scheduling, list_scheduling_step, published
@@ -15,6 +14,8 @@ from synth.solver.improve.first_incumbents import offer_serial
 from synth.solver.improve.robustness.robustness import Robustness
 from synth.solver.improve.simplify import Simplification
 from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
 from synth.solver.search_state import SearchState
 from synth.solver.tuning import LIST_SCHEDULING, SEARCH
 from tests.synth.search_context import context_of

@@ -10,7 +10,6 @@ import pytest
 from benchmarks.solver.suites import table
 from synth.costs.costs import Costs
 from synth.schedule.placements import placement
-from synth.solver import Problem
 from synth.solver.evaluate import evaluate
 from synth.solver.improve.lns import search
 from synth.solver.improve.lns.window_model import Change
@@ -18,6 +17,7 @@ from synth.solver.infeasibility import serial_schedule
 from synth.solver.instance.instance import SPLIT
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import keeps_caps, split, timing_of
+from synth.solver.problem import Problem
 from tests.synth.odd_problems import odd_costs
 
 

@@ -7,7 +7,9 @@ import pytest
 
 from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
-from synth.schedule import Schedule, lower, simulate
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Schedule
+from synth.schedule.simulate import simulate
 from synth.solver.evaluate import longest_paths as paths
 from synth.solver.evaluate.longest_paths import ByGeneration, LongestPaths, NodeByNode
 from synth.solver.evaluate.scenarios import NOTHING_US

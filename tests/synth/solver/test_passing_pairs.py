@@ -7,10 +7,10 @@ from itertools import combinations
 import pytest
 from ortools.sat.python import cp_model
 
+from synth.objective import Objective
 from synth.op_kinds import OpKind
-from synth.schedule import Placement
+from synth.schedule.model import Placement
 from synth.schedule.placements import placement
-from synth.solver import Objective, Problem
 from synth.solver.bounds.bound import Reference
 from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings
 from synth.solver.bounds.rank_subsets import RankSubsets
@@ -21,6 +21,7 @@ from synth.solver.cpsat.run import run
 from synth.solver.instance.instance import SPLIT, B, F, Instance, OpIndex, W
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.instance.timing import TimedOrders, timed
+from synth.solver.problem import Problem
 from synth.solver.tuning import EXACT_MODEL
 from tests.synth.effort import counted
 from tests.synth.even_stages import even

@@ -9,14 +9,16 @@ from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.objective import Objective
 from synth.op_kinds import VISITS, OpKind
-from synth.schedule import Op, Schedule, verify
 from synth.schedule.arrays import KIND_CODES
-from synth.solver import Problem
+from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
+from synth.schedule.verify import verify
 from synth.solver.evaluate import scenarios
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.evaluate.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solver.improve.robustness.robustness import improve_robustness
 from synth.solver.infeasibility import serial_schedule
+from synth.solver.problem import Problem
 from tests.synth.solver.test_solve_placements import random_problem
 
 W = OpKind.W

@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 
 from synth.schedule.placements import placement
-from synth.solver import Part, Problem, SolveOptions, improve, solve
 from synth.solver import bounds as solve_bounds
+from synth.solver import improve
 from synth.solver.bounds import bounds
 from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solver.bounds.bound_policy import BoundPolicy
 from synth.solver.cpsat import model
 from synth.solver.improve import improvers
 from synth.solver.instance.memory_models import relaxed_for_fusion
-from synth.solver.options import GROUPS, with_groups
+from synth.solver.options import GROUPS, Part, SolveOptions, with_groups
+from synth.solver.problem import Problem
 from synth.solver.search_steps import last_steps, steps
+from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.solver.test_search_steps import LARGE
 from tests.synth.solver.test_solve import table_costs

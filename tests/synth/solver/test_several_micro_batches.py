@@ -9,7 +9,6 @@ from benchmarks.solver.suites import table
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
-from synth.solver import Problem, SolveOptions, solve
 from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.improve import modulo_step
 from synth.solver.instance.instance import SPLIT, Instance, OpIndex
@@ -21,7 +20,9 @@ from synth.solver.modulo.modulo_model import (
     ModuloModel,
     ModuloSchedule,
 )
-from synth.solver.options import Part
+from synth.solver.options import Part, SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.solver import solve
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
 

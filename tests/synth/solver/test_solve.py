@@ -10,21 +10,20 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
 from synth.families import generate
+from synth.objective import Objective
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import Op, Placement, Schedule, peak_bytes, verify
-from synth.solver import (
-    Incumbent,
-    Objective,
-    Problem,
-    SolveOptions,
-    StoppedBy,
-    find_shortage,
-    solve,
-)
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import verify
 from synth.solver.improve import published
-from synth.solver.infeasibility import one_micro_batch_bytes, serial_schedule
+from synth.solver.infeasibility import find_shortage, one_micro_batch_bytes, serial_schedule
 from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, StoppedBy
+from synth.solver.solver import solve
 from synth.solver.tuning import PUBLISHED
 from tests.synth.effort import HOURS_S, counted
 

@@ -9,12 +9,17 @@ import pytest
 
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
-from synth.objective import Spans
+from synth.objective import Objective, Spans
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links, PairLink
-from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
-from synth.solver import Objective, Problem, Result, SolveOptions, SolverName, StoppedBy, solve
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.verify import ScheduleError, verify
 from synth.solver.infeasibility import find_shortage
+from synth.solver.options import SolveOptions, SolverName
+from synth.solver.problem import Problem
+from synth.solver.result import Result, StoppedBy
+from synth.solver.solver import solve
 from tests.synth.effort import HOURS_S, counted
 
 OBJECTIVES = [Objective.MAKESPAN, Objective.PERIOD, *map(Objective.of_iterations, (2, 3, 8))]

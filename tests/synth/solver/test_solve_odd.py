@@ -10,10 +10,13 @@ from ortools.sat.python import cp_model
 
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
+from synth.objective import Objective
 from synth.op_kinds import OpKind
-from synth.schedule import Buffering, Op, Placement, Schedule, ScheduleError, peak_bytes, verify
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
 from synth.schedule.placements import placement
-from synth.solver import Objective, Problem, StoppedBy, solve
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import ScheduleError, verify
 from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.cpsat.run import decide, solve_briefly
 from synth.solver.evaluate.evaluate import BUFFERINGS
@@ -21,6 +24,9 @@ from synth.solver.infeasibility import find_shortage
 from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory, safe_memory
 from synth.solver.instance.timing import order_of, timed
 from synth.solver.modulo.steady_state_model import find
+from synth.solver.problem import Problem
+from synth.solver.result import StoppedBy
+from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs
 from tests.synth.solver.test_solve_exact import OBJECTIVES

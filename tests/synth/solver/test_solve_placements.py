@@ -10,13 +10,19 @@ from hypothesis import strategies as st
 
 from synth.costs.costs import Costs
 from synth.errors import SynthError
+from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
 from synth.schedule.placements import placement
-from synth.solver import Objective, Problem, SolveOptions, StoppedBy, solve
+from synth.schedule.verify import ScheduleError, verify
 from synth.solver.infeasibility import find_shortage, serial_schedule, smallest_limit_bytes
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
+from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.result import StoppedBy
+from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.solver.test_solve_exact import MILP, OBJECTIVES, check_sound, random_costs
 
@@ -157,7 +163,8 @@ def test_the_two_views_of_memory_bracket_the_verifiers(
 
 def _levels(problem: Problem, schedule: Schedule) -> Iterator[tuple[int, int, int]]:
     """Each rank's peak by the certain and the safe instance, and by the lowered program."""
-    from synth.schedule import lower, peak_bytes
+    from synth.schedule.lowering.lower import lower
+    from synth.schedule.rank_memory import peak_bytes
     from synth.solver.instance.timing import order_of
 
     lowered = lower(schedule, problem.costs)

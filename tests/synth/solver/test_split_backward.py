@@ -6,8 +6,9 @@ from benchmarks.solver.suites import bidirectional, table
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
-from synth.solver import Part, SolveOptions, solve
 from synth.solver.evaluate import evaluate
+from synth.solver.options import Part, SolveOptions
+from synth.solver.solver import solve
 
 
 def test_a_published_schedule_with_b_and_w_apart_sends_its_gradients_sooner() -> None:

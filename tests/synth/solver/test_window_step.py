@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.solver.suites import bidirectional, table
 from synth.families import generate
-from synth.solver import Part, SolveOptions
 from synth.solver.evaluate import evaluate
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.improve.lns import search, window_step
@@ -17,6 +16,7 @@ from synth.solver.improve.lns.window_step import WindowTurns
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import TimedOrders
+from synth.solver.options import Part, SolveOptions
 from synth.solver.order_pool import split_timing
 from synth.solver.problem import Problem
 from synth.solver.search_state import SearchState

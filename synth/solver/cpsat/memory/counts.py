@@ -5,13 +5,13 @@ a sum of such literals. Their number is quadratic in the ops, but where ops are 
 and proves far more with them than with a reservoir.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from ortools.sat.python import cp_model
-from ortools.sat.python.cp_model_helper import Literal
-
 from synth.op_kinds import OpKind
+from synth.solver.cpsat.or_tools import cp_model, cp_model_helper
 from synth.solver.instance.instance import F, Instance, Node, OpIndex, W
 
 
@@ -33,7 +33,7 @@ class Counts:
         place: Mapping[Node, int] | None = None,
     ) -> None:
         self.cp, self.instance, self.start, self.end, self.place = cp, instance, start, end, place
-        self.before: dict[tuple[Node, Node], Literal] = {}
+        self.before: dict[tuple[Node, Node], cp_model_helper.Literal] = {}
 
     def add(self, nodes: Iterable[Node], headroom_bytes: int, usage_bytes: int = 0) -> None:
         """Let no op of a rank start where it does not fit.
@@ -87,7 +87,7 @@ class Counts:
             return 0, min(count, k)
         return 0, count
 
-    def _before_literal(self, first: Node, second: Node) -> Literal:
+    def _before_literal(self, first: Node, second: Node) -> cp_model_helper.Literal:
         """Return the literal of an order of two ops, made at its first use."""
         if (second, first) in self.before:
             return self.before[second, first].negated()

@@ -1,11 +1,12 @@
 """The memory cap of a rank that holds several stages, as a reservoir."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ortools.sat.python import cp_model
-
 from synth.op_kinds import OpKind
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.instance.instance import StageCopy
 
 

@@ -9,15 +9,16 @@ The part after the window is a fixed graph, so it enters the model only as each 
 window.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from ortools.sat.python import cp_model
-
 from synth.solver.cpsat.memory.counts import Counts
 from synth.solver.cpsat.memory.precedences import requirements
 from synth.solver.cpsat.memory.reservoir import UsageEvent, add_reservoir, events_of
+from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import decide
 from synth.solver.instance.earliest_start import EarliestStart
 from synth.solver.instance.event_graph import NONE, Graph

@@ -1,0 +1,20 @@
+"""The options of `synth import`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from synth.options.arguments.groups import LinkTexts, ProfileName
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
+
+
+class ImportRequest(Record):
+    """The costs of an imported schedule, and the file that it is written to."""
+
+    profile_name: ProfileName
+    output: Annotated[Path, CommandOption("Plan file to write.", names=("--output", "-o"))]
+    partition: Annotated[
+        str,
+        CommandOption("Layers per stage, such as 3,3,2; even: balance the work of the ranks."),
+    ] = "even"
+    link: LinkTexts = None

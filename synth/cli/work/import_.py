@@ -1,0 +1,34 @@
+"""The work of `synth import`."""
+
+from pathlib import Path
+
+from synth.cli.answer.output import talk
+from synth.cli.read.import_request import ImportRequest
+from synth.interop.torch_csv_reader import read_torch_csv
+from synth.options.partition import read_partition
+from synth.options.profiles import load_profile
+from synth.plan.partition.balance import balance
+from synth.records.record import check_outputs
+from synth.records.safe_read import read_text
+from synth.schedule.files.plan_file import Plan, check_replaceable
+
+
+def work(schedule_path: Path, request: ImportRequest) -> None:
+    """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs."""
+
+    check_outputs(request.output, inputs=[schedule_path, request.profile_name])
+    check_replaceable(request.output)
+    profile = load_profile(request.profile_name, request.link)
+    text = read_text(schedule_path, "a CSV of actions such as 0F0")
+    schedule, notes = read_torch_csv(text, schedule_path.stem)
+    where = schedule.placement
+    sizes = read_partition(request.partition, where) or balance(profile, where)
+    plan = Plan.of(profile, sizes, schedule, arguments={"imported": schedule_path.name})
+    plan.save(request.output)
+    for note in notes:
+        talk(f"note: {schedule_path}: {note}")
+    talk(
+        f"{request.output}: {plan.num_ranks} ranks, {len(sizes)} stages of "
+        f"{','.join(map(str, sizes))} layers, {plan.num_micro_batches} micro-batches; "
+        f"makespan {plan.claim.makespan_us} µs"
+    )

@@ -1,0 +1,276 @@
+"""The work of `synth profile`."""
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from synth.cli.answer.output import answer, talk, warn_of
+from synth.cli.progress.line import current_line
+from synth.cli.read.profile_request import ProfileRequest
+from synth.errors import SynthError
+from synth.interop.times_csv import from_times_csv
+from synth.op_kinds import OpKind
+from synth.profile import Profile
+from synth.profile.links import Link, Links
+from synth.profile.model_flops import ModelFlops, format_flops
+from synth.profile.workload import Workload
+from synth.records.safe_read import read_text
+from synth.units import format_bytes, format_us
+
+if TYPE_CHECKING:
+    import torch
+
+    from synth.runtime.input_function import MicroBatch
+    from synth.runtime.profiling.machine_watch import MachineWatch
+    from synth.runtime.profiling.pace import ProfilingProgress
+
+
+def work(context: typer.Context, model: str, request: ProfileRequest) -> None:
+    """Measure MODEL layer by layer: time and memory of F, B, W, BW and STEP."""
+    peak_per_s = request.peak_per_s
+    if model.lower().endswith(".csv"):
+        _check_only_of_times(context, model)
+        _read_times(Path(model), request, peak_per_s)
+        return
+    addresses = filter(None, (model, request.inputs))
+    request.check_files(*(given.rpartition(":")[0] or None for given in addresses))
+    from synth.runtime.dtypes import dtype_of
+    from synth.runtime.profiling.machine_watch import MachineWatch
+    from synth.runtime.world import pick_device, under_torchrun
+
+    workload, batch = _workload(model, request)
+    for name in filter(None, (workload.dtype, workload.autocast)):
+        dtype_of(name)
+    measure = partial(_measure, workload, batch, request, peak_flops_per_s=peak_per_s)
+    if under_torchrun():
+        _measure_inside_torchrun(request, measure)
+        return
+    chosen, ranks = pick_device(request.device), request.ranks
+    watch = MachineWatch(processes=ranks or 1, threads=request.threads)
+    measure(chosen, links=partial(_links_of_this_machine, ranks, chosen), watch=watch)
+
+
+def _workload(model: str, request: ProfileRequest) -> "tuple[Workload, MicroBatch | None]":
+    """Return the workload, and the first micro-batch if a function makes them.
+
+    Raises:
+        SynthError: the model, its inputs or its optimizer cannot be made of the options.
+    """
+    from synth.runtime.models import ModelSpec, check_spec
+
+    spec = ModelSpec(model, request.model_arguments)
+    check_spec(spec)
+    batch = None if request.inputs is None else _first_of(request.inputs, request)
+    recompute = request.recompute
+    workload = Workload(
+        model=model,
+        arguments=dict(spec.arguments),
+        micro_batch_size=batch.num_samples if batch else request.micro_batch_size or 1,
+        sequence_length=batch.sequence_length if batch else request.seq_len or 1024,
+        inputs=request.inputs,
+        dtype=request.dtype,
+        autocast=request.autocast,
+        recomputed_layers=tuple(recompute) if recompute else None,
+        optimizer=request.optimizer_spec,
+        threads=request.threads,
+    )
+    return workload, batch
+
+
+# The options that go with a CSV of times; all others are of a measurement.
+_OF_TIMES = ("model", "output", "force", "micro_batch_size", "seq_len", "peak_flops", "quiet")
+
+
+def _check_only_of_times(context: typer.Context, model: str) -> None:
+    """Refuse options of a measurement.
+
+    Raises:
+        SynthError: names the first one.
+    """
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in _OF_TIMES and source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0]
+            raise SynthError(
+                f"{option} is for measuring a model, and {model} has times that were measured; "
+                f"leave {option} out"
+            )
+
+
+def _read_times(path: Path, request: ProfileRequest, peak_flops_per_s: float | None) -> None:
+    """Make a profile of a CSV file of times.
+
+    Raises:
+        SynthError: the file cannot be read or used.
+    """
+
+    request.check_files(path)
+    layers = from_times_csv(read_text(path, "a CSV file of layers"), str(path))
+    profile = Profile.from_times(
+        path.stem,
+        layers,
+        micro_batch_size=request.micro_batch_size or 1,
+        sequence_length=request.seq_len or 1,
+        peak_flops_per_s=peak_flops_per_s,
+    )
+    output = request.output
+    profile.save(output)
+    answer(_summary(profile))
+    talk(f"written: {output}; `synth solve {output} --link LATENCY,BANDWIDTH` sets the links")
+
+
+def _first_of(inputs: str, request: ProfileRequest) -> "MicroBatch":
+    """Return the first micro-batch that the function makes.
+
+    Raises:
+        SynthError: its size or length is given too, or the function fails.
+    """
+    size = request.micro_batch_size
+    if size is not None or request.seq_len is not None:
+        option = "--seq-len" if size is None else "--micro-batch-size"
+        raise SynthError(
+            f"{option} is given, and --inputs {inputs}, which makes the micro-batches; leave "
+            f"{option} out"
+        )
+    from synth.runtime.input_function import InputFunction
+
+    return InputFunction(inputs).of(0)
+
+
+def _links_of_this_machine(ranks: int | None, device: "torch.device") -> Links:
+    if ranks is None:
+        talk(
+            "links between ranks are not measured, so transfers take no time; --ranks N measures "
+            "them"
+        )
+        return _link_to_host(device)
+    from synth.runtime.training.launch import launch_link_probe
+
+    current_line().tell("measuring the links")
+    talk(f"measuring the links between {ranks} processes, and to the host's memory")
+    links: Links = launch_link_probe(ranks, device.type)
+    return links
+
+
+def _link_to_host(device: "torch.device") -> Links:
+    from synth.runtime.profiling.host_probe import probe_host
+
+    return Links(host=probe_host(device))
+
+
+def _measure_inside_torchrun(request: ProfileRequest, measure: Callable[..., None]) -> None:
+    """Measure the links between all ranks, and the layers on rank 0."""
+    import torch.distributed as dist
+
+    from synth.runtime.profiling.link_probe import probe_links
+    from synth.runtime.profiling.machine_watch import MachineWatch
+    from synth.runtime.world import join_world
+
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    watch = MachineWatch(processes=processes, threads=request.threads)
+    # The other ranks wait while rank 0 measures, which may take long.
+    with join_world(request.device, timeout_s=24 * 3600) as world:
+        is_alone = world.size == 1
+        links = partial(_link_to_host, world.device) if is_alone else partial(probe_links, world)
+        if world.rank == 0:
+            measure(world.device, links=links, watch=watch)
+        else:
+            links()
+        dist.barrier()
+
+
+def _measure(
+    workload: Workload,
+    batch: "MicroBatch | None",
+    request: ProfileRequest,
+    device: "torch.device",
+    *,
+    links: Callable[[], Links],
+    peak_flops_per_s: float | None,
+    watch: "MachineWatch",
+) -> None:
+    """Measure the layers, and write and show the profile."""
+    from synth.runtime.profiling.profile_model import profile_model
+
+    profile = profile_model(
+        workload,
+        device,
+        batch=batch,
+        warmup=request.warmup,
+        iterations=request.iters,
+        separate=request.separate,
+        links=links,
+        tell=talk,
+        watch=watch,
+        on_progress=_show_progress,
+    )
+    profile = profile.replace(peak_flops_per_s=peak_flops_per_s)
+    profile.save(request.output)
+    answer(_summary(profile))
+    warn_of(profile.provenance.conditions, "this profile")
+    talk(f"written: {request.output}")
+
+
+def _show_progress(progress: "ProfilingProgress") -> None:
+    """Show what is being measured, and about how long the rest takes."""
+    expected = None if progress.left_s is None else time.monotonic() + progress.left_s
+    current_line().tell(f"measuring {progress.words}", expected=expected)
+
+
+def _summary(profile: Profile) -> str:
+    """Return a table with a line per distinct layer: times in ms, bytes per micro-batch."""
+
+    kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
+    head = "layer             count" + "".join(f"{kind + ' ms':>10s}" for kind in kinds)
+    lines = [head + "        saved    retained  parameters"]
+    for name, layer in profile.layer_profiles.items():
+        count = sum(entry.profile == name for entry in profile.layers)
+        times = "".join(f"{layer.time_us[kind].median_us / 1000:10.3f}" for kind in kinds)
+        lines.append(
+            f"{name:16s}{count:7d}{times}{format_bytes(layer.saved_bytes):>13s}"
+            f"{format_bytes(layer.saved_w_bytes):>12s}{format_bytes(layer.parameter_bytes):>12s}"
+        )
+    lines.append(f"link: {_described(profile.links.default)}")
+    if profile.links.host is not None:
+        lines.append(f"link to the host's memory: {_described(profile.links.host)}")
+    lines.extend(_left_to_b(profile))
+    lines += [
+        f"{tied.layers[0]} shares {format_bytes(tied.parameter_bytes)} of parameters with "
+        f"{tied.layers[1] if len(tied.layers) == 2 else f'{len(tied.layers) - 1} other layers'}"
+        for tied in profile.tied_parameters or ()
+    ]
+    if profile.flops is not None:
+        lines.append(_said_of(profile.flops))
+    if profile.provenance.notes is not None:
+        lines.append(profile.provenance.notes)
+    return "\n".join(lines)
+
+
+def _left_to_b(profile: Profile) -> list[str]:
+    """Return a line that names the layers of which B computes much of the weight gradients."""
+    parts = [
+        f"{name} {layer.deferred_share:.1%}"
+        for name, layer in profile.layer_profiles.items()
+        if layer.defers_little
+    ]
+    return [f"share of the weight gradients that waits for W: {', '.join(parts)}"] if parts else []
+
+
+def _said_of(flops: ModelFlops) -> str:
+    """Return the FLOPs of a micro-batch, and the peak or the option that sets it."""
+    count = f"{format_flops(flops.per_micro_batch)} per micro-batch, forward and backward"
+    if flops.peak_per_s is None:
+        return f"{count}; --peak-flops RATE of the device gives the MFU"
+    return f"{count}; peak {format_flops(flops.peak_per_s)}/s"
+
+
+def _described(link: Link) -> str:
+    rate = link.bandwidth_bytes_per_s
+    speed = f"{format_bytes(rate)}/s" if rate else "unlimited"
+    return f"latency {format_us(link.latency_us)}, bandwidth {speed}"
