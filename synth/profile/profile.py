@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
@@ -19,7 +19,7 @@ from synth.profile.model_flops import ModelFlops, PeakFlops
 from synth.profile.tied_parameters import GradientSum, TiedParameters, check_tied
 from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, Whole, check_plain
-from synth.records.record import FileRecord, Record
+from synth.records.record import FileRecord, Record, describe
 from synth.system.display import Displayed
 from synth.units import MOST_SUMMABLE, format_us
 
@@ -159,6 +159,7 @@ class Profile(Displayed, FileRecord):
         peak_flops_per_s: float | None = None,
         device: str = "unknown",
         source: str = "measured elsewhere",
+        tied_parameters: Sequence[TiedParameters] = (),
     ) -> Self:
         """Make a profile of times (µs) and sizes (bytes) that another program has measured.
 
@@ -174,37 +175,42 @@ class Profile(Displayed, FileRecord):
             peak_flops_per_s: FLOP/s of a device at its peak, for the MFU.
             device: on which it was measured, for display.
             source: the source of the numbers, for display.
+            tied_parameters: those that several layers share, which each of these layers counts.
 
         Raises:
             SynthError: there are no layers or too many, two have the same name, a name is not
-                plain text, or layers are no LayerTimes.
+                plain text, or layers are no LayerTimes; or another value is out of its range.
         """
         if not isinstance(name, str):
             raise SynthError(f"the name of the profile is {name!r:.40}; give a text")
         if not isinstance(layers, Sequence) or not all(isinstance(x, LayerTimes) for x in layers):
             raise SynthError(f"layers is {layers!r:.60}; give a list of LayerTimes")
         names = _names_of_each(layers)
-        return cls(
-            name=name,
-            provenance=Provenance(
-                source=source, device=device, date=datetime.date.today().isoformat()
-            ),
-            workload=Workload(
-                model=name,
-                micro_batch_size=micro_batch_size,
-                sequence_length=sequence_length,
-                runnable=False,
-            ),
-            capacity_bytes=capacity_bytes,
-            peak_flops_per_s=peak_flops_per_s,
-            links=links or Links(),
-            layer_profiles=_layer_profiles(layers),
-            layers=tuple(
-                Layer(name=each, profile=layer.name)
-                for layer, own_names in zip(layers, names, strict=True)
-                for each in own_names
-            ),
-        )
+        try:
+            return cls(
+                name=name,
+                provenance=Provenance(
+                    source=source, device=device, date=datetime.date.today().isoformat()
+                ),
+                workload=Workload(
+                    model=name,
+                    micro_batch_size=micro_batch_size,
+                    sequence_length=sequence_length,
+                    runnable=False,
+                ),
+                capacity_bytes=capacity_bytes,
+                peak_flops_per_s=peak_flops_per_s,
+                links=links or Links(),
+                layer_profiles=_layer_profiles(layers),
+                layers=tuple(
+                    Layer(name=each, profile=layer.name)
+                    for layer, own_names in zip(layers, names, strict=True)
+                    for each in own_names
+                ),
+                tied_parameters=tuple(tied_parameters) or None,
+            )
+        except ValidationError as error:
+            raise SynthError(f"this is no profile:\n{describe(error)}") from None
 
     def __repr__(self) -> str:
         """Name the profile, its layers and its origin, on two lines."""

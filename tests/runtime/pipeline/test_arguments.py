@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -88,6 +89,10 @@ def test_weights_and_lists_of_other_types_are_refused(options: dict[str, Any], s
 def test_a_number_of_micro_batches_is_a_whole_number(count: Any) -> None:
     with pytest.raises(SynthError, match="micro-batches; give a whole number, 1 or more"):
         Batch.split(count, X)
+
+
+def test_a_number_of_micro_batches_may_be_numpy_s() -> None:
+    assert Batch.split(np.int64(2), X).num_samples == len(X)  # type: ignore[arg-type]
 
 
 def test_a_chunk_is_cut_along_a_whole_number() -> None:

@@ -11,6 +11,7 @@ from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.profile.layer_profile import Timing
 from synth.profile.layer_times import LayerTimes
+from synth.profile.tied_parameters import TiedParameters
 from synth.profiles import find
 
 TIMES = """
@@ -35,6 +36,25 @@ def test_a_backward_is_halved_unless_a_part_of_it_is_given() -> None:
     assert medians(profile, "b") == [10, 5, 7, 12, 0]
     assert medians(profile, "c") == [10, 20, 10, 30, 3]
     assert not profile.workload.runnable
+
+
+def test_a_table_that_two_layers_share_counts_once_on_a_rank_with_both() -> None:
+    table = {"parameter_bytes": 100, "gradient_bytes": 100, "optimizer_bytes": 200}
+    ends = [LayerTimes(name=name, forward_us=1, backward_us=2, **table) for name in ("in", "out")]
+    block = LayerTimes(name="block", forward_us=1, backward_us=2, parameter_bytes=10)
+    shared = TiedParameters(layers=("in", "out"), **table)
+    layers = [ends[0], block, ends[1]]
+    apart, tied = (
+        partition_costs(Profile.from_times("mine", layers, tied_parameters=each), [1, 1, 1])
+        for each in ([], [shared])
+    )
+    assert apart.static_bytes([0, 2]) == tied.static_bytes([0, 2]) + 400
+    assert apart.static_bytes([0, 1]) == tied.static_bytes([0, 1])
+    with pytest.raises(SynthError, match="name layer 'head', which does not exist"):
+        wrong = shared.replace(layers=("in", "head"))
+        Profile.from_times("mine", layers, tied_parameters=[wrong])
+    with pytest.raises(SynthError, match="micro_batch_size: Input should be greater than"):
+        Profile.from_times("mine", layers, micro_batch_size=0)
 
 
 def test_sizes_that_are_not_given_follow_from_those_that_are() -> None:
