@@ -83,7 +83,6 @@ def compare(
     Raises:
         SynthError: an argument is wrong.
     """
-
     draw_with(Comparison, comparison_html)
     measured, choice = profile_or_name(profile), recompute_text(recompute)
     names = texts(placement, "placement", "linear")

@@ -84,7 +84,6 @@ def frontier(
     Raises:
         SynthError: an argument is wrong.
     """
-
     draw_with(MemoryCurve, curve_html)
     check_callable(on_point, "on_point")
     if begun is not None and not isinstance(begun, MemoryCurve):

@@ -29,7 +29,6 @@ def register() -> None:
 
 def plan_html(plan: Plan) -> str:
     """Return a plan as HTML: its figures, a Gantt chart with memory, and the table of its ranks."""
-
     lowered, timeline = plan.check()
     ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
     ranks = rank_table(
@@ -57,7 +56,6 @@ def _image(svg: str, name: str) -> str:
 
 def profile_html(profile: Profile) -> str:
     """Return a profile as HTML: its origin, and a table of its distinct layers."""
-
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
     head = ["layer", "count", *(f"{kind} (ms)" for kind in kinds), "saved (MB)", "parameters (MB)"]
     rows = []

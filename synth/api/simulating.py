@@ -56,7 +56,6 @@ def simulate(
         SynthError: the name is unknown or does not admit the numbers, the schedule cannot run, or
             it exceeds the memory limit.
     """
-
     ranks = number_or_none(ranks, "ranks", 1)
     micro_batches = number_or_none(micro_batches, "micro_batches", 1)
     size = _size_of(schedule, ranks, micro_batches)
@@ -81,7 +80,6 @@ class _Size(NamedTuple):
 
 def _size_of(schedule: object, ranks: int | None, micro_batches: int | None) -> _Size:
     """The size and the placement of a schedule that is given, or of a published one."""
-
     if isinstance(schedule, Plan):
         raise SynthError("schedule is a Plan; give plan.schedule(), the order of its ops")
     if isinstance(schedule, Schedule):

@@ -23,7 +23,6 @@ __all__ = ["app", "main", "run_command_line"]
 
 def app(prog_name: str) -> None:
     """Run the command that the arguments name."""
-
     commands(prog_name=prog_name)
 
 

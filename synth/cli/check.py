@@ -1,7 +1,7 @@
 """`synth check`: verify a plan file independently of its source."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -9,10 +9,6 @@ from synth.cli.answer.output import Format, FormatOption
 from synth.options.arguments.groups import AtOnce, LinkTexts
 from synth.records.command_option import CommandOption
 from synth.records.record import Record
-
-if TYPE_CHECKING:
-    pass
-
 
 PROOF_LIMIT = "60s"
 

@@ -1,11 +1,6 @@
 """`synth compare`: the published schedules and the solver's on one profile."""
 
-from typing import TYPE_CHECKING
-
 from synth.cli.read.compare_request import CompareRequest
-
-if TYPE_CHECKING:
-    pass
 
 
 def command(request: CompareRequest) -> None:

@@ -1,7 +1,7 @@
 """`synth emulate`: a plan replayed by real processes, on emulated devices."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,9 +10,6 @@ from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.records.command_option import After
 from synth.records.record import Record
 from synth.run_options.emulation_options import EmulationOptions
-
-if TYPE_CHECKING:
-    pass
 
 
 class EmulateRequest(Record):

@@ -2,14 +2,11 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from synth.cli.read.options import ForceOption
-
-if TYPE_CHECKING:
-    pass
 
 
 class ExportFormat(StrEnum):

@@ -1,11 +1,6 @@
 """`synth frontier`: the Pareto front of time and memory limit, with lower bounds."""
 
-from typing import TYPE_CHECKING
-
 from synth.cli.read.frontier_request import FrontierRequest
-
-if TYPE_CHECKING:
-    pass
 
 
 def command(request: FrontierRequest) -> None:

@@ -1,13 +1,10 @@
 """`synth profile`: measure a model's layers on this machine's device."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from synth.cli.read.profile_request import ProfileRequest
-
-if TYPE_CHECKING:
-    pass
 
 
 def command(

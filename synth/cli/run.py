@@ -1,14 +1,11 @@
 """`synth run`: train under a plan on real devices, and compare measurement and plan."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from synth.cli.read.run_request import RunRequest
-
-if TYPE_CHECKING:
-    pass
 
 
 def command(

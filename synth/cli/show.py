@@ -1,14 +1,11 @@
 """`synth show`: a schedule as a Gantt chart and tables."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from synth.cli.read.show_request import ShowRequest
-
-if TYPE_CHECKING:
-    pass
 
 
 def command(

@@ -82,7 +82,6 @@ class AskedSolve(NamedTuple):
 
         With auto the pipelines are those of one placement.
         """
-
         if not self.weight_passing:
             return None
         request = self.request
@@ -97,7 +96,6 @@ class AskedSolve(NamedTuple):
         self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
     ) -> Result:
         """Find the best schedule of all candidates, or of the request; see `Request.search`."""
-
         request = self.request
         if self.weight_choices:
             return self.choose_weights(listener, stop).result
@@ -118,7 +116,6 @@ class AskedSolve(NamedTuple):
         self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
     ) -> Result:
         """Find the best schedule without a flush."""
-
         request, asked = self.request, self.flush_free
         if asked is None:
             raise ValueError("the request is for a schedule with a flush")
@@ -128,7 +125,6 @@ class AskedSolve(NamedTuple):
         self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
     ) -> Chosen:
         """Find the best schedule of the candidates with weight passing, and of the others."""
-
         request = self.request
         return solve_choosing_weights(
             self.weight_choices,
@@ -201,7 +197,6 @@ def read_solve(
 
 def _check_files(given: SolveArguments, *, reads_profile: bool) -> None:
     """Raise if the output would replace an input, or cannot be replaced."""
-
     check_outputs(given.output, inputs=[given.pipeline.profile_name] if reads_profile else [])
     check_replaceable(given.output)
 
@@ -282,7 +277,6 @@ def _problem(
     given: SolveArguments, chosen: SolveChoices, asked: ProblemArguments, deadline: Deadline
 ) -> tuple[Candidates | None, Problem]:
     """Return the candidates if there is a choice, and the problem to begin with."""
-
     ranks = given.pipeline.ranks
     is_for_one = given.is_for_one or given.hint is not None
     if is_choice(chosen, is_for_one=is_for_one) or not asked.allowed.orders_freely:

@@ -39,7 +39,6 @@ class BestSoFar:
 
     def result(self, elapsed_s: float, *, is_interrupted: bool = False) -> Result | None:
         """Return the result as if the search had ended; None if nothing was found."""
-
         best = self.close()
         if best is None:
             return None

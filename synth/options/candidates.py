@@ -67,7 +67,6 @@ def read_candidates(
     Raises:
         SynthError: no placement is possible, or the stages named do not exist on all.
     """
-
     sizes = read_sizes(asked.partition)
     placements, left_out = _placements(chosen.placement, num_ranks, asked)
     read_objective(asked.objective)
@@ -100,7 +99,6 @@ def _left_out(
     asked: ProblemArguments, placements: dict[str, Placement], sizes: tuple[int, ...] | None
 ) -> tuple[Candidate, ...]:
     """Return candidates on placements that are not searched, for comparison."""
-
     free, found = replace(asked, allowed=Allowed(offloads=True)), []
     for name, where in placements.items():
         with suppress(SynthError):
@@ -128,7 +126,6 @@ def _check_sizes(sizes: tuple[int, ...] | None, where: Placement) -> None:
 
 def _may_fit(found: list[Candidate]) -> bool:
     """Return True if closed forms do not exclude all candidates."""
-
     return any(why_infeasible(one.problem, one.choice) is None for one in found)
 
 
@@ -143,7 +140,6 @@ def _placements(
     name: str, num_ranks: int, asked: ProblemArguments
 ) -> tuple[dict[str, Placement], dict[str, Placement]]:
     """Return the placements to search by name, and those with orders that are left out."""
-
     if _is_auto(name):
         every = placements_to_try(num_ranks, len(asked.profile.layers))
         searched = {n: where for n, where in every.items() if asked.allowed.is_default_on(where)}

@@ -49,7 +49,6 @@ def read_curve(given: CurveArguments, profile: Profile) -> CurveProblem:
     Raises:
         SynthError: an option is wrong, or partitions cannot be searched for these.
     """
-
     ranks, micro_batches = given.pipeline.ranks, given.pipeline.micro_batches
     if word(given.placement) == AUTO:
         raise SynthError(
@@ -92,7 +91,6 @@ def read_effort(given: CurveArguments) -> Effort:
     Raises:
         SynthError: a time or a share is not understood.
     """
-
     cores = num_processors()
     jobs = given.jobs or max(1, min(_MOST_JOBS, cores // 2, given.points))
     return Effort(

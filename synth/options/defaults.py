@@ -93,7 +93,6 @@ def _of_hint(
 
     Wrong hints are refused by `read_hint`.
     """
-
     found = SolveChoices(LINEAR, EVEN, AUTO, True)
     try:
         if isinstance(hint, str) and not Path(hint).exists():

@@ -26,7 +26,6 @@ def read_hint(given: str | Plan | None, problem: Problem, profile: Profile) -> S
     Raises:
         SynthError: neither, or one for other sizes or on another placement.
     """
-
     if given is None:
         return None
     if not isinstance(given, str):
@@ -45,7 +44,6 @@ def _as_ordered(text: str, given: Schedule, problem: Problem) -> Schedule:
     Raises:
         SynthError: it offloads activations, moves weights, or updates them between its ops.
     """
-
     if given.versions is not None:
         raise SynthError(
             f"--hint {text} updates weights between its ops, and the search orders those of one "
@@ -70,7 +68,6 @@ def _as_ordered(text: str, given: Schedule, problem: Problem) -> Schedule:
 
 def _made(name: str, problem: Problem) -> Schedule:
     """Return the published schedule of a name, on the problem's placement."""
-
     if current_name(name).partition(":")[0] not in families():
         raise SynthError(
             f"--hint {name} is neither a schedule file nor a published schedule; "
@@ -96,14 +93,12 @@ def _made(name: str, problem: Problem) -> Schedule:
 
 def _costs_for(name: str, problem: Problem) -> Costs | None:
     """Return the problem's costs if the family has as many stages; else None."""
-
     where = family_placement(name, problem.num_ranks)
     return problem.costs if where.num_stages == problem.costs.num_stages else None
 
 
 def _those_that_can_be(problem: Problem) -> str:
     """List the published schedules on the problem's placement from which a search can start."""
-
     names = sorted(
         name
         for name, made in generate_for(
@@ -140,7 +135,6 @@ def _of_plan(plan: Plan, name: str, problem: Problem, profile: Profile) -> Sched
 
 def _tell_of_layers(name: str, recomputed: tuple[int, ...], asked: tuple[int, ...]) -> None:
     """Say that a hint's recomputed layers are ignored, if others or none were asked for."""
-
     if recomputed and recomputed != asked:
         given = places(recomputed).replace("–", "-").replace(" ", "")
         talk(

@@ -10,7 +10,6 @@ def read_objective(text: str) -> Objective:
     Raises:
         SynthError: none of these.
     """
-
     try:
         return Objective.parse(text)
     except ValueError as error:

@@ -45,7 +45,6 @@ class ProblemArguments:
     @cached_property
     def profile_of_one(self) -> Profile:
         """The profile of layers with their share of the optimizer state."""
-
         return sharing_optimizer(self.profile, self.num_pipelines)
 
     def on(self, where: Placement, should_stop: Callable[[], bool] = lambda: False) -> Problem:
@@ -59,7 +58,6 @@ class ProblemArguments:
             SynthError: a partition for other stages or layers, too few layers or micro-batches, or
                 copies of stages in data-parallel pipelines, or a placement that the runtime lacks.
         """
-
         check_one_copy(where, self.num_pipelines)
         if (why := self.allowed.why_not_on(where)) is not None:
             raise SynthError(f"--for {self.allowed.runtime}: {why}; name another --placement")

@@ -49,7 +49,6 @@ def read_comparison(given: CompareArguments, profile: Profile | None = None) -> 
     Raises:
         SynthError: an option is wrong, or options do not go together.
     """
-
     profile = given.hardware.profile(profile or given.pipeline.profile_name)
     limit = _limit(given, profile)
     question = _question(given, profile, limit)
@@ -81,7 +80,6 @@ def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> 
     Raises:
         SynthError: an unknown objective, or a partition that is not understood.
     """
-
     allowed, num_layers = given.freedom.allowed, len(profile.layers)
     limit_s = read_time_limit(given.time_limit)
     return Question(
@@ -124,7 +122,6 @@ def _searches(given: CompareArguments) -> list[SearchRequest]:
         SynthError: an unknown placement, or a stage that does not exist on one of them; unknown
             movements or versions of weights, or options that do not go with versions.
     """
-
     searches = []
     names = given.placement or [AUTO]
     for name in names:
@@ -153,7 +150,6 @@ def _planners(names: Sequence[str]) -> list[Planner]:
     Raises:
         SynthError: there is no such planner.
     """
-
     known = [str(planner) for planner in Planner]
     for name in names:
         if name not in known:

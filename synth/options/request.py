@@ -58,7 +58,6 @@ class Request:
     @property
     def partitioning(self) -> Partitioning:
         """Way in which the model is partitioned."""
-
         text = self.arguments["partition"]
         if is_searched(text):
             return Partitioning.SEARCHED
@@ -79,7 +78,6 @@ class Request:
             listener: returns the function that is told of improvements on a problem.
             stop: set it to end the search.
         """
-
         profile = self.as_run if self.partitioning == Partitioning.EVEN else None
         return solve_repartitioning(
             profile, self.problem, self.recompute, self.options, listener, stop
@@ -92,7 +90,6 @@ class Request:
 
     def of_all_pipelines(self) -> "Request":
         """Return the request for the ranks of all data-parallel pipelines."""
-
         if self.num_pipelines == 1:
             return self
         whole = problem_of_all(self.problem, self.profile, self.num_pipelines)
@@ -100,7 +97,6 @@ class Request:
 
     def plan(self, found: Incumbent | Result) -> Plan:
         """Return the plan file of a solution, for the ranks of all pipelines."""
-
         whole = self.of_all_pipelines()
         solution = of_all(found, whole.problem, self.num_pipelines, self.options.gap)
         assert solution.schedule is not None
@@ -119,7 +115,6 @@ class Request:
 
         A schedule that all data-parallel pipelines have no room for is not written.
         """
-
         if self.output is not None and not is_stream(self.output):
             with suppress(SharesExceedLimit):
                 self.save(found)
@@ -150,7 +145,6 @@ def announce_sizes(request: Request, held: str = "") -> None:
 
 def failure_code(stopped_by: StoppedBy) -> ExitCode:
     """Return the exit code of a search without the result asked for."""
-
     codes = {
         StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,
         StoppedBy.INTERRUPT: ExitCode.INTERRUPTED,

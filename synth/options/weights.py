@@ -101,7 +101,6 @@ def check_goes_with_weights(
     Raises:
         SynthError: such an option is given.
     """
-
     refused = dict(others)
     another = "leave it out, or give all-stages:N with ring or gather"
     of_stages = "give even, or with ring or gather the layers of each stage"
@@ -164,7 +163,6 @@ def read_weight_passing(
         SynthError: `weights` asks for weight passing, and none is possible; with auto there may be
             none.
     """
-
     movements = WeightChoice(weights).movements
     if not movements:
         return ()

@@ -47,7 +47,6 @@ class Allowed:
     @property
     def layer_menu(self) -> RecomputationMenu | None:
         """The rules by which layers can be recomputed within their backward; None: any layers."""
-
         return {Runtime.TORCHTITAN: TORCHTITAN, Runtime.MEGATRON: MEGATRON}.get(self.runtime)
 
     @property

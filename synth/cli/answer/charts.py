@@ -33,7 +33,6 @@ class ChartSet:
     @classmethod
     def of(cls, plan: Plan, overlaid: Overlay, others: Sequence[Chart] = ()) -> Self:
         """Return other schedules, then the plan, then the run if the overlay has one."""
-
         has_run = overlaid.measured is not None
         name = "planned" if has_run else plan.name
         # The overlay's prediction may be for ranks that share processors.
@@ -47,13 +46,11 @@ class ChartSet:
 
     def write_page(self, path: Path) -> None:
         """Write a page for a browser."""
-
         write_atomically(path, page(self.title, self.charts, by_rank=self.by_rank))
         talk(f"written: {path}")
 
     def write_perfetto(self, path: Path) -> None:
         """Write a file for ui.perfetto.dev and chrome://tracing."""
-
         write_atomically(path, perfetto_json(self.charts))
         talk(f"written: {path}")
 
@@ -65,7 +62,6 @@ class ChartSet:
         Raises:
             SynthError: the excerpt is not in the schedules.
         """
-
         if not paths:
             return
         picture = schedule_picture(
@@ -88,7 +84,6 @@ def chart_against(text: str, plan: Plan) -> Chart:
     Raises:
         SynthError: neither, or the published schedule has another number of stages.
     """
-
     if is_file_name(text):
         other, _, timeline = load_checked(Path(text))
         if other.profile_fingerprint != plan.profile_fingerprint:
@@ -123,6 +118,5 @@ def _published(name: str, plan: Plan) -> Chart:
 
 def _known(plan: Plan) -> str:
     """List the published schedules on the plan's placement."""
-
     made = generate_for(plan.placed, plan.num_micro_batches, plan.costs, plan.caps_bytes)
     return f"on its placement there are: {', '.join(sorted(name for name, _ in made))}"

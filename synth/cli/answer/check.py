@@ -59,7 +59,6 @@ def fingerprint_of(data: Mapping[str, Any], verified: Facts, on_trust: Facts) ->
     Raises:
         Mismatch: it does not match; names the changed fields.
     """
-
     if stored_fingerprint(data) is None:
         on_trust["unchanged"] = (
             "the file is from before plans had a fingerprint: whether it was changed since it was "

@@ -11,6 +11,5 @@ from synth.report.html.page import ScheduleMenu, page
 
 def write_choice(path: Path, title: str, charts: Sequence[Chart], menu: ScheduleMenu) -> None:
     """Write a page with schedules to choose from."""
-
     write_atomically(path, page(title, charts, menu=menu))
     talk(f"written: {path}")

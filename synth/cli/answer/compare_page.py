@@ -32,7 +32,6 @@ def write_compare_page(
         comparison: the schedules.
         should_stop: ends the making of charts, but for those that are shown first.
     """
-
     pareto = drawn(comparison)
     head, rows = head_and_rows(comparison, pareto)
     ranked = comparison.ranked()

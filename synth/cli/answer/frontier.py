@@ -54,7 +54,6 @@ def _sizes(partition: tuple[int, ...]) -> str:
 
 def drawn(curve: MemoryCurve, title: str) -> Curve:
     """Return the data of the plots."""
-
     points = tuple(
         Point(cap_of(plan), value_of(plan), plan.claim.lower_bound_us, max(plan.claim.peak_bytes))
         for plan in curve.points
@@ -69,7 +68,6 @@ def _table(curve: MemoryCurve, width: int) -> str:
 
 def _head_and_rows(curve: MemoryCurve) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the heads of the columns, and one row per point."""
-
     factor, unit = size_unit(max(map(cap_of, curve.points)))
     header = [f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.judged_by.words}\nms"]
     figures = [_Figures.of(plan, curve) for plan in curve.points]
@@ -113,7 +111,6 @@ def _head_and_rows(curve: MemoryCurve) -> tuple[list[str], list[tuple[str, ...]]
 
 def write_frontier_page(path: Path, curve: MemoryCurve, title: str) -> None:
     """Write table, plot and charts as a page; first are shown the smallest and largest limit."""
-
     head, rows = _head_and_rows(curve)
     charts = [
         Chart.planned(
@@ -147,7 +144,6 @@ class _Figures:
     @classmethod
     def of(cls, plan: Plan, curve: MemoryCurve) -> Self:
         """Simulate a point's plan."""
-
         timeline, asked = verify(plan.schedule(), plan.costs)[1], curve.judged_by
         per_s = asked.iterations_per_s(timeline)
         return cls(
@@ -164,7 +160,6 @@ class _Figures:
 
 def movement_of(plan: Plan) -> str:
     """Return the place of a plan's weights, as a word of `--weights`."""
-
     flow = plan.schedule().weights
     if flow is None:
         return "stay"
@@ -184,7 +179,6 @@ def _sentence(curve: MemoryCurve) -> str:
 
 def as_json(curve: MemoryCurve) -> dict[str, Any]:
     """Return the curve for scripts, without the plans."""
-
     return {
         "objective": curve.objective,
         "partition": curve.partition,

@@ -29,7 +29,6 @@ def preview(request: Request, format: Format, flush_free: FlushFreeProblem | Non
         Infeasible: no schedule is within the memory limits; the message has the reason and a way
             out.
     """
-
     shortage = why_infeasible(request.problem, request.recompute)
     if format == Format.JSON:
         answer_json(
@@ -82,7 +81,6 @@ def _most_versions(flush_free: FlushFreeProblem) -> int:
 
 def _feasibility(request: Request) -> str:
     """Say if memory limits that pass the closed-form check are known to be feasible."""
-
     caps = request.problem.caps_bytes
     if caps is None or min(caps) >= limits_bytes(request.problem, request.recompute)[1]:
         if caps is None or request.allowed.orders_freely:

@@ -35,7 +35,6 @@ def report_rehearsal(
     plan: Plan, lowered: Lowered, results: "dict[int, RankResult]", wanted: RehearseRequest
 ) -> None:
     """Write the figures to a file, and answer as text or JSON."""
-
     arrivals = wanted.rehearsal.planned_arrivals
     ranks = {rank: _measured(result, arrivals) for rank, result in results.items()}
     late = any(result.late for result in results.values())

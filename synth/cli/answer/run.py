@@ -93,7 +93,6 @@ def _measured(trace: Trace, results: "list[RankResult]") -> MeasuredRun:
 
 def _overlay(lowered: Lowered, run: MeasuredRun, trace: Trace) -> Overlay:
     """Lay the median step over the plan."""
-
     return Overlay(
         shared_timeline(lowered, run.processors, late=run.late),
         run.executions[run.middle],
@@ -160,7 +159,6 @@ def run_throughput(plan: Plan, result: "RankResult") -> Throughput:
 
 def trace_of(plan: Plan, results: "list[RankResult]", source: Source, times: float = 1.0) -> Trace:
     """Merge the ranks' logs of the traced steps into one trace."""
-
     by_step = zip(*(result.traced for result in results), strict=True)
     steps = []
     for ranks in by_step:

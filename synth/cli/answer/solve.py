@@ -24,7 +24,6 @@ from synth.units import format_us
 
 def as_text(request: Request, result: Result, plan: Plan, more: str = "") -> str:
     """Return the tables and the lines between them; `more` follows the first table."""
-
     assert result.timeline is not None
     timeline = result.timeline
     lowered = timeline.lowered
@@ -156,7 +155,6 @@ def _own_partitions(request: Request, result: Result) -> list[str]:
 
 def _what_is_left(request: Request, result: Result) -> list[str]:
     """Explain an exhausted search: all its parts ended without a proof."""
-
     if result.stopped_by != StoppedBy.EXHAUSTED:
         return []
     allowed = request.allowed
@@ -173,7 +171,6 @@ def _what_is_left(request: Request, result: Result) -> list[str]:
 
 def _recomputed(schedule: Schedule, layers: Sequence[int]) -> list[str]:
     """List the layers that are recomputed within B, and the stages before it, if any."""
-
     stages = recomputed(schedule)
     said = [f"layer{'s' * (len(layers) > 1)} {places(layers)} in B"] if layers else []
     if stages:
@@ -215,7 +212,6 @@ def _faster_on_placement(request: Request, result: Result) -> list[str]:
 
 def _faster_elsewhere(request: Request, result: Result) -> list[str]:
     """Mention the best one on a placement, or with an order, that was not searched."""
-
     best, found_us = best_left_out(request.left_out), result.value_us
     assert found_us is not None
     if best is None or best.value_us >= found_us:

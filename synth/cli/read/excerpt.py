@@ -44,7 +44,6 @@ class ExcerptOptions(Record):
         Raises:
             SynthError: not a time, or not ranks of the plan.
         """
-
         if self.begin is None and self.end is None and self.ranks is None:
             return None
         numbers = None if self.ranks is None else read_ranges(self.ranks, num_ranks)

@@ -33,7 +33,6 @@ def check_pictures(paths: Sequence[Path], force: bool) -> None:
     Raises:
         SynthError: an unknown suffix, a missing package, or a file that synth did not make.
     """
-
     for path in paths:
         check_drawable(path)
         check_replaceable(path, PICTURE, "--picture", force)

@@ -23,7 +23,6 @@ def load_checked(path: Path) -> tuple[Plan, Lowered, Timeline]:
     Raises:
         SynthError: see `Plan.load` and `Plan.check`.
     """
-
     data = Plan.read_data(path)
     plan = Plan.model_validate_file(data, str(path))
     lowered, timeline = plan.check()

@@ -38,7 +38,6 @@ def solve_least(
     Raises:
         TargetMissed: there is no schedule to give.
     """
-
     is_sought = is_searched(request.arguments["partition"])
     if candidates is not None:
         announce_sizes(request)

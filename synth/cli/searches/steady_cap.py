@@ -31,7 +31,6 @@ def solve_steady(request: Request, format: Format) -> None:
 
 def _search(request: Request, stop: threading.Event) -> tuple[Request, Result]:
     """Return the request under the limit found, and its result."""
-
     began = time.monotonic()
     found = least_steady(request.problem, request.options, stop)
     spent_s = time.monotonic() - began
@@ -68,7 +67,6 @@ def _limited(request: Request, found: SteadyCap, left_s: float) -> Request:
 
 def _nothing(request: Request, spent_s: float, stop: threading.Event) -> Result:
     """Return the result of a search that found no limit."""
-
     reason, message = (
         StoppedBy.TIME_LIMIT,
         "--target steady: no schedule that repeats without bubble was found in "

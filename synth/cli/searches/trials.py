@@ -29,7 +29,6 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     Raises:
         NoSchedule: nothing was found.
     """
-
     announce_sizes(request)
     names = {candidate.problem.placement: candidate.name for candidate in candidates.them}
     if len(names) > 1 or candidates.refusals:
@@ -70,7 +69,6 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
 
 def _cut_short(found: Result | None, standings: Sequence[Sequence[Trial]]) -> Chosen | None:
     """Take the best so far for the answer, and what is known of the other candidates."""
-
     return None if found is None else cut_short(standings[-1], found)
 
 
@@ -138,7 +136,6 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     Raises:
         Infeasible: no schedule is within the memory limits on any of them.
     """
-
     shortages = [why_infeasible(each.problem, each.choice) for each in candidates.them]
     needs = [max(needs_bytes(each.problem, each.choice)) for each in candidates.them]
     factor, unit = size_unit(max(needs))

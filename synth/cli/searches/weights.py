@@ -68,7 +68,6 @@ def _preview(asked: AskedSolve, format: Format) -> None:
 
 def _cut_short(found: Result | None, asked: AskedSolve) -> Chosen | None:
     """Take the best so far for the answer; nothing is said of the other candidates' bounds."""
-
     if found is None:
         return None
     candidates = [Candidate(one.name, one.problem) for one in asked.weight_choices]

@@ -56,7 +56,6 @@ def finish(
     Raises:
         NoSchedule: nothing was.
     """
-
     request = request.on(result.problem)
     num_pipelines, request = request.num_pipelines, request.of_all_pipelines()
     result = of_all(result, request.problem, num_pipelines, request.options.gap)

@@ -55,7 +55,6 @@ def _compare(
     only: list[str] | None, asked: AskedComparison, deadline: Deadline
 ) -> tuple[Comparison, bool]:
     """Return the comparison, and True if a stop was asked for."""
-
     found = Comparison(asked.question)
     progress = _Progress(found)
 
@@ -107,7 +106,6 @@ class _Progress:
 
     def __call__(self, name: str) -> None:
         """Report a schedule or a search that begins."""
-
         self._line.tell(f"{name}{self._best()}")
         if name.startswith(SOLVED):
             where = name.removeprefix(SOLVED)
@@ -126,7 +124,6 @@ class _Progress:
 
     def unfinished(self, asked: AskedComparison, finished: set[str]) -> list[Entry]:
         """Return the rows of searches that have found a schedule and are not over."""
-
         found = {
             name: best.result(asked.options.time_limit_s)
             for name, best in self._announced.items()
@@ -153,7 +150,6 @@ class _Progress:
 
 def _answer(comparison: Comparison, request: CompareRequest) -> None:
     """Print the comparison, and write the files asked for."""
-
     if request.format == Format.JSON:
         answer_json(as_json(comparison))
     else:

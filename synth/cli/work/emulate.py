@@ -69,7 +69,6 @@ def work(plan: Path, request: EmulateRequest) -> None:
 
 def _sizes_that_can_be_moved(lowered: Lowered, makespan_us: float) -> float:
     """Return 1, or the power of ten with which loopback keeps up; a message says so."""
-
     moved, sizes = moved_bytes(lowered), 1.0
     while moved * sizes > _LOOPBACK_BYTES_PER_S * makespan_us / 1e6 and sizes > 1e-6:
         sizes /= 10

@@ -93,7 +93,6 @@ def _files(to: ExportFormat, output: Path | None) -> dict[Path, FileKind]:
     Raises:
         SynthError: torchtitan's options are to be written to stdout, or under the CSV's name.
     """
-
     if output is None or is_stream(output):
         if to == ExportFormat.TORCHTITAN:
             raise SynthError(
@@ -131,7 +130,6 @@ def _texts(
     plan: Plan, to: ExportFormat, names: Mapping[str, str], other: Path | None = None
 ) -> list[str]:
     """Return the contents of the named file and, if there is one, of the `other` beside it."""
-
     if to == ExportFormat.TORCH:
         return [_torch_text(plan)] + [stage_table(plan)] * (other is not None)
     if to == ExportFormat.TORCHTITAN:
@@ -152,7 +150,6 @@ def _tell_of_losses(
     plan: Plan, plan_path: Path, to: ExportFormat, names: Mapping[str, str]
 ) -> None:
     """Say what the format does not carry."""
-
     _tell_of_layers(plan, plan_path, to, names)
     schedule = plan.schedule()
     if to in (ExportFormat.TORCH, ExportFormat.TORCHTITAN) and in_loss_order(schedule) != schedule:
@@ -184,7 +181,6 @@ def _tell_of_layers(
     plan: Plan, plan_path: Path, to: ExportFormat, names: Mapping[str, str]
 ) -> None:
     """Say how to recompute the layers that the plan recomputes, unless the format says it."""
-
     if not plan.recomputed_layers:
         return
     how = "checkpoint them in the model"

@@ -48,7 +48,6 @@ def work(request: FrontierRequest) -> None:
 
 def _by_file(curve: MemoryCurve) -> dict[str, Plan]:
     """Return the plan of every point by file name, which is its limit in bytes."""
-
     return {f"{cap_of(plan)}B.json": plan for plan in curve.points}
 
 
@@ -76,7 +75,6 @@ class _AskedCurve:
 
     def save(self, curve: MemoryCurve) -> None:
         """Write the curve file and the plots."""
-
         curve.save(self.request.output)
         for path in self.request.pictures:
             save_picture(path, curve_picture(drawn(curve, self.title)))
@@ -84,7 +82,6 @@ class _AskedCurve:
 
 def _trace(asked: _AskedCurve) -> tuple[MemoryCurve, bool]:
     """Return the curve, and True if a stop was asked for."""
-
     begun, given, effort = _begun(asked), asked.curve, asked.effort
     problem = given.problem
     there = f"; {len(begun.points)} points are there already" if begun else ""
@@ -125,7 +122,6 @@ def _begun(asked: _AskedCurve) -> MemoryCurve | None:
     Raises:
         SynthError: the file is no curve, or that of another problem.
     """
-
     output, given = asked.request.output, asked.curve
     if not output.exists():
         return None
@@ -182,7 +178,6 @@ class _Progress:
 
 def _widest(curve: MemoryCurve) -> str:
     """Return the point with the largest gap."""
-
     plan = max(curve.points, key=lambda plan: plan.claim.gap)
     return (
         f"; largest gap {percent(plan.claim.gap)} at {format_bytes(cap_of(plan))}: "
@@ -193,7 +188,6 @@ def _widest(curve: MemoryCurve) -> str:
 
 def _values(curve: MemoryCurve) -> dict[int, tuple[int, int]]:
     """Return value and bound of each point by its memory limit."""
-
     return {cap_of(p): (value_of(p), p.claim.lower_bound_us) for p in curve.points}
 
 

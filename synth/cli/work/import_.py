@@ -15,7 +15,6 @@ from synth.schedule.files.plan_file import Plan, check_replaceable
 
 def work(schedule_path: Path, request: ImportRequest) -> None:
     """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs."""
-
     check_outputs(request.output, inputs=[schedule_path, request.profile_name])
     check_replaceable(request.output)
     profile = load_profile(request.profile_name, request.link)

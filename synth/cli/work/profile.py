@@ -109,7 +109,6 @@ def _read_times(path: Path, request: ProfileRequest, peak_flops_per_s: float | N
     Raises:
         SynthError: the file cannot be read or used.
     """
-
     request.check_files(path)
     layers = from_times_csv(read_text(path, "a CSV file of layers"), str(path))
     profile = Profile.from_times(
@@ -225,7 +224,6 @@ def _show_progress(progress: "ProfilingProgress") -> None:
 
 def _summary(profile: Profile) -> str:
     """Return a table with a line per distinct layer: times in ms, bytes per micro-batch."""
-
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
     head = "layer             count" + "".join(f"{kind + ' ms':>10s}" for kind in kinds)
     lines = [head + "        saved    retained  parameters"]

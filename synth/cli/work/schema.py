@@ -17,7 +17,6 @@ from synth.schedule.measured.trace_file import Trace
 
 def work(file_format: FileFormat | None, folder: Path | None) -> None:
     """Print the JSON Schema of a file format: profile, plan, trace, curve, checkpoint or run."""
-
     if file_format is None and folder is None:
         names = ", ".join(FileFormat)
         raise SynthError(f"give a format ({names}), or --folder FOLDER for the schemas of all")

@@ -36,7 +36,6 @@ from synth.solver.result import StoppedBy
 
 def work(plan_path: Path, request: ShowRequest) -> None:
     """Draw a plan as a Gantt chart, with a table of its ranks."""
-
     request.check_files(plan_path)
     plan, lowered, timeline = load_checked(plan_path)
     reason = reason_of(plan, lowered, timeline)
@@ -94,7 +93,6 @@ def headline(plan: Plan, timeline: Timeline, reason: str) -> str:
 
 def version_lines(timeline: Timeline) -> Iterator[str]:
     """Yield the rule of weights with versions, the stages' delays, and the steady state."""
-
     lowered = timeline.lowered
     rule = lowered.schedule.versions
     if rule is None:
@@ -121,7 +119,6 @@ def version_lines(timeline: Timeline) -> Iterator[str]:
 
 def steady_lines(plan: Plan) -> Iterator[str]:
     """Yield the bounds of the steady state of a plan that was searched for."""
-
     claim = plan.claim.steady
     if claim is None:
         return
@@ -137,7 +134,6 @@ def steady_lines(plan: Plan) -> Iterator[str]:
 
 def _bubble_rates(asked: Objective, timeline: Timeline) -> Iterator[str]:
     """Yield the bubble rate of the objective, then those of makespan and period."""
-
     work_us = max(timeline.work_us)
     yield f"{percent(asked.bubble_rate(timeline, work_us))} of the {asked.words}"
     yield f"mean idle {percent(asked.bubble_rate(timeline, timeline.mean_work_us))}"
@@ -160,7 +156,6 @@ def _copies(plan: Plan) -> str:
 
 def plan_table(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
     """Return the table of ranks of a checked plan; idle time is relative to the makespan."""
-
     ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
     return rank_table(
         lowered,

@@ -131,7 +131,6 @@ def rank_table(
         peaks_bytes: as simulated, rank by rank.
         recomputed_layers: layers recomputed within B; if empty, there is no column for them.
     """
-
     factor, unit = size_unit(max(peaks_bytes))
     header = ["rank", "stage", "layers", "work\nms", "idle\nms", f"static\n{unit}"]
     header.append(f"peak\n{unit}")

@@ -350,7 +350,6 @@ def program_lines(schedule: Schedule) -> tuple[str, ...]:
 
 def schedule_fingerprint(schedule: Schedule) -> str:
     """Hash everything in a schedule except its name, as 16 hexadecimal digits."""
-
     rules: tuple[object, ...] = (
         schedule.placement,
         schedule.num_micro_batches,

@@ -47,7 +47,6 @@ def moved_bytes(lowered: Lowered) -> int:
 
     A ring all-reduce among n ranks sends 2 (n − 1) times its bytes.
     """
-
     sums = sum(one.sent_bytes for one in lowered.collectives)
     sent = (t.num_bytes for t in lowered.transfers if HOST not in (t.source, t.target))
     return sum(sent) + sums

@@ -203,7 +203,6 @@ class Trace(FileRecord):
         Raises:
             Mismatch: the schedule is another one, or the ranks differ.
         """
-
         if self.schedule != schedule_fingerprint(plan.schedule()):
             raise Mismatch(
                 f"the trace is of plan {self.plan!r} on {self.profile!r}, whose schedule is not "
