@@ -191,7 +191,6 @@ class Checkpointer:
         load_tensors(path, manifest, self._targets(manifest.names, manifest.step, manifest))
 
     def _load_version_1(self, path: Path, state: TrainingState) -> None:
-
         names = self._agree(lambda: set(read_metadata(path).state_dict_metadata))
         targets = together(lambda: self._targets(names, state.step), self._group)
         load_version_1(path, targets, self._group)

@@ -269,7 +269,6 @@ def _searched(
 
 
 def _flush_free(given: SolveArguments, problem: Problem) -> FlushFreeProblem | None:
-
     return None if given.versions is None else FlushFreeProblem.parse(given.versions, problem)
 
 
@@ -287,7 +286,6 @@ def _problem(
 
 
 def _options(given: SolveArguments, hint: Schedule | None, deadline: Deadline) -> SolveOptions:
-
     return SolveOptions(
         time_limit_s=deadline.left_of(parse_seconds(given.time_limit)),
         gap=parse_fraction(given.search.gap),

@@ -50,7 +50,6 @@ def read_sizes(text: str) -> tuple[int, ...] | None:
 
 
 def _needed_sizes(where: Placement) -> str:
-
     if where == Placement.linear(where.num_ranks):
         return f"{where.num_ranks} ranks; give one size per rank"
     return (

@@ -108,12 +108,10 @@ _LINEAR, _INTERLEAVED = _OF_MEGATRON = ("1f1b", "interleaved")
 
 
 def _is_of_torchtitan(where: Placement) -> bool:
-
     return _is_looped(where) or where == wave(where.num_ranks)
 
 
 def _is_looped(where: Placement) -> bool:
-
     return where == looped(where.num_ranks, where.num_stages // where.num_ranks)
 
 

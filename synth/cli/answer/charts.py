@@ -93,7 +93,6 @@ def chart_against(text: str, plan: Plan) -> Chart:
 
 
 def _published(name: str, plan: Plan) -> Chart:
-
     if current_name(name).partition(":")[0] not in families():
         raise SynthError(
             f"--against {name} is neither a plan file nor a published schedule; {_known(plan)}"

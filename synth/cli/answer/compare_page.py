@@ -57,7 +57,6 @@ def write_compare_page(
 
 
 def _chart(comparison: Comparison, entry: Entry) -> Chart:
-
     plan = comparison.plan(entry)
     lowered, timeline = plan.check()
     reason = reason_of(plan, lowered, timeline) if entry.claim is not None else ""

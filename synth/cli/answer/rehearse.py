@@ -60,7 +60,6 @@ def report_rehearsal(
 
 
 def _measured(result: "RankResult", arrivals: bool) -> RehearsedRank:
-
     return RehearsedRank(
         [seen.log.ops for seen in result.traced],
         result.peak_bytes,
@@ -76,7 +75,6 @@ def _as_json(
     ranks: dict[int, RehearsedRank],
     found: RunComparison,
 ) -> str:
-
     by_rank = [results.get(rank) for rank in range(plan.num_ranks)]
     reserved = tuple(one and one.reserved_bytes for one in by_rank)
     waited = tuple(ranks[rank].waited_us if rank in ranks else None for rank in range(len(by_rank)))

@@ -60,7 +60,6 @@ def stopped_after(steps: int) -> SynthError:
 
 
 def _show(plan: Plan, lowered: Lowered, results: "list[RankResult]", request: RunRequest) -> None:
-
     trace = trace_of(plan, results, Source.MEASURED)
     run = _measured(trace, results)
     found = compare(plan, lowered, run)
@@ -78,7 +77,6 @@ def _show(plan: Plan, lowered: Lowered, results: "list[RankResult]", request: Ru
 
 
 def _measured(trace: Trace, results: "list[RankResult]") -> MeasuredRun:
-
     first = results[0]
     return MeasuredRun(
         iterations_us(trace, results) or [seconds * 1e6 for seconds in first.program_seconds],
@@ -116,7 +114,6 @@ def _show_text(
     overlay: Overlay | None,
     width: int | None,
 ) -> None:
-
     answer(_loss_curve(results[0].losses, results[0].first_step))
     speed = run_throughput(plan, results[0]).words
     if speed:
@@ -180,7 +177,6 @@ def iterations_us(trace: Trace, results: "list[RankResult]") -> list[float]:
 
 
 def _as_json(plan: Plan, results: "list[RankResult]", found: RunComparison) -> str:
-
     first, speed = results[0], run_throughput(plan, results[0])
     return RunFile(
         plan=plan.name,

@@ -229,5 +229,4 @@ def _less(value_us: int, found_us: int) -> str:
 
 
 def _stages_with_r(result: Result) -> list[int]:
-
     return [] if result.schedule is None else recomputed(result.schedule)

@@ -45,7 +45,6 @@ def steady_text(plan: Plan, result: Result, simulated: tuple[Lowered, Timeline],
 
 
 def _table(result: Result, lowered: Lowered, proof: SteadyProof) -> str:
-
     assert result.peak_bytes is not None
     has_cap, facts = result.problem.caps_bytes is not None, largest_versions(lowered)
     peaks = result.peak_bytes

@@ -105,7 +105,6 @@ def _report(
     trace: Trace,
     request: EmulateRequest,
 ) -> None:
-
     run = MeasuredRun(
         iterations_us(trace, results),
         [step.execution() for step in trace.steps],

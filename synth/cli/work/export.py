@@ -141,7 +141,6 @@ def _texts(
 
 
 def _torch_text(plan: Plan) -> str:
-
     schedule = plan.schedule()
     return to_torch_csv(schedule) if schedule.weights is None else to_torch_comms_csv(schedule)
 

@@ -197,7 +197,6 @@ def as_json(plan: Plan, lowered: Lowered, timeline: Timeline, reason: str) -> di
 
 
 def _versions_json(timeline: Timeline) -> dict[str, Any] | None:
-
     lowered = timeline.lowered
     rule = lowered.schedule.versions
     if rule is None:
@@ -213,7 +212,6 @@ def _versions_json(timeline: Timeline) -> dict[str, Any] | None:
 
 
 def _ranks_json(plan: Plan, lowered: Lowered, timeline: Timeline) -> list[dict[str, Any]]:
-
     spans = planned_spans(timeline)
     return [
         {
