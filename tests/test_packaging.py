@@ -75,12 +75,12 @@ def test_synth_never_imports_torch_or_runtime_at_module_level(path: Path) -> Non
 
 
 def modules_loaded_by(code: str, cwd: Path) -> set[str]:
-    """The top-level modules that are loaded after running some code in a fresh interpreter."""
+    """The modules that are loaded after running some code in a fresh interpreter."""
     script = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}\nprint('\\0', *sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", script], cwd=cwd, capture_output=True, text=True, check=True
     )
-    return {name.split(".")[0] for name in run.stdout.rpartition("\0")[2].split()}
+    return set(run.stdout.rpartition("\0")[2].split())
 
 
 # torch counts as not installed.
@@ -152,6 +152,8 @@ def test_the_page_of_the_package_index_has_no_relative_links() -> None:
     assert not re.findall(r"\]\((?!https?:)", page)
 
 
+COMMANDS = sorted(path.stem.rstrip("_") for path in (ROOT / "synth/cli/work").glob("[a-z]*.py"))
+
 HELP = """
 import synth.cli
 sys.argv = ["synth", *{arguments!r}]
@@ -162,12 +164,27 @@ except SystemExit as end:
 """
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["solve", "--help"]])
-def test_help_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)]
+)
+def test_help_loads_the_options_of_a_command_at_most(arguments: list[str], tmp_path: Path) -> None:
     loaded = modules_loaded_by(HELP.format(arguments=arguments), tmp_path)
     assert "typer" in loaded
-    assert not loaded & set(HEAVY)
-    assert ("pydantic" in loaded) == ("solve" in arguments)  # of the commands their docstrings only
+    assert not loaded & {*HEAVY, "synth.solver.solver", "synth.cli.work"}
+    assert ("pydantic" in loaded) == (len(arguments) == 2)  # --help alone imports no command
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import synth; synth.Profile; synth.Plan",
+        "import synth.plan.compare, synth.solver.solver, synth.options.asked_solve",
+    ],
+)
+def test_or_tools_is_imported_when_it_is_used(code: str, tmp_path: Path) -> None:
+    loaded = modules_loaded_by(code, tmp_path)
+    assert not loaded & {"ortools", "pandas", "torch"}
+    assert ("synth.solver.solver" in loaded) == ("solver" in code)
 
 
 def test_reading_and_checking_plans_loads_nothing_heavy(tmp_path: Path) -> None:

@@ -3,17 +3,15 @@
 import base64
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-from synth.op_kinds import OpKind
-from synth.plan.comparison import Comparison
-from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.profile import Profile
-from synth.report.chart.chart import Chart
-from synth.report.picture.schedule import schedule_picture
-from synth.report.picture.svg import svg_text
-from synth.report.text.tables import milliseconds, rank_table
 from synth.schedule.files.plan_file import Plan
 from synth.system.display import draw_with
+
+if TYPE_CHECKING:
+    from synth.plan.comparison import Comparison
+    from synth.plan.memory_curve.curve_file import MemoryCurve
 
 # Ops up to which a notebook gets a picture; one of 12,000 ops takes 0.7 s and 1.6 MB.
 _MOST_OPS = 20_000
@@ -29,6 +27,11 @@ def register() -> None:
 
 def plan_html(plan: Plan) -> str:
     """Return a plan as HTML: its figures, a Gantt chart with memory, and the table of its ranks."""
+    from synth.report.chart.chart import Chart
+    from synth.report.picture.schedule import schedule_picture
+    from synth.report.picture.svg import svg_text
+    from synth.report.text.tables import rank_table
+
     lowered, timeline = plan.check()
     ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
     ranks = rank_table(
@@ -56,6 +59,9 @@ def _image(svg: str, name: str) -> str:
 
 def profile_html(profile: Profile) -> str:
     """Return a profile as HTML: its origin, and a table of its distinct layers."""
+    from synth.op_kinds import OpKind
+    from synth.report.text.tables import milliseconds
+
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
     head = ["layer", "count", *(f"{kind} (ms)" for kind in kinds), "saved (MB)", "parameters (MB)"]
     rows = []
@@ -67,7 +73,7 @@ def profile_html(profile: Profile) -> str:
     return _text(repr(profile)) + table_html(head, rows)
 
 
-def comparison_html(comparison: Comparison) -> str:
+def comparison_html(comparison: "Comparison") -> str:
     """Return a comparison as HTML: a row per schedule, best first."""
     objective = comparison.question.objective
     head = ["schedule", f"{objective.words} (ms)", "bubble rate", "peak (GB)", "fits"]
@@ -81,7 +87,7 @@ def comparison_html(comparison: Comparison) -> str:
     return table_html(head, rows)
 
 
-def curve_html(curve: MemoryCurve) -> str:
+def curve_html(curve: "MemoryCurve") -> str:
     """Return a memory curve as HTML: a row per point."""
     head = ["memory limit (GB)", f"{curve.judged_by.words} (ms)", "lower bound (ms)", "gap"]
     rows = []

@@ -12,7 +12,6 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-from synth.cli.commands import app as commands
 from synth.cli.read.arguments import refuse_empty
 from synth.errors import ExitCode, SynthError
 from synth.options.deadline import BEGAN
@@ -23,6 +22,8 @@ __all__ = ["app", "main", "run_command_line"]
 
 def app(prog_name: str) -> None:
     """Run the command that the arguments name."""
+    from synth.cli.commands import app as commands  # with typer, once Ctrl-C is taken charge of
+
     commands(prog_name=prog_name)
 
 

@@ -4,17 +4,14 @@ A command's module is imported when the command is called. The list of commands 
 only, which is read from the source, so that `synth --help` is instant.
 """
 
-import ast
 import functools
 import importlib
-import inspect
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 import typer.core
 
-from synth.system.discovery import sources
+from synth.system.discovery import docstrings
 from synth.version import __version__
 
 __all__ = ["app"]
@@ -26,25 +23,21 @@ class _Commands(typer.core.TyperGroup):
     def __init__(self, **options: Any) -> None:
         """List the commands: their names and helps."""
         super().__init__(**options)
-        for name, text in _helps():
+        for name, text in docstrings("synth.cli", "command"):
             self.commands[name] = typer.core.TyperCommand(name, help=text)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the name of the command that is called, the command, and its arguments."""
+        """Return the name of the command that is called, the command, and its arguments.
+
+        `get_command` returns the command as it is listed: the list of commands asks it for each.
+        """
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, listed and _load(listed.name), rest
-
-
-def _helps() -> Iterator[tuple[str, str]]:
-    """Yield name and docstring of each command: of the functions `command` in this folder."""
-    for name, source in sources("synth.cli"):
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.FunctionDef) and node.name == "command":
-                yield name, inspect.cleandoc(ast.get_docstring(node) or "")
+        return name, None if listed is None else _load(listed.name), rest
 
 
 @functools.cache
 def _load(name: str) -> Any:
+    """Return a command with its options."""
     from synth.cli.read.parsed_command import parsed_command  # with pydantic, which takes 0.2 s
 
     return parsed_command(name, importlib.import_module(f"synth.cli.{name}").command)

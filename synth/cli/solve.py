@@ -1,28 +1,6 @@
 """`synth solve`: the best schedule that fits in memory, with a proven lower bound."""
 
-from typing import Annotated
-
-import typer
-
-from synth.cli.answer.output import Format, FormatOption
-from synth.options.arguments.solve import SolveArguments
-from synth.records.command_option import After
-from synth.records.record import Record
-
-
-class SolveRequest(Record):
-    """The options of `synth solve`."""
-
-    arguments: SolveArguments
-    dry_run: Annotated[
-        bool,
-        After("--solver"),
-        typer.Option(
-            "--dry-run",
-            help="Show stages, costs, and whether the memory limit is feasible; do not search.",
-        ),
-    ] = False
-    format: Annotated[FormatOption, After("--dry-run")] = Format.TEXT
+from synth.cli.read.solve_request import SolveRequest
 
 
 def command(request: SolveRequest) -> None:

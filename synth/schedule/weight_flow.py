@@ -22,7 +22,6 @@ visit. Rank memory follows from the order of these ops alone, as everything else
 from dataclasses import dataclass
 from enum import StrEnum
 
-from synth.costs.costs import Costs
 from synth.schedule.error import ScheduleError
 
 
@@ -49,13 +48,6 @@ class Sharded(StrEnum):
     OPTIMIZER = "optimizer"
     GRADIENTS = "gradients"
     WEIGHTS = "weights"
-
-    def counted(self, costs: Costs) -> Costs:
-        """The costs as memory is counted; see `Costs.with_early_gradients`.
-
-        With ZeRO-1 each rank keeps whole gradients, to which B adds those that it computes itself.
-        """
-        return costs if self is Sharded.OPTIMIZER else costs.with_early_gradients()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Finds the parts of a package that belong to it by being in its folder."""
 
+import ast
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 from collections.abc import Iterator
 from importlib.abc import InspectLoader
@@ -29,10 +31,32 @@ def discover(package: str, attribute: str, *, below: bool = False) -> Iterator[t
             yield found.name.rpartition(".")[2], part
 
 
-def sources(package: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the source of each module of a package, without importing the modules."""
+def docstrings(package: str, function: str) -> Iterator[tuple[str, str]]:
+    """Yield the module name and the docstring of a function, for each module that defines it.
+
+    Docstrings are read from the source. Only a module without source is imported.
+
+    Args:
+        package: the full name of an imported package.
+        function: the name of the function.
+    """
     path = importlib.import_module(package).__path__
     for found in pkgutil.iter_modules(path, f"{package}."):
-        spec = importlib.util.find_spec(found.name)
-        if not found.ispkg and spec is not None and isinstance(spec.loader, InspectLoader):
-            yield found.name.rpartition(".")[2], spec.loader.get_source(found.name) or ""
+        if not found.ispkg:
+            text = _docstring(found.name, function)
+            if text is not None:
+                yield found.name.rpartition(".")[2], text
+
+
+def _docstring(module: str, function: str) -> str | None:
+    """Return the docstring of a function of a module; None: there is no such function."""
+    spec = importlib.util.find_spec(module)
+    loader = None if spec is None else spec.loader
+    source = loader.get_source(module) if isinstance(loader, InspectLoader) else None
+    if source is None:
+        defined = getattr(importlib.import_module(module), function, None)
+        return None if defined is None else inspect.getdoc(defined) or ""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return inspect.cleandoc(ast.get_docstring(node) or "")
+    return None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from synth.cli.answer.output import talk
+from synth.cli.read.arguments import is_file_name
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
 from synth.families import current_name, families, family_placement, generate, generate_for
@@ -70,12 +71,6 @@ class ChartSet:
         for path in paths:
             save_picture(path, picture)
             talk(f"written: {path}")
-
-
-def is_file_name(text: str) -> bool:
-    """True if a text names a plan file, not a published schedule; existing files come first."""
-    path = Path(text)
-    return path.exists() or bool(path.suffix) or len(path.parts) > 1
 
 
 def chart_against(text: str, plan: Plan) -> Chart:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from synth.cli.answer.output import conditions_json, percent, value_line, window_columns, wrapped
+from synth.cli.answer.show import plan_table
 from synth.cli.answer.versions import steady_json, steady_text
-from synth.cli.work.show import plan_table
 from synth.op_kinds import OpKind
 from synth.options.recompute import LAYERS
 from synth.options.request import Request

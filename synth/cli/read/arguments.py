@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from synth.errors import SynthError
@@ -15,6 +16,12 @@ MOST = (1 << 31) - 1
 _SHOWN_DIGITS = 40
 
 _EMPTY_VALUE = re.compile(r"(--[\w-]+)=")
+
+
+def is_file_name(text: str) -> bool:
+    """True if a text names a plan file, not a published schedule; existing files come first."""
+    path = Path(text)
+    return path.exists() or bool(path.suffix) or len(path.parts) > 1
 
 
 def refuse_empty(words: Sequence[str]) -> None:

@@ -63,3 +63,16 @@ def save_plans(plans: Mapping[str, Plan], folder: Path, force: bool) -> None:
     talk(f"{num_written} schedule files written to {folder}")
     if refused is not None:
         raise refused
+
+
+def check_runnable(plan: Plan) -> None:
+    """Refuse a plan without a model.
+
+    Raises:
+        SynthError: it is of a published profile.
+    """
+    if not plan.workload.runnable:
+        raise SynthError(
+            f"plan {plan.name!r} is for {plan.profile_name!r}, a published profile without a model "
+            f"to run; profile a model of yours with `synth profile` and solve that"
+        )

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from synth.cli.answer.charts import is_file_name
 from synth.cli.answer.output import Format, FormatOption
+from synth.cli.read.arguments import is_file_name
 from synth.cli.read.excerpt import ExcerptOptions
 from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.pictures import PictureOption, check_pictures

@@ -14,8 +14,8 @@ from synth.cli.answer.check import (
     raise_if_false,
 )
 from synth.cli.answer.output import Format, answer, answer_json, talk
-from synth.cli.check import PROOF_LIMIT, CheckRequest, ProofOptions
 from synth.cli.progress.interrupt import run_interruptibly
+from synth.cli.read.check_request import PROOF_LIMIT, CheckRequest, ProofOptions
 from synth.errors import ExitCode, Mismatch, SynthError
 from synth.options.deadline import read_time_limit
 from synth.plan.reprove.reproof import Reproof
@@ -71,7 +71,7 @@ def _prove(
     options = SolveOptions(time_limit_s=read_time_limit(limit), workers=given.workers)
     talk(f"proving the bound again, for {limit} at most")
 
-    def work(stop: threading.Event) -> Reproof:
+    def prove(stop: threading.Event) -> Reproof:
         return reprove(plan, timeline, options, profile, stop, all_provers=given.all_provers)
 
-    return run_interruptibly(work)
+    return run_interruptibly(prove)

@@ -58,7 +58,7 @@ def _compare(
     found = Comparison(asked.question)
     progress = _Progress(found)
 
-    def work(stop: threading.Event) -> tuple[Comparison, bool]:
+    def search(stop: threading.Event) -> tuple[Comparison, bool]:
         compared = compare(
             asked.question,
             only,
@@ -77,7 +77,7 @@ def _compare(
         entries += progress.unfinished(asked, {entry.name for entry in entries})
         return (Comparison(asked.question, entries, refusals), False) if entries else None
 
-    return run_interruptibly(work, deadline.until(1 + len(asked.searches)), so_far)
+    return run_interruptibly(search, deadline.until(1 + len(asked.searches)), so_far)
 
 
 def _reasons(comparison: Comparison) -> str:

@@ -7,17 +7,11 @@ from typing import TYPE_CHECKING
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.run import early_ops_text, iterations_us, trace_of
 from synth.cli.progress.line import current_line
+from synth.cli.read.emulate_request import EmulateRequest
 from synth.cli.read.plans import load_checked
 from synth.cli.read.run_request import refuse_charts
 from synth.records.overwrite_guard import TRACE, check_replaceable
 from synth.records.record import check_outputs
-from synth.run_options.emulation_options import EmulationOptions
-from synth.system.processors import num_processors
-from synth.units import format_bytes
-
-if TYPE_CHECKING:
-    from synth.runtime.training.rank_result import RankResult
-from synth.cli.emulate import EmulateRequest
 from synth.report.explain.run_against_plan import (
     MeasuredRun,
     compare,
@@ -25,16 +19,22 @@ from synth.report.explain.run_against_plan import (
     shared_timeline,
 )
 from synth.report.text.gantt import render
+from synth.run_options.emulation_options import EmulationOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.scaled import moved_bytes, scaled
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.measured.execution_trace import planned_spans
 from synth.schedule.measured.trace_file import Source, Trace
+from synth.system.processors import num_processors
+from synth.units import format_bytes
 
-# Bytes per second that loopback transfers without delaying much else, and the slowdown above which
-# a run shows little.
+if TYPE_CHECKING:
+    from synth.runtime.training.rank_result import RankResult
+
+# Bytes per second that loopback transfers without delaying much else.
 _LOOPBACK_BYTES_PER_S = 500e6
 
+# The slowdown above which a run shows little.
 _TOO_SLOW = 1.5
 
 _LABEL = (

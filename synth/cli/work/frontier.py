@@ -96,7 +96,7 @@ def _trace(asked: _AskedCurve) -> tuple[MemoryCurve, bool]:
     )
     progress = _Progress(asked, begun)
 
-    def work(stop: threading.Event) -> tuple[MemoryCurve, bool]:
+    def search(stop: threading.Event) -> tuple[MemoryCurve, bool]:
         traced = trace(
             asked.profile,
             problem,
@@ -110,7 +110,7 @@ def _trace(asked: _AskedCurve) -> tuple[MemoryCurve, bool]:
         )
         return traced, stop.is_set()
 
-    curve, is_cut_short = run_interruptibly(work)
+    curve, is_cut_short = run_interruptibly(search)
     if curve.points:
         asked.save(curve)
     return curve, is_cut_short

@@ -7,9 +7,8 @@ from synth.cli.answer.output import is_first_process, warn_of
 from synth.cli.answer.run import report
 from synth.cli.progress.line import current_line
 from synth.cli.read.own_model import read_inputs, read_model
-from synth.cli.read.plans import load_checked
+from synth.cli.read.plans import check_runnable, load_checked
 from synth.cli.read.run_request import RunRequest
-from synth.errors import SynthError
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
@@ -46,19 +45,6 @@ def _check_optimizer(plan: Plan, training: TrainOptions) -> None:
     from synth.runtime.training.delay_hooks import check_corrections
 
     check_corrections(training.delay, plan, training.optimizer_of(plan.workload.optimizer))
-
-
-def check_runnable(plan: Plan) -> None:
-    """Refuse a plan without a model.
-
-    Raises:
-        SynthError: it is of a published profile.
-    """
-    if not plan.workload.runnable:
-        raise SynthError(
-            f"plan {plan.name!r} is for {plan.profile_name!r}, a published profile without a model "
-            f"to run; profile a model of yours with `synth profile` and solve that"
-        )
 
 
 def _train(

@@ -35,7 +35,7 @@ def work(file_format: FileFormat | None, folder: Path | None) -> None:
 
 
 def _record_of(file_format: FileFormat) -> type[FileRecord]:
-    """Import the record of a format; only that of checkpoints needs torch."""
+    """Return the record of a format; that of checkpoints needs torch."""
     match file_format:
         case FileFormat.PROFILE:
             return Profile

@@ -1,13 +1,13 @@
 """The work of `synth solve`."""
 
 from synth.cli.answer.preview import preview
+from synth.cli.read.solve_request import SolveRequest
 from synth.cli.searches.least_cap import solve_least
 from synth.cli.searches.steady_cap import solve_steady
 from synth.cli.searches.trials import preview_candidates, solve_candidates
 from synth.cli.searches.versions import solve_versions
 from synth.cli.searches.weights import solve_weights
 from synth.cli.searches.within_limits import solve_within_limits
-from synth.cli.solve import SolveRequest
 from synth.options.asked_solve import read_solve
 from synth.options.target import is_steady
 

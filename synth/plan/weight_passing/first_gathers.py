@@ -10,6 +10,7 @@ from synth.plan.tuning import SHARDED_PIPELINES
 from synth.plan.weight_passing.gather_moves import Program, numbered, unnumbered
 from synth.schedule.model import Schedule
 from synth.schedule.rank_memory import kept_bytes, slot_levels, static_bytes
+from synth.schedule.sharded_costs import sharded_costs
 from synth.schedule.sharded_pipelines import sharded_pipelines, side_by_side
 from synth.schedule.verify import lower_checked
 from synth.schedule.weight_flow import Sharded, WeightFlow
@@ -31,7 +32,9 @@ class OrderOfOne:
     def __init__(self, schedule: Schedule, problem: Problem) -> None:
         self.schedule, self.problem = schedule, problem
         # They are read where weights are sharded.
-        self._levels = _levels_without_state(schedule, Sharded.WEIGHTS.counted(problem.costs))
+        self._levels = _levels_without_state(
+            schedule, sharded_costs(problem.costs, Sharded.WEIGHTS)
+        )
 
     @cached_property
     def _weight_flow(self) -> WeightFlow | None:

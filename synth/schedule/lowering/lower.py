@@ -52,6 +52,7 @@ from synth.schedule.lowering.visit_collectives import find_collectives
 from synth.schedule.lowering.weight_visits import WeightVisits, find_visits
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
+from synth.schedule.sharded_costs import sharded_costs
 from synth.schedule.weight_flow import Route, WeightFlow
 
 __all__ = ["Action", "Collective", "Instruction", "Lowered", "Transfer", "lower", "lower_arrays"]
@@ -271,7 +272,7 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     """Lower a schedule that is given as arrays."""
     schedule = arrays.schedule
     if schedule.weights is not None:
-        costs = schedule.weights.sharded.counted(costs)
+        costs = sharded_costs(costs, schedule.weights.sharded)
     if schedule.weights is not None or schedule.versions is not None:
         costs = costs.untied()
     num_replicas = len(schedule.placement.ranks)

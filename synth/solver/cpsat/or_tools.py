@@ -1,6 +1,7 @@
 """OR-Tools' CP-SAT. Its import takes more than half a second, so it is imported at its first use.
 
-Modules that use it have `from __future__ import annotations`: annotations are no use.
+Modules that use it have `from __future__ import annotations`, so that an annotation does not import
+it; type aliases are strings for the same reason.
 """
 
 from typing import TYPE_CHECKING

@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeAlias
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op
+from synth.schedule.sharded_costs import sharded_costs
 from synth.schedule.weight_flow import Sharded
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.weight_passing.gather_lifetimes import Sums, find_lives, sum_of
@@ -289,7 +290,9 @@ class GatherModel:
         headrooms = self.passing.headrooms(self.sharded)
         if headrooms is None:
             return
-        effects = Effects(self.sharded.counted(self.passing.problem.costs), self.passing.rounds)
+        effects = Effects(
+            sharded_costs(self.passing.problem.costs, self.sharded), self.passing.rounds
+        )
         alive_at = [list[cp_model.LinearExpr]() for _ in self.slots]
         for value, maker, readers in find_lives(effects, self.cells, self.at, self.split):
             num_bytes = effects.bytes_of(value)

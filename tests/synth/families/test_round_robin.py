@@ -8,7 +8,7 @@ from math import lcm
 
 import pytest
 
-from synth.cli.work.show import version_lines
+from synth.cli.answer.show import version_lines
 from synth.costs.costs import Costs, uniform_costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
