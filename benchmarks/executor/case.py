@@ -38,7 +38,7 @@ SIZES = {
         Size("medium", rows=4, length=128, width=256, blocks=2),
         Size("long", rows=8, length=512, width=64, blocks=2),
         Size("wide", rows=4, length=64, width=1024, blocks=2),
-        Size("large", rows=8, length=512, width=2048, blocks=2),
+        Size("large", rows=1, length=512, width=2048, blocks=2),
     )
 }
 

@@ -28,6 +28,7 @@ from torch.distributed.pipelining.schedules import (
 from benchmarks.executor.case import Case
 from benchmarks.executor.stages import WholeBatch, build_stage, loss_of
 from synth.interop.torch_csv import to_torch_csv
+from synth.op_kinds import OpKind
 
 # By the family, and whether B and W are apart (None: those that the family has apart). The first
 # are for ranks with one stage.
@@ -46,8 +47,14 @@ _SEVERAL: Mapping[_Kind, type[PipelineScheduleMulti]] = {
 
 
 def has_native(case: Case) -> bool:
-    """True if PyTorch has a class for the schedule, with or without B and W apart as asked for."""
-    return (case.schedule, case.split) in {**_SINGLE, **_SEVERAL}
+    """True if PyTorch has a class for the schedule that splits the backwards of the case."""
+    return _kind(case) in {**_SINGLE, **_SEVERAL}
+
+
+def _kind(case: Case) -> _Kind:
+    """Return name and kind of a case: True if B and W are apart, None if only some are."""
+    kinds = {op.kind for program in case.make_schedule().programs for op in program}
+    return case.schedule, None if {OpKind.B, OpKind.BW} <= kinds else OpKind.B in kinds
 
 
 class Theirs:
@@ -65,7 +72,7 @@ class Theirs:
             PipelineStage(module, number, placement.num_stages, device)
             for number, module in self._modules.items()
         ]
-        count, name = case.num_micro_batches, (case.schedule, case.split)
+        count, name = case.num_micro_batches, _kind(case)
         self._schedule: _PipelineSchedule
         if native and name in _SINGLE:
             self._schedule = _SINGLE[name](stages[0], count, loss_fn=loss_of)

@@ -31,7 +31,7 @@ STEPS = (
     Step("nccl", 60, nccl_of_one),
     Step("threads", 60, threads_on_one_device),
     Step("rehearsal", 120, rehearsals),
-    Step("executor", 90, executor),
+    Step("executor", 120, executor),
     Step("training", 90, training),
     Step("zoo", 90, zoo),
     Step("profile", 90, profiles),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, Self, TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -121,15 +121,18 @@ class PipelineOptions:
     def join_groups(self, keywords: PipelineKeywords) -> PipelineGroups:
         """Return the groups that the keywords name, or else these options; all ranks call this.
 
-        Other keywords are not looked at: once in its groups, a rank can announce what it refuses.
+        No keyword is refused yet: once in its groups, a rank can announce what it refuses.
 
         Raises:
             SynthError: there is no such group, or this process is not in it.
         """
-        given: Mapping[str, Any] = keywords
-        names = ("group", "data_parallel", "timeout_s")
-        options = replace(self, **{name: given[name] for name in names if name in given})
-        return PipelineGroups.of(options.group, options.data_parallel, options.timeout_s)
+        given_s = keywords.get("timeout_s")
+        is_valid = isinstance(given_s, Real) and given_s > 0
+        return PipelineGroups.of(
+            keywords.get("group", self.group),
+            keywords.get("data_parallel", self.data_parallel),
+            float(given_s) if given_s is not None and is_valid else self.timeout_s,
+        )
 
     def updated(self, **keywords: Unpack[PipelineKeywords]) -> Self:
         """Return a copy with some fields changed."""

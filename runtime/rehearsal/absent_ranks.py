@@ -22,6 +22,7 @@ from synth.schedule.ops import Value, ValueKind
 
 from ..execution.stage.boundary import Tensors
 from ..execution.transport.in_process.ranks import InProcessGroup
+from ..execution.transport.thread_order import DeviceOrder
 from .planned_arrivals import PlannedArrivals
 
 # Standard deviations with which a network that trains keeps finite: activations as after a norm,
@@ -79,10 +80,12 @@ class _Arriving(_Over):
     ) -> None:
         super().__init__(tensors)
         self._fill, self._arrive = fill, arrive
+        # Another thread's stream may fill them.
+        self._posted = DeviceOrder(tensors[0].device).made(tensors) if tensors else lambda: tensors
 
     def wait(self) -> Tensors:
         """Fill the buffers, and return them when they have arrived."""
-        self._fill(self._tensors)
+        self._fill(self._posted())
         if self._arrive is not None:
             self._arrive()
         return self._tensors

@@ -20,9 +20,11 @@ def check_fits(plan: Plan, ranks: Sequence[int], device: torch.device) -> None:
         SynthError: names the ranks and the bytes that they need.
     """
     free_bytes = available_bytes(device)
+    if free_bytes is None:
+        return
     needed = {rank: plan.claim.peak_bytes[rank] for rank in ranks}
-    large = {rank: size for rank, size in needed.items() if free_bytes and size > free_bytes}
-    if free_bytes is None or not large:
+    large = {rank: size for rank, size in needed.items() if size > free_bytes}
+    if not large:
         return
     listed = [f"rank {rank} needs {format_bytes(size)}" for rank, size in large.items()]
     fitting = ",".join(str(rank) for rank in ranks if rank not in large)

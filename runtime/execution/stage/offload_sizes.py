@@ -83,6 +83,11 @@ class SizeFinder:
         def find() -> Sizes:
             try:
                 return _try_out(self._stages[hosted.stage], hosted, batch, entry)
+            except torch.OutOfMemoryError as error:
+                raise SynthError(
+                    f"stage {hosted.stage}, whose saved activations move, does not fit on the "
+                    f"device beside this rank, to find their sizes: {error}"
+                ) from error
             except Exception as error:
                 raise SynthError(
                     f"stage {hosted.stage} cannot be run on what it is given: "

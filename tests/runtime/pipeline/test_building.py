@@ -50,7 +50,7 @@ def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, f
     world: Any = dist.group.WORLD
     store, before = world.get_group_store(), time.monotonic()
     try:
-        made = pipeline.Pipeline(**given, timeout_s=60)
+        made = pipeline.Pipeline(**{"timeout_s": 60, **given})
         x = torch.ones(4, 4)
         made.step(made.split(x, targets=x))
     except Exception as error:
@@ -79,6 +79,8 @@ def _break(
         given["stages"] = {stage: Broken()}
     elif what == "tied":
         given["tied"] = {"table": "no parameter"}
+    elif what == "timeout_s":
+        given["timeout_s"] = -1
     elif what == "loss":
         given["loss"] = nn.MSELoss
     elif what == "shared":
@@ -103,6 +105,7 @@ def _refuse(*arguments: Any, **options: Any) -> None:
         ("number", "it was given modules for [99]"),
         ("module", "ValueError: the module that raises"),
         ("tied", "tied['table'] is 'no parameter'; give a parameter, or a list of them"),
+        ("timeout_s", "timeout_s is -1; give a number of seconds above 0"),
         ("loss", "loss is the class MSELoss; give an instance, such as MSELoss()"),
         ("shared", "share a parameter and have copies on other ranks"),
         ("sockets", "OSError: too many open files"),

@@ -47,10 +47,17 @@ class _Sending:
 class _Receiving(_Sending):
     """A receive; `wait` fills its buffers, so that no op reads them before."""
 
+    def __init__(
+        self, exchange: Exchange, rank: int, timeout_s: float, buffers: Tensors, posted: Source
+    ) -> None:
+        """Receive into buffers; `posted` orders a device after what used their memory before."""
+        super().__init__(exchange, rank, timeout_s, buffers)
+        self._posted = posted
+
     @torch.no_grad()
     def wait(self) -> Tensors:
         came: Source = self._exchange.wait(self._rank, self._timeout_s)
-        for buffer, tensor in zip(self._tensors, came(), strict=True):
+        for buffer, tensor in zip(self._posted(), came(), strict=True):
             buffer.copy_(tensor)
             if tensor.is_cuda:  # it may have been made on another stream
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
@@ -83,7 +90,8 @@ class InProcessChannels:
     def receive(self, buffers: Tensors, transfer: Transfer) -> _Receiving:
         """Post a receive into buffers."""
         exchange = self._join(buffers, transfer, outlives=False)
-        return _Receiving(exchange, self._rank, self._timeout_s, buffers)
+        posted = _order(buffers).made(buffers)
+        return _Receiving(exchange, self._rank, self._timeout_s, buffers, posted)
 
     def abort(self) -> None:
         """Disconnect from all other ranks."""
@@ -114,5 +122,9 @@ def _carry(ends: Parts) -> Parts:
     kinds = [[(tuple(t.shape), t.dtype) for t in end.tensors] for end in (sent, posted)]
     if kinds[0] != kinds[1]:
         raise RuntimeError(f"{sent.transfer}: {kinds[0]} is sent, {kinds[1]} is received")
-    copies, order = tuple(t.detach().clone() for t in sent.ready()), _order(sent.tensors)
+    tensors, order = sent.ready(), _order(sent.tensors)
+    copies = tuple(tensor.detach().clone() for tensor in tensors)
+    for tensor in tensors:
+        if tensor.is_cuda:  # it may have been made on another stream
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
     return {source: order.made(()), target: order.made(copies)}
