@@ -47,9 +47,10 @@ class _Use:
 
 @dataclass
 class _Memory:
-    """What is known of a storage."""
+    """What is known of a storage; `born` is its stream's clock when it was allocated."""
 
     stream: int | None = None
+    born: Clock = field(default_factory=dict)
     uses: list[_Use] = field(default_factory=list)
     recorded: set[int] = field(default_factory=set)
 
@@ -102,7 +103,8 @@ class _Checker:
             case HostUse():
                 self._host_use(entry)
             case Allocated(memory, stream):
-                self._of(memory).stream = stream
+                known = self._of(memory)
+                known.stream, known.born = stream, dict(self._clock(stream))
             case UsedOn(memory, stream):
                 self._of(memory).recorded.add(stream)
             case Freed(thread, memory):
@@ -127,11 +129,25 @@ class _Checker:
         where = f"{work.name} on stream {work.stream}"
         for spans, is_write in ((work.reads, False), (work.writes, True)):
             for span in spans:
+                self._check_born(span, work.stream, clock, where)
                 self._compare(span, is_write, clock, where)
         clock[work.stream] = number
         for spans, is_write in ((work.reads, False), (work.writes, True)):
             for span in spans:
                 self._keep(_Use(work.stream, number, work.name, span, is_write), clock)
+
+    def _check_born(self, span: Span, stream: int, clock: Clock, where: str) -> None:
+        """Require that work on another stream waits for what the memory was used for before.
+
+        The allocator gives a block that the host has freed to work on the block's own stream.
+        """
+        known = self._of(span.memory)
+        if known.stream in (None, stream):
+            return
+        if any(clock.get(each, 0) < number for each, number in known.born.items()):
+            self.faults.append(
+                f"{where} uses memory of stream {known.stream} and does not wait for its allocation"
+            )
 
     def _compare(self, span: Span, is_write: bool, clock: Clock, where: str) -> None:
         for use in self._of(span.memory).uses:

@@ -59,6 +59,16 @@ def test_two_uses_may_not_meet_unless_one_waits_for_the_other(
     assert len(check(trace)) == faults
 
 
+def test_new_memory_may_be_what_its_stream_still_uses() -> None:
+    """Another stream waits for the allocation, before which the block was used."""
+    other = Span(8, 0, 8)
+    born: list[Entry] = [makes(other), Allocated(9, COMPUTE)]
+    waits: list[Entry] = [Recorded(EVENT, COMPUTE), Awaited(OTHER, EVENT)]
+    assert len(check([*born, makes(stream=OTHER)])) == 1
+    assert check([*born, *waits, makes(stream=OTHER)]) == []
+    assert check([*born, makes()]) == []
+
+
 def test_a_wait_reaches_through_a_third_stream() -> None:
     first, second, third = (Recorded(n, n) for n in (COMPUTE, OTHER, 7))
     trace: list[Entry] = [makes(), first, Awaited(OTHER, COMPUTE), second, Awaited(7, OTHER)]
