@@ -1,7 +1,7 @@
 """Options of a pipeline, as an object or as keywords."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Self, TypedDict, Unpack
 
@@ -121,11 +121,14 @@ class PipelineOptions:
     def join_groups(self, keywords: PipelineKeywords) -> PipelineGroups:
         """Return the groups that the keywords name, or else these options; all ranks call this.
 
-        No keyword is refused yet: once in its groups, a rank can announce what it refuses.
+        No value is refused yet: once in its groups, a rank can announce what it refuses.
 
         Raises:
             SynthError: there is no such group, or this process is not in it.
+            TypeError: there is no such option.
         """
+        if unknown := keywords.keys() - {field.name for field in fields(self)}:
+            raise TypeError(f"a Pipeline has no option {', '.join(sorted(unknown))}")
         given_s = keywords.get("timeout_s")
         is_valid = isinstance(given_s, Real) and given_s > 0
         return PipelineGroups.of(
