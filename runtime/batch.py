@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import index
+from numbers import Integral
 from typing import Any, Self
 
 from torch import Tensor
@@ -44,16 +44,12 @@ class Batch:
             SynthError: a tensor has another first dimension than the batch, or one that is not a
                 multiple of the number of micro-batches; or a value cannot be cut.
         """
-        try:
-            is_positive = index(num_micro_batches) >= 1  # a number of numpy's is one, too
-        except TypeError:
-            is_positive = False
-        if not is_positive:
+        if not isinstance(num_micro_batches, Integral) or num_micro_batches < 1:
             raise SynthError(
                 f"a mini-batch cannot be cut into {num_micro_batches!r:.40} micro-batches; give a "
                 f"whole number, 1 or more"
             )
-        num_micro_batches = index(num_micro_batches)
+        num_micro_batches = int(num_micro_batches)  # a number of numpy's is one, too
         values = {f"inputs[{place}]": value for place, value in enumerate(inputs)}
         cutter = Cutter(num_micro_batches, values | {"targets": targets} | keywords)
         columns = [cutter.cut(value, name) for name, value in values.items()]

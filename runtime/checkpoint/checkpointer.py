@@ -27,7 +27,6 @@ from .regular_files import read_regular
 from .saving import NotWritten, Saving, reason, stage
 from .tensor_names import named_tensors, named_values
 from .training_state import TrainingState
-from .version_1 import load_version_1, read_metadata
 from .writer_assignment import Holding, WriterAssignment, assign_writers, holding_of
 
 T = TypeVar("T")
@@ -191,6 +190,8 @@ class Checkpointer:
         load_tensors(path, manifest, self._targets(manifest.names, manifest.step, manifest))
 
     def _load_version_1(self, path: Path, state: TrainingState) -> None:
+        from .version_1 import load_version_1, read_metadata  # slow to import
+
         names = self._agree(lambda: set(read_metadata(path).state_dict_metadata))
         targets = together(lambda: self._targets(names, state.step), self._group)
         load_version_1(path, targets, self._group)

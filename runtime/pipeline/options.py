@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import Self, TypedDict, Unpack
 
 import torch
@@ -98,9 +98,9 @@ class PipelineOptions:
         for name in ("loss", "on_gradients"):
             if not (getattr(self, name) is None or callable(getattr(self, name))):
                 raise _refused(name, getattr(self, name), "a function")
-        if not (isinstance(self.timeout_s, Real) and self.timeout_s > 0):
+        if not _is_time(self.timeout_s):
             raise _refused("timeout_s", self.timeout_s, "a number of seconds above 0")
-        if not (isinstance(self.look_ahead, int) and self.look_ahead >= 0):
+        if not (isinstance(self.look_ahead, Integral) and self.look_ahead >= 0):
             raise _refused("look_ahead", self.look_ahead, "a whole number, 0 or more")
         if not isinstance(self.tied, Mapping | None):
             raise _refused("tied", self.tied, "parameters by name")
@@ -129,17 +129,21 @@ class PipelineOptions:
         """
         if unknown := keywords.keys() - {field.name for field in fields(self)}:
             raise TypeError(f"a Pipeline has no option {', '.join(sorted(unknown))}")
-        given_s = keywords.get("timeout_s")
-        is_valid = isinstance(given_s, Real) and given_s > 0
+        timeout_s = keywords.get("timeout_s", self.timeout_s)
         return PipelineGroups.of(
             keywords.get("group", self.group),
             keywords.get("data_parallel", self.data_parallel),
-            float(given_s) if given_s is not None and is_valid else self.timeout_s,
+            timeout_s if _is_time(timeout_s) else self.timeout_s,
         )
 
     def updated(self, **keywords: Unpack[PipelineKeywords]) -> Self:
         """Return a copy with some fields changed."""
         return replace(self, **keywords)
+
+
+def _is_time(given: object) -> bool:
+    """True for a number of seconds above 0."""
+    return isinstance(given, Real) and float(given) > 0
 
 
 def _refused(name: str, value: object, needed: str) -> SynthError:

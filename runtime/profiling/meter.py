@@ -1,7 +1,7 @@
 """Exact memory measurement: how far allocated bytes rise and where they end, on CPU and CUDA."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,25 +86,4 @@ def _allocations(prof: profile) -> list[tuple[int, int]]:
                 change = (allocation.ptr, int(allocation.alloc_size))
                 events.append((event.start_time_ns, change))
     events.reverse()  # the walk came from the end; ties keep the order of the program
-    return in_order([change for _, change in sorted(events, key=lambda event: event[0])])
-
-
-def in_order(changes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Put the free of an address before the next allocation there, which reuses it at once.
-
-    The clocks of two processors may differ by more than the time between these two events. Then a
-    thread that moved from one to the other seems to allocate an address that is still in use.
-
-    Args:
-        changes: addresses and sizes of allocations (positive) and frees (negative), by time.
-    """
-    places: dict[int, list[int]] = {}
-    for place, (address, _) in enumerate(changes):
-        places.setdefault(address, []).append(place)
-    key = [float(place) for place in range(len(changes))]
-    for found in places.values():
-        for four in (found[i : i + 4] for i in range(len(found) - 3)):
-            sizes = [changes[place][1] for place in four]
-            if min(sizes[:2]) > 0 > max(sizes[2:]):
-                key[four[2]] = four[1] - 0.5
-    return [changes[place] for place in sorted(range(len(changes)), key=key.__getitem__)]
+    return [change for _, change in sorted(events, key=lambda event: event[0])]

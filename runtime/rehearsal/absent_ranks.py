@@ -36,7 +36,7 @@ class AbsentRanks(InProcessGroup):
     """One rank's handle of a pipeline whose other ranks take no part in its steps."""
 
     arrivals: PlannedArrivals | None = None
-    """When their messages arrive; None: at once. Set before a pipeline is made."""
+    """The moments at which their messages arrive; None: at once. Set before a pipeline is made."""
 
     def renewed(self, timeout_s: float, noun: str = "rank") -> Self:
         """Return a group of the same ranks, with the same arrivals."""

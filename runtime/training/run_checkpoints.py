@@ -1,20 +1,22 @@
 """The checkpoints of a run; a run without a folder for them has none."""
 
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from torch import nn
 
 from ..checkpoint import CheckpointOptions, TrainingState
-from ..checkpoint.checkpointer import Checkpointer
 from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize import StageSteps
+
+if TYPE_CHECKING:
+    from ..checkpoint.checkpointer import Checkpointer
 
 
 class RunCheckpoints:
     """Saves and restores checkpoints on one rank, if the run has any."""
 
-    def __init__(self, checkpointer: Checkpointer | None, every: int) -> None:
+    def __init__(self, checkpointer: "Checkpointer | None", every: int) -> None:
         """Take a rank's checkpointer.
 
         Args:
@@ -49,6 +51,7 @@ class RunCheckpoints:
         """
         if options is None:
             return cls(None, 1)
+        from ..checkpoint.checkpointer import Checkpointer  # slow to import
 
         made = Checkpointer(
             options, layers, optimizer, timeout_s=timeout_s, shared=shared, restarted=restarted

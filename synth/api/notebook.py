@@ -30,18 +30,10 @@ def plan_html(plan: Plan) -> str:
     from synth.report.chart.chart import Chart
     from synth.report.picture.schedule import schedule_picture
     from synth.report.picture.svg import svg_text
-    from synth.report.text.tables import rank_table
+    from synth.report.text.plan_table import plan_table
 
     lowered, timeline = plan.check()
-    ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
-    ranks = rank_table(
-        lowered,
-        timeline,
-        ranges,
-        plan.caps_bytes,
-        plan.claim.peak_bytes,
-        plan.recomputed_layers or (),
-    )
+    ranks = plan_table(plan, lowered, timeline)
     figures, num_ops = repr(plan), lowered.first_node[-1]
     if num_ops > _MOST_OPS:
         return _text(f"{figures}\n\n{num_ops:,} ops: `synth show --html` draws them\n\n{ranks}")

@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: one test for each kind of call, on one device.
+"""Calls that only a CUDA device can carry out: one test for each kind, on one device.
 
 The order of streams and events is checked by `execution/test_cuda_order.py` on any machine. Here
 the device is kept busy where a missing wait would show in the numbers.

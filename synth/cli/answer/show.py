@@ -11,7 +11,6 @@ from synth.cli.answer.output import (
 )
 from synth.objective import Objective
 from synth.profile.throughput import Throughput, throughput
-from synth.report.text.tables import rank_table
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.measured.execution_trace import planned_spans
@@ -100,19 +99,6 @@ def _copies(plan: Plan) -> str:
     """Return the number of replicas and their names in ops; empty for one."""
     copies = len(plan.placement)
     return f" in {copies} replicas (@1: the second)" if copies > 1 else ""
-
-
-def plan_table(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
-    """Return the table of ranks of a checked plan; idle time is relative to the makespan."""
-    ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
-    return rank_table(
-        lowered,
-        timeline,
-        ranges,
-        plan.caps_bytes,
-        plan.claim.peak_bytes,
-        plan.recomputed_layers or (),
-    )
 
 
 def as_json(plan: Plan, lowered: Lowered, timeline: Timeline, reason: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from synth.cli.answer.output import conditions_json, percent, value_line, window_columns, wrapped
-from synth.cli.answer.show import plan_table
 from synth.cli.answer.versions import steady_json, steady_text
 from synth.op_kinds import OpKind
 from synth.options.recompute import LAYERS
@@ -15,6 +14,7 @@ from synth.plan.recompute.stages import recomputed
 from synth.plan.runtimes import Runtime
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.partitions import by_partition, listed
+from synth.report.text.plan_table import plan_table
 from synth.report.text.tables import places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule

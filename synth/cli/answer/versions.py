@@ -3,7 +3,8 @@
 from typing import Any
 
 from synth.cli.answer.output import wrapped
-from synth.cli.answer.show import plan_table, steady_lines, version_lines
+from synth.cli.answer.show import steady_lines, version_lines
+from synth.report.text.plan_table import plan_table
 from synth.report.text.tables import size_unit, table
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered

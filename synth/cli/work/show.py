@@ -9,13 +9,14 @@ from synth.cli.answer.output import (
     answer_json,
     talk,
 )
-from synth.cli.answer.show import as_json, headline, plan_table, steady_lines, version_lines
+from synth.cli.answer.show import as_json, headline, steady_lines, version_lines
 from synth.cli.read.plans import load_checked
 from synth.cli.read.show_request import ShowRequest
 from synth.plan.reason import reason_of
 from synth.report.chart.excerpt import Excerpt
 from synth.report.explain.overlay import Overlay, overlay, save_simulation
 from synth.report.text.gantt import render
+from synth.report.text.plan_table import plan_table
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.measured.execution_trace import moved_spans
 

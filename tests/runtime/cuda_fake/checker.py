@@ -47,7 +47,7 @@ class _Use:
 
 @dataclass
 class _Memory:
-    """What is known of a storage; `born` is its stream's clock when it was allocated."""
+    """A storage and its uses so far; `born` is its stream's clock when it was allocated."""
 
     stream: int | None = None
     born: Clock = field(default_factory=dict)

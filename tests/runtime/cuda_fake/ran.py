@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Ran(NamedTuple):
-    """What a rank has done on the fake device.
+    """The calls of a rank on the fake device.
 
     Attributes:
         faults: what the checker found.

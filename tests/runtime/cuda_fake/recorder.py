@@ -21,7 +21,7 @@ PINNED = torch.device("cpu", 0)
 """Stands for pinned memory of the host."""
 
 Place = torch.device
-"""Where a storage counts as being: a CUDA device, the host, or pinned memory."""
+"""The place of a storage: a CUDA device, the host, or pinned memory."""
 
 
 class _Storage(NamedTuple):
@@ -142,7 +142,7 @@ class Recorder:
         return tensor.untyped_storage()._cdata in self._storages
 
     def place_of(self, tensor: Tensor) -> Place:
-        """Where a tensor counts as being; of one on another device than the CPU, that device."""
+        """Return the place of a tensor; of one on another device than the CPU, that device."""
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
             return tensor.device
         known = self._storages.get(tensor.untyped_storage()._cdata)

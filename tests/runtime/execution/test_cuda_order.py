@@ -47,7 +47,7 @@ def without_arrival() -> Any:
 
 
 def without_sent() -> Any:
-    """What is sent is freed without a wait."""
+    """Free a sent tensor without a wait."""
     from synth.runtime.execution.core.transfers import RankTransfers
 
     def sent(transfers: Any, number: int, transfer: Any) -> None:

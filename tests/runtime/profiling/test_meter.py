@@ -2,7 +2,7 @@
 
 import torch
 
-from synth.runtime.profiling.meter import in_order, measure
+from synth.runtime.profiling.meter import measure
 
 CPU = torch.device("cpu")
 KILOBYTE = 1024
@@ -46,11 +46,3 @@ def test_a_window_that_follows_another_counts_what_it_frees() -> None:
     with measure(CPU, after=found) as last:
         del new
     assert (last.peak_bytes, last.net_bytes) == (0, -3 * KILOBYTE)
-
-
-def test_an_address_is_free_before_it_is_allocated_again() -> None:
-    """The free of 1 and the next allocation there were seen in the wrong order."""
-    seen = [(1, 20), (2, 5), (1, 30), (1, -20), (2, -5), (1, -30)]
-    assert in_order(seen) == [(1, 20), (2, 5), (1, -20), (1, 30), (2, -5), (1, -30)]
-    once = [(1, 20), (1, 30), (1, -30)]  # freed between two windows: nothing is out of order
-    assert in_order(once) == once

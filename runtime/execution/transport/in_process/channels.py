@@ -1,7 +1,7 @@
 """Point-to-point channels between ranks that are threads of one process."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 
@@ -18,7 +18,12 @@ class _End(NamedTuple):
     transfer: Transfer
     tensors: Tensors
     ready: Source
-    """Orders the calling thread's device after what made the tensors."""
+    """Orders the calling thread's device after what made the tensors, or used their memory."""
+
+    @classmethod
+    def of(cls, transfer: Transfer, tensors: Tensors) -> Self:
+        """Return the end whose tensors this thread's device has made."""
+        return cls(transfer, tensors, _order(tensors).made(tensors))
 
 
 class _Sent:
@@ -47,12 +52,10 @@ class _Sending:
 class _Receiving(_Sending):
     """A receive; `wait` fills its buffers, so that no op reads them before."""
 
-    def __init__(
-        self, exchange: Exchange, rank: int, timeout_s: float, buffers: Tensors, posted: Source
-    ) -> None:
-        """Receive into buffers; `posted` orders a device after what used their memory before."""
-        super().__init__(exchange, rank, timeout_s, buffers)
-        self._posted = posted
+    def __init__(self, exchange: Exchange, rank: int, timeout_s: float, end: _End) -> None:
+        """Receive into the buffers of an end, when what used their memory before is over."""
+        super().__init__(exchange, rank, timeout_s, end.tensors)
+        self._posted = end.ready
 
     @torch.no_grad()
     def wait(self) -> Tensors:
@@ -84,23 +87,22 @@ class InProcessChannels:
         """Start sending; tensors are read when the receive is posted, small ones now."""
         eager = sum(tensor.nbytes for tensor in tensors) <= self._eager_bytes
         given = tuple(tensor.detach().clone() for tensor in tensors) if eager else tensors
-        exchange = self._join(given, transfer, outlives=eager)
+        exchange = self._join(_End.of(transfer, given), outlives=eager)
         return _Sent(tensors) if eager else _Sending(exchange, self._rank, self._timeout_s, tensors)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> _Receiving:
         """Post a receive into buffers."""
-        exchange = self._join(buffers, transfer, outlives=False)
-        posted = _order(buffers).made(buffers)
-        return _Receiving(exchange, self._rank, self._timeout_s, buffers, posted)
+        end = _End.of(transfer, buffers)
+        exchange = self._join(end, outlives=False)
+        return _Receiving(exchange, self._rank, self._timeout_s, end)
 
     def abort(self) -> None:
         """Disconnect from all other ranks."""
         self._abort()
 
-    def _join(self, tensors: Tensors, transfer: Transfer, *, outlives: bool) -> Exchange:
-        link = transfer.source, transfer.target
-        part = _End(transfer, tensors, _order(tensors).made(tensors))
-        return self._exchanges.join(link, link, self._rank, part, _carry, outlives=outlives)
+    def _join(self, end: _End, *, outlives: bool) -> Exchange:
+        link = end.transfer.source, end.transfer.target
+        return self._exchanges.join(link, link, self._rank, end, _carry, outlives=outlives)
 
 
 def _order(tensors: Tensors) -> DeviceOrder:
