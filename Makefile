@@ -36,9 +36,8 @@ gpu: install
 test: install
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m "not slow"
 
-# Fails also if a test takes long that is not marked so.
 test-all: install
-	$(BIN)/python -m pytest $(IN_PARALLEL) -p tests.cpu_times --longest-unmarked
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 
 # The fast tests that need no torch, on the oldest declared versions and on the newest that pip finds
 # for PYTHON. Each has an environment of its own, which is made anew: pip would keep what is there.

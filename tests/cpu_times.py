@@ -1,19 +1,16 @@
 """A pytest plugin that measures the processor time of each test, that of its processes included.
 
     python -m pytest -p tests.cpu_times --cpu-times tests/durations.json
-    python -m pytest -p tests.cpu_times --longest-unmarked
 
-The first writes the times, which `tests/conftest.py` reads. Of tests that were not run the file
-keeps what it has. The second fails if a test takes long that is not marked slow.
+Writes the times, which `tests/conftest.py` reads. Of tests that were not run the file keeps what it
+has.
 
 Processor time and not the clock's, so that other work on the machine changes little.
 """
 
 import json
-import math
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,79 +21,46 @@ from tests.conftest import LONGEST_ALONE_S, is_slow, load_durations
 # Shorter ones are not listed.
 LISTED_S = 0.5
 
-# A test that is not marked slow may take a second. Another machine, or one with other work, may
-# need more for it.
-LONGEST_UNMARKED_S = 3 * LONGEST_ALONE_S
-
 _PROPERTY = "cpu_s"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu-times", type=Path, help="the file to write")
-    parser.addoption(
-        "--longest-unmarked",
-        type=float,
-        nargs="?",
-        const=LONGEST_UNMARKED_S,
-        metavar="SECONDS",
-        help="fail if a test that is not marked slow takes more processor time "
-        f"(without a figure: {LONGEST_UNMARKED_S:g} s)",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    path, longest_s = config.getoption("--cpu-times"), config.getoption("--longest-unmarked")
-    times = _Times(longest_s)
-    config.pluginmanager.register(times)
+    path = config.getoption("--cpu-times")
     if path is not None:
+        times = _Times()
+        config.pluginmanager.register(times)
         config.pluginmanager.register(_List(times, path))
-    if longest_s is not None:
-        config.pluginmanager.register(_Limit(times, longest_s))
 
 
 class _Time(NamedTuple):
-    """Processor time of a test in seconds: with its fixtures, and of its function alone."""
+    """Processor time of a test in seconds, with its fixtures."""
 
     cpu_s: float
-    function_cpu_s: float
     is_slow: bool
 
 
 class _Times:
-    """Measures in each worker, and collects where the reports of all workers come in.
+    """Measures in each worker, and collects where the reports of all workers come in."""
 
-    The first use of a module or of a pool of processes takes the time of its start, which is not
-    the test's own. So the function of a test above the limit runs again, and the shorter time
-    counts.
-    """
-
-    def __init__(self, longest_unmarked_s: float | None) -> None:
+    def __init__(self) -> None:
         self.found: dict[str, _Time] = {}
-        self._longest_s = math.inf if longest_unmarked_s is None else longest_unmarked_s
-        self._before_s = self._function_s = 0.0
+        self._before_s = 0.0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._before_s, self._function_s = used_s(), 0.0
+        self._before_s = used_s()
         return (yield)
-
-    @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        before_s = used_s()
-        yield
-        self._function_s = used_s() - before_s
-        if self._function_s > self._longest_s and not is_slow(item):
-            before_s = used_s()
-            with suppress(Exception, pytest.fail.Exception, pytest.skip.Exception):
-                item.runtest()
-            self._function_s = min(self._function_s, used_s() - before_s)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
         if call.when == "teardown":
             cpu_s = round(used_s() - self._before_s, 1)
-            found = (cpu_s, round(self._function_s, 1), is_slow(item))
+            found = (cpu_s, is_slow(item))
             item.user_properties.append((_PROPERTY, found))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -125,39 +89,6 @@ class _List:
         for name, time in sorted(found.items(), key=lambda each: -each[1].cpu_s):
             if time.cpu_s > LONGEST_ALONE_S and not time.is_slow:
                 terminalreporter.write_line(f"{time.cpu_s:6.1f} s and not marked slow: {name}")
-
-
-class _Limit:
-    """Fails the run at its end if a test that is not marked slow took longer than a limit.
-
-    Fixtures do not count, since those of a session fall to the test that happens to be the first.
-    """
-
-    def __init__(self, times: _Times, longest_s: float) -> None:
-        self._times, self._longest_s = times, longest_s
-
-    def _too_long(self) -> dict[str, float]:
-        return {
-            name: time.function_cpu_s
-            for name, time in sorted(self._times.found.items())
-            if time.function_cpu_s > self._longest_s and not time.is_slow
-        }
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Set the exit code of the process in which all reports come in."""
-        is_worker = hasattr(session.config, "workerinput")
-        if self._too_long() and not is_worker and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for name, cpu_s in self._too_long().items():
-            terminalreporter.write_line(f"{cpu_s:6.1f} s and not marked slow: {name}", red=True)
-        if self._too_long():
-            terminalreporter.write_line(
-                f"failed: a test that is not marked slow may take {self._longest_s:g} s of "
-                "processor time; `make durations` marks those that take long"
-            )
 
 
 def _exists(name: str) -> bool:
