@@ -13,9 +13,11 @@ from packaging.version import Version
 from setuptools import find_packages
 
 from synth.cli.schema import FileFormat
+from synth.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAKEFILE = (ROOT / "Makefile").read_text()
 HEAVY = ("torch", "ortools", "pulp", "networkx", "numpy", "pandas")
 
 
@@ -126,7 +128,7 @@ def test_without_torch_a_pipeline_is_an_import_error_that_names_the_extra(tmp_pa
 
 def test_the_makefile_installs_every_extra_that_tests_and_demo_use() -> None:
     extras = set(SETTINGS["project"]["optional-dependencies"])
-    found = re.search(r"--editable \"\.\[([\w,]+)\]\"", (ROOT / "Makefile").read_text())
+    found = re.search(r"--editable \"\.\[([\w,]+)\]\"", MAKEFILE)
     assert found is not None
     assert extras - set(found[1].split(",")) == {"browser"}
 
@@ -145,6 +147,36 @@ def test_the_oldest_versions_that_are_tested_are_those_declared() -> None:
         for bound in each.specifier
         if bound.operator == ">="
     }
+
+
+def test_the_citation_has_the_version_and_the_licence() -> None:
+    lines = (ROOT / "CITATION.cff").read_text().splitlines()
+    assert f"version: {__version__}" in lines
+    assert f"license: {SETTINGS['project']['license']}" in lines
+
+
+def test_workflows_pin_actions_by_commit_and_have_no_permission_but_to_read() -> None:
+    workflows = list((ROOT / ".github/workflows").glob("*.yml"))
+    assert workflows
+    for path in workflows:
+        workflow = path.read_text()
+        used = re.findall(r"uses: (.*)", workflow)
+        assert used
+        for action in used:
+            assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v[\d.]+", action), action
+        assert "\npermissions: {}\n" in workflow
+        assert set(re.findall(r"^ {6}(\w+: \w+)$", workflow, re.MULTILINE)) == {"contents: read"}
+
+
+def test_the_workflow_runs_targets_that_exist_on_the_versions_of_python_that_are_declared() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    targets = set(re.findall(r"\btest-[a-z]+", workflow))
+    assert targets == {"test-oldest", "test-newest", "test-docs", "test-thorough"}
+    for target in targets:
+        assert re.search(rf"^{target}\b.*: install$|^test-oldest test-newest:$", MAKEFILE, re.M)
+    tested = {f"3.{minor}" for minor in re.findall(r'python(?:-version)?: "3\.(\d+)"', workflow)}
+    declared = [c.rpartition(" ")[2] for c in SETTINGS["project"]["classifiers"] if "3." in c]
+    assert tested == {declared[0], declared[-1]}
 
 
 def test_the_page_of_the_package_index_has_no_relative_links() -> None:
