@@ -176,7 +176,7 @@ def _search(asked: AskedSolve, on_improvement: Callable[[Plan], None] | None) ->
         return so_far.listening(problem, lambda found: on_improvement(trial.plan(found)))
 
     try:
-        return asked.search(listener, stop)
+        return asked.search(listener, stop).result
     except KeyboardInterrupt:
         found = so_far.result(request.deadline.elapsed_s, is_interrupted=True)
         if found is None:

@@ -1,7 +1,9 @@
 """The request that the arguments of `synth solve` make."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from synth.costs.recomputed_layers import recomputing
@@ -31,23 +33,26 @@ from synth.options.weights import (
     read_weight_passing,
     with_weights,
 )
-from synth.plan.choose.candidates import Candidate, Chosen
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.candidates import Candidate, Chosen, OnStandings, Partitioning
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
+from synth.plan.recompute.choice_search import Listeners
+from synth.plan.search_space import (
+    OneCandidate,
+    Placements,
+    SearchSpace,
+    WeightPlaces,
+    WithoutFlush,
+)
 from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.plan.weight_passing.choice import WeightCandidate, WeightPassingCandidate
-from synth.plan.weight_passing.sharded_candidates import ShardedCandidate
-from synth.plan.weight_passing.weights_race import solve_choosing_weights
 from synth.profile import Profile
 from synth.records.record import check_outputs
 from synth.schedule.files.plan_file import Plan, check_replaceable
 from synth.schedule.model import Schedule
 from synth.schedule.placements import placement
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
-from synth.solver.flush_free.search import solve_flush_free
 from synth.solver.options import SolveOptions, SolverName
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result
 from synth.system.messages import talk
 from synth.units import parse_fraction, parse_seconds
 
@@ -57,24 +62,30 @@ class AskedSolve(NamedTuple):
 
     Attributes:
         request: the problem to begin with, options and limits.
-        candidates: placements and partitions, if there is a choice.
+        space: what the search chooses from.
         target: the time to meet with the least memory, if there is one.
-        weight_passing: the candidates whose weights are passed on or gathered.
-        flush_free: the problem without a flush, if it is one.
-        sharded: the candidates whose state is sharded over data-parallel pipelines.
+        refusals: by placement that was named, why it is impossible.
     """
 
     request: Request
-    candidates: Candidates | None
-    target: TimeTarget | None
-    weight_passing: tuple[WeightPassingCandidate, ...] = ()
-    flush_free: FlushFreeProblem | None = None
-    sharded: tuple[ShardedCandidate, ...] = ()
+    space: SearchSpace
+    target: TimeTarget | None = None
+    refusals: Mapping[str, str] = MappingProxyType({})
 
-    @property
-    def weight_choices(self) -> tuple[WeightCandidate, ...]:
-        """The candidates whose weights do not stay; none if `--weights` says so."""
-        return self.sharded or self.weight_passing
+    def search(
+        self,
+        listeners: Listeners,
+        stop: threading.Event,
+        on_standings: OnStandings = lambda _: None,
+    ) -> Chosen:
+        """Find the best schedule; see `SearchSpace.search`."""
+        return self.space.search(self.request.options, listeners, stop, on_standings)
+
+    def on(self, request: Request) -> "AskedSolve":
+        """Return the search of its one candidate for another problem and other options."""
+        assert isinstance(self.space, OneCandidate)
+        candidate = self.space.candidate.on(request.problem)
+        return self._replace(request=request, space=replace(self.space, candidate=candidate))
 
     @property
     def weight_candidates(self) -> WeightCandidates | None:
@@ -82,59 +93,14 @@ class AskedSolve(NamedTuple):
 
         With auto the pipelines are those of one placement.
         """
-        if not self.weight_passing:
+        if not isinstance(self.space, WeightPlaces):
             return None
         request = self.request
+        moving = tuple(one for one in self.space.moving if isinstance(one, WeightPassingCandidate))
         if request.arguments["weights"] != AUTO:
-            return WeightCandidates(self.weight_passing)
+            return WeightCandidates(moving)
         name = request.arguments["placement"]
-        return WeightCandidates(
-            self.weight_passing, (Candidate(name, request.problem, request.recompute),)
-        )
-
-    def search(
-        self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
-    ) -> Result:
-        """Find the best schedule of all candidates, or of the request; see `Request.search`."""
-        request = self.request
-        if self.weight_choices:
-            return self.choose_weights(listener, stop).result
-        if self.flush_free is not None:
-            return self.solve_flush_free(listener, stop)
-        if self.candidates is None:
-            return request.search(listener, stop)
-        return solve_best_of(
-            self.candidates.them,
-            request.as_run,
-            request.partitioning,
-            request.options,
-            listener,
-            stop,
-        ).result
-
-    def solve_flush_free(
-        self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
-    ) -> Result:
-        """Find the best schedule without a flush."""
-        request, asked = self.request, self.flush_free
-        if asked is None:
-            raise ValueError("the request is for a schedule with a flush")
-        return solve_flush_free(asked, request.options, listener(asked.problem), stop)
-
-    def choose_weights(
-        self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
-    ) -> Chosen:
-        """Find the best schedule of the candidates with weight passing, and of the others."""
-        request = self.request
-        return solve_choosing_weights(
-            self.weight_choices,
-            self.candidates.them if self.candidates is not None else (),
-            request.as_run,
-            request.partitioning,
-            request.options,
-            listener,
-            stop,
-        )
+        return WeightCandidates(moving, (Candidate(name, request.problem, request.recompute),))
 
 
 def read_solve(
@@ -185,14 +151,24 @@ def read_solve(
     )
     if is_steady(given.target):
         _check_keeps_saved(request)
-    return AskedSolve(
-        request,
-        searched.candidates,
-        target,
-        searched.weight_passing,
-        _flush_free(given, problem),
-        searched.sharded,
-    )
+    refusals = {} if searched.candidates is None else searched.candidates.refusals
+    return AskedSolve(request, _space(given, searched, request), target, refusals)
+
+
+def _space(given: SolveArguments, searched: "_Searched", request: Request) -> SearchSpace:
+    """Return what the search chooses from."""
+    candidates = () if searched.candidates is None else searched.candidates.them
+    profile, partitioning = request.as_run, request.partitioning
+    if searched.moving:
+        return WeightPlaces(searched.moving, candidates, profile, partitioning)
+    name = request.arguments["placement"]
+    if given.versions is not None:
+        flush_free = FlushFreeProblem.parse(given.versions, request.problem)
+        return WithoutFlush(name, flush_free)
+    if candidates:
+        return Placements(candidates, profile, partitioning)
+    one = Candidate(name, request.problem, request.recompute)
+    return OneCandidate(one, profile if partitioning == Partitioning.EVEN else None)
 
 
 def _check_files(given: SolveArguments, *, reads_profile: bool) -> None:
@@ -241,12 +217,14 @@ def _is_sharded(given: SolveArguments) -> bool:
 
 
 class _Searched(NamedTuple):
-    """The problem to begin with, and the candidates of each kind."""
+    """The problem to begin with, the placements to choose from, and problems with moving weights.
+
+    Without `candidates` there is no choice of placements.
+    """
 
     problem: Problem
     candidates: Candidates | None = None
-    weight_passing: tuple[WeightPassingCandidate, ...] = ()
-    sharded: tuple[ShardedCandidate, ...] = ()
+    moving: tuple[WeightCandidate, ...] = ()
 
 
 def _searched(
@@ -260,16 +238,12 @@ def _searched(
     ranks = given.pipeline.ranks
     if _is_sharded(given):
         sharded = read_sharded_pipelines(placement, ranks, asked, profile)
-        return _Searched(sharded[0].problem, sharded=sharded)
+        return _Searched(sharded[0].problem, moving=sharded)
     passing = read_weight_passing(given.weights, placement, ranks, asked)
     if passing and given.weights != AUTO:
-        return _Searched(passing[0].problem, weight_passing=passing)
+        return _Searched(passing[0].problem, moving=passing)
     candidates, problem = _problem(given, chosen, asked, deadline)
     return _Searched(problem, candidates, passing)
-
-
-def _flush_free(given: SolveArguments, problem: Problem) -> FlushFreeProblem | None:
-    return None if given.versions is None else FlushFreeProblem.parse(given.versions, problem)
 
 
 def _problem(

@@ -1,7 +1,5 @@
 """The request of `synth solve`: the problem, and all that a plan file records besides."""
 
-import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +11,6 @@ from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched, read_sizes
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.claim import claim_of
-from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.plan.weight_passing.data_parallel_plan import SharesExceedLimit, of_all, problem_of_all
 from synth.profile import Profile
@@ -68,20 +65,6 @@ class Request:
         problem = self.problem
         per_s = problem.objective.iterations_per_s(spans)
         return throughput(per_s, problem.num_micro_batches, problem.num_ranks, self.profile)
-
-    def search(
-        self, listener: Callable[[Problem], Callable[[Incumbent], None]], stop: threading.Event
-    ) -> Result:
-        """Find the best schedule on the given partition, or else on a balanced one.
-
-        Args:
-            listener: returns the function that is told of improvements on a problem.
-            stop: set it to end the search.
-        """
-        profile = self.as_run if self.partitioning == Partitioning.EVEN else None
-        return solve_repartitioning(
-            profile, self.problem, self.recompute, self.options, listener, stop
-        )
 
     def on(self, problem: Problem) -> "Request":
         """Return the request for another partition or placement."""

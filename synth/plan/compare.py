@@ -16,7 +16,6 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import current_name, family_placement, reads_times, variants_for
 from synth.plan.choose.candidates import Candidate, placements_to_try
-from synth.plan.choose.race_run import solve_best_of
 from synth.plan.comparison import (
     PLANNED,
     WITH_R,
@@ -33,19 +32,27 @@ from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.choice import Choice
 from synth.plan.recompute.choice_search import Listeners
-from synth.plan.recompute.repartition import solve_repartitioning
+from synth.plan.search_space import (
+    OneCandidate,
+    Placements,
+    SearchSpace,
+    WeightPlaces,
+    WithoutFlush,
+)
 from synth.plan.tuning import BEST_VARIANT, JUDGING
-from synth.plan.weight_passing.choice import even_stages, weight_passing_candidates
-from synth.plan.weight_passing.weights_race import solve_choosing_weights
+from synth.plan.weight_passing.choice import (
+    WeightPassingCandidate,
+    even_stages,
+    weight_passing_candidates,
+)
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
-from synth.solver.flush_free.search import solve_flush_free
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result
+from synth.solver.result import Incumbent
 from synth.solver.tuning import SEARCH
 from synth.solver.weight_passing.problem import WeightMovement
 
@@ -244,7 +251,9 @@ class _Comparing:
         """Add the solver's schedule on a placement, or the reason why there is none."""
         name = search.title
         try:
-            result = self._solve(search)
+            space = self._space(search)
+            listeners = self._listeners(name)
+            result = space.search(self.options, listeners, self.stop).result
         except SynthError as error:
             self.comparison.refusals.append(Refusal(name, str(error)))
             return
@@ -254,39 +263,32 @@ class _Comparing:
             return
         self.comparison.entries.append(solved_entry(self.question, name, result, self.options))
 
-    def _solve(self, search: SearchRequest) -> Result:
-        asked, options = self.question, self.options
-        listeners = self._listeners(search.title)
+    def _space(self, search: SearchRequest) -> SearchSpace:
+        """Return what a search chooses from.
+
+        Raises:
+            SynthError: these numbers of ranks, layers and micro-batches do not admit it.
+        """
+        asked = self.question
         if search.movement is not None:
-            return self._solve_weight_passing(search.movement, listeners)
+            moving = self._weight_passing(search.movement)
+            return WeightPlaces(moving, (), asked.profile, asked.partitioning)
         if search.never_flushes:
             problem = self._problem(Placement.linear(asked.num_ranks))
-            flush_free = FlushFreeProblem.parse(search.name, problem)
-            return solve_flush_free(flush_free, options, listeners(problem), self.stop)
+            return WithoutFlush(search.name, FlushFreeProblem.parse(search.name, problem))
         is_free = asked.allowed.orders_freely
         if search.placement is not None and not asked.partition_is_sought and is_free:
-            problem = self._problem(search.placement)
-            profile = asked.profile if asked.partition is None else None
-            return solve_repartitioning(
-                profile, problem, search.recompute, options, listeners, self.stop
-            )
-        candidates = self._candidates(search)
-        chosen = solve_best_of(
-            candidates, asked.profile, asked.partitioning, options, listeners, self.stop
-        )
-        return chosen.result
+            one = Candidate(search.name, self._problem(search.placement), search.recompute)
+            return OneCandidate(one, asked.profile if asked.partition is None else None)
+        candidates = tuple(self._candidates(search))
+        return Placements(candidates, asked.profile, asked.partitioning)
 
     def _listeners(self, title: str) -> Listeners:
         """Return the listeners that are told of the improvements of a search."""
         on_found = self._on_found
         return lambda problem: None if on_found is None else partial(on_found, title, problem)
 
-    def _solve_weight_passing(self, movement: WeightMovement, listeners: Listeners) -> Result:
-        """Search with weight passing.
-
-        Raises:
-            SynthError: these numbers of ranks, layers and micro-batches do not admit it.
-        """
+    def _weight_passing(self, movement: WeightMovement) -> tuple[WeightPassingCandidate, ...]:
         asked = self.question
         found, refusals = weight_passing_candidates(
             (movement,),
@@ -297,10 +299,7 @@ class _Comparing:
         )
         if not found:
             raise SynthError(next(iter(refusals.values())))
-        chosen = solve_choosing_weights(
-            found, (), asked.profile, asked.partitioning, self.options, listeners, self.stop
-        )
-        return chosen.result
+        return found
 
     def _problem_of_even_stages(self, where: Placement) -> Problem:
         sizes = self.question.partition

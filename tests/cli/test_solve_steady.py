@@ -8,7 +8,7 @@ import pytest
 
 from synth.cli.searches.within_limits import search
 from synth.families import generate
-from synth.options.request import Request
+from synth.options.asked_solve import AskedSolve
 from synth.plan.memory_curve.steady_cap import SteadyCap
 from synth.schedule.files.plan_file import Plan
 from synth.solver.options import SolveOptions
@@ -66,9 +66,9 @@ def test_both_searches_share_the_time_limit(synth: Synth, monkeypatch: pytest.Mo
     def found_at_once(problem: Problem, options: SolveOptions, stop: threading.Event) -> SteadyCap:
         return SteadyCap(60 * 10**9, None, generate("1f1b", 4, 4), 100.0, 100)
 
-    def searched(request: Request, stop: threading.Event) -> Result:
-        limits_s.append(request.options.time_limit_s)
-        return search(request, stop)
+    def searched(asked: AskedSolve, stop: threading.Event) -> Result:
+        limits_s.append(asked.request.options.time_limit_s)
+        return search(asked, stop)
 
     monkeypatch.setattr("synth.cli.searches.steady_cap.least_steady", found_at_once)
     monkeypatch.setattr("synth.cli.searches.steady_cap.search", searched)

@@ -1,14 +1,19 @@
-"""`synth solve --dry-run`: stages and costs of the problem, and feasibility of its memory limit."""
+"""`synth solve --dry-run`: stages and costs of the problem, and feasibility of memory limits."""
 
 from typing import Any
 
+from synth.cli.answer.candidates import sizes
 from synth.cli.answer.output import Format, answer, answer_json
 from synth.errors import ExitCode, SynthError
 from synth.op_kinds import MEASURED
+from synth.options.asked_solve import AskedSolve
 from synth.options.request import Request
-from synth.plan.recompute.choice import limits_bytes, why_infeasible
+from synth.plan.choose.standings import why_all_infeasible
+from synth.plan.recompute.choice import limits_bytes, needs_bytes, why_infeasible
+from synth.plan.search_space import Placements, WeightPlaces, WithoutFlush
 from synth.report.text.tables import milliseconds, size_unit, table
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+from synth.units import format_bytes
 
 _UNDECIDED = (
     "not decided before the search: each rank alone fits with one micro-batch at a time and one "
@@ -22,13 +27,69 @@ class Infeasible(SynthError):
     exit_code = ExitCode.INFEASIBLE
 
 
-def preview(request: Request, format: Format, flush_free: FlushFreeProblem | None = None) -> None:
-    """Answer with stages, costs and caps, and the versions of weights without a flush.
+def preview(asked: AskedSolve, format: Format) -> None:
+    """Answer with stages, costs and limits, or with the least memory of each candidate.
 
     Raises:
         Infeasible: no schedule is within the memory limits; the message has the reason and a way
             out.
     """
+    request, space = asked.request, asked.space
+    if isinstance(space, WeightPlaces):
+        _preview_weights(request, space, format)
+    elif isinstance(space, Placements) and (len(space.names) > 1 or asked.refusals):
+        _preview_placements(asked, space, format)
+    else:
+        flush_free = space.flush_free if isinstance(space, WithoutFlush) else None
+        _preview_one(request, format, flush_free)
+
+
+def _preview_weights(request: Request, space: WeightPlaces, format: Format) -> None:
+    rows, found, caps = [], [], request.limit.caps_bytes
+    for one in space.moving:
+        name, need = one.name, one.needed_bytes
+        fits = caps is None or min(caps) >= need
+        rows.append([name, format_bytes(need), "yes" if fits else "no", sizes(one.problem)])
+        found.append({"name": name, "needed_bytes": need, "feasible": fits})
+    if format == Format.JSON:
+        answer_json({"candidates": found})
+    else:
+        header = ["weights", "least need", "can fit", "layers per stage"]
+        answer("\n".join((table(header, rows), "", request.limit.explanation)))
+
+
+def _preview_placements(asked: AskedSolve, space: Placements, format: Format) -> None:
+    candidates = space.candidates
+    shortages = [why_infeasible(each.problem, each.choice) for each in candidates]
+    needs = [max(needs_bytes(each.problem, each.choice)) for each in candidates]
+    factor, unit = size_unit(max(needs))
+    rows, found = [], []
+    for each, shortage, need in zip(candidates, shortages, needs, strict=True):
+        name, problem = each.name, each.problem
+        fits = "no" if shortage else "yes"
+        rows.append([name, f"{need / factor:,.3f}", fits, sizes(problem)])
+        found.append(
+            {
+                "name": name,
+                "placement": problem.placement.ranks,
+                "partition": problem.partition,
+                "needed_bytes": need,
+                "feasible": shortage is None,
+                "message": shortage,
+            }
+        )
+    if format == Format.JSON:
+        answer_json({"candidates": found, "refused": dict(asked.refusals)})
+    else:
+        header = ["placement", f"least need\n{unit}", "can fit", "layers per stage"]
+        refused = [f"not {name}: {why}" for name, why in asked.refusals.items()]
+        answer("\n".join((table(header, rows), "", *refused, asked.request.limit.explanation)))
+    if all(shortages):
+        least = needs.index(min(needs))
+        raise Infeasible(why_all_infeasible(candidates[least].name, shortages[least] or ""))
+
+
+def _preview_one(request: Request, format: Format, flush_free: FlushFreeProblem | None) -> None:
     shortage = why_infeasible(request.problem, request.recompute)
     if format == Format.JSON:
         answer_json(

@@ -10,34 +10,24 @@ from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.errors import SynthError
 from synth.objective import BoundScope
+from synth.options.asked_solve import AskedSolve
 from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched
 from synth.options.request import Request, announce, announce_sizes, failure_code
 from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
-from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.solver.result import Result
 from synth.units import format_bytes, format_bytes_both, format_us
 
 
-def solve_least(
-    request: Request,
-    target: TimeTarget,
-    format: Format,
-    candidates: WeightCandidates | None = None,
-) -> None:
-    """Search, save every improvement, and answer.
-
-    Args:
-        request: the problem, and the options of the search.
-        target: the time to meet.
-        format: the format of the answer.
-        candidates: the candidates of `--weights`, to choose from under each limit.
+def solve_least(asked: AskedSolve, target: TimeTarget, format: Format) -> None:
+    """Search for the least limit under which a time is met, save every improvement, and answer.
 
     Raises:
         TargetMissed: there is no schedule to give.
     """
+    request, candidates = asked.request, asked.weight_candidates
     is_sought = is_searched(request.arguments["partition"])
     if candidates is not None:
         announce_sizes(request)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from synth.cli.answer.output import Format, percent, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.searches.within_limits import finish, search
+from synth.options.asked_solve import AskedSolve
 from synth.options.memory_limit import MemoryLimit
 from synth.options.request import Request, announce
 from synth.plan.memory_curve.steady_cap import SteadyCap, least_steady
@@ -18,19 +19,20 @@ from synth.units import format_bytes, format_bytes_both, parse_seconds
 _NOTHING = 1e-4
 
 
-def solve_steady(request: Request, format: Format) -> None:
+def solve_steady(asked: AskedSolve, format: Format) -> None:
     """Find the least limit, search under it in the remaining time, and answer.
 
     Raises:
         NoSchedule: no schedule that repeats without bubble was found.
     """
-    announce(request)
-    request, result = run_interruptibly(lambda stop: _search(request, stop))
+    announce(asked.request)
+    request, result = run_interruptibly(lambda stop: _search(asked, stop))
     finish(request, result, format)
 
 
-def _search(request: Request, stop: threading.Event) -> tuple[Request, Result]:
+def _search(asked: AskedSolve, stop: threading.Event) -> tuple[Request, Result]:
     """Return the request under the limit found, and its result."""
+    request = asked.request
     began = time.monotonic()
     found = least_steady(request.problem, request.options, stop)
     spent_s = time.monotonic() - began
@@ -41,7 +43,7 @@ def _search(request: Request, stop: threading.Event) -> tuple[Request, Result]:
         spent_s = STEADY_CAP.share_of_limit * limit_s
     limited = _limited(request, found, max(0.0, limit_s - spent_s))
     talk(limited.limit.explanation)
-    result = search(limited, stop)
+    result = search(asked.on(limited), stop)
     return limited, replace(result, wall_s=time.monotonic() - began)
 
 

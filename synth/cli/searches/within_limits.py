@@ -1,47 +1,80 @@
 """`synth solve` under given limits: the search, Ctrl-C, and the answer."""
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from synth.cli.answer.candidates import candidates_json, candidates_table, sizes
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
+from synth.options.asked_solve import AskedSolve
 from synth.options.best_so_far import BestSoFar
-from synth.options.request import NoSchedule, Request, announce
+from synth.options.request import NoSchedule, Request, announce, announce_sizes
+from synth.plan.choose.candidates import Chosen, Partitioning, Trial
+from synth.plan.choose.standings import cut_short
 from synth.plan.weight_passing.data_parallel_plan import of_all
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 
 
-def solve_within_limits(request: Request, format: Format) -> None:
+def solve_within_limits(asked: AskedSolve, format: Format) -> None:
     """Search, save every improvement, and answer.
 
     Raises:
         NoSchedule: nothing was found.
     """
-    announce(request)
-    found, deadline = BestSoFar(), request.deadline
-    result = run_interruptibly(
-        lambda stop: search(request, stop, found),
+    request, names = asked.request, asked.space.names
+    if len(names) > 1 or asked.refusals:
+        announce_sizes(request)
+        talk(f"to try: {'; '.join(names)}")
+    else:
+        announce(request)
+    for name, why in asked.refusals.items():
+        talk(f"not {name}: {why}")
+    so_far, deadline = BestSoFar(), request.deadline
+    standings: deque[Sequence[Trial]] = deque([()], maxlen=1)
+
+    def so_far_chosen() -> Chosen | None:
+        found = so_far.result(deadline.elapsed_s)
+        return None if found is None else cut_short(standings[-1], found)
+
+    chosen = run_interruptibly(
+        lambda stop: asked.search(_listeners(asked, so_far), stop, standings.append),
         deadline.until(),
-        lambda: found.result(deadline.elapsed_s),
+        so_far_chosen,
     )
-    finish(request, result, format)
+    if not chosen.trials:
+        finish(request, chosen.result, format)
+        return
+    with_partitions = request.partitioning != Partitioning.GIVEN or request.recompute != ()
+    more = candidates_table(chosen, with_partitions=with_partitions)
+    finish(request, chosen.result, format, more, {"candidates": candidates_json(chosen)})
 
 
-def search(request: Request, stop: threading.Event, found: BestSoFar | None = None) -> Result:
-    """Find the best schedule on the given partition, or else on a balanced one."""
-    so_far = found or BestSoFar()
+def search(asked: AskedSolve, stop: threading.Event) -> Result:
+    """Find the best schedule, and save and report every improvement."""
+    return asked.search(_listeners(asked, BestSoFar()), stop).result
+
+
+def _listeners(
+    asked: AskedSolve, so_far: BestSoFar
+) -> Callable[[Problem], Callable[[Incumbent], None]]:
+    """Return the listeners of a search, which say once where the next improvements are."""
+    request = asked.request
+    last = ProgressReporter(request)
 
     def listener(problem: Problem) -> Callable[[Incumbent], None]:
-        if problem.partition != request.partition:
-            sizes = ",".join(map(str, problem.partition or ()))
-            talk(f"new partition, with recomputation counted: {sizes}")
-        return so_far.listening(problem, ProgressReporter(request.on(problem)))
+        nonlocal last
+        trial = request.on(problem)
+        if not last.is_of(trial):
+            talk(f"on {asked.space.name_of(problem)}: {sizes(problem)}")
+            last = ProgressReporter(trial)
+        return so_far.listening(problem, last)
 
-    return request.search(listener, stop)
+    return listener
 
 
 def finish(

@@ -4,9 +4,6 @@ from synth.cli.answer.preview import preview
 from synth.cli.read.solve_request import SolveRequest
 from synth.cli.searches.least_cap import solve_least
 from synth.cli.searches.steady_cap import solve_steady
-from synth.cli.searches.trials import preview_candidates, solve_candidates
-from synth.cli.searches.versions import solve_versions
-from synth.cli.searches.weights import solve_weights
 from synth.cli.searches.within_limits import solve_within_limits
 from synth.options.asked_solve import read_solve
 from synth.options.target import is_steady
@@ -14,20 +11,12 @@ from synth.options.target import is_steady
 
 def work(request: SolveRequest) -> None:
     """Find the best pipeline schedule that fits in memory, with a proven bound."""
-    asked, dry_run, format = read_solve(request.arguments), request.dry_run, request.format
-    if asked.weight_choices and (asked.target is None or dry_run):
-        solve_weights(asked, format, is_dry=dry_run)
-    elif asked.candidates is not None and asked.target is None and not dry_run:
-        solve_candidates(asked.request, asked.candidates, format)
-    elif asked.candidates is not None and asked.candidates.are_several:
-        preview_candidates(asked.request, asked.candidates, format)
-    elif dry_run:
-        preview(asked.request, format, asked.flush_free)
-    elif asked.flush_free is not None:
-        solve_versions(asked, format)
-    elif is_steady(request.arguments.target):
-        solve_steady(asked.request, format)
+    asked = read_solve(request.arguments)
+    if request.dry_run:
+        preview(asked, request.format)
     elif asked.target is not None:
-        solve_least(asked.request, asked.target, format, asked.weight_candidates)
+        solve_least(asked, asked.target, request.format)
+    elif is_steady(request.arguments.target):
+        solve_steady(asked, request.format)
     else:
-        solve_within_limits(asked.request, format)
+        solve_within_limits(asked, request.format)

@@ -11,6 +11,7 @@ from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Placement
 from synth.schedule.placements import usual
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
+from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result, StoppedBy, rank_key, relative_gap
 
@@ -60,7 +61,7 @@ class Trial:
     would find nothing better there. `num_searches` counts the searches. `published` are the
     published schedules judged before (all of them with `is_judged`), and `moved` is the best one
     that offloads activations. With `is_fixed`, `found` is such a schedule, from which no search can
-    start.
+    start. `least_bytes` is a memory limit below which nothing fits; None: that of the problem.
     """
 
     candidate: Candidate
@@ -74,6 +75,7 @@ class Trial:
     is_judged: bool = False
     is_fixed: bool = False
     certificate: Certificate | None = None
+    least_bytes: int | None = None
 
     @property
     def name(self) -> str:
@@ -101,6 +103,13 @@ class Trial:
     def is_impossible(self) -> bool:
         """True if the candidate is proven infeasible."""
         return self.found is not None and self.found.stopped_by == StoppedBy.INFEASIBLE
+
+    @property
+    def needed_bytes(self) -> int:
+        """A memory limit below which no schedule fits."""
+        if self.least_bytes is not None:
+            return self.least_bytes
+        return max(needed_bytes(self.candidate.problem))
 
     def distance_to(self, problem: Problem) -> int:
         """Return 0 for a trial in the same partition, 1 on the same placement, 2 elsewhere."""

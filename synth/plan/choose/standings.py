@@ -11,7 +11,6 @@ from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.recompute.choice import quick_bound_us
 from synth.plan.tuning import RACE
 from synth.schedule.files.certificate import Certificate, PartitionProof, ProverName
-from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result, StoppedBy, rank_key, relative_gap
 
@@ -141,6 +140,8 @@ class Standings:
     @property
     def bound_scope(self) -> BoundScope:
         """The scope of `bound_us`."""
+        if len(self.candidates) == 1 and self.partitioning == Partitioning.GIVEN:
+            return BoundScope.PARTITION
         return BoundScope.ALL if self.bounds_all_partitions else BoundScope.CANDIDATES
 
     @property
@@ -249,7 +250,7 @@ class Standings:
             return replace(found, stopped_by=reason, message=message)
         if len(self.trials) == 1:
             return found
-        least = min(self.trials, key=lambda trial: max(needed_bytes(trial.candidate.problem)))
+        least = min(self.trials, key=lambda trial: trial.needed_bytes)
         assert least.found is not None
         return replace(found, message=why_all_infeasible(least.name, least.found.message or ""))
 

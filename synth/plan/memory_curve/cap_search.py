@@ -11,14 +11,14 @@ from typing import Protocol
 
 from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
 from synth.plan.memory_curve.cap_knowledge import Found
 from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.partition.bounds import with_partition
 from synth.plan.partition.stage_cost_table import StageCostTable
-from synth.plan.recompute.choice import Choice, limits_bytes, solve_with
+from synth.plan.recompute.choice import Choice, limits_bytes
 from synth.plan.recompute.repartition import repartitioned
+from synth.plan.search_space import OneCandidate, Placements, WeightPlaces
 from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.solver.options import SolveOptions
@@ -118,9 +118,8 @@ class InOnePartition:
         """Search from the best known schedule, or else from the hint."""
         if best is not None:
             options = replace(options, hint=best.schedule)
-        return solve_with(
-            capped(self.problem, cap_bytes), self.recompute, options, lambda _: watch, stop
-        )
+        asked = Candidate("", capped(self.problem, cap_bytes), self.recompute)
+        return OneCandidate(asked).search(options, lambda _: watch, stop).result
 
 
 @dataclass(frozen=True)
@@ -181,15 +180,9 @@ class OverPartitions:
             if best is None
             else self._in_partition_of(best, asked)
         )
-        return solve_best_of(
-            [Candidate("", start)],
-            self.profile,
-            Partitioning.SEARCHED,
-            # In another partition a hint may not fit.
-            replace(options, hint=None),
-            lambda _: watch,
-            stop,
-        ).result
+        space = Placements((Candidate("", start),), self.profile, Partitioning.SEARCHED)
+        # In another partition a hint may not fit.
+        return space.search(replace(options, hint=None), lambda _: watch, stop).result
 
 
 @dataclass(frozen=True)
@@ -239,11 +232,11 @@ class OverWeights:
         stop: threading.Event,
     ) -> Result:
         """Search all candidates, each from its published schedules."""
-        return (
-            self.candidates.within(capped(self.problem, cap_bytes).caps_bytes)
-            .search(self.profile, replace(options, hint=None), lambda _: watch, stop)
-            .result
+        within = self.candidates.within(capped(self.problem, cap_bytes).caps_bytes)
+        space = WeightPlaces(
+            within.weight_passing, within.staying, self.profile, Partitioning.GIVEN
         )
+        return space.search(replace(options, hint=None), lambda _: watch, stop).result
 
 
 def cap_search(

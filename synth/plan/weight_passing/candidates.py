@@ -1,18 +1,14 @@
 """The candidates of `--weights` under any memory limit."""
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from synth.errors import SynthError
-from synth.plan.choose.candidates import Candidate, Chosen, Partitioning
+from synth.plan.choose.candidates import Candidate
 from synth.plan.recompute.choice import limits_bytes
 from synth.plan.weight_passing.choice import WeightPassingCandidate
 from synth.plan.weight_passing.data_parallel import data_parallel
-from synth.plan.weight_passing.weights_race import Listener, solve_choosing_weights
-from synth.profile import Profile
 from synth.schedule.model import Placement
-from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.weight_passing import least_memory
 from synth.solver.weight_passing.problem import WeightPassingProblem
@@ -100,21 +96,3 @@ class WeightCandidates:
         copies = data_parallel(self.problem) if self.staying else None
         if copies is not None:
             yield max(copies.peak_bytes), max(copies.peak_bytes)
-
-    def search(
-        self,
-        profile: Profile,
-        options: SolveOptions,
-        listener: Listener,
-        stop: threading.Event,
-    ) -> Chosen:
-        """Search all candidates, each in its own partition."""
-        return solve_choosing_weights(
-            self.weight_passing,
-            self.staying,
-            profile,
-            Partitioning.GIVEN,
-            options,
-            listener,
-            stop,
-        )

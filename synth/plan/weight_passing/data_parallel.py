@@ -16,25 +16,23 @@ from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import StoppedBy
-from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.search_state import SearchState
 from synth.solver.weight_passing.rank_work import backward_us
 
-_NAME = "data-parallel"
+DATA_PARALLEL = "data-parallel"
 
 
 def data_parallel(problem: Problem) -> EvaluatedSchedule | None:
     """Return the schedule, whether or not it fits; None if the placement has other stages."""
-    schedule = generate(_NAME, problem.num_ranks, problem.num_micro_batches)
+    schedule = generate(DATA_PARALLEL, problem.num_ranks, problem.num_micro_batches)
     if schedule.placement != problem.placement:
         return None
-    return evaluate(replace(problem, caps_bytes=None), schedule, _NAME)
+    return evaluate(replace(problem, caps_bytes=None), schedule, DATA_PARALLEL)
 
 
-def data_parallel_trial(
-    problem: Problem, options: SolveOptions, listener: OnImprovement | None
-) -> Trial:
+def data_parallel_trial(problem: Problem, options: SolveOptions) -> Trial:
     """Return the trial of this only schedule."""
-    state = SearchState(problem, options, listener, None)
+    state = SearchState(problem, options, None, None)
     state.raise_bound(Proven.by_closed_forms(_bound_us(problem)))
     alone = data_parallel(problem)
     if alone is not None and not exceeds_caps(alone.peak_bytes, problem.caps_bytes):
@@ -42,7 +40,13 @@ def data_parallel_trial(
     message = "a copy of the model on every rank exceeds the memory limit"
     stopped_by = StoppedBy.INFEASIBLE if state.best is None else StoppedBy.EXHAUSTED
     found = state.result(stopped_by, message)
-    return Trial(Candidate(_NAME, problem), found.lower_bound_us, found, is_over=True)
+    return Trial(
+        Candidate(DATA_PARALLEL, problem),
+        found.lower_bound_us,
+        found,
+        is_over=True,
+        least_bytes=None if alone is None else max(alone.peak_bytes),
+    )
 
 
 def _bound_us(problem: Problem) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from synth.cli.searches import trials
+from synth.cli.searches import within_limits
 from synth.families import generate
 from synth.options.arguments.groups import PipelineArguments
 from synth.options.arguments.solve import SolveArguments
@@ -124,7 +124,7 @@ def test_one_rank_has_one_placement(synth: Synth) -> None:
     alone = ("solve", NAME, "--ranks", "1", "--micro-batches", "2")
     ended = synth(*alone)
     assert ended.code == 0
-    assert "on linear: 24\n" in ended.stderr
+    assert "24 layers on 1 ranks as 24, " in ended.stderr
     assert "proven optimal" in ended.stdout
 
 
@@ -182,8 +182,8 @@ def test_each_rank_may_have_a_limit_of_its_own(synth: Synth) -> None:
 def test_both_may_be_left_to_the_search(synth: Synth) -> None:
     asked = ("--partition", "search", "--placement", "auto", "--time-limit", "8s")
     ended = synth(*TIGHT, *asked, "--format", "json")
-    to_try = re.search("placements to try: (.*)", ended.stderr)
-    assert to_try is not None and {"linear", "v", "looped:2"} <= set(to_try[1].split(", "))
+    to_try = re.search("to try: (.*)", ended.stderr)
+    assert to_try is not None and {"linear", "v", "looped:2"} <= set(to_try[1].split("; "))
     found = json.loads(ended.stdout)
     assert {"linear", "v", "looped:2"} <= {tried["name"] for tried in found["candidates"]}
     assert found["lower_bound_us"] <= found["value_us"]
@@ -199,7 +199,7 @@ def test_an_answer_of_a_search_that_does_not_end_in_time_knows_all_placements(
         work(threading.Event())
         return late()
 
-    monkeypatch.setattr(trials, "run_interruptibly", too_late)
+    monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
     ended = synth(*AUTO, "--time-limit", "2s")
     table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
     rows = {line.split()[0]: line for line in table.splitlines() if line}

@@ -1,0 +1,70 @@
+"""The table of a search over several candidates, a row for each."""
+
+from typing import Any
+
+from synth.cli.answer.output import percent
+from synth.objective import BoundScope
+from synth.plan.choose.candidates import Chosen, Trial
+from synth.report.text.tables import milliseconds, table
+from synth.solver.problem import Problem
+from synth.units import format_bytes
+
+
+def candidates_table(chosen: Chosen, *, with_partitions: bool) -> str:
+    """Return a table with a row per candidate, best first, and the bound's scope."""
+    best, objective = chosen.result, chosen.result.problem.objective
+    header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
+    rows = [[trial.name, *_row(trial, chosen)] for trial in chosen.trials]
+    if with_partitions:
+        header.append("layers per stage")
+        rows = [
+            [*row, sizes(trial.problem)] for row, trial in zip(rows, chosen.trials, strict=True)
+        ]
+    scope = "the placements and partitions in this table"
+    if best.bound_scope == BoundScope.ALL:
+        scope = "all partitions"
+    return (
+        f"{table(header, rows)}\n\nbest: {chosen.name}, {sizes(best.problem)}; the bound below, "
+        f"{milliseconds(best.lower_bound_us)} ms, holds for {scope}"
+    )
+
+
+def sizes(problem: Problem) -> str:
+    """Return the layers of each stage."""
+    return ",".join(map(str, problem.partition or ()))
+
+
+def _row(trial: Trial, chosen: Chosen) -> list[str]:
+    """Return value, bound, gap and peak, or why there are none."""
+    bound = milliseconds(trial.lower_bound_us)
+    if trial.is_impossible:
+        return ["infeasible", "", "", ""]
+    if trial.found is None:
+        return [_without_result(trial, chosen), bound, "", ""]
+    value_us, peak_bytes = trial.value_us, trial.found.peak_bytes
+    if trial.gap is None or value_us is None or peak_bytes is None:
+        return ["none found", bound, "", ""]
+    return [milliseconds(value_us), bound, percent(trial.gap), format_bytes(max(peak_bytes))]
+
+
+def _without_result(trial: Trial, chosen: Chosen) -> str:
+    state, best_us = "no result" if chosen.is_cut_short else "not tried", chosen.result.value_us
+    if best_us is None:
+        return state
+    left = 1 - trial.lower_bound_us / best_us
+    return "cannot win" if left <= 0 else f"{state}: at most {percent(left)} less"
+
+
+def candidates_json(chosen: Chosen) -> list[dict[str, Any]]:
+    """Return the same rows as objects."""
+    return [
+        {
+            "name": trial.name,
+            "partition": trial.problem.partition,
+            "value_us": trial.value_us,
+            "lower_bound_us": None if trial.is_impossible else trial.lower_bound_us,
+            "peak_bytes": None if trial.found is None else trial.found.peak_bytes,
+            "seconds": round(trial.seconds, 3),
+        }
+        for trial in chosen.trials
+    ]
