@@ -32,10 +32,11 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
+from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import may_fit, serial_schedule
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Result, StoppedBy
+from synth.solver.result import Result
 from synth.solver.solver import solve
 
 FORMAT = "synth-tight-caps-benchmark-1"

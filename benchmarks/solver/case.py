@@ -10,9 +10,10 @@ from synth.objective import Objective
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
+from synth.search.outcome import relative_gap
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Result, relative_gap
+from synth.solver.result import Result
 
 # Percentage points between gaps that count as the same; the search reports no smaller rise of its
 # bound.

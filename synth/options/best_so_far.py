@@ -3,8 +3,9 @@
 import threading
 from collections.abc import Callable
 
+from synth.search.outcome import StoppedBy
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.result import Incumbent, Result
 
 
 class BestSoFar:

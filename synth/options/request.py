@@ -17,9 +17,10 @@ from synth.profile import Profile
 from synth.profile.throughput import Throughput, throughput
 from synth.records.record import is_stream
 from synth.schedule.files.plan_file import Plan
+from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.result import Incumbent, Result
 from synth.system.messages import talk
 
 

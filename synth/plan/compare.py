@@ -5,7 +5,6 @@ would be run, with their peak, static memory and traffic.
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -156,7 +155,7 @@ class _Comparing:
         self.question, self.options, self.stop = comparison.question, options, stop
         self._on_found = on_found
         self.comparison = comparison
-        self.began, self.longest_s, self.num_ops = time.monotonic(), 0.0, 0
+        self.clock, self.longest_s, self.num_ops = options.clock(stop), 0.0, 0
         self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
         asked = self.question
         self.published = FamilySearches(
@@ -179,7 +178,7 @@ class _Comparing:
 
     def add_published(self, name: str) -> None:
         """Add a family's schedule or its refusal."""
-        began = time.monotonic()
+        began_s = self.clock.elapsed_s
         if not self._is_due(name) and self._is_late(self.longest_s):
             reason = (
                 f"not simulated: the time limit of {self.options.time_limit_s:g} s for all "
@@ -188,16 +187,15 @@ class _Comparing:
             self.comparison.refusals.append(Refusal(name, reason))
             return
         self._simulate(name)
-        self.longest_s = max(self.longest_s, time.monotonic() - began)
+        self.longest_s = max(self.longest_s, self.clock.elapsed_s - began_s)
 
     def _is_late(self, more_s: float = 0.0, share: float = 1.0) -> bool:
         """Return True if a share of the published schedules' time will be over in some seconds.
 
         Never in a deterministic comparison; the partitions tried for a schedule are bounded anyway.
         """
-        if self.options.deterministic:
-            return False
-        return time.monotonic() - self.began + more_s > share * self.options.time_limit_s
+        until_s = share * self.options.time_limit_s
+        return not self.clock.is_deterministic and self.clock.left_s(until_s) < more_s
 
     def _is_due(self, name: str) -> bool:
         """Return True if a schedule is simulated whether it is late or not.

@@ -12,7 +12,7 @@ from synth.profile import Profile
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
-from synth.solver.result import relative_gap
+from synth.search.outcome import relative_gap
 from synth.solver.weight_passing.problem import WeightMovement
 from synth.system.display import MOST_ROWS, Displayed
 from synth.units import format_bytes, format_us

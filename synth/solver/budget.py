@@ -1,48 +1,38 @@
 """The time of a search: its clock and its limit, or effort that is counted instead.
 
 A deterministic search does not look at the clock: its limit counts CP-SAT's deterministic seconds,
-and every step spends a fixed share of it. Only this module, the calls of CP-SAT and the timing of
-single models read the clock.
+and every step spends a fixed share of it.
 """
 
 import threading
-import time
 
+from synth.search.clock import Clock
 from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import SEARCH
 
 
-class Budget:
+class Budget(Clock):
     """Clock, limit and stop of a search.
 
     Attributes:
-        is_deterministic: True if effort is counted and the clock ignored.
-        limit_s: end of the search; the rest of the time limit is kept for robustness.
+        time_limit_s: the time limit; `limit_s` is earlier, to keep the rest for robustness.
         evaluation_s: duration of one exact evaluation of a schedule, so that none is begun that
             would end too late.
-        stop: set from outside to end the search early.
     """
 
     def __init__(self, options: SolveOptions, stop: threading.Event | None = None) -> None:
         self.time_limit_s = options.time_limit_s
-        self.is_deterministic = options.deterministic
-        self.limit_s = options.time_limit_s * (1 - _reserved_share(options))
+        super().__init__(
+            options.time_limit_s * (1 - _reserved_share(options)),
+            is_deterministic=options.deterministic,
+            stop=stop,
+        )
         self.evaluation_s = 0.0
         self._evaluates_until_s = self.limit_s
-        self.stop = stop or threading.Event()
-        self._began = time.monotonic()
-
-    def elapsed_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._began
-
-    def left_s(self) -> float:
-        """Seconds until the limit; all of them in a deterministic search."""
-        return self.limit_s - (0 if self.is_deterministic else self.elapsed_s())
 
     def is_late(self, until_s: float, evaluations: int = 1) -> bool:
         """Return True if this many more evaluations would end after a moment since the start."""
-        is_late = self.elapsed_s() + evaluations * self.evaluation_s > until_s
+        is_late = self.elapsed_s + evaluations * self.evaluation_s > until_s
         return self.stop.is_set() or (is_late and not self.is_deterministic)
 
     def time_is_up(self, evaluations: int = 1) -> bool:
@@ -55,7 +45,7 @@ class Budget:
 
     def begin_grace(self) -> None:
         """Allow evaluations for a moment from now on, even if the time is up."""
-        from_s = max(self.elapsed_s(), self.time_limit_s)
+        from_s = max(self.elapsed_s, self.time_limit_s)
         self._evaluates_until_s = from_s + SEARCH.grace_s
 
     def is_over(self) -> bool:
@@ -72,13 +62,13 @@ class Allowance:
 
     def __init__(self, budget: Budget, seconds: float) -> None:
         self._budget, self._seconds = budget, seconds
-        self._until_s = budget.elapsed_s() + seconds
+        self._until_s = budget.elapsed_s + seconds
 
     def left_s(self) -> float:
         """Seconds left."""
         if self._budget.is_deterministic:
             return self._seconds
-        return self._until_s - self._budget.elapsed_s()
+        return self._until_s - self._budget.elapsed_s
 
     def spend(self, seconds: float) -> None:
         """Count effort; the clock counts by itself."""
@@ -86,7 +76,7 @@ class Allowance:
 
     def is_over(self) -> bool:
         """Return True if the clock has passed its end; never in a deterministic search."""
-        return not self._budget.is_deterministic and self._budget.elapsed_s() > self._until_s
+        return not self._budget.is_deterministic and self._budget.elapsed_s > self._until_s
 
 
 def _reserved_share(options: SolveOptions) -> float:

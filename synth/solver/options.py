@@ -1,11 +1,13 @@
 """Options of a search: limits, seed, exact solver, and the parts to leave out."""
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from synth.errors import SynthError
 from synth.schedule.model import Schedule
+from synth.search.clock import Clock
 from synth.solver.result import Result
 from synth.system.processors import num_processors
 
@@ -88,6 +90,20 @@ class SolveOptions:
         if self.seed < 0:
             raise SynthError(f"the seed is {self.seed}; give 0 or more")
         object.__setattr__(self, "without", with_groups(self.without))
+
+    def clock(self, stop: threading.Event | None = None, least_share: float = 0.0) -> Clock:
+        """Begin the time limit.
+
+        Args:
+            stop: set from outside to end the search early.
+            least_share: share of the limit that a part needs at least.
+        """
+        return Clock(
+            self.time_limit_s,
+            is_deterministic=self.deterministic,
+            stop=stop,
+            least_s=least_share * self.time_limit_s,
+        )
 
     @property
     def num_workers(self) -> int:

@@ -1,24 +1,13 @@
 """The answer of a search: schedule, bound, baselines, and the reason why it ended."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from synth.objective import BoundScope
 from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Schedule
 from synth.schedule.simulate import Timeline
+from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.problem import Problem
-
-
-class StoppedBy(StrEnum):
-    """The reason why a search ended; exhausted: all parts have ended, and a gap is left."""
-
-    OPTIMAL = "optimal"
-    GAP = "gap"
-    TIME_LIMIT = "time limit"
-    EXHAUSTED = "exhausted"
-    INTERRUPT = "interrupt"
-    INFEASIBLE = "infeasible"
 
 
 @dataclass(frozen=True)
@@ -131,13 +120,3 @@ class Result:
     def gap(self) -> float | None:
         """(value − bound) / value."""
         return None if self.value_us is None else relative_gap(self.value_us, self.lower_bound_us)
-
-
-def relative_gap(value_us: int, bound_us: int) -> float:
-    """(value − bound) / value, 0 if both are 0."""
-    return (value_us - bound_us) / value_us if value_us else 0.0
-
-
-def rank_key(value_us: int | None) -> tuple[bool, int]:
-    """The key that orders values, smaller first; no value is worst."""
-    return value_us is None, value_us or 0

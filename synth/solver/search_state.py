@@ -6,6 +6,7 @@ from functools import cached_property
 
 from synth.schedule.files.certificate import NOTHING_PROVEN, Certificate, Proven
 from synth.schedule.ops import Op
+from synth.search.outcome import StoppedBy
 from synth.solver.bounds.background import Background
 from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate_order
@@ -15,7 +16,7 @@ from synth.solver.instance.timing import Programs, ScoredPrograms, TimedOrders
 from synth.solver.options import SolveOptions
 from synth.solver.order_pool import OrderPool
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Incumbent, Result, StoppedBy
+from synth.solver.result import Baseline, Incumbent, Result
 from synth.solver.stop_rule import BestKnown, StopRule
 from synth.solver.tuning import SEARCH
 
@@ -116,7 +117,7 @@ class SearchState:
             found_by=best.found_by if best else None,
             stopped_by=stopped_by,
             baselines=tuple(self.baselines),
-            wall_s=self.budget.elapsed_s(),
+            wall_s=self.budget.elapsed_s,
             message=message,
             certificate=self.proven.certificate,
         )
@@ -221,7 +222,7 @@ class SearchState:
         if best is not None and self._on_improvement is not None:
             self._on_improvement(
                 Incumbent(
-                    self.budget.elapsed_s(),
+                    self.budget.elapsed_s,
                     best.schedule,
                     best.timeline,
                     best.value_us,

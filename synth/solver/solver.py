@@ -6,6 +6,7 @@ runs them. Every schedule passes the verifier and is simulated exactly before it
 
 import threading
 
+from synth.search.outcome import StoppedBy
 from synth.solver import infeasibility
 from synth.solver.bounds.prover import BoundStep, Prover
 from synth.solver.improve import improvers
@@ -14,7 +15,7 @@ from synth.solver.improve.improver import SearchContext
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Result, StoppedBy
+from synth.solver.result import Result
 from synth.solver.search_setting import SearchSetting
 from synth.solver.search_state import OnImprovement, SearchState
 from synth.solver.search_steps import Step, last_steps, steps

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from synth.search.outcome import StoppedBy, reason_of_end, relative_gap
 from synth.solver.budget import Budget
-from synth.solver.result import StoppedBy, relative_gap
 
 
 class BestKnown(NamedTuple):
@@ -38,15 +38,14 @@ class StopRule:
 
     def reason(self, known: BestKnown) -> StoppedBy:
         """Return why the search ends now."""
-        if known.is_infeasible:
-            return StoppedBy.INFEASIBLE
-        if known.is_optimal:
-            return StoppedBy.OPTIMAL
-        if self._budget.stop.is_set():
-            return StoppedBy.INTERRUPT
-        if self._is_close(known):
-            return StoppedBy.GAP
-        return StoppedBy.TIME_LIMIT if self._budget.left_s() <= 0 else StoppedBy.EXHAUSTED
+        return reason_of_end(
+            known.value_us,
+            known.bound_us,
+            self._gap,
+            is_interrupted=self._budget.stop.is_set(),
+            is_exhausted=self._budget.left_s() > 0,
+            is_infeasible=known.is_infeasible,
+        )
 
     def _is_close(self, known: BestKnown) -> bool:
         """Return True if the gap is as small as the rule asks for."""

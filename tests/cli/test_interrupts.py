@@ -16,8 +16,9 @@ from synth.cli.progress.interrupt import OutOfTime, run_interruptibly
 from synth.costs.costs import uniform_costs
 from synth.options.best_so_far import BestSoFar
 from synth.options.deadline import Deadline
+from synth.search.outcome import StoppedBy
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, StoppedBy
+from synth.solver.result import Incumbent
 from tests.cli.conftest import NAME, Synth
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from synth.schedule.rank_memory import static_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.steady_state import least_steady_us, steady_us
 from synth.schedule.version_facts import version_facts
-from synth.solver.result import StoppedBy
+from synth.search.outcome import StoppedBy
 
 
 def headline(plan: Plan, timeline: Timeline, reason: str) -> str:

@@ -18,7 +18,8 @@ from synth.report.text.plan_table import plan_table
 from synth.report.text.tables import places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
-from synth.solver.result import Baseline, Result, StoppedBy
+from synth.search.outcome import StoppedBy
+from synth.solver.result import Baseline, Result
 from synth.units import format_us
 
 

@@ -1,7 +1,6 @@
 """`synth solve --mem-limit min --target steady`: minimize memory without a steady-state bubble."""
 
 import threading
-import time
 from dataclasses import replace
 
 from synth.cli.answer.output import Format, percent, talk
@@ -12,7 +11,8 @@ from synth.options.memory_limit import MemoryLimit
 from synth.options.request import Request, announce
 from synth.plan.memory_curve.steady_cap import SteadyCap, least_steady
 from synth.plan.tuning import STEADY_CAP
-from synth.solver.result import Result, StoppedBy
+from synth.search.outcome import StoppedBy
+from synth.solver.result import Result
 from synth.units import format_bytes, format_bytes_both, parse_seconds
 
 # Smaller bubble rates are rounding: times are whole microseconds.
@@ -33,18 +33,15 @@ def solve_steady(asked: AskedSolve, format: Format) -> None:
 def _search(asked: AskedSolve, stop: threading.Event) -> tuple[Request, Result]:
     """Return the request under the limit found, and its result."""
     request = asked.request
-    began = time.monotonic()
+    clock = request.options.clock(stop)
+    clock.grant(STEADY_CAP.share_of_limit * request.options.time_limit_s)
     found = least_steady(request.problem, request.options, stop)
-    spent_s = time.monotonic() - began
     if found is None:
-        return request, _nothing(request, spent_s, stop)
-    limit_s = request.options.time_limit_s
-    if request.options.deterministic:
-        spent_s = STEADY_CAP.share_of_limit * limit_s
-    limited = _limited(request, found, max(0.0, limit_s - spent_s))
+        return request, _nothing(request, clock.elapsed_s, stop)
+    limited = _limited(request, found, max(0.0, clock.left_s()))
     talk(limited.limit.explanation)
     result = search(asked.on(limited), stop)
-    return limited, replace(result, wall_s=time.monotonic() - began)
+    return limited, replace(result, wall_s=clock.elapsed_s)
 
 
 def _limited(request: Request, found: SteadyCap, left_s: float) -> Request:

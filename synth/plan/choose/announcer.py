@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Trial
-from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.given_stages import OnImprovement
+from synth.search.clock import Clock
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 
@@ -18,7 +18,7 @@ class Announcer:
         told_us: value and negated bound of the last announcement; None: there was none.
     """
 
-    def __init__(self, race: Standings, clock: RaceClock, listeners: Listeners) -> None:
+    def __init__(self, race: Standings, clock: Clock, listeners: Listeners) -> None:
         self.race, self.clock, self.listeners = race, clock, listeners
         self.told_us: tuple[int, int] | None = None
 

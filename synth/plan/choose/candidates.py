@@ -10,10 +10,11 @@ from synth.plan.recompute.choice import Choice
 from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Placement
 from synth.schedule.placements import usual
+from synth.search.outcome import StoppedBy, rank_key, relative_gap
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Result, StoppedBy, rank_key, relative_gap
+from synth.solver.result import Baseline, Result
 
 
 class Partitioning(StrEnum):
@@ -162,26 +163,3 @@ class Chosen(NamedTuple):
     def name(self) -> str:
         """Name of the best placement."""
         return self.trials[0].name
-
-
-def why_ended(
-    best: Result, bound_us: int, gap: float, *, is_interrupted: bool, is_over: bool
-) -> StoppedBy:
-    """Return why a search among candidates ended.
-
-    Args:
-        best: the best result of all candidates.
-        bound_us: the lower bound on all candidates.
-        gap: the relative gap that is accepted.
-        is_interrupted: the search was stopped from outside.
-        is_over: no candidate is worth more time, although there is some left.
-    """
-    if best.value_us is None:
-        return best.stopped_by
-    if best.value_us <= bound_us:
-        return StoppedBy.OPTIMAL
-    if is_interrupted:
-        return StoppedBy.INTERRUPT
-    if relative_gap(best.value_us, bound_us) <= gap:
-        return StoppedBy.GAP
-    return StoppedBy.EXHAUSTED if is_over else StoppedBy.TIME_LIMIT

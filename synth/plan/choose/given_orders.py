@@ -20,7 +20,6 @@ from synth.plan.choose.judging import (
     result_without_schedule,
 )
 from synth.plan.choose.published_cuts import baseline_of
-from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
 from synth.plan.published.best_variant import Published
 from synth.plan.published.family_searches import FamilySearches
@@ -29,9 +28,9 @@ from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.layer_choice import applies, with_layers
 from synth.profile import Profile
 from synth.schedule.files.certificate import Certificate, ProverName
+from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.options import SolveOptions
-from synth.solver.result import StoppedBy
 
 
 def best_of_given_orders(
@@ -48,7 +47,7 @@ def best_of_given_orders(
     Raises:
         SynthError: the schedules admit none of the numbers.
     """
-    clock, race = RaceClock(options, stop), Standings(candidates, partitioning, options.gap)
+    clock, race = options.clock(stop), Standings(candidates, partitioning, options.gap)
     announcer = Announcer(race, clock, listeners)
     search = _Search(profile, race, clock.deadline(options.time_limit_s))
     race.trials = [race.new(candidate) for candidate in candidates]

@@ -17,11 +17,12 @@ from synth.plan.recompute.repartition import repartitioned
 from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import JUDGING
 from synth.profile import Profile
+from synth.search.outcome import StoppedBy
 from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
-from synth.solver.result import Result, StoppedBy
+from synth.solver.result import Result
 
 # Approximate time of each pass, relative to the first one.
 _COSTS = {

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Candidate, Trial
-from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
 from synth.plan.partition.partition_search import PartitionSearch
 from synth.plan.partition.queue import PartitionQueue
@@ -12,6 +11,7 @@ from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.plan.tuning import PARTITION_TRIALS, RACE
 from synth.profile import Profile
+from synth.search.clock import Clock
 from synth.solver.options import SolveOptions
 
 
@@ -19,7 +19,7 @@ class PartitionTrials:
     """Makes new trials of a race by searching for partitions."""
 
     def __init__(
-        self, profile: Profile, options: SolveOptions, race: Standings, clock: RaceClock
+        self, profile: Profile, options: SolveOptions, race: Standings, clock: Clock
     ) -> None:
         self.profile, self.options, self.race, self.clock = profile, options, race, clock
 

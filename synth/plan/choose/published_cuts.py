@@ -20,8 +20,9 @@ from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.layer_choice import applies, with_layers
 from synth.profile import Profile
+from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, split_backward
-from synth.solver.result import Baseline, rank_key
+from synth.solver.result import Baseline
 
 
 class PublishedCuts:

@@ -34,7 +34,6 @@ from synth.plan.choose.judging import (
 from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts
-from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
 from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
@@ -44,8 +43,9 @@ from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import JUDGING, RACE
 from synth.profile import Profile
 from synth.schedule.files.certificate import Certificate, ProverName
+from synth.search.outcome import StoppedBy
 from synth.solver.options import Part, SolveOptions
-from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.result import Incumbent, Result
 
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 
@@ -98,7 +98,7 @@ class _RaceRun:
         on_standings: OnStandings,
     ) -> None:
         self.profile, self.options, self.on_standings = profile, options, on_standings
-        self.stop, self.clock = stop, RaceClock(options, stop)
+        self.stop, self.clock = stop, options.clock(stop, RACE.least_share_of_limit)
         self.race = Standings(list(map(_decided, candidates)), partitioning, options.gap)
         self.announcer = Announcer(self.race, self.clock, listeners)
         self.partitions = PartitionTrials(profile, options, self.race, self.clock)

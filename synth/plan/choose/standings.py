@@ -4,15 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from synth.objective import BoundScope
-from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial, why_ended
+from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.recompute.choice import quick_bound_us
 from synth.plan.tuning import RACE
 from synth.schedule.files.certificate import Certificate, PartitionProof, ProverName
+from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Result, StoppedBy, rank_key, relative_gap
+from synth.solver.result import Baseline, Result
 
 
 class Standings:
@@ -235,8 +236,14 @@ class Standings:
             certificate=self.certificate(bound_us, ranked[0], ranked[0].certificate),
             baselines=tuple(_baselines(ranked)),
             wall_s=wall_s,
-            stopped_by=why_ended(
-                best, bound_us, self.gap, is_interrupted=is_interrupted, is_over=is_over
+            stopped_by=best.stopped_by
+            if best.value_us is None
+            else reason_of_end(
+                best.value_us,
+                bound_us,
+                self.gap,
+                is_interrupted=is_interrupted,
+                is_exhausted=is_over,
             ),
             bound_scope=self.bound_scope,
         )

@@ -26,8 +26,8 @@ from synth.schedule.files.certificate import Certificate
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import current_placement_name
+from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy, relative_gap
 from synth.system.display import Displayed
 from synth.units import format_bytes, format_us
 from synth.version import __version__

@@ -33,9 +33,10 @@ from synth.plan.tuning import CURVE
 from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
+from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, StoppedBy
+from synth.solver.result import Baseline
 
 OnPoint = Callable[[MemoryCurve], None]
 

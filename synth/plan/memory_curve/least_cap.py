@@ -6,8 +6,9 @@ from synth.objective import BoundScope
 from synth.plan.memory_curve.cap_knowledge import Found
 from synth.schedule.files.certificate import Certificate
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Result, StoppedBy
+from synth.solver.result import Baseline, Result
 from synth.units import format_us
 
 

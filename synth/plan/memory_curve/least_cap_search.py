@@ -7,7 +7,6 @@ Otherwise the limit stays open, and the search continues above and below it.
 """
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,10 +20,12 @@ from synth.plan.recompute.choice import Choice
 from synth.plan.tuning import LEAST_CAP
 from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
+from synth.search.clock import Clock
+from synth.search.outcome import StoppedBy, reason_of_end
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Incumbent, Result, StoppedBy
+from synth.solver.result import Baseline, Incumbent, Result
 
 OnProgress = Callable[[LeastCap], None]
 
@@ -81,11 +82,11 @@ class _Bisection:
         on_progress: OnProgress | None,
         stop: threading.Event,
     ) -> None:
-        self.search, self.options, self.stop = search, options, stop
+        self.search, self.options = search, options
+        self.clock = Clock(options.time_limit_s, stop=stop)
         # A target relative to the bound changes whenever the bound without a limit rises.
         self.target, self.target_us = target, target.time_us or 0
         self.on_progress = on_progress
-        self.began = time.monotonic()
         self.knowledge = CapKnowledge()
         self.breakpoints = search.breakpoints()
         self.not_below = search.limits_bytes()[0]
@@ -110,7 +111,7 @@ class _Bisection:
         to.
         """
         if self.target.time_us is None:
-            self._solve(None, LEAST_CAP.free_share_of_left, self.stop, None)
+            self._solve(None, LEAST_CAP.free_share_of_left, self.clock.stop, None)
             self._tell()
         else:
             self._look(None, LEAST_CAP.free_share_of_left)
@@ -165,7 +166,7 @@ class _Bisection:
                 target_us = max(target_us, self.target.in_us(bound_us))
             return now.value_us <= target_us or bound_us > target_us
 
-        enough = ConditionalStop(self.stop, is_decided)
+        enough = ConditionalStop(self.clock.stop, is_decided)
         result = self._solve(cap, share, enough, enough)
         is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and self.search.proves_infeasible
         missed = is_impossible or self.knowledge.bound_us(cap) > self.target_us
@@ -212,10 +213,10 @@ class _Bisection:
         return None if found is None else found.peak
 
     def _left_s(self) -> float:
-        return max(0.0, self.options.time_limit_s - (time.monotonic() - self.began))
+        return max(0.0, self.clock.left_s())
 
     def _finished(self) -> bool:
-        return self.stop.is_set() or self._left_s() <= 0 or self._is_hopeless() or self._is_close()
+        return self.clock.is_over() or self._is_hopeless() or self._is_close()
 
     def _is_hopeless(self) -> bool:
         return self.knowledge.bound_us(None) > self.target_us
@@ -243,17 +244,17 @@ class _Bisection:
             bound_us=bound_us,
             stopped_by=self._reason(),
             baselines=self.baselines if problem.partition == self.baselines_partition else (),
-            wall_s=time.monotonic() - self.began,
+            wall_s=self.clock.elapsed_s,
             bound_scope=self.search.scope,
             certificate=bound.certificate,
         )
 
     def _reason(self) -> StoppedBy:
-        least = self._least()
-        if self._is_hopeless():
-            return StoppedBy.INFEASIBLE
-        if least is not None and least <= self.not_below:
-            return StoppedBy.OPTIMAL
-        if self.stop.is_set():
-            return StoppedBy.INTERRUPT
-        return StoppedBy.GAP if self._is_close() else StoppedBy.TIME_LIMIT
+        return reason_of_end(
+            self._least(),
+            self.not_below,
+            self.options.gap,
+            is_interrupted=self.clock.stop.is_set(),
+            is_exhausted=False,
+            is_infeasible=self._is_hopeless(),
+        )

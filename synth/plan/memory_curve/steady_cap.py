@@ -7,7 +7,6 @@ the number of micro-batches, so a small model decides it
 """
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -120,8 +119,7 @@ class _Search:
 
         Deterministic seconds may take longer.
         """
-        is_clock, until = not self.options.deterministic, time.monotonic() + self._seconds
-        return lambda: self.stop.is_set() or (is_clock and time.monotonic() > until)
+        return self.options.clock(self.stop).deadline(self._seconds)
 
 
 def _each_us(problem: Problem, pattern: Pattern) -> float:

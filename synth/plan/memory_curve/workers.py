@@ -20,8 +20,9 @@ from synth.errors import RunFailure, SynthError
 from synth.plan.memory_curve.cap_knowledge import ConditionalStop, Found
 from synth.plan.memory_curve.cap_search import CapSearch
 from synth.schedule.files.certificate import Certificate
+from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.options import SolveOptions
-from synth.solver.result import Baseline, StoppedBy, relative_gap
+from synth.solver.result import Baseline
 from synth.system.interrupt_signal import sigint_blocked
 
 

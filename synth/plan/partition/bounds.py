@@ -30,6 +30,7 @@ from synth.schedule.files.certificate import (
     ProverName,
 )
 from synth.schedule.model import Placement
+from synth.search.outcome import relative_gap
 from synth.solver.bounds.bound import Reference
 from synth.solver.bounds.closed_form import rank_bounds
 from synth.solver.bounds.forward_spacing_model import Spacings
@@ -39,7 +40,6 @@ from synth.solver.instance.instance import BW, STEP, B, F, Instance, StageCopy, 
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import relative_gap
 
 # Sums of times that are no whole numbers are exact to so many microseconds.
 _TINY_US = 1e-3

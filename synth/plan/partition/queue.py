@@ -8,9 +8,9 @@ from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.partition_search import PartitionSearch
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.tuning import PARTITION_QUEUE
+from synth.search.outcome import relative_gap
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import relative_gap
 
 
 class NextPartition(NamedTuple):

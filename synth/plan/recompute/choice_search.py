@@ -1,7 +1,6 @@
 """Choosing recomputation by trials: a number of the first stages, or single layers."""
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,10 +13,11 @@ from synth.plan.recompute.menu_search import layer_search
 from synth.plan.recompute.stages import bounds, merged
 from synth.plan.tuning import RECOMPUTE_TRIALS
 from synth.schedule.files.certificate import Certificate, ProverName
+from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
 from synth.solver.infeasibility import may_fit
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Incumbent, Result, StoppedBy, rank_key, relative_gap
+from synth.solver.result import Baseline, Incumbent, Result
 
 # For stages that recompute, the problems to try.
 Partitions = Callable[[tuple[int, ...]], Sequence[Problem]]
@@ -104,8 +104,8 @@ class _Choosing:
             options,
             repartition,
         )
-        self.listeners, self.stop = listeners, stop or threading.Event()
-        self.began = time.monotonic()
+        self.listeners, self.clock = listeners, self.options.clock(stop)
+        self.stop = self.clock.stop
         self.best: _Attempt | None = None
         self.baselines: tuple[Baseline, ...] = ()
         self.told_us: int | None = None
@@ -162,17 +162,12 @@ class _Choosing:
         """Return the problem with the best choices of layers; empty if layers are not known."""
         if not applies(problem) or self.stop.is_set():
             return []
-        began = time.monotonic()
+        began_s = self.clock.elapsed_s
         limit_s = RECOMPUTE_TRIALS.layers_share_of_limit * self.options.time_limit_s
-        is_clock = not self.options.deterministic
-
-        def is_late() -> bool:
-            late = is_clock and time.monotonic() - began > limit_s
-            return late or self.stop.is_set()
-
-        search = layer_search(problem, limit_s, is_late)
+        search = layer_search(problem, limit_s, self.clock.deadline(limit_s))
         search.run()
-        self.searched_s += time.monotonic() - began if is_clock else limit_s
+        spent_s = limit_s if self.clock.is_deterministic else self.clock.elapsed_s - began_s
+        self.searched_s += spent_s
         found = search.best(RECOMPUTE_TRIALS.further_choices)
         count = len(found) if search.are_few else RECOMPUTE_TRIALS.layer_choices
         self.further += found[count:]
@@ -196,10 +191,8 @@ class _Choosing:
         """Search with the best choice for the remaining time."""
         assert self.best is not None
         problem, stages, found = self.best
-        spent_s = time.monotonic() - self.began
-        if self.options.deterministic:
-            spent_s = RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s
-        left_s = self.options.time_limit_s - spent_s
+        self.clock.grant(RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s)
+        left_s = self.clock.left_s()
         if found.schedule is None or left_s <= 0 or self.stop.is_set():
             return
         last = replace(self.options, time_limit_s=left_s).going_on_from(found)
@@ -211,7 +204,7 @@ class _Choosing:
         """Try other choices of layers; a deterministic search has no time left for these."""
         limit_s = self.options.time_limit_s
         for problem in () if self.options.deterministic else self.further:
-            left_s = limit_s - (time.monotonic() - self.began)
+            left_s = self.clock.left_s()
             if left_s <= RECOMPUTE_TRIALS.least_share_of_limit * limit_s:
                 return
             options = replace(
@@ -232,7 +225,7 @@ class _Choosing:
                 listener(
                     replace(
                         incumbent,
-                        elapsed_s=time.monotonic() - self.began,
+                        elapsed_s=self.clock.elapsed_s,
                         lower_bound_us=min(bound_us, incumbent.value_us),
                         certificate=_ANY_CHOICE,
                     )
@@ -260,7 +253,7 @@ class _Choosing:
             lower_bound_us=bound_us,
             certificate=_ANY_CHOICE,
             baselines=self.baselines,
-            wall_s=time.monotonic() - self.began,
+            wall_s=self.clock.elapsed_s,
             stopped_by=_stopped(found, bound_us, self.options.gap),
         )
 
@@ -287,11 +280,12 @@ def _can_win(problem: Problem, stages: tuple[int, ...], best: Result, gap: float
 
 
 def _stopped(found: Result, bound_us: int, gap: float) -> StoppedBy:
-    if found.value_us is None or found.stopped_by == StoppedBy.INTERRUPT:
+    if found.value_us is None:
         return found.stopped_by
-    if found.value_us <= bound_us:
-        return StoppedBy.OPTIMAL
-    if relative_gap(found.value_us, bound_us) <= gap:
-        return StoppedBy.GAP
-    ended = (StoppedBy.OPTIMAL, StoppedBy.GAP)
-    return StoppedBy.EXHAUSTED if found.stopped_by in ended else found.stopped_by
+    return reason_of_end(
+        found.value_us,
+        bound_us,
+        gap,
+        is_interrupted=found.stopped_by == StoppedBy.INTERRUPT,
+        is_exhausted=found.stopped_by != StoppedBy.TIME_LIMIT,
+    )

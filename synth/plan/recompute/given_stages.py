@@ -9,11 +9,12 @@ from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.stages import bounds, merged, relaxed, without_recompute, written_out
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.schedule.model import Schedule
+from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.result import Incumbent, Result
 from synth.solver.solver import solve
 from synth.units import format_bytes_both
 

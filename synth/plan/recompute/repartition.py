@@ -6,7 +6,6 @@ R's time, then the best number and its neighbours on those that count it.
 """
 
 import threading
-import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -19,9 +18,10 @@ from synth.plan.recompute.choice_search import Listeners, solve_choosing_partiti
 from synth.plan.recompute.given_stages import OnImprovement
 from synth.plan.tuning import REPARTITION
 from synth.profile import Profile
+from synth.search.outcome import rank_key
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, rank_key
+from synth.solver.result import Incumbent, Result
 
 
 def solve_repartitioning(
@@ -42,7 +42,9 @@ def solve_repartitioning(
         choice: the stages that recompute; None: chosen by trials.
         listeners: returns the listener for improvements on a partition.
     """
-    options, stop, began = options or SolveOptions(), stop or threading.Event(), time.monotonic()
+    options = options or SolveOptions()
+    clock = options.clock(stop)
+    stop = clock.stop
     if profile is None:
         return solve_with(problem, choice, options, listeners, stop)
     if choice is None:
@@ -54,14 +56,13 @@ def solve_repartitioning(
         return solve_with(problem, choice, options, listeners, stop)
     part = replace(options, time_limit_s=REPARTITION.first_share_of_limit * options.time_limit_s)
     first = solve_with(problem, choice, part, listeners, stop)
-    spent_s = part.time_limit_s if options.deterministic else time.monotonic() - began
-    left_s = options.time_limit_s - spent_s
-    if stop.is_set() or left_s <= 0:
+    clock.grant(part.time_limit_s)
+    if clock.is_over():
         return first
-    rest = replace(options, time_limit_s=left_s).going_on_from(first)
+    rest = replace(options, time_limit_s=clock.left_s()).going_on_from(first)
     second = solve_with(given[1], choice, rest, lambda on: _only_better(listeners(on), first), stop)
     best = min(first, second, key=lambda found: rank_key(found.value_us))
-    return replace(best, wall_s=time.monotonic() - began)
+    return replace(best, wall_s=clock.elapsed_s)
 
 
 def _repartition(profile: Profile, problem: Problem) -> Problem | None:

@@ -1,16 +1,17 @@
 """The solver's search that proves or disproves the bound that a plan claims."""
 
 import threading
-import time
 from dataclasses import replace
 
 from synth.errors import SynthError
 from synth.schedule.model import Schedule
+from synth.search.clock import Clock
+from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, StoppedBy, relative_gap
+from synth.solver.result import Incumbent, Result
 from synth.solver.solver import solve
 
 # Slow heuristics are left out; the quick ones may disprove a bound.
@@ -25,6 +26,7 @@ class ClaimSearch:
 
     Attributes:
         options: the options of every search; the time limit is for all of them together.
+        clock: the time of all searches together.
         witness_us: the value of a schedule below the claimed bound; None: none is known.
     """
 
@@ -41,20 +43,12 @@ class ClaimSearch:
         """
         self.options = replace(options, without=options.without | _WITHOUT)
         self.witness_us: int | None = None
-        self._claimed_us, self._best_us, self._stop = claimed_us, best_us, stop
-        self._began_s = time.monotonic()
-
-    def elapsed_s(self) -> float:
-        """Return the seconds since the beginning."""
-        return time.monotonic() - self._began_s
-
-    def left_s(self) -> float:
-        """Return the seconds of the limit that are left."""
-        return self.options.time_limit_s - self.elapsed_s()
+        self._claimed_us, self._best_us = claimed_us, best_us
+        self.clock = Clock(options.time_limit_s, stop=stop)
 
     def is_over(self) -> bool:
         """Return True if the time is up, or the bound is disproved."""
-        return self._stop.is_set() or self.witness_us is not None or self.left_s() <= 0
+        return self.witness_us is not None or self.clock.is_over()
 
     def note(self, value_us: int | None) -> None:
         """Note that a schedule of this value exists."""
@@ -66,17 +60,17 @@ class ClaimSearch:
         if self.is_over():
             return
         without = self.options.without | _NO_PROOFS
-        options = replace(self.options, time_limit_s=self.left_s(), without=without)
+        options = replace(self.options, time_limit_s=self.clock.left_s(), without=without)
         found = self._search(problem, begin, self._best_us, options)
         self.note(found.value_us)
 
     def raise_bound(self, problem: Problem, begin: Schedule | None, limit_s: float) -> int:
         """Prove the claimed bound for one partition, as far as time allows."""
         reached_us = work_bound_us(relaxed_for_fusion(problem), problem.objective)
-        until_s = time.monotonic() + min(limit_s, self.left_s())
+        until_s = min(self.clock.elapsed_s + limit_s, self.clock.limit_s)
         best_us = self._best_us
         while reached_us < self._claimed_us and not self.is_over():
-            left_s = until_s - time.monotonic()
+            left_s = self.clock.left_s(until_s)
             if left_s <= 0:
                 break
             options = replace(self.options, time_limit_s=left_s)
@@ -95,7 +89,7 @@ class ClaimSearch:
         self, problem: Problem, begin: Schedule | None, best_us: int, options: SolveOptions
     ) -> Result:
         """Search until the gap is that between the best known schedule and the claimed bound."""
-        ended = _Either(self._stop)
+        ended = _Either(self.clock.stop)
         gap = max(0.0, relative_gap(best_us, self._claimed_us))
         options = replace(options, gap=gap, hint=begin)
 

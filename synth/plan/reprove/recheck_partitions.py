@@ -4,13 +4,13 @@ Closed forms of runs of layers are computed on demand, along the path of the lea
 leave a path open, the certificate names the run of it, or the partition, that models have to prove.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.path_dp import RankLayers, Sizes, runs_of
 from synth.schedule.files.certificate import Certificate, ProverName
+from synth.search.clock import Clock
 from synth.solver.bounds.recheck import recheck
 from synth.solver.bounds.rechecker import Recheck, refute_below
 from synth.solver.options import SolveOptions
@@ -54,7 +54,7 @@ class _Checker:
     ) -> None:
         self.bounds, self.claimed_us, self.options = bounds, claimed_us, options
         self.should_stop = should_stop
-        self.until_s = time.monotonic() + options.time_limit_s
+        self.clock = Clock(options.time_limit_s)
         self.runs = {RankLayers(run.rank, run.first, run.end) for run in certificate.layer_runs}
         self.partitions = {proof.sizes: proof.certificate for proof in certificate.partitions}
         self.proven: set[Sizes] = set()
@@ -65,7 +65,7 @@ class _Checker:
             least = self.bounds.least(self.proven)
             if least.sizes is None or least.bound_us >= self.claimed_us:
                 return Recheck.PROVEN
-            if self._left_s() <= 0 or self.should_stop():
+            if self.clock.is_over() or self.should_stop():
                 return Recheck.OPEN
             if any([self.bounds.close(run) for run in runs_of(least.sizes)]):
                 continue
@@ -103,7 +103,4 @@ class _Checker:
         return found
 
     def _options(self) -> SolveOptions:
-        return replace(self.options, time_limit_s=self._left_s())
-
-    def _left_s(self) -> float:
-        return self.until_s - time.monotonic()
+        return replace(self.options, time_limit_s=self.clock.left_s())

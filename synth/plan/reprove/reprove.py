@@ -147,7 +147,7 @@ class _Reproving:
         proven, certificate = prove_weight_passing(passing), self.plan.claim.certificate
         may_rest_on_model = certificate is None or certificate.prover == ProverName.EXACT
         if may_rest_on_model and proven.bound_us < self.claimed_us and is_small(passing):
-            makespan_us, limit_s = self.timeline.makespan_us, self.search.left_s()
+            makespan_us, limit_s = self.timeline.makespan_us, self.search.clock.left_s()
             model = prove_gathers(passing, makespan_us, self.options, limit_s, self.stop.is_set)
             proven = model.proven(passing)
             self.proven_from = proven.certificate.words
@@ -189,7 +189,7 @@ class _Reproving:
             holds_for=holds_for,
             on_trust=on_trust,
             witness_us=self.search.witness_us,
-            seconds=self.search.elapsed_s(),
+            seconds=self.search.clock.elapsed_s,
             proven_from=self.proven_from,
             is_refuted=self.is_refuted,
         )
@@ -240,7 +240,7 @@ class _Reproving:
         if certificate is None:
             self.proven_from = "all provers"
             return self.search.raise_bound(self.problem, begin, self.options.time_limit_s)
-        limited = replace(self.options, time_limit_s=self.search.left_s())
+        limited = replace(self.options, time_limit_s=self.search.clock.left_s())
         return self._take(
             recheck(self.problem, certificate, self.claimed_us, limited, self.stop.is_set),
             certificate,
@@ -267,7 +267,7 @@ class _Reproving:
         holds_for = BoundScope.ALL.words
         certificate = self.plan.claim.certificate
         if certificate is not None:
-            limited = replace(self.options, time_limit_s=self.search.left_s())
+            limited = replace(self.options, time_limit_s=self.search.clock.left_s())
             all_bounds = PartitionBounds(StageCostTable(profile), self.problem)
             found = recheck_all(
                 all_bounds, certificate, self.claimed_us, limited, self.search.is_over
@@ -283,12 +283,12 @@ class _Reproving:
             {self.plan.partition},
         )
         while not self.search.is_over():
-            part = replace(self.options, time_limit_s=share * self.search.left_s(), gap=0.0)
+            part = replace(self.options, time_limit_s=share * self.search.clock.left_s(), gap=0.0)
             least = all_bounds.raise_least(self.claimed_us, proven, part, self.search.is_over).least
             if least.sizes is None or least.bound_us >= self.claimed_us:
                 return self._verdict(self.claimed_us, holds_for)
             least_us = self.search.raise_bound(
-                all_bounds.problem_on(least.sizes), None, self.search.left_s()
+                all_bounds.problem_on(least.sizes), None, self.search.clock.left_s()
             )
             if least_us < self.claimed_us:
                 return self._verdict(least_us, holds_for)

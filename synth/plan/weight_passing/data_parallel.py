@@ -12,10 +12,10 @@ from synth.op_kinds import OpKind
 from synth.plan.choose.candidates import Candidate, Trial
 from synth.schedule.files.certificate import Proven
 from synth.schedule.rank_memory import exceeds_caps
+from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from synth.solver.search_state import SearchState
 from synth.solver.weight_passing.rank_work import backward_us
 

@@ -30,8 +30,9 @@ from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Sharded
+from synth.search.outcome import StoppedBy
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.result import Incumbent, Result
 from synth.units import format_bytes_both
 
 # Reasons for which a search ends with a proof that it was asked for.

@@ -15,13 +15,14 @@ from synth.plan.weight_passing.least_share import one_of, with_least_share, with
 from synth.schedule.files.certificate import Proven
 from synth.schedule.model import Schedule
 from synth.schedule.weight_flow import Sharded
+from synth.search.outcome import StoppedBy
 from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.budget import Allowance
 from synth.solver.infeasibility import may_fit, serial_schedule
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.result import Incumbent, Result
 from synth.solver.search_state import SearchState
 from synth.solver.solver import solve
 

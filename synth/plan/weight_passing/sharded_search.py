@@ -21,12 +21,13 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.rank_memory import exceeds_caps
 from synth.schedule.verify_weights import check_parameters_known
 from synth.schedule.weight_flow import Sharded
+from synth.search.outcome import StoppedBy
 from synth.solver.budget import Allowance
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Result, StoppedBy
+from synth.solver.result import Baseline, Result
 from synth.solver.search_state import OnImprovement, SearchState
 from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.units import format_bytes_both

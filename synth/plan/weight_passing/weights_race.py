@@ -17,7 +17,6 @@ from synth.plan.choose.candidates import (
     Partitioning,
     Trial,
 )
-from synth.plan.choose.race_clock import RaceClock
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.choice import bound_us
@@ -25,9 +24,9 @@ from synth.plan.recompute.choice_search import Listeners
 from synth.plan.weight_passing.choice import WeightCandidate, WeightSearch
 from synth.plan.weight_passing.data_parallel import data_parallel_trial
 from synth.profile import Profile
+from synth.search.outcome import relative_gap
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import relative_gap
 from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import WEIGHT_PASSING
 
@@ -74,7 +73,7 @@ class _WeightsRace:
     ) -> None:
         self.options, self.stop, self.on_standings = options, stop, on_standings
         moving = [Candidate(one.name, one.problem) for one in weight_passing]
-        self.clock = RaceClock(options, stop)
+        self.clock = options.clock(stop)
         self.race = Standings([*moving, *staying], Partitioning.GIVEN, options.gap)
         self.announcer = Announcer(self.race, self.clock, listeners)
         self.searches: list[tuple[Trial, WeightSearch]] = []
@@ -101,14 +100,14 @@ class _WeightsRace:
         if self.staying:
             self._search_staying(profile, partitioning)
         while chances := list(self._chances()):
-            left_s = self.clock.left_s(limit_s)
+            left_s = self.clock.left_s()
             part_s = max(WEIGHT_PASSING.shortest_part_s, left_s / (2 * len(chances)))
             for trial, search in chances:
-                self._search(trial, search, min(part_s, self.clock.left_s(limit_s)))
+                self._search(trial, search, min(part_s, self.clock.left_s()))
         return self.race.answer(
             self.clock.elapsed_s,
             is_interrupted=self.stop.is_set(),
-            is_over=self.clock.left_s(limit_s) > 0,
+            is_over=self.clock.left_s() > 0,
         )
 
     def _search(self, trial: Trial, search: WeightSearch, seconds: float) -> None:
@@ -121,7 +120,7 @@ class _WeightsRace:
 
     def _chances(self) -> Iterator[tuple[Trial, WeightSearch]]:
         """Yield the searches to continue: near the best, and able to win; none without time."""
-        if self.clock.left_s(self.options.time_limit_s) <= 0 or self.stop.is_set():
+        if self.clock.is_over():
             return
         near = self.race.near(WEIGHT_PASSING.near, is_first_round=True)
         yield from (one for one in self.searches if one[0] in near)
@@ -133,7 +132,7 @@ class _WeightsRace:
         # The bounds are of the even partitions; others have the same work, but unequal stages.
         can_win = best_us is None or relative_gap(best_us, least_us) > self.options.gap
         share = WEIGHT_PASSING.staying_share if can_win else WEIGHT_PASSING.unlikely_share
-        seconds = share * self.clock.left_s(self.options.time_limit_s)
+        seconds = share * self.clock.left_s()
         self.clock.grant(seconds)
         options = replace(self.options, time_limit_s=seconds)
         candidates = [trial.candidate for trial in self.staying]

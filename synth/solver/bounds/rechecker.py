@@ -6,12 +6,12 @@ counts.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from synth.objective import Spans
+from synth.search.clock import Clock
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import ModelOutcome, run
@@ -108,7 +108,7 @@ class Rechecker:
 
     def __post_init__(self) -> None:
         self.objective = self.problem.objective
-        self._until_s = time.monotonic() + self.options.time_limit_s
+        self._clock = Clock(self.options.time_limit_s)
 
     def require(self, is_so: bool) -> None:
         """Refute the certificate if it does not fit the problem or its bound."""
@@ -122,8 +122,13 @@ class Rechecker:
 
     def require_time(self) -> None:
         """Give up if the time is over."""
-        if self.left_s <= 0 or self.should_stop():
+        if self._clock.is_over() or self.should_stop():
             raise RecheckEnded(Recheck.OPEN)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of the limit that are left."""
+        return self._clock.left_s()
 
     def require_size(self, instance: Instance, ranks: Iterable[int], most_ops: int) -> None:
         """Give up where a model would be too large to solve."""
@@ -148,11 +153,6 @@ class Rechecker:
         """Prove that no solution of a model has a value below one."""
         self.require_time()
         self.require_proof(refute(model, value, least_us, self._options(), self.should_stop))
-
-    @property
-    def left_s(self) -> float:
-        """The seconds left."""
-        return self._until_s - time.monotonic()
 
     def _options(self) -> SolveOptions:
         return replace(self.options, time_limit_s=self.left_s)

@@ -10,6 +10,7 @@ from synth.schedule.ops import Op
 from synth.schedule.rank_memory import exceeds_caps
 from synth.schedule.steady_state import least_micro_batches, steady_us
 from synth.schedule.version_facts import largest_versions
+from synth.search.outcome import StoppedBy, reason_of_end
 from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.flush_free.bounds import any_order_us, closed_form_us, makespan_us
@@ -19,7 +20,7 @@ from synth.solver.flush_free.infeasibility import why_infeasible
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import Instance
 from synth.solver.options import Part, SolveOptions
-from synth.solver.result import Incumbent, Result, SteadyBaseline, SteadyProof, StoppedBy
+from synth.solver.result import Incumbent, Result, SteadyBaseline, SteadyProof
 from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import FLUSH_FREE
 
@@ -187,7 +188,7 @@ class FlushFreeState:
     def _incumbent(self, found: SteadySchedule) -> Incumbent:
         one = found.evaluated
         return Incumbent(
-            self.budget.elapsed_s(),
+            self.budget.elapsed_s,
             one.schedule,
             one.timeline,
             one.value_us,
@@ -210,7 +211,7 @@ class FlushFreeState:
             found_by=one.found_by if one else None,
             stopped_by=self._reason(),
             baselines=(),
-            wall_s=self.budget.elapsed_s(),
+            wall_s=self.budget.elapsed_s,
             message=self._why_none(),
             steady=None if self.best is None else self._proof(self.best),
         )
@@ -218,13 +219,15 @@ class FlushFreeState:
     def _reason(self) -> StoppedBy:
         if self.repeating_us == math.inf:
             return StoppedBy.EXHAUSTED if self._is_only_repeating else StoppedBy.INFEASIBLE
-        if self._gap(self.lower_bound_us) == 0:
+        if self._gap(self.lower_bound_us) == 0:  # but for rounding
             return StoppedBy.OPTIMAL
-        if self.is_within(self.lower_bound_us):
-            return StoppedBy.GAP
-        if self.budget.stop.is_set():
-            return StoppedBy.INTERRUPT
-        return StoppedBy.TIME_LIMIT if self.budget.is_over() else StoppedBy.EXHAUSTED
+        return reason_of_end(
+            None if self.best is None else self.best.us,
+            self.lower_bound_us,
+            self.options.gap,
+            is_interrupted=self.budget.stop.is_set(),
+            is_exhausted=not self.budget.is_over(),
+        )
 
     @property
     def _is_only_repeating(self) -> bool:

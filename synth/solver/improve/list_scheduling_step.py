@@ -59,7 +59,7 @@ def _run(state: SearchState, max_ops: int, bufferings: Sequence[Buffering]) -> N
             return
         share_s = (budget.left_s() - 2 * budget.evaluation_s) / (len(instances) - index)
         num_ops = max_ops // min(LIST_SCHEDULING.most_models, len(instances))
-        _run_in(state, instance, num_ops, budget.elapsed_s() + share_s)
+        _run_in(state, instance, num_ops, budget.elapsed_s + share_s)
 
 
 def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float) -> None:

@@ -67,16 +67,16 @@ class PublishedIncumbents:
         """
         budget = self.state.budget
         up = budget.is_late(PUBLISHED.share * budget.time_limit_s - more_s)
-        in_grace = budget.elapsed_s() + budget.evaluation_s + more_s < PUBLISHED.grace_s
+        in_grace = budget.elapsed_s + budget.evaluation_s + more_s < PUBLISHED.grace_s
         return up and not in_grace
 
     def _try_family(self, name: str, schedule: Schedule) -> None:
         budget = self.state.budget
-        began_s = budget.elapsed_s()
+        began_s = budget.elapsed_s
         alone = evaluate.evaluate(replace(self.problem, caps_bytes=None), schedule, name)
         if alone is None:
             return
-        budget.evaluation_s = budget.elapsed_s() - began_s
+        budget.evaluation_s = budget.elapsed_s - began_s
         line, fits = alone.timeline, not exceeds_caps(alone.peak_bytes, self.problem.caps_bytes)
         keeps = schedule.keeps_saved
         times_us = line.makespan_us, line.period_us, max(line.work_us)

@@ -143,7 +143,7 @@ class ShortInstance:
             hint=None,
             without=self.options.without | (frozenset(Part) - parts),
         )
-        began_s = again_s = self.state.budget.elapsed_s()
+        began_s = again_s = self.state.budget.elapsed_s
         made: Schedule | None = None
 
         def take_extended(schedule: Schedule) -> None:
@@ -157,20 +157,18 @@ class ShortInstance:
 
         def on_improvement(found: Incumbent) -> None:
             nonlocal again_s
-            at_s = self.state.budget.elapsed_s()
+            at_s = self.state.budget.elapsed_s
             is_due = at_s >= again_s and found.found_by in _FOUND_BY
             if is_due and not self.options.deterministic:
                 take_extended(found.schedule)
-                again_s = at_s + (1 + SHORT_INSTANCE.pauses) * (
-                    self.state.budget.elapsed_s() - at_s
-                )
+                again_s = at_s + (1 + SHORT_INSTANCE.pauses) * (self.state.budget.elapsed_s - at_s)
 
         last = self.context.search(self.problem, options, on_improvement).schedule
         if last is not None:
             take_extended(last)
         if self.options.deterministic:
             return options.time_limit_s / self.options.time_limit_s
-        return (self.state.budget.elapsed_s() - began_s) / self.options.time_limit_s
+        return (self.state.budget.elapsed_s - began_s) / self.options.time_limit_s
 
     def extended_programs(self, schedule: Schedule) -> Iterator[ScoredPrograms]:
         """Yield the extensions of a schedule of the short instance, best first."""

@@ -17,10 +17,11 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
 from synth.schedule.weight_flow import Sharded
+from synth.search.outcome import StoppedBy
 from synth.solver.budget import Allowance
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import Part, SolveOptions
-from synth.solver.result import Baseline, Result, StoppedBy
+from synth.solver.result import Baseline, Result
 from synth.solver.search_state import OnImprovement, SearchState
 from synth.solver.tuning import WEIGHT_PASSING
 from synth.solver.weight_passing.bounds import (

@@ -19,9 +19,9 @@ from synth.profiles import find
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from tests.synth.effort import counted
 from tests.synth.layered import block, invented
 

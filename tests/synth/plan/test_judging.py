@@ -26,10 +26,11 @@ from synth.plan.recompute.stages import recomputed, without_recompute, written_o
 from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.result import Incumbent, Result
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plan.test_race_run import PROFILE
 

@@ -31,10 +31,11 @@ from synth.profile import Profile
 from synth.profile.layer_profile import LayerProfile, Timing
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import find_shortage, needed_bytes
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, StoppedBy
+from synth.solver.result import Incumbent
 from synth.solver.solver import solve
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.layered import block, invented, problem_of, random_layer

@@ -16,9 +16,10 @@ from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.recompute.choice import solve_with
 from synth.schedule.placements import placement
+from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Result, StoppedBy
+from synth.solver.result import Result
 from tests.synth.every_order import true_curve
 from tests.synth.solver.test_solve_exact import random_problem
 
@@ -94,7 +95,7 @@ def test_a_share_is_of_the_best_bound_that_is_known_in_the_end(
         assert found.value_us == optimum_us
         return replace(found, lower_bound_us=next(bounds_us))
 
-    monkeypatch.setattr("synth.plan.memory_curve.cap_search.solve_with", proving_slowly)
+    monkeypatch.setattr("synth.plan.recompute.repartition.solve_with", proving_slowly)
     least = least_cap(problem, TimeTarget(share_of_bound=1.0), OPTIONS)
     assert least.target_us == optimum_us
     assert least.found is not None and least.found.value_us == optimum_us

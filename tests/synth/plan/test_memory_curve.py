@@ -28,9 +28,9 @@ from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
+from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from tests.synth.effort import HOURS_S
 from tests.synth.every_order import true_curve, true_value
 

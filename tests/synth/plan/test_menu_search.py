@@ -10,10 +10,10 @@ from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.menu_search import MenuSearch, problems_on_menu
 from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN, RecomputationMenu
+from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from synth.solver.solver import solve
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.layered import block, invented, problem_of, random_layer

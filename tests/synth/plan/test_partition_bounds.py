@@ -21,11 +21,11 @@ from synth.profile.links import Link, Links, NodeLink, PairLink
 from synth.profiles import find
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import smallest_limit_bytes
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.plan.test_recompute import profile_that_saves_much

@@ -17,9 +17,10 @@ from synth.profile import Profile
 from synth.profile.layer_profile import Layer, Timing
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import smallest_limit_bytes
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, StoppedBy
+from synth.solver.result import Incumbent
 from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.plan.test_recompute import profile_that_saves_much

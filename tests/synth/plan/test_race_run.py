@@ -16,9 +16,10 @@ from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import RACE
 from synth.schedule.placements import usual
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.result import Incumbent, Result
 from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.plan.test_recompute import profile_that_saves_much

@@ -37,10 +37,11 @@ from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
+from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, StoppedBy
+from synth.solver.result import Incumbent
 from synth.solver.solver import solve
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plain import random_costs, random_schedule

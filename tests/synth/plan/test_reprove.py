@@ -22,9 +22,9 @@ from synth.schedule.files.certificate import Certificate, ProverName
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
+from synth.search.outcome import relative_gap
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import relative_gap
 from synth.solver.solver import solve
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))

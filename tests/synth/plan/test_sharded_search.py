@@ -19,10 +19,10 @@ from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines, side_by_side
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Sharded
+from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from synth.solver.solver import solve
 
 PIPELINES = 2

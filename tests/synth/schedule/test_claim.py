@@ -20,7 +20,7 @@ from synth.schedule.files.certificate import (
 from synth.schedule.files.claim import IN_STEADY_STATE, REASONS, SteadyClaim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.steady_state import steady_us
-from synth.solver.result import StoppedBy
+from synth.search.outcome import StoppedBy
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 PLAN = Plan.of(PROFILE, [6] * 4, generate("zb-h1", 4, 8))

@@ -21,8 +21,9 @@ from synth.schedule.model import Placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.problem import Problem
-from synth.solver.result import Result, StoppedBy
+from synth.solver.result import Result
 
 SIZES = (4, 4)
 # Of 17 bytes two pipelines keep 9 at most each; of four layers' 68 bytes 34, not 36.

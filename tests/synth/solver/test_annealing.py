@@ -15,6 +15,7 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
+from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.evaluate.exact_memory import ExactMemory
 from synth.solver.evaluate.exact_times import ExactTimes
@@ -25,7 +26,6 @@ from synth.solver.infeasibility import serial_schedule
 from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solver.options import Part
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs

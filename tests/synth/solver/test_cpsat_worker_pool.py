@@ -20,6 +20,7 @@ from synth.objective import Objective
 from synth.profile import Profile
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.cpsat import worker_pool
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.parameters import quiet
@@ -39,7 +40,6 @@ from synth.solver.cpsat.worker_program import (
 from synth.solver.instance.timing import TimedOrders
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from synth.solver.solver import solve
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.even_stages import even

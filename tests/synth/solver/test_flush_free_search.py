@@ -17,11 +17,12 @@ from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
 from synth.schedule.version_facts import version_facts
+from synth.search.outcome import StoppedBy
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.flush_free.search import solve_flush_free
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Result, StoppedBy
+from synth.solver.result import Result
 from tests.synth.flush_free_orders import TwoRanks, least_us
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP

@@ -11,8 +11,8 @@ from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Sharded
+from synth.search.outcome import StoppedBy
 from synth.solver.options import Part, SolveOptions
-from synth.solver.result import StoppedBy
 from synth.solver.weight_passing.bounds import (
     level_bound_us,
     levels_that_may_fit,

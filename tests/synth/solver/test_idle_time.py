@@ -16,6 +16,7 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
+from synth.search.outcome import StoppedBy
 from synth.solver.bounds.bound import Reference
 from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.idle_time import IdleBounds
@@ -25,7 +26,6 @@ from synth.solver.cpsat.run import ModelOutcome, run
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs

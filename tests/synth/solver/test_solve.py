@@ -17,12 +17,13 @@ from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.improve import published
 from synth.solver.infeasibility import find_shortage, one_micro_batch_bytes, serial_schedule
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, StoppedBy
+from synth.solver.result import Incumbent
 from synth.solver.solver import solve
 from synth.solver.tuning import PUBLISHED
 from tests.synth.effort import HOURS_S, counted

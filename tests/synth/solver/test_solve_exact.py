@@ -15,10 +15,11 @@ from synth.profile.links import Link, Links, PairLink
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import ScheduleError, verify
+from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import find_shortage
 from synth.solver.options import SolveOptions, SolverName
 from synth.solver.problem import Problem
-from synth.solver.result import Result, StoppedBy
+from synth.solver.result import Result
 from synth.solver.solver import solve
 from tests.synth.effort import HOURS_S, counted
 

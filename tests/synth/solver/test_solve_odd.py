@@ -17,6 +17,7 @@ from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
+from synth.search.outcome import StoppedBy
 from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.cpsat.run import decide, solve_briefly
 from synth.solver.evaluate.evaluate import BUFFERINGS
@@ -25,7 +26,6 @@ from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memo
 from synth.solver.instance.timing import order_of, timed
 from synth.solver.modulo.steady_state_model import find
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs

@@ -17,11 +17,11 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
+from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import find_shortage, serial_schedule, smallest_limit_bytes
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import StoppedBy
 from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.solver.test_solve_exact import MILP, OBJECTIVES, check_sound, random_costs

@@ -22,9 +22,10 @@ from synth.schedule.rank_memory import kept_bytes, peak_bytes
 from synth.schedule.simulate import DeadlockError, simulate
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Sharded
+from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, StoppedBy
+from synth.solver.result import Incumbent, Result
 from synth.solver.weight_passing.bounds import prove_weight_passing
 from synth.solver.weight_passing.compute_order import changed
 from synth.solver.weight_passing.equal_ranks import on_two_ranks

@@ -55,7 +55,7 @@ class WindowTurns:
         self.state, self.problem, self.options = state, state.problem, state.options
         self.workers = 1 if self.options.deterministic else workers
         self.instance, self._starts = self._strictest_instance()
-        self._evaluated_at_s = state.budget.elapsed_s()
+        self._evaluated_at_s = state.budget.elapsed_s
 
     def _strictest_instance(self) -> tuple[Instance, list[TimedOrders]]:
         """Return the strictest memory model in which orders are known, and the best of these."""
@@ -116,9 +116,9 @@ class WindowTurns:
         pause_s = (
             0 if self.options.deterministic else WINDOWS.pauses * self.state.budget.evaluation_s
         )
-        if self.state.budget.elapsed_s() - self._evaluated_at_s >= pause_s:
+        if self.state.budget.elapsed_s - self._evaluated_at_s >= pause_s:
             self.state.try_timing(self.instance, timing, "windows")
-            self._evaluated_at_s = self.state.budget.elapsed_s()
+            self._evaluated_at_s = self.state.budget.elapsed_s
 
     def _more_robust(self, should_stop: Callable[[], bool]) -> list[TimedOrders]:
         """Return the incumbent after moves for robustness; empty if no move gains."""

@@ -1,0 +1,1 @@
+"""What all searches share: the clock, and the reason why one ends."""
