@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from synth.api.words import (
     AnyProfile,
     check_callable,
-    limit_text,
     limits_told,
     links_texts,
     named_as_arguments,
@@ -33,7 +32,11 @@ from synth.options.arguments.solve import LimitOrLeast, SolveArguments
 from synth.options.asked_solve import AskedSolve, read_solve
 from synth.options.best_so_far import BestSoFar
 from synth.options.hint import hint_name
-from synth.options.request import NoSchedule
+from synth.options.least_memory import TargetMissed, search_least, search_steady, with_limit
+from synth.options.request import NoSchedule, Request
+from synth.options.target import is_steady
+from synth.plan.memory_curve.least_cap import LeastCap
+from synth.plan.recompute.choice_search import Listeners
 from synth.profile import Profile
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
@@ -49,6 +52,7 @@ def solve(
     micro_batches: int,
     mem_limit: str | int | Sequence[int | str] | None = None,
     mem_reserve: str | int | None = None,
+    target: str | float | None = None,
     objective: str = "makespan",
     placement: str | None = None,
     partition: str | Sequence[int] | None = None,
@@ -65,6 +69,7 @@ def solve(
     deterministic: bool = False,
     workers: int | None = None,
     hint: AnyPath | Plan | None = None,
+    solver: str = "cpsat",
     on_improvement: Callable[[Plan], None] | None = None,
 ) -> Plan:
     """Find the best pipeline schedule that fits in memory, with a proven lower bound.
@@ -76,8 +81,11 @@ def solve(
         ranks: number of ranks of the pipeline.
         micro_batches: number of micro-batches per iteration.
         mem_limit: memory limit of each rank: `"40GB"`, `"auto"` (the device's capacity less
-            10 %), bytes, or a number of bytes for each rank; None: no limit.
+            10 %), bytes, or a number of bytes for each rank; `"min"`: minimize it, subject to
+            `target`; None: no limit.
         mem_reserve: subtracted from the limit for memory that profiles do not contain.
+        target: with `mem_limit="min"` the time to meet, in seconds or such as `"850ms"`; `"105%"`:
+            of the lower bound without a memory limit; `"steady"`: no bubble in the steady state.
         objective: the time to minimize: `"makespan"`, `"period"` or `"iterations:8"`.
         placement: `"linear"`, `"looped:2"`, `"v"`, `"wave:2"`, `"bidirectional"`, …, or `"auto"`:
             search over all with one copy of the weights. None: auto, or that of the hint.
@@ -105,11 +113,14 @@ def solve(
         deterministic: the same input gives the same plan; the limit then counts solver steps.
         workers: number of solver threads; None: one per core.
         hint: the initial schedule: a plan, a plan file, or a published schedule such as `"zb-h1"`.
+        solver: the solver of the exact model, `"cpsat"`, or `"milp"` as a slow cross-check of small
+            problems.
         on_improvement: called in this or another thread with each better plan, and with the same
             plan for each better bound.
 
     Returns:
-        The plan; `plan.claim` has its times, peaks, bound and gap.
+        The plan; `plan.claim` has its times, peaks, bound and gap. With `mem_limit="min"` its
+        `caps_bytes` is the least limit found.
 
     Raises:
         SynthError: an argument is wrong, no schedule fits, or none was found in time.
@@ -120,9 +131,10 @@ def solve(
         given = SolveArguments(
             pipeline=pipeline_arguments(measured, ranks, micro_batches),
             memory=LimitOrLeast(
-                mem_limit=limit_text(mem_limit),
+                mem_limit=sizes_text(mem_limit, "mem_limit"),
                 mem_reserve=sizes_text(mem_reserve, "mem_reserve"),
             ),
+            target=None if target is None else seconds_text(target, "target"),
             objective=objective_text(objective),
             placement=text_or_none(placement, "placement", "'linear', 'v', 'auto', …"),
             partition=numbers_text(partition, "partition"),
@@ -134,6 +146,7 @@ def solve(
             deterministic=truth(deterministic, "deterministic"),
             workers=number_or_none(workers, "workers", 1),
             hint=hint_name(begin),
+            solver=option_text(solver, "solver", "'cpsat' or 'milp'"),
             weights=option_text(weights, "weights", "'stay', 'ring', 'gather' or 'auto'"),
             data_parallel=whole_number(data_parallel, "data_parallel", 1),
             versions=text_or_none(versions, "versions", "'2bw', 'stash', 'vertical' or 'none'"),
@@ -143,10 +156,16 @@ def solve(
         measured if isinstance(measured, Profile) else None,
         begin if isinstance(begin, Plan) else None,
     )
-    result = _search(asked, on_improvement)
+    stop = threading.Event()
+    try:
+        if asked.target is not None:
+            return _least(asked, on_improvement, stop)
+        request, result = _search(asked, on_improvement, stop)
+    finally:
+        stop.set()
     if result.schedule is None:
         raise NoSchedule(result)
-    return asked.request.on(result.problem).plan(result)
+    return request.on(result.problem).plan(result)
 
 
 def _hint(given: AnyPath | Plan | None) -> str | Plan | None:
@@ -165,22 +184,56 @@ def _hint(given: AnyPath | Plan | None) -> str | Plan | None:
     return os.fspath(given)
 
 
-def _search(asked: AskedSolve, on_improvement: Callable[[Plan], None] | None) -> Result:
+def _search(
+    asked: AskedSolve, on_improvement: Callable[[Plan], None] | None, stop: threading.Event
+) -> tuple[Request, Result]:
     """Run the search; Ctrl-C returns the best result so far."""
-    request, so_far, stop = asked.request, BestSoFar(), threading.Event()
+    so_far, request = BestSoFar(), asked.request
 
-    def listener(problem: Problem) -> Callable[[Incumbent], None]:
-        if on_improvement is None:
-            return so_far.listening(problem, None)
-        trial = request.on(problem)
-        return so_far.listening(problem, lambda found: on_improvement(trial.plan(found)))
+    def listeners(searched: AskedSolve) -> Listeners:
+        nonlocal request
+        request = searched.request
+
+        def listener(problem: Problem) -> Callable[[Incumbent], None]:
+            if on_improvement is None:
+                return so_far.listening(problem, None)
+            trial = searched.request.on(problem)
+            return so_far.listening(problem, lambda found: on_improvement(trial.plan(found)))
+
+        return listener
 
     try:
-        return asked.search(listener, stop).result
+        if is_steady(request.arguments.get("target")):
+            return search_steady(asked, listeners, stop)
+        return request, asked.search(listeners(asked), stop).result
     except KeyboardInterrupt:
         found = so_far.result(request.deadline.elapsed_s, is_interrupted=True)
         if found is None:
             raise
-        return found
-    finally:
-        stop.set()
+        return request, found
+
+
+def _least(
+    asked: AskedSolve, on_improvement: Callable[[Plan], None] | None, stop: threading.Event
+) -> Plan:
+    """Minimize memory subject to a time; Ctrl-C returns the best plan so far."""
+    last: LeastCap | None = None
+
+    def plan(least: LeastCap) -> Plan:
+        result = least.result()
+        if result is None:
+            raise TargetMissed(least)
+        return with_limit(asked.request, least, result).plan(result)
+
+    def take(least: LeastCap) -> None:
+        nonlocal last
+        last = least
+        if on_improvement is not None and least.found is not None:
+            on_improvement(plan(least))
+
+    try:
+        return plan(search_least(asked, take, stop))
+    except KeyboardInterrupt:
+        if last is None or last.found is None:
+            raise
+        return plan(last)

@@ -202,12 +202,12 @@ def limit_text(given: str | int | Sequence[int | str] | None) -> str | None:
     """Return `mem_limit` as text.
 
     Raises:
-        SynthError: it is `min`, which needs a target, or no size.
+        SynthError: it is `min`, which only a search for the least memory knows, or no size.
     """
     text = sizes_text(given, "mem_limit")
     if is_least(text):
         raise SynthError(
-            "mem_limit='min' is only of the command `synth solve`; give a size, such as '40GB'"
+            "mem_limit='min' is only of synth.solve, with a target; give a size, such as '40GB'"
         )
     return text
 
@@ -238,11 +238,11 @@ def _is_whole(given: object) -> TypeGuard[int]:
     return isinstance(given, Real) and not isinstance(given, bool) and given % 1 == 0
 
 
-def seconds_text(given: str | float) -> str:
+def seconds_text(given: str | float, name: str = "time_limit") -> str:
     """`60s` as it is, or made from seconds."""
     if isinstance(given, str):
         return given
-    return f"{_real(given, 'time_limit', _SECONDS):f}".rstrip("0").rstrip(".") + "s"
+    return f"{_real(given, name, _SECONDS):f}".rstrip("0").rstrip(".") + "s"
 
 
 def share_text(given: str | float) -> str:

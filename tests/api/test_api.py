@@ -126,9 +126,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     [
         *((partial(synth.solve, NAME, **SIZE | wrong), message) for wrong, message in WRONG),
         *(
-            (partial(call, NAME, **SIZE, mem_limit="min"), "is only of the command `synth solve`")
-            for call in (synth.solve, synth.compare, partial(synth.simulate, "1f1b"))
+            (
+                partial(call, NAME, **SIZE, mem_limit="min"),
+                "^mem_limit='min' is only of synth",
+            )
+            for call in (synth.compare, partial(synth.simulate, "1f1b"))
         ),
+        (
+            partial(synth.solve, NAME, **SIZE, mem_limit="min"),
+            "^mem_limit min is given without ",
+        ),
+        (partial(synth.solve, NAME, **SIZE, target=0.85), "^target is given without"),
         (partial(synth.compare, NAME, ranks=4, micro_batches=0), "^micro_batches=0 is too few"),
         (partial(synth.compare, NAME, **SIZE | {"only": 3}), "^only=3 is not understood"),
         (partial(synth.simulate, PLAN, NAME), r"give plan\.schedule\(\)"),
@@ -164,6 +172,61 @@ def test_numbers_of_any_type_are_numbers(limit: Any) -> None:
 def test_one_published_schedule_is_compared_by_its_name() -> None:
     found = synth.compare(NAME, **SIZE, only="1f1b", placement=None)
     assert [entry.name for entry in found.ranked()] == ["1f1b"]
+
+
+def test_the_least_memory_for_a_time_is_searched_as_by_the_command() -> None:
+    fast = synth.simulate("1f1b", NAME, **SIZE)
+    target_us = 1.02 * fast.claim.makespan_us
+    less: list[synth.Plan] = []
+    plan = synth.solve(
+        NAME,
+        **SIZE,
+        mem_limit="min",
+        target=target_us / 1e6,
+        placement="linear",
+        recompute="none",
+        time_limit=4,
+        on_improvement=less.append,
+    )
+    assert plan.claim.makespan_us <= target_us
+    assert plan.caps_bytes == (max(plan.claim.peak_bytes),) * 4
+    assert max(plan.claim.peak_bytes) <= max(fast.claim.peak_bytes)
+    assert less and less[-1].caps_bytes == plan.caps_bytes
+    with pytest.raises(synth.SynthError, match="however much memory there is"):
+        synth.solve(NAME, **SIZE, mem_limit="min", target="1ms", placement="linear", time_limit=4)
+
+
+def test_the_least_memory_without_a_bubble_is_searched_as_by_the_command() -> None:
+    plan = synth.solve(
+        NAME,
+        **SIZE,
+        mem_limit="min",
+        target="steady",
+        placement="v",
+        recompute="none",
+        time_limit=20,
+    )
+    assert plan.caps_bytes is not None and plan.arguments["target"] == "steady"
+    assert max(plan.claim.peak_bytes) <= plan.caps_bytes[0]
+    assert plan.caps_bytes[0] < max(synth.simulate("1f1b", NAME, **SIZE).claim.peak_bytes)
+
+
+def test_the_cross_check_can_be_asked_for() -> None:
+    times_us = {
+        synth.solve(
+            NAME,
+            ranks=2,
+            micro_batches=3,
+            placement="linear",
+            partition="even",
+            recompute="none",
+            gap=0,
+            time_limit=20,
+            solver=name,
+        ).claim.makespan_us
+        for name in ("milp", "cpsat")
+    }
+    assert len(times_us) == 1
 
 
 def test_a_search_begins_from_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:

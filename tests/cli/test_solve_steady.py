@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.searches.within_limits import search
 from synth.families import generate
 from synth.options.asked_solve import AskedSolve
+from synth.plan.choose.candidates import Chosen
 from synth.plan.memory_curve.steady_cap import SteadyCap
+from synth.plan.recompute.choice_search import Listeners
 from synth.schedule.files.plan_file import Plan
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Result
 from tests.cli.conftest import SMALL_SOLVE, Synth
 
 STEADY = ("--mem-limit", "min", "--target", "steady")
@@ -51,7 +51,7 @@ def test_where_nothing_is_found_it_ends_as_other_searches_do(
         if is_interrupted:
             stop.set()
 
-    monkeypatch.setattr("synth.cli.searches.steady_cap.least_steady", nothing)
+    monkeypatch.setattr("synth.options.least_memory.least_steady", nothing)
     ended = synth(*SMALL_SOLVE, *STEADY, "--format", "json")
     found = json.loads(ended.stdout)
     assert (ended.code, found["stopped_by"]) == (code, stopped_by)
@@ -61,17 +61,17 @@ def test_where_nothing_is_found_it_ends_as_other_searches_do(
 
 
 def test_both_searches_share_the_time_limit(synth: Synth, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits_s = []
+    limits_s, search = [], AskedSolve.search
 
     def found_at_once(problem: Problem, options: SolveOptions, stop: threading.Event) -> SteadyCap:
         return SteadyCap(60 * 10**9, None, generate("1f1b", 4, 4), 100.0, 100)
 
-    def searched(asked: AskedSolve, stop: threading.Event) -> Result:
+    def searched(asked: AskedSolve, listeners: Listeners, stop: threading.Event) -> Chosen:
         limits_s.append(asked.request.options.time_limit_s)
-        return search(asked, stop)
+        return search(asked, listeners, stop)
 
-    monkeypatch.setattr("synth.cli.searches.steady_cap.least_steady", found_at_once)
-    monkeypatch.setattr("synth.cli.searches.steady_cap.search", searched)
+    monkeypatch.setattr("synth.options.least_memory.least_steady", found_at_once)
+    monkeypatch.setattr(AskedSolve, "search", searched)
     for arguments in (("--deterministic",), ()):
         ended = synth(*SMALL_SOLVE, *STEADY, "--time-limit", "1s", *arguments)
         assert ended.code == 0 and "memory limit found: 60 GB" in ended.stderr

@@ -1,63 +1,46 @@
 """`synth solve --mem-limit min`: minimize memory subject to a time."""
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.line import current_line
-from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.options.asked_solve import AskedSolve
-from synth.options.memory_limit import MemoryLimit
+from synth.options.least_memory import TargetMissed, search_least, with_limit
 from synth.options.partition import is_searched
-from synth.options.request import Request, announce, announce_sizes, failure_code
+from synth.options.request import Request, announce, announce_sizes
 from synth.plan.memory_curve.least_cap import LeastCap
-from synth.plan.memory_curve.least_cap_search import least_cap
-from synth.plan.memory_curve.target import TimeTarget
 from synth.solver.result import Result
 from synth.units import format_bytes, format_bytes_both, format_us
 
 
-def solve_least(asked: AskedSolve, target: TimeTarget, format: Format) -> None:
+def solve_least(asked: AskedSolve, format: Format) -> None:
     """Search for the least limit under which a time is met, save every improvement, and answer.
 
     Raises:
         TargetMissed: there is no schedule to give.
     """
     request, candidates = asked.request, asked.weight_candidates
-    is_sought = is_searched(request.arguments["partition"])
     if candidates is not None:
         announce_sizes(request)
         talk(f"weights to try: {'; '.join(candidates.names)}")
-    elif is_sought:
+    elif is_searched(request.arguments["partition"]):
         announce_sizes(request)
     else:
         announce(request)
     progress = _Progress(request)
-
-    def work(stop: threading.Event) -> LeastCap:
-        profile = request.as_run if is_sought and candidates is None else None
-        return least_cap(
-            request.problem if candidates is None else candidates.problem,
-            target,
-            options=request.options,
-            on_progress=progress,
-            stop=stop,
-            recompute=request.recompute,
-            profile=profile,
-            candidates=None if candidates is None else (candidates, request.as_run),
-        )
-
-    least = run_interruptibly(work, request.deadline.until(), progress.close)
+    least = run_interruptibly(
+        lambda stop: search_least(asked, progress, stop), request.deadline.until(), progress.close
+    )
     result = least.result()
     if format == Format.JSON:
         answer_json(_json(request, least, result))
     if result is None:
         raise TargetMissed(least)
-    kept = _with_limit(request, least, result)
+    kept = with_limit(request, least, result)
     plan = kept.plan(result)
     if request.output is not None:
         plan.save(request.output)
@@ -95,7 +78,7 @@ class _Progress:
         if least.cap_bytes is not None and least.cap_bytes != self._saved:
             result = least.result()
             assert result is not None
-            _with_limit(self._request, least, result).save_so_far(result)
+            with_limit(self._request, least, result).save_so_far(result)
             self._saved = least.cap_bytes
         if (least.cap_bytes, least.not_below_bytes) != self._told:
             self._told = (least.cap_bytes, least.not_below_bytes)
@@ -113,14 +96,6 @@ def _line(least: LeastCap) -> str:
         f"{percent(least.gap)}  {least.problem.objective.words} "
         f"{format_us(least.found.value_us)}  by {least.found.found_by}"
     )
-
-
-def _with_limit(request: Request, least: LeastCap, result: Result) -> Request:
-    """The request as if the limit found had been given."""
-    assert least.cap_bytes is not None
-    limit = f"memory limit found: {format_bytes_both(least.cap_bytes)} on every rank"
-    limited = MemoryLimit((least.cap_bytes,) * result.problem.num_ranks, limit)
-    return replace(request.on(result.problem), limit=limited)
 
 
 def _sentence(least: LeastCap) -> str:
@@ -152,12 +127,4 @@ def _json(request: Request, least: LeastCap, result: Result | None) -> dict[str,
     }
     if result is None:
         return {**about, "stopped_by": least.stopped_by, "message": least.message, "plan": None}
-    return about | as_json(_with_limit(request, least, result), result)
-
-
-class TargetMissed(SynthError):
-    """No schedule meets the target; the exit code shows whether that is proven."""
-
-    def __init__(self, least: LeastCap) -> None:
-        super().__init__(least.message or "no schedule meets the target")
-        self.exit_code = failure_code(least.stopped_by)
+    return about | as_json(with_limit(request, least, result), result)

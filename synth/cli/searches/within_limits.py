@@ -1,6 +1,5 @@
 """`synth solve` under given limits: the search, Ctrl-C, and the answer."""
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,7 +41,7 @@ def solve_within_limits(asked: AskedSolve, format: Format) -> None:
         return None if found is None else cut_short(standings[-1], found)
 
     chosen = run_interruptibly(
-        lambda stop: asked.search(_listeners(asked, so_far), stop, standings.append),
+        lambda stop: asked.search(reporting(asked, so_far), stop, standings.append),
         deadline.until(),
         so_far_chosen,
     )
@@ -54,15 +53,10 @@ def solve_within_limits(asked: AskedSolve, format: Format) -> None:
     finish(request, chosen.result, format, more, {"candidates": candidates_json(chosen)})
 
 
-def search(asked: AskedSolve, stop: threading.Event) -> Result:
-    """Find the best schedule, and save and report every improvement."""
-    return asked.search(_listeners(asked, BestSoFar()), stop).result
-
-
-def _listeners(
+def reporting(
     asked: AskedSolve, so_far: BestSoFar
 ) -> Callable[[Problem], Callable[[Incumbent], None]]:
-    """Return the listeners of a search, which say once where the next improvements are."""
+    """Return listeners that save and report improvements, and say once where the next ones are."""
     request = asked.request
     last = ProgressReporter(request)
 

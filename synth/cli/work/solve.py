@@ -15,7 +15,7 @@ def work(request: SolveRequest) -> None:
     if request.dry_run:
         preview(asked, request.format)
     elif asked.target is not None:
-        solve_least(asked, asked.target, request.format)
+        solve_least(asked, request.format)
     elif is_steady(request.arguments.target):
         solve_steady(asked, request.format)
     else:
