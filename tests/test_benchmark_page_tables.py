@@ -10,7 +10,7 @@ from benchmarks.page_tables import ALL, commands
 from benchmarks.page_tables.__main__ import main
 from benchmarks.page_tables.commands import Row, compared, solved
 from benchmarks.page_tables.page_table import PageTable
-from benchmarks.page_tables.pages import families, readme
+from benchmarks.page_tables.pages import families, frameworks
 from benchmarks.results_file import Run, save
 from synth.errors import SynthError
 
@@ -74,8 +74,8 @@ def test_a_command_that_fails_ends_the_benchmark_with_its_message(
     def fail(command: str, folder: Path | None = None) -> dict[str, object]:
         raise SynthError(f"{command} ended with 2")
 
-    monkeypatch.setattr(readme, "solved", fail)
-    monkeypatch.setattr(readme, "compared", lambda *_: iter(()))
+    monkeypatch.setattr(frameworks, "solved", fail)
+    monkeypatch.setattr(frameworks, "compared", lambda *_: iter(()))
     assert main(["periods"]) == 1
     assert "synth solve" in capsys.readouterr().err
 

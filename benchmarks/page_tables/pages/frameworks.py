@@ -1,4 +1,4 @@
-"""The tables of README: the schedules of two frameworks, and the least period within a limit."""
+"""The schedules of two frameworks, and the least period within a limit."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -162,7 +162,7 @@ def _proof(row: Row) -> str:
 TABLES = (
     PageTable(
         "frameworks",
-        "README.md",
+        "docs/compare.md",
         "the schedules of Megatron-LM and torchtitan, and the solver's, within 30 GB.",
         (_FREE, _LIMITED),
         _frameworks,
@@ -171,7 +171,7 @@ TABLES = (
     ),
     PageTable(
         "periods",
-        "README.md",
+        "docs/results.md",
         "the least period within 30 GB.",
         (_PUBLISHED, _SOLVE),
         _periods,
