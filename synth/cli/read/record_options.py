@@ -7,6 +7,7 @@ group, or those of its type if the group has none. A group that is None by defau
 one of its options is given.
 """
 
+import copy
 import functools
 import inspect
 import keyword
@@ -122,7 +123,10 @@ def _parameter(
         place = typer.Argument(metavar=argument.metavar, help=argument.help)
         return _keyword(name, Annotated[kind, place], default)
     if option is None:
-        return _keyword(name, Annotated[kind, _metadata(field, OptionInfo)], default)
+        place = copy.copy(_metadata(field, OptionInfo))
+        if place is not None and panel is not None:
+            place.rich_help_panel = panel
+        return _keyword(name, Annotated[kind, place], default)
     names = _names(name, option)
     shown: bool | str = option.default or True
     if name not in defaults and not field.is_required() and field.default:

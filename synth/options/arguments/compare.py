@@ -3,6 +3,8 @@
 from typing import Annotated
 
 from synth.options.arguments.groups import (
+    PROBLEM,
+    SEARCH,
     ChosenRecompute,
     HardwareArguments,
     MemoryArguments,
@@ -11,8 +13,11 @@ from synth.options.arguments.groups import (
     RuntimeArguments,
     SearchArguments,
 )
-from synth.records.command_option import CommandOption
+from synth.records.command_option import CommandOption, OptionPanel
 from synth.records.record import Record
+
+# The heading over the options that say what is compared.
+ROWS = OptionPanel("Rows of the table")
 
 
 class CompareArguments(Record):
@@ -20,9 +25,10 @@ class CompareArguments(Record):
 
     pipeline: PipelineArguments
     memory: MemoryArguments = MemoryArguments()
-    objective: ObjectiveText = "makespan"
+    objective: Annotated[ObjectiveText, PROBLEM] = "makespan"
     only: Annotated[
         list[str] | None,
+        ROWS,
         CommandOption(
             "Published schedule, with options: interleaved:3,group=8. Can be repeated.",
             default="all",
@@ -30,16 +36,18 @@ class CompareArguments(Record):
     ] = None
     placement: Annotated[
         list[str] | None,
+        ROWS,
         CommandOption(
             "Placement on which the solver searches: linear, v, bidirectional, …; auto: all with "
             "one copy of the weights. Can be repeated.",
             default="auto",
         ),
     ] = None
-    recompute: ChosenRecompute = None
-    freedom: RuntimeArguments = RuntimeArguments()
+    recompute: Annotated[ChosenRecompute, PROBLEM] = None
+    freedom: Annotated[RuntimeArguments, PROBLEM] = RuntimeArguments()
     weights: Annotated[
         list[str] | None,
+        ROWS,
         CommandOption(
             "ring or gather: a further row of the solver, with weight passing. Can be repeated.",
             default="none",
@@ -47,6 +55,7 @@ class CompareArguments(Record):
     ] = None
     planner: Annotated[
         list[str] | None,
+        ROWS,
         CommandOption(
             "pipedream or 2bw: a further row, the choice of that published planner, with its "
             "prediction. Can be repeated.",
@@ -55,6 +64,7 @@ class CompareArguments(Record):
     ] = None
     versions: Annotated[
         list[str] | None,
+        ROWS,
         CommandOption(
             "2bw, 2bw:every=8, stash, vertical or none: a further row of the solver, which never "
             "flushes the pipeline and minimizes the time of a micro-batch while it is full. Can be "
@@ -62,10 +72,11 @@ class CompareArguments(Record):
             default="none",
         ),
     ] = None
-    hardware: HardwareArguments = HardwareArguments()
-    no_solve: Annotated[bool, CommandOption("Compare published schedules only.")] = False
+    hardware: Annotated[HardwareArguments, PROBLEM] = HardwareArguments()
+    no_solve: Annotated[bool, ROWS, CommandOption("Compare published schedules only.")] = False
     partition: Annotated[
         str,
+        PROBLEM,
         CommandOption(
             "Layers per stage, such as 3,3,2, on placements of as many stages; even: balance the "
             "work of the ranks, or equal numbers of layers for published schedules that are "
@@ -79,4 +90,4 @@ class CompareArguments(Record):
             "2m. Schedules that do not finish in time are left out."
         ),
     ] = "30s"
-    search: SearchArguments = SearchArguments()
+    search: Annotated[SearchArguments, SEARCH] = SearchArguments()

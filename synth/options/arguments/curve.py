@@ -7,7 +7,9 @@ from pydantic import Field
 from synth.options.arguments.groups import (
     PARTITION_HELP,
     PLACEMENT_HELP,
+    PROBLEM,
     RECOMPUTE_HELP,
+    SEARCH,
     AtOnce,
     HardwareArguments,
     ObjectiveText,
@@ -23,24 +25,26 @@ class CurveArguments(Record):
     """The arguments of a memory curve, as texts."""
 
     pipeline: PipelineArguments
-    placement: Annotated[str, CommandOption(PLACEMENT_HELP)] = "linear"
-    objective: ObjectiveText = "makespan"
-    partition: Annotated[str, CommandOption(PARTITION_HELP)] = "even"
-    recompute: Annotated[str, CommandOption(RECOMPUTE_HELP)] = "none"
-    weights: WeightsPlace = "stay"
-    hardware: HardwareArguments = HardwareArguments()
+    placement: Annotated[str, PROBLEM, CommandOption(PLACEMENT_HELP)] = "linear"
+    objective: Annotated[ObjectiveText, PROBLEM] = "makespan"
+    partition: Annotated[str, PROBLEM, CommandOption(PARTITION_HELP)] = "even"
+    recompute: Annotated[str, PROBLEM, CommandOption(RECOMPUTE_HELP)] = "none"
+    weights: Annotated[WeightsPlace, PROBLEM] = "stay"
+    hardware: Annotated[HardwareArguments, PROBLEM] = HardwareArguments()
     points: Annotated[int, Field(ge=2), CommandOption("Number of memory limits to solve for.")] = 8
     time_limit: Annotated[str, CommandOption("Time limit of each point, such as 30s or 2m.")] = (
         "30s"
     )
-    search: SearchArguments = SearchArguments()
+    search: Annotated[SearchArguments, SEARCH] = SearchArguments()
     jobs: Annotated[
         AtOnce | None,
+        SEARCH,
         After("--gap"),
         CommandOption("Points solved in parallel.", default="by the cores"),
     ] = None
     workers: Annotated[
         AtOnce | None,
+        SEARCH,
         After("--jobs"),
         CommandOption("Solver threads per point.", default="cores / jobs"),
     ] = None

@@ -9,11 +9,17 @@ from synth.options.profiles import load_profile
 from synth.plan.runtimes import Allowed, Runtime
 from synth.profile import Profile
 from synth.profile.links import MOST_RANKS
-from synth.records.command_option import CommandArgument, CommandOption
+from synth.records.command_option import CommandArgument, CommandOption, OptionPanel
 from synth.records.record import Record
 
 # Most solver threads or processes: starting more takes longer than they gain.
 MOST_AT_ONCE = 1024
+
+# The headings of `--help` below the options that matter first.
+PROBLEM = OptionPanel("Problem")
+MEMORY = OptionPanel("Memory")
+SEARCH = OptionPanel("Search")
+OUTPUT = OptionPanel("Output")
 
 AtOnce = Annotated[int, Field(ge=1, le=MOST_AT_ONCE)]
 
@@ -96,6 +102,7 @@ class MemoryArguments(Record):
     mem_limit: Annotated[str | None, CommandOption(f"{LIMIT_HELP}.", default="no limit")] = None
     mem_reserve: Annotated[
         str | None,
+        MEMORY,
         CommandOption(
             "Memory to subtract from --mem-limit for what the profile does not contain: CUDA "
             "context, NCCL and cuBLAS buffers, fragmentation; such as 1.5GB. With --mem-limit auto "

@@ -7,8 +7,12 @@ from pydantic import Field
 
 from synth.options.arguments.groups import (
     LIMIT_HELP,
+    MEMORY,
+    OUTPUT,
     PARTITION_HELP,
     PLACEMENT_HELP,
+    PROBLEM,
+    SEARCH,
     AtOnce,
     ChosenRecompute,
     HardwareArguments,
@@ -40,6 +44,7 @@ class SolveArguments(Record):
     memory: LimitOrLeast = LimitOrLeast()
     target: Annotated[
         str | None,
+        MEMORY,
         CommandOption(
             "With --mem-limit min: the time to meet, such as 850ms; 105%: of the lower bound "
             "without a memory limit; steady: no bubble in the steady state."
@@ -51,20 +56,22 @@ class SolveArguments(Record):
             "Plan file to write; updated on every improvement.", names=("--output", "-o")
         ),
     ] = None
-    objective: ObjectiveText = "makespan"
+    objective: Annotated[ObjectiveText, PROBLEM] = "makespan"
     placement: Annotated[
         str | None,
+        PROBLEM,
         CommandOption(
             f"{PLACEMENT_HELP}; auto: search over all of them with one copy of the weights.",
             default="auto",
         ),
     ] = None
-    partition: Annotated[str | None, CommandOption(PARTITION_HELP, default="auto")] = None
-    recompute: ChosenRecompute = None
-    freedom: RuntimeArguments = RuntimeArguments()
-    weights: WeightsPlace = "stay"
+    partition: Annotated[str | None, PROBLEM, CommandOption(PARTITION_HELP, default="auto")] = None
+    recompute: Annotated[ChosenRecompute, PROBLEM] = None
+    freedom: Annotated[RuntimeArguments, PROBLEM] = RuntimeArguments()
+    weights: Annotated[WeightsPlace, PROBLEM] = "stay"
     data_parallel: Annotated[
         int,
+        PROBLEM,
         Field(ge=1, le=MOST_COPIES),
         CommandOption(
             "Data-parallel pipelines, each with --ranks and --micro-batches, that share the "
@@ -74,6 +81,7 @@ class SolveArguments(Record):
     ] = 1
     versions: Annotated[
         str | None,
+        PROBLEM,
         CommandOption(
             "Never flush the pipeline, and minimize the time of a micro-batch while it is full. "
             "2bw: an update every k micro-batches, two versions of the weights (2bw:every=8); "
@@ -83,23 +91,25 @@ class SolveArguments(Record):
             default="flush",
         ),
     ] = None
-    hardware: HardwareArguments = HardwareArguments()
+    hardware: Annotated[HardwareArguments, PROBLEM] = HardwareArguments()
     time_limit: Annotated[str, CommandOption("Time limit of the search, such as 60s or 2m.")] = (
         "60s"
     )
-    search: SearchArguments = SearchArguments()
+    search: Annotated[SearchArguments, SEARCH] = SearchArguments()
     deterministic: Annotated[
         bool,
+        SEARCH,
         CommandOption(
             "The same input gives the same plan. Limits are then deterministic, not wall-clock: "
             "--time-limit counts solver steps, and takes several times as long."
         ),
     ] = False
     workers: Annotated[
-        AtOnce | None, CommandOption("Number of solver threads.", default="all cores")
+        AtOnce | None, SEARCH, CommandOption("Number of solver threads.", default="all cores")
     ] = None
     hint: Annotated[
         str | None,
+        SEARCH,
         CommandOption(
             "Initial schedule: a plan file of the same problem, or the name of a published "
             "schedule, such as zb-h1."
@@ -107,10 +117,11 @@ class SolveArguments(Record):
     ] = None
     solver: Annotated[
         Literal["cpsat", "milp"],
+        SEARCH,
         CommandOption("Solver of the exact model; milp is a slow cross-check for small problems."),
     ] = "cpsat"
     verbose: Annotated[
-        bool, CommandOption("Print the solver's log, too.", names=("--verbose", "-v"))
+        bool, OUTPUT, CommandOption("Print the solver's log, too.", names=("--verbose", "-v"))
     ] = False
 
     @property
