@@ -200,7 +200,7 @@ def test_an_answer_of_a_search_that_does_not_end_in_time_knows_all_placements(
         return late()
 
     monkeypatch.setattr(trials, "run_interruptibly", too_late)
-    ended = synth(*AUTO, "--time-limit", "2s")
+    ended = synth(*AUTO, "--time-limit", "2s", "--all")
     table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
     rows = {line.split()[0]: line for line in table.splitlines() if line}
     best = ended.stdout.split("best: ")[1].split(",")[0]

@@ -6,7 +6,7 @@ import typer
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.options.arguments.solve import SolveArguments
-from synth.records.command_option import After
+from synth.records.command_option import After, CommandOption
 from synth.records.record import Record
 
 
@@ -22,4 +22,11 @@ class SolveRequest(Record):
             help="Show stages, costs, and whether the memory limit is feasible; do not search.",
         ),
     ] = False
-    format: Annotated[FormatOption, After("--dry-run")] = Format.TEXT
+    has_all_rows: Annotated[
+        bool,
+        After("--dry-run"),
+        CommandOption(
+            "Show all schedules and candidates, not only those that matter most.", names=("--all",)
+        ),
+    ] = False
+    format: Annotated[FormatOption, After("--all")] = Format.TEXT

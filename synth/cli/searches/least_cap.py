@@ -4,7 +4,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from synth.cli.answer.output import Format, answer, answer_json, percent, talk
+from synth.cli.answer.output import AnswerForm, Format, answer, answer_json, percent, talk
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.line import current_line
@@ -24,7 +24,7 @@ from synth.units import format_bytes, format_bytes_both, format_us
 def solve_least(
     request: Request,
     target: TimeTarget,
-    format: Format,
+    form: AnswerForm,
     candidates: WeightCandidates | None = None,
 ) -> None:
     """Search, save every improvement, and answer.
@@ -32,7 +32,7 @@ def solve_least(
     Args:
         request: the problem, and the options of the search.
         target: the time to meet.
-        format: the format of the answer.
+        form: the form of the answer.
         candidates: the candidates of `--weights`, to choose from under each limit.
 
     Raises:
@@ -63,7 +63,7 @@ def solve_least(
 
     least = run_interruptibly(work, request.deadline.until(), progress.close)
     result = least.result()
-    if format == Format.JSON:
+    if form.format == Format.JSON:
         answer_json(_json(request, least, result))
     if result is None:
         raise TargetMissed(least)
@@ -71,8 +71,9 @@ def solve_least(
     plan = kept.plan(result)
     if request.output is not None:
         plan.save(request.output)
-    if format == Format.TEXT:
-        answer(f"{_sentence(least)}\n\n{as_text(kept, result, plan)}")
+    if form.format == Format.TEXT:
+        text = as_text(kept, result, plan, has_all_rows=form.has_all_rows)
+        answer(f"{_sentence(least)}\n\n{text}")
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
 
 

@@ -4,7 +4,7 @@ import threading
 import time
 from dataclasses import replace
 
-from synth.cli.answer.output import Format, percent, talk
+from synth.cli.answer.output import AnswerForm, percent, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.searches.within_limits import finish, search
 from synth.options.memory_limit import MemoryLimit
@@ -18,7 +18,7 @@ from synth.units import format_bytes, format_bytes_both, parse_seconds
 _NOTHING = 1e-4
 
 
-def solve_steady(request: Request, format: Format) -> None:
+def solve_steady(request: Request, form: AnswerForm) -> None:
     """Find the least limit, search under it in the remaining time, and answer.
 
     Raises:
@@ -26,7 +26,7 @@ def solve_steady(request: Request, format: Format) -> None:
     """
     announce(request)
     request, result = run_interruptibly(lambda stop: _search(request, stop))
-    finish(request, result, format)
+    finish(request, result, form)
 
 
 def _search(request: Request, stop: threading.Event) -> tuple[Request, Result]:

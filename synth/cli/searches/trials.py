@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from synth.cli.answer.output import Format, answer, answer_json, percent, talk
+from synth.cli.answer.output import AnswerForm, Format, answer, answer_json, percent, talk
 from synth.cli.answer.preview import Infeasible
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
@@ -22,8 +22,11 @@ from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 from synth.units import format_bytes
 
+# Rows of the table, unless all are asked for.
+_SHOWN = 8
 
-def solve_candidates(request: Request, candidates: Candidates, format: Format) -> None:
+
+def solve_candidates(request: Request, candidates: Candidates, form: AnswerForm) -> None:
     """Search for all, save every improvement, and answer.
 
     Raises:
@@ -43,8 +46,7 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
         nonlocal last
         trial = request.on(problem)
         if last is None or not last.is_of(trial):
-            talk(f"on {names[problem.placement]}: {sizes(problem)}")
-            last = ProgressReporter(trial)
+            last = ProgressReporter(trial, f"on {names[problem.placement]}: {sizes(problem)}", last)
         return so_far.listening(problem, last)
 
     chosen = run_interruptibly(
@@ -63,8 +65,9 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     more = trials_table(
         chosen,
         with_partitions=request.partitioning != Partitioning.GIVEN or request.recompute != (),
+        has_all_rows=form.has_all_rows,
     )
-    finish(request, chosen.result, format, more, {"candidates": trials_json(chosen)})
+    finish(request, chosen.result, form, more, {"candidates": trials_json(chosen)})
 
 
 def _cut_short(found: Result | None, standings: Sequence[Sequence[Trial]]) -> Chosen | None:
@@ -72,22 +75,25 @@ def _cut_short(found: Result | None, standings: Sequence[Sequence[Trial]]) -> Ch
     return None if found is None else cut_short(standings[-1], found)
 
 
-def trials_table(chosen: Chosen, *, with_partitions: bool) -> str:
+def trials_table(chosen: Chosen, *, with_partitions: bool, has_all_rows: bool) -> str:
     """Return a table with a row per candidate, best first, and the bound's scope."""
     best, objective = chosen.result, chosen.result.problem.objective
     header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
-    rows = [[trial.name, *_row(trial, chosen)] for trial in chosen.trials]
+    trials = chosen.trials if has_all_rows else chosen.trials[:_SHOWN]
+    rows = [[trial.name, *_row(trial, chosen)] for trial in trials]
     if with_partitions:
         header.append("layers per stage")
-        rows = [
-            [*row, sizes(trial.problem)] for row, trial in zip(rows, chosen.trials, strict=True)
-        ]
+        rows = [[*row, sizes(trial.problem)] for row, trial in zip(rows, trials, strict=True)]
     scope = "the placements and partitions in this table"
     if best.bound_scope == BoundScope.ALL:
         scope = "all partitions"
+    missing = len(chosen.trials) - len(trials)
+    if missing and best.bound_scope != BoundScope.ALL:
+        scope = "the placements and partitions of all rows"
+    more = f"({missing} more: --all)\n" if missing else ""
     return (
-        f"{table(header, rows)}\n\nbest: {chosen.name}, {sizes(best.problem)}; the bound below, "
-        f"{milliseconds(best.lower_bound_us)} ms, holds for {scope}"
+        f"{table(header, rows)}\n{more}\nbest: {chosen.name}, {sizes(best.problem)}; the bound "
+        f"below, {milliseconds(best.lower_bound_us)} ms, holds for {scope}"
     )
 
 

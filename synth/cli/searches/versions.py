@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from synth.cli.answer.output import Format, talk
+from synth.cli.answer.output import AnswerForm, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.searches.within_limits import finish
 from synth.options.asked_solve import AskedSolve
@@ -12,7 +12,7 @@ from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 
 
-def solve_versions(asked: AskedSolve, format: Format) -> None:
+def solve_versions(asked: AskedSolve, form: AnswerForm) -> None:
     """Search, save every improvement, and answer.
 
     Raises:
@@ -34,4 +34,4 @@ def solve_versions(asked: AskedSolve, format: Format) -> None:
         request.deadline.until(),
         lambda: so_far.result(request.deadline.elapsed_s),
     )
-    finish(request, result, format)
+    finish(request, result, form)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from synth.cli.answer.output import Format, answer, answer_json, talk
+from synth.cli.answer.output import AnswerForm, Format, answer, answer_json, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
 from synth.cli.searches.trials import sizes, trials_json, trials_table
@@ -19,19 +19,19 @@ from synth.solver.result import Incumbent, Result
 from synth.units import format_bytes
 
 
-def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) -> None:
+def solve_weights(asked: AskedSolve, form: AnswerForm, *, is_dry: bool = False) -> None:
     """Search all candidates, save every improvement, and answer.
 
     Args:
         asked: a request that has candidates whose weights do not stay.
-        format: the format of the answer.
+        form: the form of the answer.
         is_dry: answer with the least memory of the candidates instead.
 
     Raises:
         NoSchedule: nothing was found.
     """
     if is_dry:
-        _preview(asked, format)
+        _preview(asked, form.format)
         return
     request, pipelines = asked.request, asked.candidates.them if asked.candidates else ()
     announce_sizes(request)
@@ -47,8 +47,8 @@ def solve_weights(asked: AskedSolve, format: Format, *, is_dry: bool = False) ->
         deadline.until(),
         lambda: _cut_short(so_far.result(deadline.elapsed_s), asked),
     )
-    more = trials_table(chosen, with_partitions=True)
-    finish(request, chosen.result, format, more, {"candidates": trials_json(chosen)})
+    more = trials_table(chosen, with_partitions=True, has_all_rows=form.has_all_rows)
+    finish(request, chosen.result, form, more, {"candidates": trials_json(chosen)})
 
 
 def _preview(asked: AskedSolve, format: Format) -> None:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from synth.cli.answer.output import Format, answer, answer_json, talk
+from synth.cli.answer.output import AnswerForm, Format, answer, answer_json, talk
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
@@ -15,7 +15,7 @@ from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 
 
-def solve_within_limits(request: Request, format: Format) -> None:
+def solve_within_limits(request: Request, form: AnswerForm) -> None:
     """Search, save every improvement, and answer.
 
     Raises:
@@ -28,7 +28,7 @@ def solve_within_limits(request: Request, format: Format) -> None:
         deadline.until(),
         lambda: found.result(deadline.elapsed_s),
     )
-    finish(request, result, format)
+    finish(request, result, form)
 
 
 def search(request: Request, stop: threading.Event, found: BestSoFar | None = None) -> Result:
@@ -47,7 +47,7 @@ def search(request: Request, stop: threading.Event, found: BestSoFar | None = No
 def finish(
     request: Request,
     result: Result,
-    format: Format,
+    form: AnswerForm,
     more_text: str = "",
     more_json: dict[str, Any] | None = None,
 ) -> None:
@@ -62,10 +62,10 @@ def finish(
     plan = None if result.schedule is None else request.plan(result)
     if plan is not None and request.output is not None:
         plan.save(request.output)
-    if format == Format.JSON:
+    if form.format == Format.JSON:
         answer_json(as_json(request, result) | (more_json or {}))
     if plan is None:
         raise NoSchedule(result)
-    if format == Format.TEXT:
-        answer(as_text(request, result, plan, more_text))
+    if form.format == Format.TEXT:
+        answer(as_text(request, result, plan, more_text, has_all_rows=form.has_all_rows))
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
