@@ -72,9 +72,9 @@ def schedule_picture(
     x = Scale(*part.ends_us(max(map(last_us, charts))), LEFT, WIDTH - RIGHT)
     blocks = list(_blocks(charts, part, x, by_rank=by_rank, memory=memory))
     drawn = [one for block in blocks for one in block.drawn]
-    legend = _Legend.of(drawn)
+    sizes = _fitting(blocks, _LEGEND + 2 * _LINE)
+    legend = _Legend.of(drawn, has_numbers=sizes.has_numbers)
     top = _LEGEND + _LINE * legend.num_lines
-    sizes = _fitting(blocks, top)
     height = round(top + sum(block.height(sizes) for block in blocks) + _BOTTOM)
     styles = {name: style for one in drawn for name, style in one.styles().items()}
     picture = Picture(WIDTH, height, _STYLES | styles, title)
@@ -182,12 +182,12 @@ class _Legend:
     lines: tuple[tuple[tuple[tuple[str, ...], str], ...], ...]
 
     @classmethod
-    def of(cls, drawn: Sequence[DrawnChart]) -> "_Legend":
-        """Return the legend of everything that the charts show."""
+    def of(cls, drawn: Sequence[DrawnChart], *, has_numbers: bool) -> "_Legend":
+        """Return the legend of everything that the charts show; ops may have numbers in them."""
         rooms = WIDTH - LEFT - RIGHT
         lines: list[list[tuple[tuple[str, ...], str]]] = [[]]
         used = 0.0
-        for entry in _entries(drawn):
+        for entry in _entries(drawn, has_numbers=has_numbers):
             width = _entry_width(*entry)
             if lines[-1] and used + width > rooms:
                 lines.append([])
@@ -217,13 +217,17 @@ class _Legend:
             top += _LINE
 
 
-def _entries(drawn: Sequence[DrawnChart]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _entries(
+    drawn: Sequence[DrawnChart], *, has_numbers: bool
+) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the kinds of op, the shades of stages, idle time, moves and memory, where they are."""
     shades = max(1 if one.is_dense else one.num_shades for one in drawn)
     for kind in (kind for kind in OpKind if any(kind in one.kinds for one in drawn)):
         meaning = LOOKS[kind].meaning.removeprefix(f"{kind}, ")
         places = 1 if kind == OpKind.STEP else shades
         yield tuple(f"{kind}-{place}" for place in range(places)), f"{kind} {meaning}"
+    if has_numbers and any(one.numbered and not one.is_dense for one in drawn):
+        yield (), "(numbers: micro-batches)"
     if shades > 1:
         yield (), "(lighter: further stages of a rank)"
     if any(one.is_dense for one in drawn):

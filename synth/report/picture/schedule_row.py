@@ -42,6 +42,11 @@ class RowSizes:
         """Return all heights times a share."""
         return RowSizes(*(share * height for height in astuple(self)))
 
+    @property
+    def has_numbers(self) -> bool:
+        """True if ops are high enough for numbers."""
+        return self.bar >= _NUMBERED_FROM
+
     def row(self, drawn: DrawnChart) -> float:
         """Return the height of a row with the space below it."""
         lane = self.gap + self.lane if drawn.moves else 0.0
@@ -100,9 +105,8 @@ class ScheduleRow:
             width = ends[1] - ends[0]
             picture.rectangle((ends[0], self.top), width, bar, f"{op.kind}-{place}", tip)
             number = str(op.microbatch)
-            if bar < _NUMBERED_FROM:
-                continue
-            if op.kind in drawn.numbered and width >= DIGIT_WIDTH * len(number):
+            is_numbered = self.sizes.has_numbers and op.kind in drawn.numbered
+            if is_numbered and width >= DIGIT_WIDTH * len(number):
                 ink = "on-dark" if is_dark(drawn.colour(op.kind, place)) else "on-light"
                 at = (sum(ends) / 2, self.top + bar / 2 + _BASELINE)
                 picture.text(at, number, ink, "middle")

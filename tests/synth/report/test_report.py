@@ -44,7 +44,7 @@ def test_a_chart_is_true_to_scale_and_readable_without_colour() -> None:
                 ┬───────────────────┬───────────────────┬──────────────────┬
                 0 ms                5                   10                 15
                 F░ forward   B▒ input gradient   W▓ weight gradient   · idle
-                1 column = 250 µs
+                F2: micro-batch 2   1 column = 250 µs
     """
     assert screen(gantt(spans_of("zb-h1"), 68).plain) == screen(expected)
 
