@@ -68,10 +68,16 @@ def free_box(
 
 
 def free_boxes(
-    place: XY, name: str, taken: Sequence[Box], x: Scale, y: Scale, farthest: int
+    place: XY,
+    name: str,
+    taken: Sequence[Box],
+    x: Scale,
+    y: Scale,
+    farthest: int,
+    size: float = _SIZE,
 ) -> Iterator[Box]:
     """Yield the boxes for the name of a dot that cover nothing, nearest first; else any one."""
-    width = text_width(name)
+    width, as_taken = text_width(name, size), as_table(taken)
     candidates = []
     for distance in range(0, farthest + 1, 14):
         aside = [9 + share * distance for share in (0, 0.5, 1, 1.5, 2)] if distance > 14 else [9]
@@ -84,8 +90,15 @@ def free_boxes(
         for box in candidates
         if box.left > x.start and box.right < x.end and box.top > y.end and box.bottom < y.start
     ]
-    free = [box for box in inside if not any(box.meets(other) for other in taken)]
+    free = [box for box in inside if is_free(box, as_taken)]
     yield from free or (inside or candidates)[:1]
+
+
+def is_free(box: Box, taken: Table) -> bool:
+    """Return True if a box meets none of others."""
+    lefts, tops, rights, bottoms = taken.T
+    is_beside = (box.right < lefts) | (rights < box.left)
+    return bool((is_beside | (box.bottom < tops) | (bottoms < box.top)).all())
 
 
 def lead(place: XY, box: Box, lead_from: float) -> list[Box]:
@@ -94,7 +107,7 @@ def lead(place: XY, box: Box, lead_from: float) -> list[Box]:
     length = math.dist(place, end)
     if length <= lead_from:
         return []
-    shares = [step * _LINE_STEP / length for step in range(2, int(length / _LINE_STEP))]
+    shares = [step * _LINE_STEP / length for step in range(2, int(length / _LINE_STEP) + 1)]
     points = [
         (place[0] + t * (end[0] - place[0]), place[1] + t * (end[1] - place[1])) for t in shares
     ]
