@@ -52,6 +52,31 @@ def test_the_time_of_so_many_iterations_is_a_makespan_and_periods(
     assert "µs of time of 8 iterations" in checked.stdout
 
 
+def test_the_table_has_the_rivals_that_matter_and_all_of_them_if_asked_for(synth: Synth) -> None:
+    asked = (*SMALL_SOLVE, "--mem-limit", "33GB")
+    few, every = synth(*asked).stdout, synth(*asked, "--all").stdout
+    rivals = json.loads(synth(*asked, "--format", "json").stdout)["rivals"]
+    rows = few.split("\n\n")[0].splitlines()[3:]
+    shown = [row.split("  ")[0] for row in rows[:-2]]
+    assert len(shown) == 8 < len(rivals)
+    assert rows[-2].startswith("this plan")
+    assert rows[-1] == f"({len(rivals) - 8} more published schedules: --all)"
+    fits = {rival["name"]: rival["fits"] for rival in rivals}
+    assert any(not fits[name] for name in shown)
+    fitting = [name for name in fits if fits[name]]
+    assert sum(fits[name] for name in shown) == min(7, len(fitting))
+    assert len(every.split("\n\n")[0].splitlines()) == 3 + len(rivals) + 1
+    assert "--all" not in every
+
+
+def test_why_bubble_rate_and_mean_idle_differ_is_said(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    unequal = synth(*SMALL_SOLVE, "--partition", "3,9,6,6", "-o", path).stdout
+    reason = "(the bubble rate is the idle share of rank 1, which has the most work; mean idle is"
+    assert reason in unequal and reason in synth("show", path).stdout
+    assert "(the bubble rate" not in synth(*SMALL_SOLVE).stdout
+
+
 def test_no_limit_and_no_file_are_said_so(synth: Synth) -> None:
     ended = synth(*SMALL_SOLVE)
     assert "no memory limit" in ended.stdout

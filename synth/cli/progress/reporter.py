@@ -28,7 +28,7 @@ class ProgressReporter:
         self._request = request
         self._objective = request.problem.objective
         self._pause_s = _PAUSE_ON_TERMINAL_S if sys.stderr.isatty() else _PAUSE_S
-        self._told_at = -self._pause_s if before is None else before._told_at
+        self._told_at: float = -self._pause_s if before is None else before._told_at
         self._heading = heading
         self._saved: object = None
         self._line = current_line()

@@ -4,9 +4,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from synth.report.picture.frame import HEIGHT, LEFT, RIGHT, STYLES, WIDTH, Frame, draw_legend
 from synth.report.picture.labels import (
     Box,
+    Table,
     as_table,
     boxes_of,
     crossings,
@@ -195,7 +198,7 @@ class _Names:
         self._pareto, self._frame, self._lines = pareto, frame, lines
         self._dots = [Box.around(self._dot(mark), 5) for mark in _together(pareto)]
         self._names: list[Box] = []
-        self._leads: list[Box] = []
+        self._leads = as_table([])
         self._count = 0
         self.crowded: list[Mark] = []
 
@@ -215,7 +218,7 @@ class _Names:
             self.crowded.append(mark)
             box = self._least_harmful(dot)
         self._names.append(box)
-        self._leads += lead(dot, box, _LEAD_FROM)
+        self._leads = np.concatenate([self._leads, lead(dot, box, _LEAD_FROM)])
         return _Label(mark, dot, style, name, text, box)
 
     def _dot(self, mark: Mark) -> XY:
@@ -224,24 +227,22 @@ class _Names:
 
     def _free(self, dot: XY, text: str, size: float, farthest: int = _FARTHEST) -> Box | None:
         """Return the nearest place that is free; None: there is none."""
-        taken = [*self._lines, *self._dots, *self._names, *self._leads]
         others = [box for box in self._dots if box != Box.around(dot, 5)]
-        covered, solid = as_table(taken), as_table([*others, *self._names, *self._leads])
+        taken = np.concatenate([as_table([*self._lines, *self._dots, *self._names]), self._leads])
+        solid = np.concatenate([as_table([*others, *self._names]), self._leads])
         for box in self._boxes(dot, text, taken, size, farthest):
-            if is_free(box, covered) and not crossings(lead(dot, box, _LEAD_FROM), solid):
+            if is_free(box, taken) and not crossings(lead(dot, box, _LEAD_FROM), solid):
                 return box
         return None
 
     def _least_harmful(self, dot: XY) -> Box:
         """Return a place whose line crosses dots, and as few names and other lines as possible."""
-        taken = [*self._dots, *self._names, *self._leads]
-        solid = as_table([*self._names, *self._leads])
+        taken = np.concatenate([as_table([*self._dots, *self._names]), self._leads])
+        solid = np.concatenate([as_table(self._names), self._leads])
         boxes = self._boxes(dot, _WIDEST, taken, _NUMBER, _FARTHEST_NUMBER)
         return min(boxes, key=lambda box: crossings(lead(dot, box, _LEAD_FROM), solid))
 
-    def _boxes(
-        self, dot: XY, text: str, taken: list[Box], size: float, farthest: int
-    ) -> Iterator[Box]:
+    def _boxes(self, dot: XY, text: str, taken: Table, size: float, farthest: int) -> Iterator[Box]:
         return free_boxes(dot, text, taken, self._frame.x, self._frame.y, farthest, size)
 
 

@@ -161,8 +161,8 @@ def test_crossings_are_the_boxes_that_a_line_meets() -> None:
             boxes.append(Box(left, top, left + rng.uniform(0, 20), top + rng.uniform(0, 20)))
         line = [Box.around((step, step), 1.5) for step in range(0, 60, 4)]
         one_by_one = sum(any(piece.meets(box) for piece in line) for box in boxes)
-        assert crossings(line, as_table(boxes)) == one_by_one
-        assert crossings([], as_table(boxes)) == 0
+        assert crossings(as_table(line), as_table(boxes)) == one_by_one
+        assert crossings(as_table([]), as_table(boxes)) == 0
 
 
 def test_a_plot_of_fifty_names_takes_little_time() -> None:
