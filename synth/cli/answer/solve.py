@@ -12,6 +12,7 @@ from synth.cli.answer.output import (
     wrapped,
 )
 from synth.cli.answer.versions import steady_json, steady_text
+from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.options.recompute import LAYERS
 from synth.options.request import Request
@@ -28,8 +29,8 @@ from synth.schedule.model import Schedule
 from synth.solver.result import Baseline, Result, StoppedBy
 from synth.units import format_us
 
-# Published schedules beside the one found.
-_SHOWN = 8
+# The published schedules beside the one found, and how many more make no difference.
+_SHOWN, _NOT_WORTH_A_LINE = 8, 2
 
 
 def as_text(
@@ -55,11 +56,12 @@ def as_text(
     idle = percent(objective.bubble_rate(timeline, timeline.mean_work_us))
     speed = request.throughput(timeline).words
     rivals = _rivals(request, result)
-    shown = rivals if has_all_rows else _nearest(rivals, request, result.value_us)
+    shown = rivals if has_all_rows else nearest(rivals, objective, result.value_us)
+    missing = len(rivals) - len(shown)
     return "\n".join(
         (
             baselines_table(_contenders(request, result, shown), objective, window_columns()),
-            *_left_out(len(rivals) - len(shown)),
+            *([f"({missing} more published schedules: --all)"] if missing else []),
             *_own_partitions(request, shown),
             *(["", more] if more else []),
             "",
@@ -136,22 +138,23 @@ def _rivals(request: Request, result: Result) -> list[Baseline]:
     return [one for one in result.baselines if runs(one.name, keeps_saved=one.keeps_saved)]
 
 
-def _nearest(rivals: list[Baseline], request: Request, found_us: int) -> list[Baseline]:
-    """Return the few whose times are nearest to the one found: those that fit, and one that not."""
+def nearest(rivals: list[Baseline], objective: Objective, found_us: int) -> list[Baseline]:
+    """Return the few schedules that matter: those nearest in time to the one found.
 
-    def apart_us(rival: Baseline) -> int:
-        return abs(request.problem.objective.value_us(rival) - found_us)
+    Those that fit come first, and one that does not fit is among them if there is any.
 
-    by_distance = sorted(rivals, key=apart_us)
+    Args:
+        rivals: the published schedules.
+        objective: what their times are measured by.
+        found_us: the time of the schedule that was found.
+    """
+    if len(rivals) <= _SHOWN + _NOT_WORTH_A_LINE:
+        return rivals
+    by_distance = sorted(rivals, key=lambda rival: abs(objective.value_us(rival) - found_us))
     fitting = [rival for rival in by_distance if rival.fits]
     others = [rival for rival in by_distance if not rival.fits]
     kept = fitting[: _SHOWN - bool(others)]
     return kept + others[: _SHOWN - len(kept)]
-
-
-def _left_out(count: int) -> list[str]:
-    one = count == 1
-    return [f"({count} more published schedule{'s' * (not one)}: --all)"] if count else []
 
 
 def _contenders(request: Request, result: Result, rivals: list[Baseline]) -> list[Contender]:
