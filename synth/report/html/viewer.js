@@ -210,7 +210,8 @@ class Viewer {
       }
     }
     this.context.putImageData(raster.image, left, 0);
-    byId("numbers").textContent = raster.isNumbered ? FORMS[raster.form] : "";
+    const form = raster.isNumbered ? FORMS[raster.form] : "";
+    if (byId("numbers").textContent !== form) byId("numbers").textContent = form;
   }
 
   middleOf(chart, rank) {
