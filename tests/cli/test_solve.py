@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from synth.cli.answer import solve
+from synth.cli.answer.solve import nearest
+from synth.objective import Objective
 from synth.schedule.files.plan_file import Plan
+from synth.solver.result import Baseline
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
 
 
 def test_it_answers_with_rivals_value_bound_and_memory(synth: Synth, tmp_path: Path) -> None:
-    ended = synth(*SMALL_SOLVE, "--mem-limit", "33GB", "-o", tmp_path / "plan.json")
+    ended = synth(*SMALL_SOLVE, "--mem-limit", "33GB", "--all", "-o", tmp_path / "plan.json")
     assert ended.code == 0
     for part in ("1f1b", "zb-h2", "this plan", "lower bound", "bubble rate", "of the makespan"):
         assert part in ended.stdout
@@ -50,6 +54,52 @@ def test_the_time_of_so_many_iterations_is_a_makespan_and_periods(
     checked = synth("check", path)
     assert checked.code == 0
     assert "µs of time of 8 iterations" in checked.stdout
+
+
+def rival(name: str, value_us: int, fits: bool) -> Baseline:
+    return Baseline(name, value_us, value_us, 1, (1,), fits)
+
+
+@pytest.mark.parametrize(
+    ("num_fitting", "num_others", "expected"),
+    [
+        (20, 5, [*(f"fits-{i}" for i in range(7)), "not-0"]),
+        (2, 15, ["fits-0", "fits-1", *(f"not-{i}" for i in range(6))]),
+        (20, 0, [f"fits-{i}" for i in range(8)]),
+    ],
+)
+def test_the_rivals_that_matter_are_near_and_one_of_them_does_not_fit(
+    num_fitting: int, num_others: int, expected: list[str]
+) -> None:
+    rivals = [rival(f"fits-{i}", 1010 + 10 * i, True) for i in range(num_fitting)]
+    rivals += [rival(f"not-{i}", 999 - 10 * i, False) for i in range(num_others)]
+    shown = nearest(rivals[::-1], Objective.MAKESPAN, 1000)
+    assert [one.name for one in shown] == expected
+
+
+def test_few_rivals_are_all_shown() -> None:
+    rivals = [rival(str(i), 1000 + i, True) for i in range(10)]
+    assert nearest(rivals, Objective.MAKESPAN, 1000) == rivals
+
+
+def test_all_rivals_are_shown_if_asked_for_and_always_in_json(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solve, "_SHOWN", 3)
+    few, every = synth(*SMALL_SOLVE).stdout, synth(*SMALL_SOLVE, "--all").stdout
+    rivals = json.loads(synth(*SMALL_SOLVE, "--format", "json").stdout)["rivals"]
+    assert len(few.split("\n\n")[0].splitlines()) == 3 + 3 + 2
+    assert f"\n({len(rivals) - 3} more published schedules: --all)\n" in few
+    rows = every.split("\n\n")[0].splitlines()[3:]
+    assert {row.split("  ")[0] for row in rows} == {one["name"] for one in rivals} | {"this plan"}
+
+
+def test_why_bubble_rate_and_mean_idle_differ_is_said(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    unequal = synth(*SMALL_SOLVE, "--partition", "3,9,6,6", "-o", path).stdout
+    reason = "(the bubble rate is the idle share of rank 1, which has the most work; mean idle is"
+    assert reason in unequal and reason in synth("show", path).stdout
+    assert "(the bubble rate" not in synth(*SMALL_SOLVE).stdout
 
 
 def test_no_limit_and_no_file_are_said_so(synth: Synth) -> None:

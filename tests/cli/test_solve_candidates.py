@@ -30,7 +30,7 @@ NAMES = [name for name, where in EVERY.items() if len(where.ranks) == 1]
 
 def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    ended = synth(*AUTO, "--time-limit", "10s", "-o", path)
+    ended = synth(*AUTO, "--time-limit", "10s", "--all", "-o", path)
     assert ended.code == 0
     table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
     rows = {line.split()[0]: line for line in table.splitlines() if line}
@@ -43,6 +43,14 @@ def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: 
     plan = Plan.load(path)
     assert plan.arguments["placement"] == "auto"
     assert plan.schedule().placement in placements_to_try(2, 24).values()
+
+
+def test_eight_candidates_are_shown_unless_all_are_asked_for(synth: Synth) -> None:
+    ended = synth(*AUTO, "--time-limit", "2s")
+    table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
+    rows = [line for line in table.splitlines()[3:] if line]
+    assert len(NAMES) > 8 and len(rows) == 9
+    assert rows[-1] == f"({len(NAMES) - 8} more: --all)"
 
 
 def test_as_json_the_answer_is_the_least_of_all(synth: Synth) -> None:
@@ -200,7 +208,7 @@ def test_an_answer_of_a_search_that_does_not_end_in_time_knows_all_placements(
         return late()
 
     monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
-    ended = synth(*AUTO, "--time-limit", "2s")
+    ended = synth(*AUTO, "--time-limit", "2s", "--all")
     table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
     rows = {line.split()[0]: line for line in table.splitlines() if line}
     best = ended.stdout.split("best: ")[1].split(",")[0]

@@ -9,23 +9,29 @@ from synth.report.text.tables import milliseconds, table
 from synth.solver.problem import Problem
 from synth.units import format_bytes
 
+# Rows of the table, unless all are asked for.
+_SHOWN = 8
 
-def candidates_table(chosen: Chosen, *, with_partitions: bool) -> str:
+
+def candidates_table(chosen: Chosen, *, with_partitions: bool, has_all_rows: bool) -> str:
     """Return a table with a row per candidate, best first, and the bound's scope."""
     best, objective = chosen.result, chosen.result.problem.objective
     header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
-    rows = [[trial.name, *_row(trial, chosen)] for trial in chosen.trials]
+    trials = chosen.trials if has_all_rows else chosen.trials[:_SHOWN]
+    rows = [[trial.name, *_row(trial, chosen)] for trial in trials]
     if with_partitions:
         header.append("layers per stage")
-        rows = [
-            [*row, sizes(trial.problem)] for row, trial in zip(rows, chosen.trials, strict=True)
-        ]
+        rows = [[*row, sizes(trial.problem)] for row, trial in zip(rows, trials, strict=True)]
     scope = "the placements and partitions in this table"
     if best.bound_scope == BoundScope.ALL:
         scope = "all partitions"
+    missing = len(chosen.trials) - len(trials)
+    if missing and best.bound_scope != BoundScope.ALL:
+        scope = "the placements and partitions of all rows"
+    more = f"({missing} more: --all)\n" if missing else ""
     return (
-        f"{table(header, rows)}\n\nbest: {chosen.name}, {sizes(best.problem)}; the bound below, "
-        f"{milliseconds(best.lower_bound_us)} ms, holds for {scope}"
+        f"{table(header, rows)}\n{more}\nbest: {chosen.name}, {sizes(best.problem)}; the bound "
+        f"below, {milliseconds(best.lower_bound_us)} ms, holds for {scope}"
     )
 
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from enum import StrEnum
 from textwrap import fill
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -25,6 +25,13 @@ class Format(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+class AnswerForm(NamedTuple):
+    """The format of an answer, and whether its tables have all rows or only those that matter."""
+
+    format: Format
+    has_all_rows: bool = False
 
 
 FormatOption = Annotated[Format, typer.Option("--format", help="Output on stdout.")]

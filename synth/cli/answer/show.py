@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from synth.cli.answer.idle import idle_line
 from synth.cli.answer.output import (
     conditions_json,
     percent,
@@ -32,6 +33,7 @@ def headline(plan: Plan, timeline: Timeline, reason: str) -> str:
             f"{plan.num_micro_batches} micro-batches of {plan.profile_name} on {plan.device}",
             value_line(asked.words, asked.value_us(timeline), claim.lower_bound_us, claim.gap),
             f"bubble rate {', '.join(_bubble_rates(asked, timeline))}{speed and f'; {speed}'}",
+            *idle_line(timeline, asked),
             f"status: {claim.stopped_by} ({claim.found_by}); all times predicted from the profile",
             wrapped(f"why: {reason}"),
         )

@@ -3,8 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from synth.cli.answer.output import conditions_json, percent, value_line, window_columns, wrapped
+from synth.cli.answer.idle import idle_line
+from synth.cli.answer.output import (
+    conditions_json,
+    percent,
+    value_line,
+    window_columns,
+    wrapped,
+)
 from synth.cli.answer.versions import steady_json, steady_text
+from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.options.recompute import LAYERS
 from synth.options.request import Request
@@ -22,9 +30,22 @@ from synth.search.outcome import StoppedBy
 from synth.solver.result import Baseline, Result
 from synth.units import format_us
 
+# The published schedules beside the one found, and how many more make no difference.
+_SHOWN, _NOT_WORTH_A_LINE = 8, 2
 
-def as_text(request: Request, result: Result, plan: Plan, more: str = "") -> str:
-    """Return the tables and the lines between them; `more` follows the first table."""
+
+def as_text(
+    request: Request, result: Result, plan: Plan, more: str = "", *, has_all_rows: bool = True
+) -> str:
+    """Return the tables and the lines between them.
+
+    Args:
+        request: what was asked for.
+        result: its result.
+        plan: the result's plan.
+        more: follows the first table.
+        has_all_rows: the first table has all published schedules, not only those that matter.
+    """
     assert result.timeline is not None
     timeline = result.timeline
     lowered = timeline.lowered
@@ -35,15 +56,20 @@ def as_text(request: Request, result: Result, plan: Plan, more: str = "") -> str
     rate = percent(objective.bubble_rate(timeline, max(timeline.work_us)))
     idle = percent(objective.bubble_rate(timeline, timeline.mean_work_us))
     speed = request.throughput(timeline).words
+    rivals = _rivals(request, result)
+    shown = rivals if has_all_rows else nearest(rivals, objective, result.value_us)
+    missing = len(rivals) - len(shown)
     return "\n".join(
         (
-            baselines_table(_contenders(request, result), objective, window_columns()),
-            *_own_partitions(request, result),
+            baselines_table(_contenders(request, result, shown), objective, window_columns()),
+            *([f"({missing} more published schedules: --all)"] if missing else []),
+            *_own_partitions(request, shown),
             *(["", more] if more else []),
             "",
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
             f"bubble rate {rate} of the {objective.words}, mean idle {idle}"
             f"{speed and f', {speed}'}",
+            *idle_line(timeline, objective),
             f"status: {result.stopped_by} ({result.found_by}) after {result.wall_s:.1f} s",
             wrapped(f"why: {reason_of(plan, lowered, timeline)}"),
             *_what_is_left(request, result),
@@ -113,8 +139,27 @@ def _rivals(request: Request, result: Result) -> list[Baseline]:
     return [one for one in result.baselines if runs(one.name, keeps_saved=one.keeps_saved)]
 
 
-def _contenders(request: Request, result: Result) -> list[Contender]:
-    """Return the published schedules, slowest first, then the one found."""
+def nearest(rivals: list[Baseline], objective: Objective, found_us: int) -> list[Baseline]:
+    """Return the few schedules that matter: those nearest in time to the one found.
+
+    Those that fit come first, and one that does not fit is among them if there is any.
+
+    Args:
+        rivals: the published schedules.
+        objective: what their times are measured by.
+        found_us: the time of the schedule that was found.
+    """
+    if len(rivals) <= _SHOWN + _NOT_WORTH_A_LINE:
+        return rivals
+    by_distance = sorted(rivals, key=lambda rival: abs(objective.value_us(rival) - found_us))
+    fitting = [rival for rival in by_distance if rival.fits]
+    others = [rival for rival in by_distance if not rival.fits]
+    kept = fitting[: _SHOWN - bool(others)]
+    return kept + others[: _SHOWN - len(kept)]
+
+
+def _contenders(request: Request, result: Result, rivals: list[Baseline]) -> list[Contender]:
+    """Return published schedules, slowest first, then the one found."""
     has_cap = request.problem.caps_bytes is not None
     baselines = [
         Contender(
@@ -127,7 +172,7 @@ def _contenders(request: Request, result: Result) -> list[Contender]:
             fits=baseline.fits if has_cap else None,
             throughput=request.throughput(baseline),
         )
-        for baseline in _rivals(request, result)
+        for baseline in rivals
     ]
     baselines.sort(key=lambda baseline: -request.problem.objective.value_us(baseline))
     assert result.timeline is not None and result.peak_bytes is not None
@@ -144,11 +189,11 @@ def _contenders(request: Request, result: Result) -> list[Contender]:
     return [*baselines, ours]
 
 
-def _own_partitions(request: Request, result: Result) -> list[str]:
+def _own_partitions(request: Request, rivals: list[Baseline]) -> list[str]:
     """List the partitions of published schedules that are not the plan's."""
     own = [
         (one.partition, one.name)
-        for one in _rivals(request, result)
+        for one in rivals
         if one.partition is not None and one.partition != request.partition
     ]
     return ["", "layers of each stage:", *listed(by_partition(own))] if own else []

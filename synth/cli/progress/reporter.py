@@ -15,11 +15,21 @@ _PAUSE_S, _PAUSE_ON_TERMINAL_S = 5.0, 0.5
 class ProgressReporter:
     """Saves and reports improvements; better bounds are reported only."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(
+        self, request: Request, heading: str = "", before: "ProgressReporter | None" = None
+    ) -> None:
+        """Report on the search for a request.
+
+        Args:
+            request: what is searched.
+            heading: stands above the first line.
+            before: another search on which there was a report, so that lines come no faster.
+        """
         self._request = request
         self._objective = request.problem.objective
         self._pause_s = _PAUSE_ON_TERMINAL_S if sys.stderr.isatty() else _PAUSE_S
-        self._told_at = -self._pause_s
+        self._told_at: float = -self._pause_s if before is None else before._told_at
+        self._heading = heading
         self._saved: object = None
         self._line = current_line()
 
@@ -40,6 +50,9 @@ class ProgressReporter:
         now = time.monotonic()
         if now - self._told_at >= self._pause_s:
             self._told_at = now
+            if self._heading:
+                talk(self._heading)
+                self._heading = ""
             talk(self._report(incumbent))
 
     def _report(self, incumbent: Incumbent) -> str:

@@ -7,7 +7,7 @@ import typer
 from synth.cli.answer.output import Format, FormatOption
 from synth.options.arguments.groups import OUTPUT
 from synth.options.arguments.solve import SolveArguments
-from synth.records.command_option import After
+from synth.records.command_option import After, CommandOption
 from synth.records.record import Record
 
 
@@ -24,4 +24,12 @@ class SolveRequest(Record):
             help="Show stages, costs, and whether the memory limit is feasible; do not search.",
         ),
     ] = False
-    format: Annotated[FormatOption, After("--dry-run"), OUTPUT] = Format.TEXT
+    has_all_rows: Annotated[
+        bool,
+        After("--dry-run"),
+        OUTPUT,
+        CommandOption(
+            "Show all schedules and candidates, not only those that matter most.", names=("--all",)
+        ),
+    ] = False
+    format: Annotated[FormatOption, After("--all"), OUTPUT] = Format.TEXT

@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from synth.cli.answer.output import Format, answer, answer_json, percent, talk
+from synth.cli.answer.output import AnswerForm, Format, answer, answer_json, percent, talk
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.line import current_line
@@ -17,7 +17,7 @@ from synth.solver.result import Result
 from synth.units import format_bytes, format_bytes_both, format_us
 
 
-def solve_least(asked: AskedSolve, format: Format) -> None:
+def solve_least(asked: AskedSolve, form: AnswerForm) -> None:
     """Search for the least limit under which a time is met, save every improvement, and answer.
 
     Raises:
@@ -36,7 +36,7 @@ def solve_least(asked: AskedSolve, format: Format) -> None:
         lambda stop: search_least(asked, progress, stop), request.deadline.until(), progress.close
     )
     result = least.result()
-    if format == Format.JSON:
+    if form.format == Format.JSON:
         answer_json(_json(request, least, result))
     if result is None:
         raise TargetMissed(least)
@@ -44,8 +44,9 @@ def solve_least(asked: AskedSolve, format: Format) -> None:
     plan = kept.plan(result)
     if request.output is not None:
         plan.save(request.output)
-    if format == Format.TEXT:
-        answer(f"{_sentence(least)}\n\n{as_text(kept, result, plan)}")
+    if form.format == Format.TEXT:
+        text = as_text(kept, result, plan, has_all_rows=form.has_all_rows)
+        answer(f"{_sentence(least)}\n\n{text}")
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
 
 

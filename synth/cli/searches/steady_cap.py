@@ -1,6 +1,6 @@
 """`synth solve --mem-limit min --target steady`: minimize memory without a steady-state bubble."""
 
-from synth.cli.answer.output import Format, talk
+from synth.cli.answer.output import AnswerForm, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.searches.within_limits import finish, reporting
 from synth.options.asked_solve import AskedSolve
@@ -10,7 +10,7 @@ from synth.options.request import announce
 from synth.plan.recompute.choice_search import Listeners
 
 
-def solve_steady(asked: AskedSolve, format: Format) -> None:
+def solve_steady(asked: AskedSolve, form: AnswerForm) -> None:
     """Find the least limit, search under it in the remaining time, and answer.
 
     Raises:
@@ -23,4 +23,4 @@ def solve_steady(asked: AskedSolve, format: Format) -> None:
         return reporting(limited, BestSoFar())
 
     request, result = run_interruptibly(lambda stop: search_steady(asked, listeners, stop))
-    finish(request, result, format)
+    finish(request, result, form)

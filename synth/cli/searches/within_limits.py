@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from synth.cli.answer.candidates import candidates_json, candidates_table, sizes
-from synth.cli.answer.output import Format, answer, answer_json, talk
+from synth.cli.answer.output import AnswerForm, Format, answer, answer_json, talk
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
@@ -19,7 +19,7 @@ from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 
 
-def solve_within_limits(asked: AskedSolve, format: Format) -> None:
+def solve_within_limits(asked: AskedSolve, form: AnswerForm) -> None:
     """Search, save every improvement, and answer.
 
     Raises:
@@ -46,11 +46,11 @@ def solve_within_limits(asked: AskedSolve, format: Format) -> None:
         so_far_chosen,
     )
     if not chosen.trials:
-        finish(request, chosen.result, format)
+        finish(request, chosen.result, form)
         return
     with_partitions = request.partitioning != Partitioning.GIVEN or request.recompute != ()
-    more = candidates_table(chosen, with_partitions=with_partitions)
-    finish(request, chosen.result, format, more, {"candidates": candidates_json(chosen)})
+    more = candidates_table(chosen, with_partitions=with_partitions, has_all_rows=form.has_all_rows)
+    finish(request, chosen.result, form, more, {"candidates": candidates_json(chosen)})
 
 
 def reporting(
@@ -64,8 +64,8 @@ def reporting(
         nonlocal last
         trial = request.on(problem)
         if not last.is_of(trial):
-            talk(f"on {asked.space.name_of(problem)}: {sizes(problem)}")
-            last = ProgressReporter(trial)
+            heading = f"on {asked.space.name_of(problem)}: {sizes(problem)}"
+            last = ProgressReporter(trial, heading, last)
         return so_far.listening(problem, last)
 
     return listener
@@ -74,7 +74,7 @@ def reporting(
 def finish(
     request: Request,
     result: Result,
-    format: Format,
+    form: AnswerForm,
     more_text: str = "",
     more_json: dict[str, Any] | None = None,
 ) -> None:
@@ -89,10 +89,10 @@ def finish(
     plan = None if result.schedule is None else request.plan(result)
     if plan is not None and request.output is not None:
         plan.save(request.output)
-    if format == Format.JSON:
+    if form.format == Format.JSON:
         answer_json(as_json(request, result) | (more_json or {}))
     if plan is None:
         raise NoSchedule(result)
-    if format == Format.TEXT:
-        answer(as_text(request, result, plan, more_text))
+    if form.format == Format.TEXT:
+        answer(as_text(request, result, plan, more_text, has_all_rows=form.has_all_rows))
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")

@@ -1,5 +1,6 @@
 """The work of `synth solve`."""
 
+from synth.cli.answer.output import AnswerForm
 from synth.cli.answer.preview import preview
 from synth.cli.read.solve_request import SolveRequest
 from synth.cli.searches.least_cap import solve_least
@@ -12,11 +13,12 @@ from synth.options.target import is_steady
 def work(request: SolveRequest) -> None:
     """Find the best pipeline schedule that fits in memory, with a proven bound."""
     asked = read_solve(request.arguments)
+    form = AnswerForm(request.format, request.has_all_rows)
     if request.dry_run:
         preview(asked, request.format)
     elif asked.target is not None:
-        solve_least(asked, request.format)
+        solve_least(asked, form)
     elif is_steady(request.arguments.target):
-        solve_steady(asked, request.format)
+        solve_steady(asked, form)
     else:
-        solve_within_limits(asked, request.format)
+        solve_within_limits(asked, form)

@@ -58,9 +58,21 @@ def _figures(plan: Plan, timeline: Timeline) -> str:
     speed = throughput(per_s, plan.num_micro_batches, plan.num_ranks, plan).words
     return (
         f"makespan {format_us(makespan_us)}, period {format_us(timeline.period_us)}, "
-        f"bubble rate {timeline.bubble_rate(makespan_us):.1%}, "
-        f"mean idle {timeline.mean_idle(makespan_us):.1%} of the makespan, "
+        f"{_idle_shares(timeline)}, "
         f"highest peak {format_bytes(peak)}{speed and f', {speed}'}"
+    )
+
+
+def _idle_shares(timeline: Timeline) -> str:
+    """Return bubble rate and mean idle share, and of which ranks they are if they differ."""
+    work_us, span_us = timeline.work_us, timeline.makespan_us
+    bubble, idle = f"{timeline.bubble_rate(span_us):.1%}", f"{timeline.mean_idle(span_us):.1%}"
+    if bubble == idle:
+        return f"bubble rate {bubble}, mean idle {idle} of the makespan"
+    busiest = work_us.index(max(work_us))
+    return (
+        f"bubble rate {bubble} (rank {busiest} with the most work), mean idle {idle} (all ranks) "
+        f"of the makespan"
     )
 
 

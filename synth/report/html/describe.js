@@ -10,6 +10,8 @@ const scaled = (value, units, base) => {
 };
 const formatUs = (us) => scaled(us, ["µs", "ms", "s"], 1000);
 const formatBytes = (bytes) => scaled(bytes, ["B", "kB", "MB", "GB", "TB"], 1000);
+// The forms of labels, from the longest to the shortest, in words.
+const FORMS = ["F1.2: stage 1, micro-batch 2", "F2: micro-batch 2", "numbers: micro-batches"];
 const rankName = (rank) => (rank < 0 ? "the host" : `rank ${rank}`);
 
 class Words {
@@ -25,14 +27,14 @@ class Words {
     return `${name}${chart.stage[op]}${body}${chart.replica[op] ? `@${chart.replica[op]}` : ""}`;
   }
 
-  /** The longest label that an op has space for, from `F1.3` to its micro-batch alone. */
+  /** The label of an op in each of the forms. */
   labels(chart, op) {
     const name = this.kinds[chart.kind[op]].name;
     if (name === "STEP") return ["STEP", "STEP", "S"];
     return [this.token(chart, op), `${name}${chart.microbatch[op]}`, `${chart.microbatch[op]}`];
   }
 
-  /** Labels as wide as any of a chart, from the longest form to the shortest. */
+  /** Labels as wide as any of a chart, in each of the forms. */
   widest(chart) {
     const digits = (values) => "0".repeat(String(Math.max(...values)).length);
     const name = chart.kind.some((code) => this.kinds[code].name === "BW") ? "BW" : "W";

@@ -54,7 +54,7 @@ class Menu {
 
   /** The chart of a dot, which may name several equal schedules. */
   numberOf(dot) {
-    const names = dot.dataset.name.split(", ");
+    const names = dot.dataset.name.split(" = ");
     return this.names.findIndex((name) => names.includes(name));
   }
 

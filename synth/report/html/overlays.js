@@ -1,6 +1,9 @@
 // What is drawn with lines and text over the rows: path, transfers, marks, names and axis.
 
 const MOST_MOVES = 2000; // transfers that are drawn at once
+const MOST_DIGITS = 4; // of a label of the time axis
+const TITLE_FONT = "bold 13px system-ui, sans-serif";
+const NOTE_FONT = "12px system-ui, sans-serif";
 
 class Overlays {
   constructor(viewer) {
@@ -125,6 +128,32 @@ class Overlays {
     context.strokeRect(x, row.y - view.top, Math.max(2, end - x), row.height);
   }
 
+  /** The lines of a schedule's figures, the first of which stands beside its title. */
+  linesOfHead(chart) {
+    const { context, size } = this.view;
+    let left = this.leftOfNote(chart);
+    context.font = NOTE_FONT;
+    const lines = [""];
+    for (const part of chart.note.split(", ")) {
+      const line = lines.at(-1) ? `${lines.at(-1)}, ${part}` : part;
+      if (left + context.measureText(line).width <= size.width - 10) {
+        lines[lines.length - 1] = line;
+        continue;
+      }
+      left = 10;
+      if (lines.at(-1)) lines[lines.length - 1] += ",";
+      lines.push(part);
+    }
+    return lines;
+  }
+
+  /** Where a schedule's figures begin beside its title. */
+  leftOfNote(chart) {
+    const { context } = this.view;
+    context.font = TITLE_FONT;
+    return 22 + context.measureText(chart.title).width;
+  }
+
   drawNames() {
     const { view } = this;
     const { context, size } = view;
@@ -132,27 +161,29 @@ class Overlays {
     context.fillRect(0, AXIS, GUTTER, size.height);
     context.textBaseline = "middle";
     for (const { chart, y } of view.layout.heads) {
+      const lines = this.linesOfHead(chart);
       const middle = y - view.top + HEAD / 2;
-      if (middle < -HEAD || middle > size.height + HEAD) continue;
+      if (middle < -NOTE * lines.length || middle > size.height + HEAD) continue;
       context.fillStyle = view.theme.ink;
-      context.font = "bold 13px system-ui, sans-serif";
+      const left = this.leftOfNote(chart);
       context.fillText(chart.title, 10, middle);
-      const x = 22 + context.measureText(chart.title).width;
-      context.font = "12px system-ui, sans-serif";
+      context.font = NOTE_FONT;
       context.fillStyle = view.theme.quiet;
-      context.fillText(chart.note, x, middle, size.width - x - 10);
+      lines.forEach((line, place) =>
+        context.fillText(line, place ? 10 : left, middle + NOTE * place));
     }
     for (const { chart, rank, y, height, memory } of view.visible) {
       const top = y - view.top;
       context.fillStyle = view.theme.ink;
       context.font = `${Math.min(12, height + 2)}px system-ui, sans-serif`;
       const name = view.show.byRank ? ` ${chart.title}` : "";
-      context.fillText(`rank ${rank}${name}`, 10, top + height / 2, GUTTER - 16);
+      const shown = shortened(context, `rank ${rank}${name}`, GUTTER - 16);
+      context.fillText(shown, 10, top + height / 2);
       if (memory < 13) continue;
       context.fillStyle = view.theme.quiet;
       context.font = "11px system-ui, sans-serif";
       const peak = `peak ${formatBytes(chart.peakBytes[rank])}`;
-      context.fillText(peak, 10, top + height + memory / 2, GUTTER - 16);
+      context.fillText(shortened(context, peak, GUTTER - 16), 10, top + height + memory / 2);
     }
   }
 
@@ -166,16 +197,14 @@ class Overlays {
     context.fillStyle = view.theme.ink;
     context.font = "12px system-ui, sans-serif";
     context.textBaseline = "middle";
-    const step = niceStep(90 * view.usPerPixel);
-    const [unit, unitUs] = unitOf(Math.max(view.endUs, step));
-    context.fillText(`time, ${unit}`, 10, AXIS / 2);
+    const axis = timeAxis(view.fromUs, view.usAt(size.width), niceStep(90 * view.usPerPixel));
+    context.fillText(axis.title, 10, AXIS / 2, GUTTER - 12);
     context.beginPath();
-    const last = view.usAt(size.width);
-    for (let us = Math.ceil(view.fromUs / step) * step; us <= last; us += step) {
+    for (const [us, label] of axis.ticks) {
       const x = view.xOf(us);
       context.moveTo(x, AXIS - 6);
       context.lineTo(x, AXIS);
-      context.fillText(Number((us / unitUs).toPrecision(12)).toString(), x + 3, AXIS / 2);
+      context.fillText(label, x + 3, AXIS / 2);
     }
     context.moveTo(0, AXIS - 0.5);
     context.lineTo(size.width, AXIS - 0.5);
@@ -208,6 +237,31 @@ function niceStep(least) {
 }
 
 function unitOf(us) {
-  if (us < 2000) return ["µs", 1];
-  return us < 2e6 ? ["ms", 1e3] : ["s", 1e6];
+  if (us < 1000) return ["µs", 1];
+  return us < 1e6 ? ["ms", 1e3] : ["s", 1e6];
+}
+
+/** The ticks of a range of time with few digits: in its unit, if need be after a beginning. */
+function timeAxis(fromUs, toUs, step) {
+  const [unit, unitUs] = unitOf(toUs - fromUs);
+  const plain = (value) => Number(value.toPrecision(12)).toString();
+  const places = [];
+  for (let us = Math.ceil(fromUs / step) * step; us <= toUs; us += step) places.push(us);
+  const digits = places.map((us) => plain(us / unitUs).replace(/\D/g, "").length);
+  const round = 10 ** Math.ceil(Math.log10(2 * step));
+  const isLong = places.length > 1 && Math.max(...digits) > MOST_DIGITS;
+  const afterUs = isLong ? Math.floor(places[0] / round + 1e-9) * round : 0;
+  const [name, nameUs] = unitOf(afterUs);
+  return {
+    title: afterUs ? `${plain(afterUs / nameUs)} ${name} + …, ${unit}` : `time, ${unit}`,
+    ticks: places.map((us) => [us, plain((us - afterUs) / unitUs)]),
+  };
+}
+
+/** A text as far as it has room, with … if something is missing. */
+function shortened(context, text, room) {
+  if (context.measureText(text).width <= room) return text;
+  let end = text.length - 1;
+  while (end > 0 && context.measureText(`${text.slice(0, end)}…`).width > room) end--;
+  return `${text.slice(0, end)}…`;
 }

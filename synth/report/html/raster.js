@@ -77,6 +77,7 @@ class Raster {
     this.line = new Uint32Array(width);
     this.wide = [];
     this.glyphs = new Glyphs(Math.round(11 * perPixel), this.letters);
+    this.needed = new Map();
   }
 
   /** Take the colours of a theme, and number the looks of ops: a colour for each kind and shade. */
@@ -105,6 +106,32 @@ class Raster {
 
   clear() {
     this.pixels.fill(this.flat.paper);
+    this.isNumbered = false;
+  }
+
+  /** Choose the form of all labels: the longest that has space in even short ops of each kind. */
+  chooseForm(charts, usPerPixel) {
+    const hasSpace = (form) =>
+      charts.every((chart) => {
+        const space = this.shortUs(chart) / usPerPixel - 3 * this.perPixel;
+        return this.needs(chart)[form] <= space;
+      });
+    const last = FORMS.length - 1;
+    this.form = FORMS.findIndex((_, form) => form === last || hasSpace(form));
+  }
+
+  /** The duration of a short op, of the kind whose short ones are the shortest. */
+  shortUs(chart) {
+    if (chart.shortUs === undefined) {
+      const { kind, duration, numOps } = chart;
+      const found = this.kinds.map(() => []);
+      for (let op = 0; op < numOps; op++) if (duration[op]) found[kind[op]].push(duration[op]);
+      const short = found
+        .filter((durations, code) => durations.length && this.kinds[code].name !== "STEP")
+        .map((durations) => Float64Array.from(durations).sort()[(durations.length / 10) | 0]);
+      chart.shortUs = Math.min(...short);
+    }
+    return chart.shortUs;
   }
 
   /** Paint a rank's ops. `view` has the time at the left edge and the time per device pixel. */
@@ -193,25 +220,26 @@ class Raster {
     }
   }
 
-  /** Write the longest label that fits into the visible part of an op. */
+  /** Write the label of an op if it fits into the visible part. */
   label(chart, op, a, b, top, height) {
     const left = Math.max(0, a);
     const space = Math.min(this.width, b) - left - 3 * this.perPixel;
-    const text = this.words.labels(chart, op).find((_, tier) => this.needs(chart)[tier] <= space);
-    if (text === undefined || this.glyphs.widthOf(text) > space) return;
+    const text = this.words.labels(chart, op)[this.form];
+    if (this.glyphs.widthOf(text) > space) return;
+    this.isNumbered = true;
     const ink = this.looks[chart.look[op]].ink ? 255 : 0;
     let x = Math.round(left + (space + 3 * this.perPixel - this.glyphs.widthOf(text)) / 2);
     const y = top + ((height - this.glyphs.height) >> 1);
     for (const letter of text) x += this.letter(letter, x, y, ink);
   }
 
-  /** The width that each length of label needs at most, so that equal ops have equal labels. */
+  /** The width that each form of label needs at most. */
   needs(chart) {
-    if (this.needed?.chart !== chart || this.needed.glyphs !== this.glyphs) {
+    if (!this.needed.has(chart)) {
       const widths = this.words.widest(chart).map((text) => this.glyphs.widthOf(text));
-      this.needed = { chart, glyphs: this.glyphs, widths };
+      this.needed.set(chart, widths);
     }
-    return this.needed.widths;
+    return this.needed.get(chart);
   }
 
   letter(letter, left, top, ink) {

@@ -2,7 +2,7 @@
 
 const byId = (id) => document.getElementById(id);
 
-/** Fill the legend with the kinds of the ops that take time. */
+/** Fill the legend with the kinds of the ops that take time, idle time and memory. */
 function showLegend(kinds, charts) {
   const present = new Set();
   for (const { kind, duration } of charts) {
@@ -10,13 +10,28 @@ function showLegend(kinds, charts) {
   }
   const entries = kinds
     .filter(({ colour }, code) => present.has(code) && colour)
-    .map(({ name, meaning, colour }) => {
-      const entry = document.createElement("span");
-      entry.textContent = `${name} ${meaning}`;
-      entry.style.setProperty("--swatch", colour);
-      return entry;
-    });
+    .map(({ name, meaning, colour }) => legendEntry(`${name} ${meaning}`, colour));
+  const numbers = legendEntry("", "", "words");
+  numbers.id = "numbers";
+  entries.push(numbers);
+  if (charts.some((chart) => new Set(chart.shades.flat()).size > 1)) {
+    entries.push(legendEntry("lighter: further stages of a rank", "", "words"));
+  }
+  entries.push(legendEntry("idle", "var(--idle)"));
+  entries.push(legendEntry("static memory", "var(--fixed)", "of-memory"));
+  entries.push(legendEntry("activations", "var(--memory)", "of-memory"));
+  if (charts.some((chart) => chart.capBytes)) {
+    entries.push(legendEntry("memory limit", "var(--limit)", "of-memory line"));
+  }
   byId("legend").replaceChildren(...entries);
+}
+
+function legendEntry(text, colour, classes = "") {
+  const entry = document.createElement("span");
+  entry.textContent = text;
+  entry.className = classes;
+  entry.style.setProperty("--swatch", colour);
+  return entry;
 }
 
 /** Fill the tables of ranks, which say in words what the picture shows. */

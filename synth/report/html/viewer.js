@@ -3,6 +3,7 @@
 const GUTTER = 116; // width of the names beside the rows, in CSS pixels
 const AXIS = 26; // height of the time axis
 const HEAD = 24; // height of a schedule's title
+const NOTE = 16; // height of each further line of its figures
 const GAP = 5; // space below a rank
 const ROWS = [6, 9, 13, 18, 24, 32, 44]; // heights of a row of ops
 const PRINTED_RATIO = 2; // device pixels per CSS pixel on paper
@@ -51,9 +52,14 @@ class Viewer {
   /** The tallest rows with which everything is in sight, or a height at which labels fit. */
   firstRow() {
     const rows = this.charts.reduce((sum, chart) => sum + chart.numRanks, 0);
-    const space = this.scroller.clientHeight - AXIS - HEAD * this.charts.length;
+    const heads = this.charts.reduce((sum, chart) => sum + this.heightOfHead(chart), 0);
+    const space = this.scroller.clientHeight - AXIS - heads;
     const fits = ROWS.filter((height) => rows * (2.2 * height + GAP) <= space && height <= 32);
     return ROWS.indexOf(fits.length ? fits[fits.length - 1] : 13);
+  }
+
+  heightOfHead(chart) {
+    return HEAD + NOTE * (this.overlays.linesOfHead(chart).length - 1);
   }
 
   get width() {
@@ -112,7 +118,7 @@ class Viewer {
     let y = AXIS;
     const addHead = (chart) => {
       heads.push({ chart, y });
-      y += HEAD;
+      y += this.heightOfHead(chart);
     };
     const addRow = (chart, rank) => {
       rows.push({ chart, rank, y, height, memory });
@@ -146,6 +152,7 @@ class Viewer {
     for (const [name, id] of [["memory"], ["path"], ["transfers"], ["byRank", "by-rank"]]) {
       byId(id || name).setAttribute("aria-pressed", String(this.show[name]));
     }
+    byId("legend").classList.toggle("no-memory", !this.show.memory);
   }
 
   /** Draw in the next frame, however often it is asked for. */
@@ -191,6 +198,7 @@ class Viewer {
     const left = Math.round(GUTTER * ratio);
     raster.resize(Math.round(size.width * ratio) - left, Math.round(size.height * ratio), ratio);
     raster.clear();
+    raster.chooseForm(this.charts, this.usPerPixel / ratio);
     const view = { fromUs: this.fromUs, usPerPixel: this.usPerPixel / ratio };
     for (const { chart, rank, y, height, memory } of this.visible) {
       const top = Math.round((y - this.top) * ratio);
@@ -202,6 +210,8 @@ class Viewer {
       }
     }
     this.context.putImageData(raster.image, left, 0);
+    const form = raster.isNumbered ? FORMS[raster.form] : "";
+    if (byId("numbers").textContent !== form) byId("numbers").textContent = form;
   }
 
   middleOf(chart, rank) {

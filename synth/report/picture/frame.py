@@ -60,11 +60,12 @@ def draw_legend(picture: Picture, entries: list[tuple[str, str, str]]) -> None:
     """
     top, at = 50.0, float(LEFT)
     for style, shape, text in entries:
+        width = 12 if shape == "dot" else 24
         if shape == "dot":
-            picture.circle((at + 12, top), 4.5, style)
+            picture.circle((at + 6, top), 4.5, style)
         elif shape == "area":
             picture.rectangle((at, top - 6), 24, 12, style)
         else:
             picture.line([(at, top), (at + 24, top)], style)
-        picture.text((at + 30, top + 4), text, "label")
-        at += 30 + text_width(text) + 22
+        picture.text((at + width + 6, top + 4), text, "label")
+        at += width + 6 + text_width(text) + 18

@@ -64,14 +64,20 @@ def free_box(
     farthest: int = 42,
 ) -> Box:
     """Return the nearest box for the name of a dot that covers nothing, else the first one."""
-    return next(free_boxes(place, name, taken, x, y, farthest))
+    return next(free_boxes(place, name, as_table(taken), x, y, farthest))
 
 
 def free_boxes(
-    place: XY, name: str, taken: Sequence[Box], x: Scale, y: Scale, farthest: int
+    place: XY,
+    name: str,
+    taken: Table,
+    x: Scale,
+    y: Scale,
+    farthest: int,
+    size: float = _SIZE,
 ) -> Iterator[Box]:
     """Yield the boxes for the name of a dot that cover nothing, nearest first; else any one."""
-    width = text_width(name)
+    width = text_width(name, size)
     candidates = []
     for distance in range(0, farthest + 1, 14):
         aside = [9 + share * distance for share in (0, 0.5, 1, 1.5, 2)] if distance > 14 else [9]
@@ -84,21 +90,31 @@ def free_boxes(
         for box in candidates
         if box.left > x.start and box.right < x.end and box.top > y.end and box.bottom < y.start
     ]
-    free = [box for box in inside if not any(box.meets(other) for other in taken)]
-    yield from free or (inside or candidates)[:1]
+    is_any_free = False
+    for box in inside:
+        if is_free(box, taken):
+            is_any_free = True
+            yield box
+    if not is_any_free:
+        yield from (inside or candidates)[:1]
 
 
-def lead(place: XY, box: Box, lead_from: float) -> list[Box]:
-    """Return the line from a dot to its label, outside of both; None if these are near."""
+def is_free(box: Box, taken: Table) -> bool:
+    """Return True if a box meets none of others."""
+    lefts, tops, rights, bottoms = taken.T
+    is_beside = (box.right < lefts) | (rights < box.left)
+    return bool((is_beside | (box.bottom < tops) | (bottoms < box.top)).all())
+
+
+def lead(place: XY, box: Box, lead_from: float) -> Table:
+    """Return boxes along the line from a dot to its label, outside of both; none if it is near."""
     end = box.nearest(place)
     length = math.dist(place, end)
     if length <= lead_from:
-        return []
-    shares = [step * _LINE_STEP / length for step in range(2, int(length / _LINE_STEP))]
-    points = [
-        (place[0] + t * (end[0] - place[0]), place[1] + t * (end[1] - place[1])) for t in shares
-    ]
-    return [Box.around(point, _LINE_REACH) for point in points]
+        return as_table([])
+    shares = np.arange(2, int(length / _LINE_STEP) + 1)[:, None] * _LINE_STEP / length
+    points = np.array(place) + shares * (np.array(end) - place)
+    return np.concatenate([points - _LINE_REACH, points + _LINE_REACH], axis=1)
 
 
 def as_table(boxes: Sequence[Box]) -> Table:
@@ -106,9 +122,9 @@ def as_table(boxes: Sequence[Box]) -> Table:
     return np.array(boxes, np.float64).reshape(-1, 4)
 
 
-def crossings(line: Sequence[Box], others: Table) -> int:
+def crossings(line: Table, others: Table) -> int:
     """Count the boxes that a line meets."""
-    left, top, right, bottom = as_table(line).T[:, :, None]
+    left, top, right, bottom = line.T[:, :, None]
     lefts, tops, rights, bottoms = others.T
     is_apart = (right < lefts) | (rights < left) | (bottom < tops) | (bottoms < top)
     return int((~is_apart).any(axis=0).sum())

@@ -1,19 +1,23 @@
 """SVG plot of schedules by time and memory, with the Pareto front and the limits."""
 
 import math
-from dataclasses import dataclass, field
 
-from synth.report.picture.frame import HEIGHT, STYLES, WIDTH, Frame, draw_legend
-from synth.report.picture.labels import Box, as_table, boxes_of, crossings, free_boxes, lead
+from synth.report.picture.frame import HEIGHT, LEFT, RIGHT, STYLES, WIDTH, Frame, draw_legend
+from synth.report.picture.labels import Box, boxes_of, text_width
 from synth.report.picture.picture import XY, Picture
-from synth.report.text.pareto import Mark, Pareto
+from synth.report.picture.plot_names import LEAD_FROM, NUMBER_SIZE, Label, placed_labels
+from synth.report.text.pareto import Pareto
 from synth.units import format_bytes, format_us
 
-# Distances of names from their dots in pixels; from the second on with a line between.
-_FARTHEST, _LEAD_FROM = 196, 14
+# The height of a line in the list of numbers.
+_KEY_LINE = 17
 
-# A crossing of lines to names costs as much as this many pixels of length.
-_CROSSED = 60.0
+# What dots are, by their style.
+_MEANINGS = {
+    "best": "published, on the front",
+    "other": "published",
+    "solved": "found by the solver",
+}
 
 _STYLES = STYLES | {
     "lead": "stroke:#c3cad0;stroke-width:1;fill:none",
@@ -24,23 +28,49 @@ _STYLES = STYLES | {
     "solved": "fill:#3f9e5a;stroke:#ffffff;stroke-width:1.2",
     "name-best": "font-size:12px;font-weight:bold;fill:#1f4e86",
     "name-other": "font-size:12px;fill:#6b757e",
+    "number": f"font-size:{NUMBER_SIZE:g}px;fill:#444c53",
+    "key": "font-size:12px;fill:#444c53",
     "name-limit": "font-size:12px;fill:#b03a3a",
 }
 
 
 def pareto_picture(pareto: Pareto) -> Picture:
-    """Draw every schedule as a dot with its name, the Pareto front as a staircase."""
-    picture = Picture(WIDTH, HEIGHT, _STYLES, pareto.title)
+    """Draw every schedule as a dot with its name, the Pareto front as a staircase.
+
+    Where a name has no place to which a line can be drawn without crossing others there is a number
+    instead, which a list below the plot explains.
+    """
     frame = Frame.of(pareto.ends_bytes, pareto.ends_us)
+    stairs, limits = _stairs(pareto, frame), _limits(pareto, frame)
+    labels = placed_labels(pareto, frame, [*limits, *boxes_of(stairs)])
+    numbered = _wrapped([f"{label.text} {label.name}" for label in labels if label.is_number])
+    picture = Picture(WIDTH, HEIGHT + _KEY_LINE * len(numbered) + 8, _STYLES, pareto.title)
     frame.draw(picture, pareto.title, "highest peak of a rank", pareto.objective)
-    stairs = _stairs(pareto, frame)
     picture.line(stairs, "front")
-    limits = _draw_limits(picture, pareto, frame)
-    _draw_marks(picture, pareto, frame, [*limits, *boxes_of(stairs)])
-    entries = [("front", "line", "Pareto front"), ("best", "dot", "on it")]
-    entries += [("other", "dot", "published"), ("solved", "dot", "solved")]
+    _draw_limits(picture, pareto, limits)
+    _draw_labels(picture, labels)
+    for place, line in enumerate(numbered):
+        picture.text((LEFT, HEIGHT + 8 + _KEY_LINE * place), line, "key")
+    entries = [("front", "line", "Pareto front")]
+    entries += [(style, "dot", _MEANINGS[style]) for style in _MEANINGS if _has(labels, style)]
     draw_legend(picture, entries + ([("limit", "line", "memory limit")] if limits else []))
     return picture
+
+
+def _has(labels: list[Label], style: str) -> bool:
+    return any(label.style == style for label in labels)
+
+
+def _wrapped(entries: list[str]) -> list[str]:
+    """Return the entries of a list in lines as wide as the plot."""
+    lines: list[str] = []
+    for entry in entries:
+        longer = f"{lines[-1]}   {entry}" if lines else entry
+        if lines and text_width(longer) <= WIDTH - LEFT - RIGHT:
+            lines[-1] = longer
+        else:
+            lines.append(entry)
+    return lines
 
 
 def _stairs(pareto: Pareto, frame: Frame) -> list[XY]:
@@ -53,82 +83,33 @@ def _stairs(pareto: Pareto, frame: Frame) -> list[XY]:
     return [*line, (x.end, line[-1][1])]
 
 
-def _draw_limits(picture: Picture, pareto: Pareto, frame: Frame) -> list[Box]:
-    """Draw a line for each limit; return the boxes covered."""
-    boxes = []
-    for limit in pareto.limits_bytes:
-        place = frame.x.at(limit)
-        picture.line([(place, frame.y.start), (place, frame.y.end)], "limit")
-        picture.text((place, frame.y.end - 4), format_bytes(limit), "name-limit", "middle")
-        boxes.append(Box(place - 1, frame.y.end, place + 1, frame.y.start))
-    return boxes
+def _limits(pareto: Pareto, frame: Frame) -> list[Box]:
+    """Return the box of each limit's line."""
+    places = map(frame.x.at, pareto.limits_bytes)
+    return [Box(place - 1, frame.y.end, place + 1, frame.y.start) for place in places]
 
 
-def _draw_marks(picture: Picture, pareto: Pareto, frame: Frame, lines: list[Box]) -> None:
-    """Draw dots first, then names where they cover nothing, those on the front first."""
-    front = pareto.front
-    marks = sorted(_together(pareto), key=lambda mark: not _is_among(mark, front))
-    places = [(frame.x.at(m.peak_bytes), frame.y.at(pareto.shown_us(m))) for m in marks]
-    for mark, place in reversed(list(zip(marks, places, strict=True))):
-        is_best = _is_among(mark, front)
+def _draw_limits(picture: Picture, pareto: Pareto, limits: list[Box]) -> None:
+    for num_bytes, box in zip(pareto.limits_bytes, limits, strict=True):
+        place = (box.left + box.right) / 2
+        picture.line([(place, box.bottom), (place, box.top)], "limit")
+        picture.text((place, box.top - 4), format_bytes(num_bytes), "name-limit", "middle")
+
+
+def _draw_labels(picture: Picture, labels: list[Label]) -> None:
+    """Draw lines to names below dots, and those of the front above the others."""
+    for label in labels:
+        end = label.box.nearest(label.dot)
+        if math.dist(end, label.dot) > LEAD_FROM:
+            picture.line([label.dot, end], "lead")
+    for label in reversed(labels):
+        mark = label.mark
         tip = f"{mark.name}: {format_us(mark.value_us)}, {format_bytes(mark.peak_bytes)}"
-        style = "solved" if mark.is_solved else "best" if is_best else "other"
-        picture.circle(place, 5, style, tip, mark.name)
-    names = _Names(frame, lines, [Box.around(place, 5) for place in places])
-    for mark, place in zip(marks, places, strict=True):
-        name = mark.name + (f" ↑ {format_us(mark.value_us)}" if pareto.is_beyond(mark) else "")
-        box = names.place(place, name)
-        if math.dist(box.nearest(place), place) > _LEAD_FROM:
-            picture.line([place, box.nearest(place)], "lead")
-        style = "name-best" if _is_among(mark, front) else "name-other"
-        if box.right < place[0]:
-            picture.text((box.right, box.bottom - 3), name, style, "end")
+        picture.circle(label.dot, 5, label.style, tip, mark.name)
+    for label in labels:
+        style, box = "name-other" if label.style == "other" else "name-best", label.box
+        style = "number" if label.is_number else style
+        if box.right < label.dot[0]:
+            picture.text((box.right, box.bottom - 3), label.text, style, "end")
         else:
-            picture.text((box.left, box.bottom - 3), name, style)
-
-
-@dataclass
-class _Names:
-    """Placement of labels without overlap and with few crossings of their lines.
-
-    `lines` may be crossed, `solid` are dots and names.
-    """
-
-    frame: Frame
-    lines: list[Box]
-    solid: list[Box]
-    leads: list[Box] = field(default_factory=list)
-
-    def place(self, dot: XY, name: str) -> Box:
-        """Choose a place; it is taken from then on."""
-        taken, own = [*self.lines, *self.solid, *self.leads], Box.around(dot, 5)
-        x, y = self.frame.x, self.frame.y
-        others = as_table([box for box in self.solid if box != own])
-        leads = as_table(self.leads)
-
-        def harm(box: Box) -> tuple[bool, float]:
-            line = lead(dot, box, _LEAD_FROM)
-            crossed = crossings(line, others), crossings(line, leads)
-            length = math.dist(dot, box.nearest(dot))
-            return crossed[0] > 0, _CROSSED * sum(map(bool, crossed)) + length
-
-        box = min(free_boxes(dot, name, taken, x, y, _FARTHEST), key=harm)
-        self.solid.append(box)
-        self.leads += lead(dot, box, _LEAD_FROM)
-        return box
-
-
-def _is_among(mark: Mark, front: list[Mark]) -> bool:
-    """Return True if a schedule of the Pareto front is at the same place."""
-    return any((m.value_us, m.peak_bytes) == (mark.value_us, mark.peak_bytes) for m in front)
-
-
-def _together(pareto: Pareto) -> list[Mark]:
-    """Merge schedules at the same place into one with all their names."""
-    groups: dict[tuple[int, int], list[Mark]] = {}
-    for mark in pareto.marks:
-        groups.setdefault((mark.value_us, mark.peak_bytes), []).append(mark)
-    return [
-        Mark(", ".join(mark.name for mark in group), *place, any(m.is_solved for m in group))
-        for place, group in groups.items()
-    ]
+            picture.text((box.left, box.bottom - 3), label.text, style)

@@ -10,14 +10,20 @@ from synth.report.picture.drawn_chart import NUMBER_SIZE, DrawnChart, last_us
 from synth.report.picture.labels import text_width
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
-from synth.report.picture.schedule_row import ScheduleRow, row_height
+from synth.report.picture.schedule_row import RowSizes, ScheduleRow
+from synth.report.text.axis import TickLabels
 from synth.report.text.drawing import LOOKS
-from synth.report.text.tables import time_unit
 
 # Sizes in pixels: the picture's width and margins, lines of text, and the space between rows.
 WIDTH, LEFT, RIGHT = 1200, 118, 20
 _TITLE, _LEGEND, _BOTTOM = 26.0, 48.0, 46.0
-_LINE, _ROW_GAP, _BLOCK_GAP = 16.0, 8.0, 14.0
+_LINE, _BLOCK_GAP = 16.0, 14.0
+
+# The height in pixels up to which rows are as high as they are meant to be.
+_MOST_HEIGHT = 1200.0
+
+# The least distance of the names of two rows in pixels.
+_NAME_EVERY = 14.0
 
 # The size of a chart's name.
 _NAME = 13.0
@@ -66,18 +72,27 @@ def schedule_picture(
     x = Scale(*part.ends_us(max(map(last_us, charts))), LEFT, WIDTH - RIGHT)
     blocks = list(_blocks(charts, part, x, by_rank=by_rank, memory=memory))
     drawn = [one for block in blocks for one in block.drawn]
-    legend = _Legend.of(drawn)
+    sizes = _fitting(blocks, _LEGEND + 2 * _LINE)
+    legend = _Legend.of(drawn, has_numbers=sizes.has_numbers)
     top = _LEGEND + _LINE * legend.num_lines
-    height = round(top + sum(block.height for block in blocks) + _BOTTOM)
+    height = round(top + sum(block.height(sizes) for block in blocks) + _BOTTOM)
     styles = {name: style for one in drawn for name, style in one.styles().items()}
     picture = Picture(WIDTH, height, _STYLES | styles, title)
     picture.text((LEFT, _TITLE), title, "title")
     legend.draw(picture, _LEGEND)
     for block in blocks:
-        block.draw(picture, x, top)
-        top += block.height
+        block.draw(picture, x, top, sizes)
+        top += block.height(sizes)
     _draw_axis(picture, x, top)
     return picture
+
+
+def _fitting(blocks: "Sequence[_Block]", top: float) -> RowSizes:
+    """Return sizes with which all rows fit into a picture of the largest height."""
+    sizes, nothing = RowSizes(), RowSizes().scaled(0)
+    heads = top + sum(block.height(nothing) for block in blocks) + _BOTTOM
+    rows = top + sum(block.height(sizes) for block in blocks) + _BOTTOM - heads
+    return sizes.scaled(min(1.0, (_MOST_HEIGHT - heads) / rows))
 
 
 def _blocks(
@@ -101,11 +116,10 @@ class _Block:
     drawn: tuple[DrawnChart, ...]
     ranks: tuple[int, ...]
 
-    @property
-    def height(self) -> float:
-        """Height of heads and rows in pixels."""
+    def height(self, sizes: RowSizes) -> float:
+        """Return the height of heads and rows in pixels."""
         heads = sum(len(_head(one.chart)) for one in self.drawn)
-        rows = sum(row_height(one) + _ROW_GAP for one in self._rows)
+        rows = sum(map(sizes.row, self._rows))
         return heads * _LINE + len(self.ranks) * rows + _BLOCK_GAP
 
     @property
@@ -113,7 +127,7 @@ class _Block:
         """The rows of each rank; memory is drawn below the last one only."""
         return [*(replace(one, levels=None) for one in self.drawn[:-1]), self.drawn[-1]]
 
-    def draw(self, picture: Picture, x: Scale, top: float) -> None:
+    def draw(self, picture: Picture, x: Scale, top: float, sizes: RowSizes) -> None:
         """Draw the block from a height on."""
         for one in self.drawn:
             for place, line in enumerate(_head(one.chart)):
@@ -122,13 +136,18 @@ class _Block:
                 if not place:
                     picture.text((LEFT, top + 10), one.chart.title, "name")
                 top += _LINE
+        named = top - _NAME_EVERY
         for rank in self.ranks:
             for place, one in enumerate(self._rows):
                 name = f"rank {rank}"
                 if len(self.drawn) > 1:
                     name = one.chart.title if place else f"{name} {one.chart.title}"
-                ScheduleRow(one, rank, x, top).draw(picture, name)
-                top += row_height(one) + _ROW_GAP
+                if top < named + _NAME_EVERY:
+                    name = ""
+                else:
+                    named = top
+                ScheduleRow(one, rank, x, top, sizes).draw(picture, name)
+                top += sizes.row(one)
 
 
 def _head(chart: Chart) -> list[str]:
@@ -163,12 +182,12 @@ class _Legend:
     lines: tuple[tuple[tuple[tuple[str, ...], str], ...], ...]
 
     @classmethod
-    def of(cls, drawn: Sequence[DrawnChart]) -> "_Legend":
-        """Return the legend of everything that the charts show."""
+    def of(cls, drawn: Sequence[DrawnChart], *, has_numbers: bool) -> "_Legend":
+        """Return the legend of everything that the charts show; ops may have numbers in them."""
         rooms = WIDTH - LEFT - RIGHT
         lines: list[list[tuple[tuple[str, ...], str]]] = [[]]
         used = 0.0
-        for entry in _entries(drawn):
+        for entry in _entries(drawn, has_numbers=has_numbers):
             width = _entry_width(*entry)
             if lines[-1] and used + width > rooms:
                 lines.append([])
@@ -198,13 +217,17 @@ class _Legend:
             top += _LINE
 
 
-def _entries(drawn: Sequence[DrawnChart]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _entries(
+    drawn: Sequence[DrawnChart], *, has_numbers: bool
+) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the kinds of op, the shades of stages, idle time, moves and memory, where they are."""
     shades = max(1 if one.is_dense else one.num_shades for one in drawn)
     for kind in (kind for kind in OpKind if any(kind in one.kinds for one in drawn)):
         meaning = LOOKS[kind].meaning.removeprefix(f"{kind}, ")
         places = 1 if kind == OpKind.STEP else shades
         yield tuple(f"{kind}-{place}" for place in range(places)), f"{kind} {meaning}"
+    if has_numbers and any(one.numbered and not one.is_dense for one in drawn):
+        yield (), "(numbers: micro-batches)"
     if shades > 1:
         yield (), "(lighter: further stages of a rank)"
     if any(one.is_dense for one in drawn):
@@ -226,10 +249,11 @@ def _entry_width(styles: Sequence[str], text: str) -> float:
 
 def _draw_axis(picture: Picture, x: Scale, top: float) -> None:
     """Draw the time axis with round ticks; its unit is in its title."""
-    unit_us, unit = time_unit(x.high)
+    ticks_us = x.ticks(12)
+    labels = TickLabels.of(ticks_us, x.high - x.low)
     picture.line([(x.start, top), (x.end, top)], "axis")
-    for tick in Scale(x.low / unit_us, x.high / unit_us, 0, 1).ticks(12):
-        at = x.at(tick * unit_us)
+    for tick_us in ticks_us:
+        at = x.at(tick_us)
         picture.line([(at, top), (at, top + 5)], "axis")
-        picture.text((at, top + 18), f"{tick:,g}", "label", "middle")
-    picture.text(((x.start + x.end) / 2, top + 36), f"time, {unit}", "label", "middle")
+        picture.text((at, top + 18), labels.label(tick_us), "label", "middle")
+    picture.text(((x.start + x.end) / 2, top + 36), labels.title, "label", "middle")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from synth.report.text.canvas import Canvas, letter
+from synth.report.text.pareto import EQUALS
 
 
 class Point(NamedTuple):
@@ -69,7 +70,7 @@ class Curve:
         names: dict[tuple[int, int], list[str]] = {}
         for dot in self.families:
             names.setdefault((dot.value_us, dot.peak_bytes), []).append(dot.name)
-        return [Dot(", ".join(listed), *place) for place, listed in names.items()]
+        return [Dot(EQUALS.join(listed), *place) for place, listed in names.items()]
 
     @property
     def ends_bytes(self) -> tuple[int, int]:

@@ -37,9 +37,9 @@ class Drawing:
     `short_us` is the length of a short op of each kind that appears. What is written into an op is
     decided for a kind as a whole, so that rows read evenly. `places` are the (stage, replica) pairs
     of ranks that hold several, numbered on each rank: where the longest name, `longest` behind its
-    letters, does not fit, every second stage of a rank is written in lower case. `digits` is the
-    length of the largest micro-batch. `is_dense`: ops are shorter than a cell in the mean, so that
-    cells show how much of their time is work.
+    letters, does not fit into all kinds, every second stage of a rank is written in lower case.
+    `digits` is the length of the largest micro-batch. `is_dense`: ops are shorter than a cell in
+    the mean, so that cells show how much of their time is work.
     """
 
     start_us: int
@@ -61,17 +61,35 @@ class Drawing:
         """Return True if even the shortest ops of a kind have this many cells."""
         return self.short_us[kind] >= length * self.cell_us
 
+    @property
+    def has_stages(self) -> bool:
+        """True if ops are named by stage and micro-batch, which is then so for all of them."""
+        named = [kind for kind in self.short_us if kind in COLOURS and kind != OpKind.STEP]
+        fits = (self.fits(kind, len(self._letters(kind)) + self.longest) for kind in named)
+        return bool(self.places and named) and all(fits)
+
+    def has_numbers(self, kind: OpKind) -> bool:
+        """Return True if the micro-batch of even short ops of a kind is written into them."""
+        digits = self.digits if self.places else 1
+        return kind != OpKind.STEP and self.fits(kind, len(self._letters(kind)) + digits)
+
     def label(self, op: Op, length: int) -> str:
-        """Return the longest name of an op that fits into its cells."""
-        kind = op.kind
-        letters = kind.value if self.fits(kind, len(kind) + 1) else LOOKS[kind].letter
-        number = "" if kind == OpKind.STEP else str(op.microbatch)
-        if self.places:
-            return self._label_with_stage(op, letters, number, length)
-        full = f"{letters}{number}"
-        if self.fits(kind, len(letters) + 1) and len(full) <= length:
-            return full
-        return letters[:length]
+        """Return the name of an op in its cells: `F2.5` for micro-batch 5 of stage 2, else `F5`.
+
+        On every second stage of a rank it is `f5`; where numbers do not fit it is `F` or `f`.
+        """
+        letters = self._letters(op.kind)
+        is_second = self.places.get((op.stage, op.replica), 0) % 2
+        short = letters.lower() if is_second else letters
+        name = short
+        if self.has_stages and op.kind != OpKind.STEP:
+            name = str(op).replace(op.kind.value, letters, 1)
+        elif self.has_numbers(op.kind):
+            name = f"{short}{op.microbatch}"
+        return name if len(name) <= length else short[:length]
+
+    def _letters(self, kind: OpKind) -> str:
+        return kind.value if self.fits(kind, len(kind) + 1) else LOOKS[kind].letter
 
     def style(self, op: Op) -> str:
         """Return the style with colour: the further a stage is on its rank, the lighter."""
@@ -82,14 +100,3 @@ class Drawing:
             place = self.places.get((op.stage, op.replica), 0)
             colour = lightened(COLOURS[op.kind], place / last)
         return f"{'white' if is_dark(colour) else 'black'} on {colour}"
-
-    def _label_with_stage(self, op: Op, letters: str, number: str, length: int) -> str:
-        """Return `F2.5` for micro-batch 5 of stage 2, else `F5`, or `f5` on a second stage."""
-        place = self.places.get((op.stage, op.replica), 0)
-        short = letters.lower() if place % 2 else letters
-        full = str(op).replace(op.kind.value, letters, 1) if number else f"{letters}{op.stage}"
-        if self.fits(op.kind, len(letters) + self.longest) and len(full) <= length:
-            return full
-        numbered = f"{short}{number}"
-        fits = self.fits(op.kind, len(letters) + self.digits) and len(numbered) <= length
-        return numbered if fits else short[:length]

@@ -244,8 +244,8 @@ def _legend(drawing: Drawing, margin: int, width: int) -> Text:
     entries.append(Text(IDLE, "dim" if colour else "") + Text(" idle"))
     if drawing.is_dense:
         entries.append(Text(f"{_HEIGHTS[0]} … {_HEIGHTS[-1]} share of a column's time in ops"))
-    elif drawing.places:
-        entries += _stage_legend(drawing)
+    else:
+        entries += _name_legend(drawing)
     entries.append(Text(f"1 column = {format_us(drawing.cell_us)}"))
     if drawing.is_dense:
         entries.append(Text("--from and --to show single ops"))
@@ -258,11 +258,15 @@ def _meaning(kind: OpKind) -> str:
     return LOOKS[kind].meaning.removeprefix(f"{kind}, ")
 
 
-def _stage_legend(drawing: Drawing) -> list[Text]:
-    """Return what tells the stages of a rank apart."""
+def _name_legend(drawing: Drawing) -> list[Text]:
+    """Return what the numbers of ops are, and what tells the stages of a rank apart."""
     entries = []
-    if any(drawing.fits(kind, len(kind) + drawing.longest) for kind in drawing.short_us):
+    if drawing.has_stages:
         entries.append(Text("F1.2: stage 1, micro-batch 2"))
+    elif any(map(drawing.has_numbers, drawing.short_us)):
+        entries.append(Text("F2: micro-batch 2"))
+    if not drawing.places:
+        return entries
     shades = ", lighter colours" if drawing.colour else ""
     more = " (fourth, …)" if max(drawing.places.values()) > 1 else ""
     return [*entries, Text(f"lower case{shades}: a rank's second{more} stage")]

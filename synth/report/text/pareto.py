@@ -8,6 +8,9 @@ from synth.report.text.canvas import Canvas, letter
 # the others.
 _SHOWN = 2.2
 
+# Between the names of schedules with the same time and memory.
+EQUALS = " = "
+
 
 @dataclass(frozen=True)
 class Mark:

@@ -34,7 +34,7 @@ def test_a_published_schedule_that_is_better_than_the_points_is_part_of_the_line
 
 
 def test_published_schedules_in_one_place_are_one_dot_with_both_names() -> None:
-    assert [dot.name for dot in curve().dots] == ["slow", "twin, pair"]
+    assert [dot.name for dot in curve().dots] == ["slow", "twin = pair"]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -46,7 +46,7 @@ def test_a_plot_is_as_wide_as_asked_and_steps_down(width: int) -> None:
     assert len(rows) >= 3
     first = [body[row].index("─") for row in rows]
     assert first == sorted(first)
-    assert "a twin, pair" in legend and "b slow" in legend and "lower bound" in legend
+    assert "a twin = pair" in legend and "b slow" in legend and "lower bound" in legend
 
 
 def test_ticks_can_be_told_apart_where_everything_needs_the_same_memory() -> None:
@@ -71,7 +71,7 @@ def test_the_svg_has_every_point_on_the_line_and_every_name_once() -> None:
     line = points_of(shapes(picture, "found")[0])
     for circle in shapes(picture, "point"):
         assert (float(circle.get("cx") or 0), float(circle.get("cy") or 0)) in line
-    assert [t.text for t in shapes(picture, "name")] == ["twin, pair", "slow"]
+    assert [t.text for t in shapes(picture, "name")] == ["twin = pair", "slow"]
     assert "memory limit of every rank" in picture and "makespan" in picture
 
 

@@ -355,3 +355,48 @@ def test_the_choice_can_be_folded_away(choice: Any) -> None:
     settle(choice)
     assert choice.locator("#menu").is_hidden()
     assert choice.evaluate("viewer.width") > width + 300
+
+
+def test_all_labels_have_one_form_which_the_legend_names(view: Any) -> None:
+    forms = {"F1.2: stage 1, micro-batch 2": 0, "F2: micro-batch 2": 1, "numbers: micro-batches": 2}
+    seen = set()
+    for zoom in (1, 2, 4, 8):
+        view.evaluate(f"viewer.usPerPixel = viewer.fullUsPerPixel / {zoom}, viewer.drawNow()")
+        written = view.inner_text("#numbers")
+        if written:
+            assert forms[written] == view.evaluate("viewer.raster.form")
+            seen.add(written)
+    assert len(seen) > 1
+
+
+def test_the_legend_has_memory_while_it_is_shown(view: Any) -> None:
+    assert "static memory" in view.inner_text("#legend")
+    assert "activations" in view.inner_text("#legend")
+    assert "memory limit" not in view.inner_text("#legend")  # these plans have none
+    view.keyboard.press("m")
+    assert "static memory" not in view.inner_text("#legend")
+
+
+def test_figures_are_wrapped_in_a_narrow_window(browser: Any, file: Path) -> None:
+    with opened(browser, file, viewport={"width": 600, "height": 500}) as view:
+        lines = view.evaluate("viewer.overlays.linesOfHead(viewer.charts[0])")
+        assert len(lines) > 1
+        assert " ".join(lines) == view.evaluate("viewer.charts[0].note")
+        first = view.evaluate("viewer.layout.rows[0].y")
+        assert first == view.evaluate(f"AXIS + HEAD + NOTE * {len(lines) - 1}")
+
+
+@pytest.mark.parametrize(
+    ("begin_us", "step_us", "title", "labels"),
+    [
+        (0, 200, "time, ms", ["0", "0.2", "0.4"]),
+        (4_953_000, 200, "4.953 s + …, ms", ["0", "0.2", "0.4"]),
+        (10_260_000, 20_000, "10.2 s + …, ms", ["60", "80", "100"]),
+    ],
+)
+def test_ticks_have_few_digits(
+    view: Any, begin_us: int, step_us: int, title: str, labels: list[str]
+) -> None:
+    axis = view.evaluate(f"timeAxis({begin_us}, {begin_us + 8 * step_us}, {step_us})")
+    assert axis["title"] == title
+    assert [label for _, label in axis["ticks"][:3]] == labels

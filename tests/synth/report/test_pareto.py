@@ -1,12 +1,16 @@
 """Time against memory as a scatter: the front, the terminal's picture, the SVG."""
 
 import random
+import re
 import time
 import xml.etree.ElementTree as ET
 from itertools import combinations
 
-from synth.report.picture.labels import Box, as_table, crossings
+import numpy as np
+
+from synth.report.picture.labels import Box, as_table, crossings, text_width
 from synth.report.picture.pareto import pareto_picture
+from synth.report.picture.picture import XY
 from synth.report.picture.svg import svg_text
 from synth.report.text.pareto import Mark, Pareto, plot
 
@@ -82,24 +86,70 @@ def test_the_svg_marks_the_front_and_names_all() -> None:
 def test_names_of_a_crowd_do_not_cover_each_other() -> None:
     crowd = tuple(Mark(f"schedule-{i}", 100 + i % 7, 500 + 3 * i) for i in range(14))
     picture = svg_text(pareto_picture(pareto((*crowd, Mark("large", 180, 2000)))))
-    boxes = []
-    for style in ("name-best", "name-other"):
-        for text in shapes(picture, style):
-            x, y, length = (
-                float(text.get("x") or 0),
-                float(text.get("y") or 0),
-                len(text.text or ""),
-            )
-            assert x >= 84 and x + 6.6 * length <= 836
-            boxes.append((x, y, 6.6 * length))
+    boxes = label_boxes(picture)
     assert len(boxes) == 15
-    for (x, y, extent), (u, v, other) in combinations(boxes, 2):
-        assert x + extent < u or u + other < x or abs(y - v) >= 10
+    assert all(box.left >= 84 and box.right <= 836 for box in boxes)
+    assert not any(one.meets(other) for one, other in combinations(boxes, 2))
+
+
+def label_boxes(picture: str) -> list[Box]:
+    """The boxes of the names and numbers in a plot."""
+    boxes = []
+    for style, size in (("name-best", 13.0), ("name-other", 12.0), ("number", 10.0)):
+        for text in shapes(picture, style):
+            width = text_width(text.text or "", size)
+            right = float(text.get("x") or 0)
+            right += width * (text.get("text-anchor") != "end")
+            bottom = float(text.get("y") or 0)
+            boxes.append(Box(right - width, bottom - 9, right, bottom + 1))
+    return boxes
+
+
+def test_no_line_to_a_name_crosses_another_name_or_line() -> None:
+    rng = random.Random(7)
+    marks = tuple(
+        Mark(f"family-{i}", rng.randrange(100, 200), rng.randrange(300, 900)) for i in range(40)
+    )
+    picture = svg_text(pareto_picture(pareto(marks)))
+    boxes, lines = label_boxes(picture), [points_of(line) for line in shapes(picture, "lead")]
+    assert lines
+    for start, end in lines:
+        (a, b), (c, d) = start, end
+        shares = np.linspace(0.1, 0.9, 40)
+        pieces = [Box.around((a + share * (c - a), b + share * (d - b)), 0.5) for share in shares]
+        met = [box for box in boxes if any(piece.meets(box) for piece in pieces)]
+        assert all(abs(box.nearest(end)[0] - end[0]) < 2 for box in met)  # its own at most
+    for (p, q), (r, s) in combinations(lines, 2):
+        assert not (_turns(p, q, r) != _turns(p, q, s) and _turns(r, s, p) != _turns(r, s, q))
+
+
+def _turns(a: XY, b: XY, c: XY) -> bool:
+    return (b[0] - a[0]) * (c[1] - a[1]) > (b[1] - a[1]) * (c[0] - a[0])
+
+
+def test_names_without_a_place_are_numbers_that_a_list_explains() -> None:
+    crowd = tuple(Mark(f"schedule-{i}", 100 + i % 7, 500 + 3 * i) for i in range(14))
+    picture = svg_text(pareto_picture(pareto((*crowd, Mark("large", 180, 2000)))))
+    texts = [t.text or "" for style in ("name-best", "name-other") for t in shapes(picture, style)]
+    numbers = [t.text or "" for t in shapes(picture, "number")]
+    listed = re.findall(r"(\d+) (\S+)", "   ".join(t.text or "" for t in shapes(picture, "key")))
+    assert sorted(numbers) == sorted(number for number, _ in listed)
+    named = {*texts, *(name for _, name in listed)}
+    assert numbers
+    assert named == {mark.name for mark in crowd} | {"large"}
+
+
+def test_the_legend_has_only_what_is_drawn() -> None:
+    labels = {t.text for t in shapes(svg_text(pareto_picture(pareto())), "label")}
+    assert {"published, on the front", "published", "found by the solver"} <= labels
+    published = tuple(mark for mark in MARKS if not mark.is_solved)
+    labels = {t.text for t in shapes(svg_text(pareto_picture(pareto(published))), "label")}
+    assert "found by the solver" not in labels
 
 
 def test_schedules_in_the_same_place_are_named_together() -> None:
     picture = svg_text(pareto_picture(pareto((Mark("x", 5, 5), Mark("y", 5, 5), Mark("z", 9, 2)))))
-    assert "x, y" in {t.text for t in shapes(picture, "name-best")}
+    assert "x = y" in {t.text for t in shapes(picture, "name-best")}
 
 
 def test_crossings_are_the_boxes_that_a_line_meets() -> None:
@@ -111,8 +161,8 @@ def test_crossings_are_the_boxes_that_a_line_meets() -> None:
             boxes.append(Box(left, top, left + rng.uniform(0, 20), top + rng.uniform(0, 20)))
         line = [Box.around((step, step), 1.5) for step in range(0, 60, 4)]
         one_by_one = sum(any(piece.meets(box) for piece in line) for box in boxes)
-        assert crossings(line, as_table(boxes)) == one_by_one
-        assert crossings([], as_table(boxes)) == 0
+        assert crossings(as_table(line), as_table(boxes)) == one_by_one
+        assert crossings(as_table([]), as_table(boxes)) == 0
 
 
 def test_a_plot_of_fifty_names_takes_little_time() -> None:

@@ -1,5 +1,8 @@
 """Pictures and tables, as they stand on the screen."""
 
+import re
+from collections.abc import Sequence
+
 import pytest
 
 from synth.costs.costs import uniform_costs
@@ -7,7 +10,7 @@ from synth.families import generate
 from synth.objective import Objective
 from synth.profile.links import Link, Links
 from synth.profile.throughput import Throughput
-from synth.report.text.axis import axis
+from synth.report.text.axis import TickLabels, axis
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.gantt import gantt, render
 from synth.report.text.tables import fitted_table, table
@@ -44,7 +47,7 @@ def test_a_chart_is_true_to_scale_and_readable_without_colour() -> None:
                 ┬───────────────────┬───────────────────┬──────────────────┬
                 0 ms                5                   10                 15
                 F░ forward   B▒ input gradient   W▓ weight gradient   · idle
-                1 column = 250 µs
+                F2: micro-batch 2   1 column = 250 µs
     """
     assert screen(gantt(spans_of("zb-h1"), 68).plain) == screen(expected)
 
@@ -116,6 +119,44 @@ def test_an_axis_has_round_ticks_and_one_unit(
     assert len(ruler) == 80
     assert labels.startswith(first_label)
     assert labels.endswith(last_label)
+
+
+def test_a_late_part_of_an_axis_begins_with_the_time_that_its_labels_follow() -> None:
+    labels = axis(4_953_000, 4_954_000, 80)[1].split()
+    assert labels == ["4.953", "s", "+0", "µs", "+200", "+400", "+600", "+800", "+1,000"]
+    assert axis(250_000, 500_000, 60)[1].split()[:2] == ["250", "ms"]
+
+
+@pytest.mark.parametrize(
+    ("ticks_us", "title", "labels"),
+    [
+        (range(0, 1_400_000, 200_000), "time, s", ["0", "0.2"]),
+        (range(250_000, 510_000, 50_000), "time, ms", ["250", "300"]),
+        (range(4_953_200, 4_954_300, 100), "time after 4.953 s, ms", ["0.2", "0.3"]),
+        (range(10_260_000, 10_510_000, 20_000), "time after 10.2 s, ms", ["60", "80"]),
+        ([123_456, 123_457, 123_458], "time after 123.45 ms, µs", ["6", "7"]),
+        ([7_000], "time, µs", ["7,000"]),
+    ],
+)
+def test_labels_of_ticks_have_few_digits_in_the_unit_of_their_range(
+    ticks_us: Sequence[int], title: str, labels: list[str]
+) -> None:
+    shown = TickLabels.of(ticks_us, ticks_us[-1] - ticks_us[0])
+    assert shown.title == title
+    assert [shown.label(tick_us) for tick_us in ticks_us[:2]] == labels
+
+
+@pytest.mark.parametrize("width", range(40, 400, 30))
+def test_names_in_a_chart_have_one_form_which_the_legend_explains(width: int) -> None:
+    costs = uniform_costs(8, forward_us=1000, backward_input_us=1500, backward_weight_us=400)
+    spans = planned_spans(verify(generate("zb-v", 4, 12), costs)[1])
+    chart = gantt(spans, width).plain
+    rows, legend = chart.split("┬")[0], chart.split("┬")[-1]
+    named = re.findall(r"[A-Za-z]([\d.]+)", re.sub(r"rank +\d", "", rows))
+    with_stage = [name for name in named if "." in name]
+    assert with_stage in ([], named)
+    assert ("F1.2: stage 1" in legend) == bool(with_stage)
+    assert ("F2: micro-batch 2" in legend) == bool(named and not with_stage)
 
 
 def test_a_table_aligns_numbers_on_the_point_and_text_on_the_left() -> None:

@@ -4,21 +4,26 @@ import io
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from synth.errors import SynthError
+from synth.families import generate
 from synth.op_kinds import OpKind
+from synth.profile import Profile
+from synth.profiles import find
 from synth.report.chart.chart import Chart
 from synth.report.chart.excerpt import Excerpt
 from synth.report.chart.palette import COLOURS, is_dark, lightened
+from synth.report.picture.columns import busy_shares, highest_levels, outlines
 from synth.report.picture.labels import text_width
 from synth.report.picture.png import PIXELS, png_bytes
 from synth.report.picture.schedule import LEFT, RIGHT, WIDTH, schedule_picture
 from synth.report.picture.svg import svg_text
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.rank_memory import peak_bytes, static_bytes
 from tests.synth.report.test_html import lab, linear, make_plan
 
@@ -172,3 +177,54 @@ def test_a_lighter_shade_is_as_the_page_mixes_it_and_ink_is_read_on_it() -> None
         assert np.allclose(lab(linear(lightened(colour, 1.0))), lab(mixed), atol=0.6)
         assert lightened(colour, 0.0) == colour
     assert [kind for kind, colour in COLOURS.items() if is_dark(colour)] == [OpKind.BW]
+
+
+def many_ranks(num_ranks: int, num_micro_batches: int) -> Chart:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    layers = tuple(profile.layers[5].replace(name=f"b{i}") for i in range(num_ranks))
+    schedule = generate("zb-h1", num_ranks, num_micro_batches)
+    plan = Plan.of(profile.replace(layers=layers), [1] * num_ranks, schedule)
+    return Chart.planned("zb-h1", plan, plan.check()[1])
+
+
+def test_a_picture_of_many_ops_is_one_page_and_a_small_file() -> None:
+    picture = schedule_picture("a title", [many_ranks(64, 128)])
+    assert picture.height <= 1200
+    text = svg_text(picture)
+    assert len(text) < 1_000_000
+    names = [t for t in ET.fromstring(text).iter(f"{SVG}text") if t.get("class") == "rank"]
+    tops = [float(name.get("y") or 0) for name in names]
+    assert len(tops) > 20 and min(b - a for a, b in pairwise(tops)) >= 14
+
+
+def test_few_ranks_have_rows_of_full_height_and_many_have_no_numbers() -> None:
+    few, many = schedule_picture("a title", [chart_of("1f1b")]), many_ranks(48, 4)
+    bars = [shape for shape in few.shapes if getattr(shape, "style", "") == "idle"]
+    assert [getattr(bar, "height", 0) for bar in bars[1:]] == [22.0] * 4
+    words = texts_of(drawn(chart_of("1f1b")))
+    assert "(numbers: micro-batches)" in words and "3" in words
+    words = texts_of(drawn(many))
+    assert "(numbers: micro-batches)" not in words and "3" not in words
+
+
+def test_ops_as_thin_as_columns_make_no_stripes() -> None:
+    # Ops of F and B in turns, which last 0.51 columns each, so that columns beat with them.
+    ends_us = (510 * np.arange(1, 4001)).astype(np.int64)
+    starts_us = ends_us - 510
+    edges_us = np.linspace(0, ends_us[-1], round(ends_us[-1] / 1000) + 1)
+    shares = busy_shares(starts_us[::2], ends_us[::2], edges_us)
+    assert abs(shares[4:-4] - 0.5).max() < 0.02
+    runs = outlines(22 * shares[np.newaxis], edges_us, 0.0)[0]
+    assert len(runs) < 200  # of 4,000 corners
+
+
+def test_a_column_has_the_highest_level_within_it() -> None:
+    rng = np.random.default_rng(5)
+    ends_us = rng.integers(1, 40, 60).cumsum()
+    levels = rng.integers(0, 1000, 60)
+    edges_us = np.linspace(0, ends_us[-1], 23)
+    by_us = np.repeat(levels, np.diff(np.concatenate([[0], ends_us])))
+    expected = [
+        by_us[int(np.floor(a)) : int(np.ceil(b))].max() for a, b in pairwise(edges_us.tolist())
+    ]
+    assert highest_levels(ends_us, levels, edges_us).tolist() == expected
