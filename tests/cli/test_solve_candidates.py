@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from synth.cli.answer import candidates
 from synth.cli.searches import within_limits
 from synth.families import generate
 from synth.options.arguments.groups import PipelineArguments
@@ -45,12 +46,16 @@ def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: 
     assert plan.schedule().placement in placements_to_try(2, 24).values()
 
 
-def test_eight_candidates_are_shown_unless_all_are_asked_for(synth: Synth) -> None:
-    ended = synth(*AUTO, "--time-limit", "2s")
-    table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
-    rows = [line for line in table.splitlines()[3:] if line]
-    assert len(NAMES) > 8 and len(rows) == 9
-    assert rows[-1] == f"({len(NAMES) - 8} more: --all)"
+def test_the_best_candidates_are_shown_unless_all_are_asked_for(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "_SHOWN", 2)
+    for more, num_rows in (((), 2), (("--all",), len(NAMES))):
+        ended = synth(*AUTO, "--time-limit", "2s", *more)
+        table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
+        rows = [line for line in table.splitlines() if line.split(" ")[0] in NAMES]
+        assert len(rows) >= num_rows if more else len(rows) == num_rows
+        assert (" more: --all)" in table) == (not more)
 
 
 def test_as_json_the_answer_is_the_least_of_all(synth: Synth) -> None:
