@@ -8,7 +8,7 @@ IN_PARALLEL = --numprocesses $(TEST_WORKERS) --dist worksteal
 WITHOUT_TORCH = tests/api tests/cli tests/profiles tests/synth tests/test_packaging.py
 STDLIB = $(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
 
-.PHONY: install demo gpu test test-all test-oldest test-newest test-docs durations test-thorough lint types schemas docs wheel check clean
+.PHONY: install demo gpu test test-all test-oldest test-newest test-docs golden durations test-thorough lint types schemas docs wheel check clean
 
 install: $(VENV)/.installed
 
@@ -69,6 +69,10 @@ lint: install
 
 types: install
 	$(BIN)/mypy
+
+# Plans, tables, `--help`, errors and keys of JSON against what is recorded; `make test-all` has it, too.
+golden: install
+	$(BIN)/python -m pytest $(IN_PARALLEL) tests/test_golden.py
 
 # The JSON Schemas of all file formats, which a test compares with the code.
 schemas: install

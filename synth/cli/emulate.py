@@ -9,7 +9,9 @@ from synth.cli.read.emulate_request import EmulateRequest
 
 
 def command(
-    plan: Annotated[Path, typer.Argument(help="Plan file, also of a shipped profile.")],
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="Plan file, also of a shipped profile.")
+    ],
     request: EmulateRequest,
 ) -> None:
     """Replay PLAN on emulated devices: one process per rank on this machine, no model needed.

@@ -12,9 +12,10 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
+            metavar="MODEL",
             help="Built-in model (gpt-bytes, gpt2-small, llama3-8b, …), or "
             "path/to/file.py:function or package.module:function that returns a list of layers; "
-            "or a .csv file of times that were measured elsewhere."
+            "or a .csv file of times that were measured elsewhere.",
         ),
     ],
     request: ProfileRequest,

@@ -9,7 +9,7 @@ from synth.cli.read.rehearse_request import RehearseRequest
 
 
 def command(
-    plan: Annotated[Path, typer.Argument(help="Plan file of `synth solve`.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file of `synth solve`.")],
     request: RehearseRequest,
 ) -> None:
     """Try PLAN, for any number of devices, on one: each rank alone for a few steps.

@@ -9,7 +9,8 @@ from synth.cli.read.run_request import RunRequest
 
 
 def command(
-    plan: Annotated[Path, typer.Argument(help="Plan file of `synth solve`.")], request: RunRequest
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file of `synth solve`.")],
+    request: RunRequest,
 ) -> None:
     """Train under PLAN: launch one process per rank, or run as a worker under torchrun."""
     from synth.cli.work.run import work

@@ -1,71 +1,60 @@
-"""Compare all plans with the recorded ones, or record them anew.
+"""Compare what synth finds and says with what is recorded, or record it anew.
 
-python -m tests.golden            # what differs; exit code 1 if anything does
-python -m tests.golden --record   # after a change that is meant to find other plans
-python -m tests.golden V recompute  # only the cases whose names contain one of these
+python -m tests.golden             # what differs; exit code 1 if anything does
+python -m tests.golden --record    # after a change that is meant to change it
+python -m tests.golden plans help  # only these sets
+python -m tests.golden plans ring  # only cases whose names contain one of the other words
 """
 
-import hashlib
 import json
-import shlex
+import os
 import sys
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
-from synth.cli.commands import app
-from tests.golden.cases import CASES
-
-RECORDED = Path(__file__).with_name("recorded.json")
-_CLAIMED = ("makespan_us", "period_us", "lower_bound_us", "peak_bytes", "found_by", "stopped_by")
-_PLAIN = "--placement linear --partition even --recompute none"
-_ALL = "--deterministic --seed 0 --workers 2 --format json"
-
-
-def plan_of(command: str) -> dict[str, Any]:
-    """Solve; return the claim of the plan and a hash of its programs."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "plan.json"
-        done = CliRunner().invoke(app, shlex.split(f"solve {_PLAIN} {command} {_ALL} -o {file}"))
-        if done.exit_code:
-            return {"exit_code": done.exit_code}
-        plan = json.loads(file.read_text())
-    programs = {name: plan[name] for name in ("placement", "partition", "programs")}
-    return {
-        **{name: plan["claim"][name] for name in _CLAIMED},
-        "programs": hashlib.sha256(json.dumps(programs, sort_keys=True).encode()).hexdigest()[:16],
-    }
+from tests.golden.golden_set import GoldenSet
+from tests.golden.sets import SETS
 
 
 def main(arguments: list[str]) -> int:
     """Run the cases; see the docstring of this module."""
-    unknown = {word for word in arguments if word.startswith("-")} - {"--record"}
-    if unknown:
-        print(f"{', '.join(sorted(unknown))}: no such option\n\n{__doc__}", file=sys.stderr)
-        return 2
-    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
-    wanted = [word for word in arguments if not word.startswith("--")]
-    found, differing = dict(recorded), 0
-    for name, command in CASES.items():
-        if wanted and not any(word in name for word in wanted):
-            continue
-        began = time.monotonic()
-        found[name] = plan_of(command)
-        same = found[name] == recorded.get(name)
-        differing += not same
-        print(
-            f"{'same' if same else 'DIFFERS':8}{time.monotonic() - began:6.1f} s  {name}",
-            flush=True,
-        )
-        if not same:
-            print(f"    recorded {recorded.get(name)}\n    found    {found[name]}", flush=True)
-    if "--record" in arguments:
-        RECORDED.write_text(json.dumps(found, indent=1) + "\n")
-        return 0
-    return 1 if differing else 0
+    is_recording = "--record" in arguments
+    names = {each.name for each in SETS} & set(arguments)
+    words = [word for word in arguments if word not in names and word != "--record"]
+    chosen = [each for each in SETS if not names or each.name in names]
+    differing = sum(_differing(each, words, is_recording) for each in chosen)
+    return 1 if differing and not is_recording else 0
+
+
+def _differing(golden: GoldenSet, words: list[str], is_recording: bool) -> int:
+    """Compare the cases of a set that the words choose; return how many differ."""
+    chosen = [case for case in golden.cases if not words or any(word in case for word in words)]
+    recorded, found, differing = golden.recorded(), {}, 0
+    with golden.folder():
+        for case in chosen:
+            began_s = _processor_s()
+            found[case] = golden.found(case)
+            same = found[case] == recorded.get(case)
+            differing += not same
+            taken_s = _processor_s() - began_s
+            said = "same" if same else "DIFFERS"
+            print(f"{said:8}{taken_s:6.1f} s  {golden.name}: {case}", flush=True)
+            if not same:
+                _show("recorded", recorded.get(case))
+                _show("found", found[case])
+    if is_recording and found:
+        golden.record(found)
+    return differing
+
+
+def _show(title: str, value: Any) -> None:
+    text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
+    print(f"    {title}", *text.splitlines(), sep="\n      ", flush=True)
+
+
+def _processor_s() -> float:
+    """Return the processor time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 if __name__ == "__main__":

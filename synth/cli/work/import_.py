@@ -4,8 +4,9 @@ from pathlib import Path
 
 from synth.cli.answer.output import talk
 from synth.cli.read.import_request import ImportRequest
+from synth.errors import SynthError
 from synth.interop.torch_csv_reader import read_torch_csv
-from synth.options.partition import read_partition
+from synth.options.partition import is_searched, read_partition
 from synth.options.profiles import load_profile
 from synth.plan.partition.balance import balance
 from synth.records.record import check_outputs
@@ -15,6 +16,11 @@ from synth.schedule.files.plan_file import Plan, check_replaceable
 
 def work(schedule_path: Path, request: ImportRequest) -> None:
     """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs."""
+    if is_searched(request.partition):
+        raise SynthError(
+            f"--partition {request.partition} searches, which `synth import` does not; give even, "
+            f"or layers per stage such as 3,3,2"
+        )
     check_outputs(request.output, inputs=[schedule_path, request.profile_name])
     check_replaceable(request.output)
     profile = load_profile(request.profile_name, request.link)

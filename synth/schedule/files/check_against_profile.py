@@ -17,8 +17,13 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     that the profile does not count.
     """
     names = [layer.name for layer in profile.layers]
-    if list(plan.layers) != names:
-        yield _difference("layers", list(plan.layers), names)
+    if len(plan.layers) != len(names):
+        yield _difference("number of layers", len(plan.layers), len(names))
+        return
+    pairs = list(zip(plan.layers, names, strict=True))
+    others = [number for number, (found, made) in enumerate(pairs) if found != made]
+    if others:
+        yield _difference(f"layer {others[0]}", *pairs[others[0]])
         return
     if plan.profile_name != profile.name:
         yield _difference("profile_name", plan.profile_name, profile.name)
