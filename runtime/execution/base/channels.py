@@ -3,14 +3,11 @@
 Every send and receive starts at its place of the lowered program and never blocks there.
 """
 
-from collections.abc import Sequence
 from typing import Protocol
-
-import torch.distributed as dist
 
 from synth.schedule.lowering.lower import Transfer
 
-from ..stage.boundary import Tensors
+from .boundary import Tensors
 
 
 class Pending(Protocol):
@@ -46,17 +43,3 @@ class Channels(Transport, Protocol):
         Ranks that wait for this one fail, too. Nothing can be sent or received any more.
         """
         ...
-
-
-class DirectTransfer:
-    """A transfer of torch.distributed, directly from or to the caller's tensors."""
-
-    def __init__(self, works: Sequence[dist.Work], tensors: Tensors) -> None:
-        self._works = works
-        self._tensors = tensors
-
-    def wait(self) -> Tensors:
-        """Return the tensors once all works have ended."""
-        for work in self._works:
-            work.wait()
-        return self._tensors

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from ..stage.boundary import Boundary, Tensors
+from .boundary import Boundary, Tensors
 
 
 class OutputTap(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .boundary import Tensors
+from ...base.boundary import Tensors
 
 
 class PendingCopy(Protocol):

@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
-from ..core.stage_protocol import OutputTap
 from .boundary import settled
+from .stage_protocol import OutputTap
 
 Weights = Sequence[float | Tensor] | Tensor
 

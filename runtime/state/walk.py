@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.units import format_bytes
 
-from .state_places import (
+from .places import (
     CONTAINERS,
     MISSING,
     Attribute,

@@ -30,7 +30,8 @@ from torch import Tensor
 from synth.errors import RunFailure, SynthError
 from synth.schedule.ops import Value
 
-from ..transport.rank_group import RankGroup
+from ...base.boundary import Tensors
+from ..rank_group import RankGroup
 from .block_names import (
     make_block,
     new_prefix,
@@ -39,7 +40,6 @@ from .block_names import (
     remove_leftovers,
     shared_folder,
 )
-from .boundary import Tensors
 from .copy_lane import Lane, PendingCopy, ThreadLane
 from .host_memory import HostMemory
 

@@ -16,7 +16,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from ...processes import ProcessIdentity
+from ....processes import ProcessIdentity
 
 _SHARED_FOLDER = Path("/dev/shm")
 _STEM = "synth-host"

@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from synth.errors import SynthError
 
 from .array_values import ArrayValues
-from .state_kinds import place_of
-from .state_places import (
+from .kinds import place_of
+from .places import (
     Attribute,
     ClassAttributes,
     Entries,
@@ -30,13 +30,6 @@ from .state_places import (
     StateItem,
     StatePlace,
     is_plain,
-)
-from .state_walk import (
-    Gone,
-    Reached,
-    StateWalk,
-    Way,
-    root,
 )
 from .steady_entries import SteadyEntries, can_be_steady
 from .tensor_numbers import (
@@ -50,6 +43,7 @@ from .tensor_numbers import (
     storage_key,
     uncopied,
 )
+from .walk import Gone, Reached, StateWalk, Way, root
 
 # A holder of which more entries change is walked again as a whole.
 _MOST_KEYS = 16

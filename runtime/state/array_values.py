@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .state_places import are_different
+from .places import are_different
 from .tensor_numbers import FEW_BYTES, Watchfulness, uncopied
 
 

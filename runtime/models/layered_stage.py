@@ -12,10 +12,11 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from synth.errors import SynthError
+from synth.profile.workload import Workload
 
 from ..dtypes import dtype_of
-from ..execution.core.stage_protocol import ForwardInput
-from ..execution.stage.boundary import Tensors
+from ..execution.base.boundary import Tensors
+from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.forward_state import ForwardState, FoundByF
 from ..execution.stage.stage import LayerChain, Stage
 from ..seeds import derive_seed
@@ -220,6 +221,23 @@ def layer_calls(
         )
         for index, module in modules.items()
     }
+
+
+def calls_of(
+    workload: Workload,
+    layers: Mapping[int, nn.Module],
+    names: Sequence[str],
+    recomputed_layers: Collection[int] = (),
+) -> list[LayerCall]:
+    """Calls of some layers, by index, as the workload and the plan's recomputed layers say."""
+    calls = layer_calls(
+        layers,
+        names,
+        autocast=workload.autocast,
+        recomputed=workload.recomputed_layers or (),
+        recomputed_layers=recomputed_layers,
+    )
+    return list(calls.values())
 
 
 def _device_of(arguments: tuple[Any, ...]) -> torch.device:

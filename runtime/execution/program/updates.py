@@ -6,10 +6,10 @@ from functools import partial
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
+from ..base.rank_context import RankContext
+from ..base.stepper import Stepper
 from ..gradients.reductions import Reductions
 from ..weights.weight_passing import WeightPassing
-from .rank_context import RankContext
-from .stepper import Stepper
 
 
 class Updates:

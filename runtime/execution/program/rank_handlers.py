@@ -7,6 +7,7 @@ from typing import Self
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 
+from ..base.rank_context import RankContext
 from ..gradients.reductions import Reductions
 from ..stage.offload_ops import OffloadOps
 from ..stage.stage_ops import StageOps
@@ -14,7 +15,6 @@ from ..transport.thread_order import ThreadOrder
 from ..weights.kept_protocol import KeptProtocol
 from ..weights.versions import VersionedWeights
 from ..weights.weight_passing import WeightPassing
-from .rank_context import RankContext
 from .transfers import RankTransfers
 from .updates import Updates
 

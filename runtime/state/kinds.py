@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .state_places import (
+from .places import (
     NUMPY_RANDOM,
     PYTHON_RANDOM,
     Attribute,
@@ -24,7 +24,7 @@ from .state_places import (
     StatePlace,
     Variable,
 )
-from .state_walk import MOST_ENTRIES, UNWATCHED_REGISTRIES, Reached, Way, is_closed
+from .walk import MOST_ENTRIES, UNWATCHED_REGISTRIES, Reached, Way, is_closed
 
 # Wrappers for data parallelism, which keep state of their own.
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed.fsdp.fully_sharded")

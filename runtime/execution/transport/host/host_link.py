@@ -15,18 +15,18 @@ them leaves there for another one's backward goes by the same two (`shared_host`
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from synth.schedule.lowering.lower import Transfer
-from synth.schedule.ops import ValueKind
+from synth.schedule.ops import Value, ValueKind
 
-from ..weights.host_stage import HostStage, as_bytes
-from .boundary import Tensors
+from ...base.boundary import Tensors
 from .copy_lane import Lane, PendingCopy, StreamLane, ThreadLane
-from .host_memory import HostMemory, host_memory
+from .host_memory import HostMemory, as_bytes, host_memory
+from .shared_host import SharedHost
 
 
 class HostMove(NamedTuple):
@@ -41,6 +41,23 @@ class HostMove(NamedTuple):
     whose: tuple[int, int, int]
     is_out: bool
     num_bytes: int
+
+
+class HostedStage(Protocol):
+    """A stage whose weights the host keeps, as the link uses it; see `weights.host_stage`."""
+
+    @property
+    def shared(self) -> SharedHost | None:
+        """The memory that ranks share; None: the stage is this rank's alone."""
+        ...
+
+    def load(self, buffers: Tensors, lane: Lane) -> PendingCopy:
+        """Start copying the weights into the buffers of a visit."""
+        ...
+
+    def store(self, sums: Tensors, value: Value, lane: Lane) -> PendingCopy:
+        """Start copying a rank's gradient sum to its place."""
+        ...
 
 
 @dataclass(eq=False)
@@ -75,7 +92,9 @@ class _Moving:
 class HostLink:
     """Stores what is sent to the host until it is requested; implements `Transport`."""
 
-    def __init__(self, device: torch.device, stages: Mapping[int, HostStage] | None = None) -> None:
+    def __init__(
+        self, device: torch.device, stages: Mapping[int, HostedStage] | None = None
+    ) -> None:
         """Make the link of a rank that computes on a device.
 
         Args:

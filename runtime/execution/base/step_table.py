@@ -7,9 +7,9 @@ from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 
 from ...batch import Batch
-from ..stage.boundary import Boundary, Tensors
-from ..stage.loss_terms import LossTerms
-from ..transport.channels import Pending
+from .boundary import Boundary, Tensors
+from .channels import Pending
+from .loss_terms import LossTerms
 
 Shapes = Sequence[Sequence[Boundary]]
 # The bytes of each storage of activations that move to another rank, by stage and micro-batch.

@@ -13,12 +13,12 @@ from synth.errors import RunFailure, SynthError
 from synth.schedule.validation_point import HalfOpenTransfers, find_validation_points
 
 from ...batch import Batch
-from ..stage.loss_terms import LossTerms
+from ..base.failure import describe_failure
+from ..base.loss_terms import LossTerms
+from ..base.step_table import SavedSizes, Shapes
+from ..base.stepper import ForwardPredictor, Stepper
 from .compiled_program import CompiledProgram
-from .failure import describe_failure
 from .out_of_order import OutOfOrder
-from .step_table import SavedSizes, Shapes
-from .stepper import ForwardPredictor, Stepper
 
 _NONE_KEPT: SavedSizes = {}
 

@@ -8,7 +8,7 @@ import torch
 from synth.schedule.lowering.lower import Instruction, Lowered
 from synth.schedule.ops import Op
 
-from ..transport.channels import Channels
+from .channels import Channels
 from .clock import OpClock
 from .stage_protocol import StageProtocol
 from .step_table import Slots, StepTable

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.units import format_bytes
 
-from .state_places import StatePlace
+from .places import StatePlace
 
 # What pictures may hold of tensors that are no buffers, in sum: no plan counts it.
 MOST_HELD_BYTES = 1 << 26

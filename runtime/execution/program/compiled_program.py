@@ -15,17 +15,17 @@ from synth.schedule.ops import Value
 from synth.schedule.validation_point import HalfOpenTransfers
 
 from ...batch import Batch
+from ..base.failure import describe_failure
+from ..base.loss_terms import LossTerms
+from ..base.rank_context import RankContext
+from ..base.step_table import SavedSizes, Shapes
 from ..gradients.reductions import Reductions
-from ..stage.loss_terms import LossTerms
 from ..transport.thread_order import ThreadOrder
 from ..weights.kept_protocol import KeptProtocol
 from ..weights.versions import VersionedWeights
-from .failure import describe_failure
 from .instruction_compiler import InstructionCompiler
 from .progress import RankProgress
-from .rank_context import RankContext
 from .rank_handlers import RankHandlers
-from .step_table import SavedSizes, Shapes
 from .updates import Updates
 
 _NO_REDUCTIONS = Reductions()

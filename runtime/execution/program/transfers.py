@@ -10,11 +10,11 @@ from synth.schedule.lowering.lower import Action, Instruction, Transfer
 from synth.schedule.ops import ValueKind
 from synth.schedule.validation_point import HalfOpenTransfers
 
-from ..stage.boundary import Tensors
+from ..base.boundary import Tensors
+from ..base.rank_context import RankContext
 from ..stage.offload_ops import OffloadOps
 from ..stage.replay_input import packed_buffer
 from ..weights.weight_passing import WeightPassing
-from .rank_context import RankContext
 
 
 class RankTransfers:

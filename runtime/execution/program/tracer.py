@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from synth.schedule.measured.rank_log import RankLog
 
-from .clock import OpClock
+from ..base.clock import OpClock
 
 # The number of traced steps that are kept, the last ones of a long run.
 MOST_STEPS = 64

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...base.boundary import Tensors
+
 HostMemory = Callable[[int], Tensor]
 """Allocates a number of bytes without contents, as a flat uint8 tensor."""
 
@@ -16,6 +18,11 @@ HostMemory = Callable[[int], Tensor]
 def host_memory(device: torch.device) -> HostMemory:
     """The host memory of a rank that computes on a device."""
     return _pinned if device.type == "cuda" else _beside_torch
+
+
+def as_bytes(buffers: Tensors) -> Tensors:
+    """Contiguous tensors as flat views of their bytes."""
+    return tuple(buffer.view(-1).view(torch.uint8) for buffer in buffers)
 
 
 def _pinned(num_bytes: int) -> Tensor:

@@ -8,9 +8,9 @@ from synth.op_kinds import VISITS, OpKind
 from synth.schedule.lowering.lower import Action, Instruction
 from synth.schedule.ops import Op, ValueKind
 
-from ...micro_batch import CurrentMicroBatch, running
+from ..base.current_micro_batch import CurrentMicroBatch, running
+from ..base.rank_context import RankContext
 from ..gradients.copies_and_ties import Reducer
-from .rank_context import RankContext
 from .rank_handlers import RankHandlers
 
 Run = Callable[[], None]

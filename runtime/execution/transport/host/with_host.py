@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from synth.costs.costs import HOST
 from synth.schedule.lowering.lower import Transfer
 
-from ..stage.boundary import Tensors
-from ..stage.host_link import HostLink, HostMove
-from .channels import Channels, Pending, Transport
+from ...base.boundary import Tensors
+from ...base.channels import Channels, Pending, Transport
+from .host_link import HostLink, HostMove
 
 
 class WithHost:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from .state_places import Entries, StatePlace
+from .places import Entries, StatePlace
 
 
 class SteadyEntries:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..execution.core.tracer import LoggedStep
+from .execution.program.tracer import LoggedStep
 
 
 @dataclass
