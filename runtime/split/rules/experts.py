@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .derived import leaves_of
-from .rule import Call, Gradients, Rule, register
+from ..derived import leaves_of
+from ..rule import Call, Gradients, Rule, register
 
 
 @register(torch.bmm, torch.Tensor.bmm, torch.ops.aten.bmm, torch.ops.aten.bmm.default)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .rule import Call, Gradients, Rule, register
+from ..rule import Call, Gradients, Rule, register
 
 
 @register(F.linear, torch.ops.aten.linear, torch.ops.aten.linear.default)

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .derived import is_target
+from ..derived import is_target
+from ..rule import Call, Gradients, Rule, register
 from .experts import is_stack_for
 from .linear import bias_gradient, bind_product, product_gradient, rows, unfolded
-from .rule import Call, Gradients, Rule, register
 
 
 class _ProductRule(Rule):

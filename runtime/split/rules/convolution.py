@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .rule import Call, Gradients, Rule, register
+from ..rule import Call, Gradients, Rule, register
 
 Size = int | Sequence[int]
 
