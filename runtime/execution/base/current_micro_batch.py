@@ -1,4 +1,4 @@
-"""The micro-batch that runs now on a thread; the user's side of it is `runtime.micro_batch`."""
+"""The micro-batch that runs now on a thread; `synth.runtime.micro_batch` is its public name."""
 
 import threading
 from collections.abc import Iterator
