@@ -13,7 +13,7 @@ import torch
 
 from synth.op_kinds import OpKind
 from synth.report.text.tables import table
-from synth.runtime.execution.core.clock import OpClock
+from synth.runtime.execution.base.clock import OpClock
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from synth.errors import SynthError
+from synth.profile.workload import Workload
 from synth.system.processors import num_processors
 
 from .execution.transport.nccl.communicators import prepare_cuda
@@ -60,6 +61,12 @@ def pick_device(wanted: str, local_rank: int = 0) -> torch.device:
     if wanted == "cpu" or not available:
         return torch.device("cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def prepare_device(workload: Workload, device: torch.device) -> None:
+    """Set the number of threads on CPU to that of the profile."""
+    if device.type == "cpu":
+        torch.set_num_threads(workload.threads)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The architecture, read from the source by `ast`: nothing of the project is imported.
 
-The imports between packages are those of the table in `docs/architecture.md`. Lists of exceptions
-may only shrink: one that the code no longer needs fails too.
+The imports between packages, and between the parts of `runtime` and of its executor, are those of
+the tables in `docs/architecture.md`. Lists of exceptions may only shrink: one that the code no
+longer needs fails too.
 """
 
 import ast
@@ -33,6 +34,19 @@ _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 # Libraries that take long to import, and the packages that may import them at module level.
 HEAVY = {"torch": {"runtime"}, "ortools": {"solver"}, "pulp": {"solver"}}
+
+# Packages whose parts (folders and modules directly in them) import those of a table of the page,
+# by the heading of the table.
+DIVIDED = {
+    "synth.runtime": "### Inside `runtime`",
+    "synth.runtime.execution": "### Inside `runtime/execution`",
+}
+
+# By package the imports between its parts that close a circle; all others run one way.
+CIRCLES = {
+    "synth.plan": [("partition", "recompute")],
+    "synth.solver": [("search_state", "bounds")],
+}
 
 # Parts of the solver: modules of the first import none of the second.
 APART = [
@@ -163,11 +177,37 @@ def _is_in(module: str, folder: str) -> bool:
     return module == folder or module.startswith(f"{folder}.")
 
 
-def _imports_of_the_page() -> dict[str, set[str]]:
-    """The table under "Imports" of the page: a package, and those that it imports."""
-    section = PAGE.read_text(encoding="utf-8").split("## Imports")[1].split("\n## ")[0]
-    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
-    return {one.strip(" `"): set(re.findall(r"`(\w+)`", others)) for one, others in rows}
+def _imports_of_the_page(heading: str = "## Imports") -> dict[str, set[str]]:
+    """The table under a heading of the page: a part, and in the last column what it imports."""
+    section = PAGE.read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n#")[0]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    return {cells[0].strip(" `"): set(re.findall(r"`(\w+)`", cells[-1])) for cells in rows}
+
+
+def _imports_between_parts(package: str) -> dict[str, set[str]]:
+    """By part of a package those that it imports; parts are the folders and modules directly in it.
+
+    Their names are those without the package's.
+    """
+
+    def part(module: str) -> str:
+        return module.removeprefix(f"{package}.").split(".")[0]
+
+    inside = {module for module in _modules() if module.startswith(f"{package}.")}
+    found: dict[str, set[str]] = {part(module): set() for module in inside}
+    for module in inside:
+        found[part(module)] |= {part(name) for name, _ in _imports(module) if name in inside}
+    return {name: others - {name} for name, others in found.items()}
+
+
+def _cycle(imports: dict[str, set[str]]) -> list[str] | None:
+    """Parts that import each other in a circle; None: there is no circle."""
+    try:
+        tuple(TopologicalSorter(imports).static_order())
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return None
 
 
 def test_imports_between_packages_are_those_of_the_page() -> None:
@@ -179,11 +219,30 @@ def test_imports_between_packages_are_those_of_the_page() -> None:
     assert found == _imports_of_the_page()
 
 
-def test_imports_of_the_page_run_one_way() -> None:
-    try:
-        tuple(TopologicalSorter(_imports_of_the_page()).static_order())
-    except CycleError as error:
-        pytest.fail(f"docs/architecture.md draws a cycle: {error.args[1]}")
+@pytest.mark.parametrize("package", DIVIDED)
+def test_imports_between_parts_of_the_runtime_are_those_of_the_page(package: str) -> None:
+    assert _imports_between_parts(package) == _imports_of_the_page(DIVIDED[package])
+
+
+@pytest.mark.parametrize("heading", ["## Imports", *DIVIDED.values()])
+def test_each_row_of_the_page_imports_only_rows_above_it(heading: str) -> None:
+    above: set[str] = set()
+    for name, imported in _imports_of_the_page(heading).items():
+        assert imported <= above, name
+        above.add(name)
+
+
+@pytest.mark.parametrize("package", CIRCLES)
+def test_parts_of_solver_and_plan_import_each_other_one_way(package: str) -> None:
+    imports = _imports_between_parts(package)
+    for source, target in CIRCLES[package]:
+        assert target in imports[source], "remove it from CIRCLES"
+        imports[source].remove(target)
+    assert _cycle(imports) is None
+
+    for source, target in CIRCLES[package]:
+        closed = {**imports, source: imports[source] | {target}}
+        assert _cycle(closed) is not None, "remove it from CIRCLES"
 
 
 @pytest.mark.parametrize("library", HEAVY)
@@ -258,6 +317,19 @@ def test_bounds_and_improvers_are_found_by_their_folder(folder: str, name: str) 
     assert not importing
 
 
+def test_rules_of_the_split_backward_are_found_by_their_folder() -> None:
+    """Outside its folder, the runtime imports none by its module."""
+    folder = "synth.runtime.split.rules"
+    importing = {
+        (module, name)
+        for module in _modules()
+        if not _is_in(module, folder)
+        for name, _ in _imports(module)
+        if _is_in(name, folder)
+    }
+    assert not importing
+
+
 def _assigned(module: str) -> set[str]:
     """The names that a module assigns at its level."""
     body = ast.parse(_modules()[module].read_text(encoding="utf-8")).body
@@ -295,10 +367,7 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
         module: {name for name, early in _imports(module) if early and name in _modules()}
         for module in _modules()
     }
-    try:
-        tuple(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        pytest.fail(" imported by ".join(error.args[1]))
+    assert _cycle(graph) is None
 
 
 def test_a_public_class_name_occurs_once() -> None:

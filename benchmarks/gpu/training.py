@@ -10,7 +10,7 @@ from benchmarks.gpu.step import Where
 from synth.families import generate
 from synth.profile.optimizer import OptimizerSpec
 from synth.runtime.batch import Batch
-from synth.runtime.execution.stage.host_link import HostLink
+from synth.runtime.execution.transport.host.host_link import HostLink
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
 from synth.runtime.models import ModelSpec, build_layers
 from synth.runtime.optimize import StepSettings, build_steps

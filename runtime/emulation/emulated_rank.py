@@ -15,23 +15,23 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.rank_memory import static_bytes
 
 from ..batch import Batch
-from ..execution.core.clock import OpClock
-from ..execution.core.compiled_program import CompiledProgram
-from ..execution.core.executor import Executor
-from ..execution.core.out_of_order import OutOfOrder
-from ..execution.core.progress import RankProgress
-from ..execution.core.rank_context import RankContext
-from ..execution.core.step_table import SavedSizes
-from ..execution.core.tracer import Tracer
+from ..execution.base.clock import OpClock
+from ..execution.base.rank_context import RankContext
+from ..execution.base.step_table import SavedSizes
 from ..execution.gradients.reductions import Reductions
+from ..execution.program.compiled_program import CompiledProgram
+from ..execution.program.executor import Executor
+from ..execution.program.out_of_order import OutOfOrder
+from ..execution.program.progress import RankProgress
+from ..execution.program.tracer import Tracer
 from ..execution.transport.groups import Group
+from ..execution.transport.host.with_host import WithHost
 from ..execution.transport.open_channels import open_channels
 from ..execution.transport.traced_channels import TracedChannels
 from ..execution.transport.watched_channels import WatchedReceives
-from ..execution.transport.with_host import WithHost
 from ..execution.weights.keeping import check_activations_stay, ranks_share_host
 from ..profiling.meter import measure
-from ..training.rank_result import RankResult
+from ..rank_result import RankResult
 from ..world import World
 from .collectives import PacedCollectives
 from .emulated_clock import EmulatedClock, now_ns

@@ -9,8 +9,8 @@ from synth.costs.stage_costs import StageCosts
 from synth.errors import RunFailure
 from synth.op_kinds import OpKind
 
-from ..execution.core.stage_protocol import ForwardInput
-from ..execution.stage.boundary import Boundary, Leaf, Tensors
+from ..execution.base.boundary import Boundary, Leaf, Tensors
+from ..execution.base.stage_protocol import ForwardInput
 from .emulated_clock import EmulatedClock
 
 # A message carries the moment at which it was sent, and how late its sender was.

@@ -7,7 +7,7 @@ import torch
 from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.lower import Lowered
 
-from ..execution.core.clock import OpClock
+from ..execution.base.clock import OpClock
 from ..execution.transport.groups import Group
 from .collectives import PacedCollective, PacedCollectives, reducible_bytes
 

@@ -7,8 +7,8 @@ Weights, which the host keeps, come whenever they are asked for, and sums of gra
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import ValueKind
 
-from ..execution.stage.boundary import Tensors
-from ..execution.transport.channels import Pending
+from ..execution.base.boundary import Tensors
+from ..execution.base.channels import Pending
 from .emulated_clock import EmulatedClock, after
 
 

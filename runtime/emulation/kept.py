@@ -24,7 +24,7 @@ from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.weight_flow import Sharded
 
-from ..execution.stage.boundary import Tensors
+from ..execution.base.boundary import Tensors
 from ..execution.transport.groups import Group
 from ..execution.weights.flat_layout import FlatLayout, ParameterLayout
 from ..execution.weights.kept_protocol import StartedCollective

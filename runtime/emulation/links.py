@@ -26,8 +26,8 @@ import torch
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import ValueKind
 
-from ..execution.stage.boundary import Tensors
-from ..execution.transport.channels import Channels, Pending
+from ..execution.base.boundary import Tensors
+from ..execution.base.channels import Channels, Pending
 from ..execution.transport.watched_channels import WatchedReceives
 from .emulated_clock import EmulatedClock, after, now_ns
 from .emulated_stage import STAMP_BYTES

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered
 
-from ..execution.core.stepper import Stepper
+from ..execution.base.stepper import Stepper
 from ..execution.transport.groups import Group
 from ..optimize import GradientNorm
 from .emulated_clock import EmulatedClock, now_ns

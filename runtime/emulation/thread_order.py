@@ -6,8 +6,8 @@ moment at which their values were made, or at which they had arrived by the plan
 
 from contextlib import AbstractContextManager, nullcontext
 
-from ..execution.stage.boundary import Tensors
-from ..execution.transport.channels import Pending
+from ..execution.base.boundary import Tensors
+from ..execution.base.channels import Pending
 from ..execution.transport.thread_order import Source
 from .emulated_clock import EmulatedClock
 

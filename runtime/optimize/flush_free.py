@@ -9,7 +9,7 @@ from torch import nn
 from synth.errors import SynthError
 from synth.profile.optimizer import OptimizerSpec
 
-from ..execution.core.stepper import WeightRead
+from ..execution.base.stepper import WeightRead
 from .delay_corrections import OnUpdate, Prediction, StageUpdate, check_predictable
 from .gradients import Gradients, widen_gradients
 from .norm import GradientNorm

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from ..module_state import StatePicture, Watch
+from ..state.module_state import StatePicture, Watch
 
 # As many as have no previous step that could be wrong: in it tensors are compared by their numbers.
 _NUM_EXACT = 2

@@ -13,21 +13,21 @@ from synth.errors import SynthError
 from synth.schedule.files.plan_file import schedule_fingerprint
 from synth.schedule.look_ahead import LookAhead
 
-from ..execution.core.clock import OpClock
-from ..execution.core.compiled_program import CompiledProgram
-from ..execution.core.executor import Executor
-from ..execution.core.out_of_order import OutOfOrder
-from ..execution.core.rank_context import RankContext
+from ..execution.base.channels import Channels
+from ..execution.base.clock import OpClock
+from ..execution.base.rank_context import RankContext
 from ..execution.gradients.copies_and_ties import GradientReducer
 from ..execution.gradients.data_parallel import DataParallel
 from ..execution.gradients.layout import GradientLayout
 from ..execution.gradients.reductions import Reductions
+from ..execution.program.compiled_program import CompiledProgram
+from ..execution.program.executor import Executor
+from ..execution.program.out_of_order import OutOfOrder
 from ..execution.stage.offload_sizes import SizeFinder
 from ..execution.stage.shapes import ShapeFinder
 from ..execution.stage.stage import Stage
 from ..execution.stage.warm_up import WarmUp
 from ..execution.transport.calls import CallNotes, note_links
-from ..execution.transport.channels import Channels
 from ..execution.transport.open_channels import open_channels
 from ..execution.transport.rank_group import RankGroup
 from ..execution.transport.traced_channels import TracedChannels

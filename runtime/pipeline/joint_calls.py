@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from synth.errors import RunFailure
 
+from ..execution.base.channels import Channels
 from ..execution.transport.calls import CallKind, CallNotes
-from ..execution.transport.channels import Channels
 from ..execution.transport.rank_group import Refused, named_failure
 from .groups import PipelineGroups
 

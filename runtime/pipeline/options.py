@@ -10,8 +10,8 @@ from torch import nn
 
 from synth.errors import SynthError
 
-from ..execution.core.clock import OpClock
-from ..execution.core.progress import RankProgress
+from ..execution.base.clock import OpClock
+from ..execution.program.progress import RankProgress
 from ..execution.stage.stage import Loss
 from .groups import PipelineGroups, Ranks
 

@@ -25,19 +25,19 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.version_facts import version_facts
 
 from ..batch import Batch
-from ..execution.core.clock import OpClock
-from ..execution.core.compiled_program import CompiledProgram
-from ..execution.core.executor import Executor
-from ..execution.core.forward_only import forward_only
-from ..execution.core.rank_context import RankContext
-from ..execution.core.step_table import SavedSizes, Shapes
-from ..execution.core.stepper import Stepper
+from ..execution.base.clock import OpClock
+from ..execution.base.loss_terms import LossTerms, Weights
+from ..execution.base.rank_context import RankContext
+from ..execution.base.step_table import SavedSizes, Shapes
+from ..execution.base.stepper import Stepper
 from ..execution.gradients.reductions import Reductions
-from ..execution.stage.loss_terms import LossTerms, Weights
+from ..execution.program.compiled_program import CompiledProgram
+from ..execution.program.executor import Executor
+from ..execution.program.forward_only import forward_only
 from ..execution.stage.stage import Stage
 from ..execution.transport.calls import CallKind
+from ..execution.transport.host.with_host import WithHost
 from ..execution.transport.rank_group import RankGroup
-from ..execution.transport.with_host import WithHost
 from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize.gradients import Gradients
 from ..optimize.norm import GradientNorm

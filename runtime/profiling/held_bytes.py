@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from synth.op_kinds import OpKind
 
-from ..execution.stage.boundary import Tensors
+from ..execution.base.boundary import Tensors
 from .meter import Measurement, measure
 from .sample import Sample
 

@@ -11,7 +11,7 @@ from synth.profile.links import Link
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
-from ..execution.stage.host_link import HostLink
+from ..execution.transport.host.host_link import HostLink
 
 _SMALL_BYTES = 64
 _LARGE_BYTES = 8 << 20

@@ -21,11 +21,10 @@ from ..models import (
     materialise,
     outline_of,
 )
+from ..models.layered_stage import LayerCall, calls_of
 from ..models.ties import Tie, find_ties
 from ..models.user_function import UserCodeFailed
 from ..seeds import seeded
-from ..training.building import calls_of
-from ..training.layered_stage import LayerCall
 
 Fill = Callable[[LayerCall], LayerCall]
 

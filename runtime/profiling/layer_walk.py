@@ -15,7 +15,7 @@ from synth.profile.workload import Workload
 
 from ..input_function import MicroBatch
 from ..models import layer_signature, num_safe_ids
-from ..training.layered_stage import LayerCall
+from ..models.layered_stage import LayerCall
 from .sample import Sample, positional
 
 _CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from synth.profile.links import Link, Links, PairLink
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
-from ..execution.transport.channels import Channels
+from ..execution.base.channels import Channels
 from ..execution.transport.gloo.eager_sockets import MOST_BYTES
 from ..execution.transport.groups import Group
 from ..execution.transport.objects import broadcast_object, gather_objects

@@ -17,9 +17,9 @@ from synth.profile.workload import Workload
 from synth.units import format_bytes
 
 from ..input_function import InputFunction, MicroBatch
-from ..module_state import unchanged
 from ..optimize import commit_bytes
-from ..training.building import prepare_device
+from ..state.module_state import unchanged
+from ..world import prepare_device
 from .layer_source import LayerSource
 from .layer_walk import num_distinct, random_tokens, walk_layers
 from .machine_watch import MachineWatch

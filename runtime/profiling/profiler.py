@@ -11,8 +11,8 @@ from synth.profile.layer_profile import LayerProfile, Timing
 from synth.profile.optimizer import OptimizerSpec
 from synth.schedule.ops import Op
 
-from ..execution.core.clock import OpClock
-from ..execution.stage.boundary import Tensors
+from ..execution.base.boundary import Tensors
+from ..execution.base.clock import OpClock
 from ..optimize import StageOptimizer, StepSettings, widen_gradients, zero_gradient
 from .flop_count import forward_flops
 from .held_bytes import held_bytes

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..execution.core.stage_protocol import ForwardInput
-from ..execution.stage.boundary import Boundary, Tensors, can_have_gradient, flatten
+from ..execution.base.boundary import Boundary, Tensors, can_have_gradient, flatten
+from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.stage import Stage
-from ..training.layered_stage import LayerCall, LayeredStage
+from ..models.layered_stage import LayerCall, LayeredStage
 
 
 def positional(x: Any, *, is_first: bool) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from torch.distributed import BroadcastOptions, ReduceOp, ReduceOptions
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
-from ..execution.stage.boundary import Tensors
+from ..execution.base.boundary import Tensors
 from ..execution.transport.in_process.ranks import InProcessGroup
 from ..execution.transport.thread_order import DeviceOrder
 from .planned_arrivals import PlannedArrivals

@@ -14,7 +14,7 @@ from synth.schedule.measured.execution_trace import planned_execution
 from synth.schedule.simulate import simulate
 
 from ..emulation.emulated_clock import EmulatedClock, after
-from ..execution.core.clock import OpClock
+from ..execution.base.clock import OpClock
 
 
 class PlannedArrivals:

@@ -22,17 +22,17 @@ from synth.schedule.lowering.lower import Lowered
 
 from ..batch import Batch
 from ..dtypes import dtype_of
-from ..execution.core.clock import OpClock
+from ..execution.base.clock import OpClock
 from ..execution.transport.in_process.ranks import InProcessRanks
 from ..execution.transport.rank_group import without_warnings_of_trees
 from ..execution.weights.keeping import ranks_share_host
 from ..models import BuiltModel, build_model, is_built_in, num_safe_ids, trusted_spec
 from ..pipeline import Pipeline
+from ..rank_result import RankResult
 from ..training.batches import Batches
 from ..training.building import build_stages
 from ..training.data import TokenData
 from ..training.launch import loopback
-from ..training.rank_result import RankResult
 from ..training.run_data import RunData, open_data
 from ..training.trainer import RankTrainer
 from ..world import World

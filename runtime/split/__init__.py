@@ -11,11 +11,12 @@ backward is fused (BW) needs none of this: its F is the plain forward, its BW au
 
 Models need no change. While F runs, calls such as `F.linear(x, weight)` on a trainable leaf are
 recorded such that their weight gradient can be deferred. An operation without a `Rule` gets its
-gradient from ordinary autograd within B. See `Rule` and `register` for adding one.
+gradient from ordinary autograd within B. Those of torch's functions are the files of `rules`. See
+`Rule` and `register` for adding one.
 """
 
-# Importing a module of rules registers them.
-from . import convolution, embedding, experts, linear, matmul
+from synth.system.discovery import import_modules
+
 from .recorder import Recorder
 from .rule import Call, Rule, register
 from .split_backward import SplitTape, run_backward
@@ -28,13 +29,10 @@ __all__ = [
     "Recorder",
     "Rule",
     "SplitTape",
-    "convolution",
-    "embedding",
     "enter",
-    "experts",
     "gradient_dtype",
-    "linear",
-    "matmul",
     "register",
     "run_backward",
 ]
+
+import_modules(f"{__name__}.rules")  # each registers its rules

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from .apply_rule import apply_rule, can_apply, in_function_transform, record_by_autograd
 from .interception import Interception, without_interception
-from .linear import LinearRule
-from .rule import Call
+from .rule import Call, rule_for
 from .split_backward import SplitTape
 
-_RULE = LinearRule()
 _LINEAR_FORWARD = nn.Linear.forward
 
 
@@ -193,13 +191,15 @@ def record_linear(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> Tensor:
         tape.recomputes = True  # see Interception
         with torch._C.DisableTorchFunction():
             return F.linear(x, weight, bias)
+    rule = rule_for(F.linear)
+    assert rule is not None
     if _is_plain(tape, x, weight, bias):
-        return record_by_autograd(tape, _RULE, Call(x, (weight, bias)))
-    call = _RULE.bind(x, weight, bias)
-    if call is None or not can_apply(_RULE, call, tape.left, tape.listened):
+        return record_by_autograd(tape, rule, Call(x, (weight, bias)))
+    call = rule.bind(x, weight, bias)
+    if call is None or not can_apply(rule, call, tape.left, tape.listened):
         return F.linear(x, weight, bias)
     with torch._C.DisableTorchFunction():
-        return apply_rule(tape, _RULE, call)
+        return apply_rule(tape, rule, call)
 
 
 def _is_plain(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> bool:

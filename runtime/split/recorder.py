@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from ..module_state import picture_of
+from ..state.module_state import picture_of
 from .attention import RecordedAttention, can_record
 from .first_pass_observers import BackwardObserver, Findings, ForwardObserver, RunsBackward
 from .forwards import (

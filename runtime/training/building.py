@@ -1,13 +1,12 @@
 """Builds a rank's stages as the plan says, and refuses a model that has changed since."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from synth.errors import Mismatch
-from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.weight_flow import Route
 
@@ -15,18 +14,12 @@ from ..dtypes import dtype_of
 from ..execution.stage.stage import Stage
 from ..execution.weights.stage_weights import release_parameters
 from ..models import BuiltModel, ModelSpec, build_model, trusted_spec
+from ..models.layered_stage import LayeredStage, Randomness, calls_of
 from ..models.sizes import SIZES
 from ..models.ties import untie_stages
 from ..optimize import static_bytes
-from .layered_stage import LayerCall, LayeredStage, Randomness, layer_calls
 
 Builder = Callable[..., BuiltModel]
-
-
-def prepare_device(workload: Workload, device: torch.device) -> None:
-    """Set the number of threads on CPU to that of the profile."""
-    if device.type == "cpu":
-        torch.set_num_threads(workload.threads)
 
 
 @dataclass(frozen=True)
@@ -127,23 +120,6 @@ def _make_layers(
                 release_parameters(layer)
         found |= layers
     return _MadeLayers(found, tied)
-
-
-def calls_of(
-    workload: Workload,
-    layers: Mapping[int, nn.Module],
-    names: Sequence[str],
-    recomputed_layers: Collection[int] = (),
-) -> list[LayerCall]:
-    """Calls of some layers, by index, as the workload and the plan's recomputed layers say."""
-    calls = layer_calls(
-        layers,
-        names,
-        autocast=workload.autocast,
-        recomputed=workload.recomputed_layers or (),
-        recomputed_layers=recomputed_layers,
-    )
-    return list(calls.values())
 
 
 def _check_bytes(plan: Plan, stage: int, layers: Collection[nn.Module]) -> None:

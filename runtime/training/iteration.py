@@ -16,11 +16,11 @@ from torch import Tensor
 
 from synth.errors import RunFailure
 
-from ..execution.core.failure import describe_failure
+from ..execution.base.failure import describe_failure
+from ..models.layered_stage import Randomness
 from ..optimize import StageSteps, StepSettings
 from ..pipeline import Pipeline
 from .batches import MiniBatch
-from .layered_stage import Randomness
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
-from ..execution.stage.block_names import remove_leftovers, shared_folder
+from ..execution.transport.host.block_names import remove_leftovers, shared_folder
+from ..rank_result import RankResult
 from ..run_folder import named_to_ranks
 from .local_rendezvous import BACKEND
 from .post_mortem import LastSeen, explain, last_attempt, places_of_all
-from .rank_result import RankResult
 from .stopping import passing_on_sigterm
 from .worker import WorkerOrder, load_results
 

@@ -16,7 +16,7 @@ from synth.errors import RunFailure, SynthError, TrainingDiverged
 from synth.records.record import write_atomically
 from synth.schedule.lowering.lower import Instruction, Lowered
 
-from ..execution.core.progress import last_place
+from ..execution.program.progress import last_place
 from .process_grid import place_name
 
 

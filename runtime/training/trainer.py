@@ -9,23 +9,23 @@ from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
-from ..execution.core.clock import OpClock
-from ..execution.core.progress import RankProgress
-from ..execution.core.tracer import Tracer
+from ..execution.base.clock import OpClock
+from ..execution.program.progress import RankProgress
+from ..execution.program.tracer import Tracer
 from ..execution.weights.versions import renew
+from ..models.layered_stage import Randomness
 from ..optimize import StepSettings, held_bytes, widen_gradients
 from ..pipeline import Pipeline
 from ..pipeline.groups import Ranks
 from ..profiling.meter import measure
-from ..world import World
+from ..rank_result import RankResult
+from ..world import World, prepare_device
 from .batches import Batches, MiniBatch
 from .build_updates import build_updates, predicted_stages, step_settings
-from .building import build_stages, prepare_device
+from .building import build_stages
 from .iteration import Iteration, StepOutcome
-from .layered_stage import Randomness
 from .optimizer_headroom import extra_bytes
 from .process_grid import Place
-from .rank_result import RankResult
 from .run_checkpoints import RunCheckpoints
 from .run_data import RunData, open_data
 from .run_state import RunState

@@ -21,9 +21,10 @@ from synth.system.messages import is_quiet
 from synth.system.terminal_text import as_message
 
 from ..emulation.emulated_rank import RankEmulation
-from ..execution.core.progress import RankProgress, counted_place
+from ..execution.program.progress import RankProgress, counted_place
 from ..execution.transport.objects import gather_objects
 from ..execution.transport.rank_group import named_failure
+from ..rank_result import RankResult, of_first_pipeline
 from ..world import World, join_world, restarts
 from .hang_detector import HangDetector
 from .post_mortem import (
@@ -35,7 +36,6 @@ from .post_mortem import (
     write_failure_report,
 )
 from .process_grid import place_name
-from .rank_result import RankResult, of_first_pipeline
 from .stopping import StopRequest
 from .trainer import OnStep, RankTrainer
 from .watchdog import ProcessWatchdog, end_without, local_pids, sibling_pids

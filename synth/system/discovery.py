@@ -31,6 +31,17 @@ def discover(package: str, attribute: str, *, below: bool = False) -> Iterator[t
             yield found.name.rpartition(".")[2], part
 
 
+def import_modules(package: str) -> None:
+    """Import each module of a package, in alphabetical order, for what its import registers.
+
+    Args:
+        package: the full name of an imported package.
+    """
+    path = importlib.import_module(package).__path__
+    for found in pkgutil.iter_modules(path, f"{package}."):
+        importlib.import_module(found.name)
+
+
 def docstrings(package: str, function: str) -> Iterator[tuple[str, str]]:
     """Yield the module name and the docstring of a function, for each module that defines it.
 

@@ -19,10 +19,10 @@ from torch._C._distributed_c10d import HashStore
 
 from synth.families import generate
 from synth.op_kinds import OpKind
-from synth.runtime.execution.core.clock import OpClock
-from synth.runtime.execution.stage.copy_lane import StreamLane
-from synth.runtime.execution.stage.host_memory import host_memory
+from synth.runtime.execution.base.clock import OpClock
 from synth.runtime.execution.stage.replay_input import RandomState
+from synth.runtime.execution.transport.host.copy_lane import StreamLane
+from synth.runtime.execution.transport.host.host_memory import host_memory
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
 from synth.runtime.execution.transport.nccl.communicators import LINK, NcclGroups
 from synth.runtime.execution.transport.thread_order import DeviceOrder

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from synth.runtime import processes
-from synth.runtime.execution.core.failure import tells_of_a_closed_connection
-from synth.runtime.execution.stage.block_names import new_prefix, remove_leftovers
+from synth.runtime.execution.base.failure import tells_of_a_closed_connection
+from synth.runtime.execution.transport.host.block_names import new_prefix, remove_leftovers
 from synth.runtime.processes import ProcessIdentity, namespace_key, seen_from_here, stat_fields
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

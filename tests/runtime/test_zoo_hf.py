@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from synth.families import generate
 from synth.profile.workload import Workload
-from synth.runtime.training.rank_result import RankResult
+from synth.runtime.rank_result import RankResult
 from synth.schedule.files.plan_file import Plan
 
 pytest.importorskip("transformers")

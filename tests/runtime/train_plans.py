@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from synth.run_options.train_options import TrainOptions
-from synth.runtime.training.rank_result import RankResult
+from synth.runtime.rank_result import RankResult
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan

@@ -18,8 +18,8 @@ from torch import Tensor
 from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.lower import Lowered
 
-from ..core.clock import OpClock
-from ..core.stage_protocol import StageProtocol
+from ..base.clock import OpClock
+from ..base.stage_protocol import StageProtocol
 from ..transport.rank_group import RankGroup
 from .all_reduce import broadcast_from_first, start_all_reduce
 from .equal_tensors import CopiesAndTies, EqualTensors

@@ -11,7 +11,7 @@ from synth.errors import SynthError
 from synth.schedule.lowering.collectives import CollectiveKind
 from synth.schedule.lowering.lower import Lowered
 
-from ..core.stage_protocol import StageProtocol
+from ..base.stage_protocol import StageProtocol
 from ..transport.rank_group import RankGroup
 from .layout import GradientLayout
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 
-from ...module_state import Kept, StatePicture, Watch
-from ...state_places import ClassAttributes, Entries, Generator, are_equal_states
-from ...state_walk import MOST_OBJECTS
-from ...tensor_numbers import TensorNumbers, digest_of, storage_key, storage_of
+from ...state.module_state import Kept, StatePicture, Watch
+from ...state.places import ClassAttributes, Entries, Generator, are_equal_states
+from ...state.tensor_numbers import TensorNumbers, digest_of, storage_key, storage_of
+from ...state.walk import MOST_OBJECTS
 
 # In so many steps of each mode (`train`, `eval`) tensors are compared by their numbers, for which a
 # device must be waited for; later by autograd's counts of in-place changes.

@@ -16,9 +16,9 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op, ValueKind
 
-from ..core.stage_protocol import StageProtocol
-from ..core.step_table import Slots, StepTable
-from .boundary import Tensors
+from ..base.boundary import Tensors
+from ..base.stage_protocol import StageProtocol
+from ..base.step_table import Slots, StepTable
 from .storage_refcount import check_countable
 
 Work = Callable[[], None]

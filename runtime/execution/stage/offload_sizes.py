@@ -17,11 +17,11 @@ from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered
 
 from ...batch import Batch
-from ...module_state import unchanged
-from ..core.stage_protocol import ForwardInput
-from ..core.step_table import SavedSizes, Shapes
+from ...state.module_state import unchanged
+from ..base.boundary import Boundary
+from ..base.stage_protocol import ForwardInput
+from ..base.step_table import SavedSizes, Shapes
 from ..transport.rank_group import RankGroup
-from .boundary import Boundary
 from .stage import Stage
 
 Sizes = tuple[int, ...]

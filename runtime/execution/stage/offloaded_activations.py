@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from synth.errors import SynthError
 
-from .boundary import Tensors
+from ..base.boundary import Tensors
 from .storage_refcount import num_references
 
 _PLAIN = (Tensor, torch.nn.Parameter)

@@ -14,9 +14,9 @@ from synth.errors import SynthError
 from synth.schedule.model import Placement
 
 from ...batch import Batch
-from ...module_state import unchanged
+from ...state.module_state import unchanged
+from ..base.boundary import Boundary
 from ..transport.rank_group import RankGroup
-from .boundary import Boundary
 from .stage import Stage
 
 _REMEMBERED = 64

@@ -14,9 +14,9 @@ from synth.errors import SynthError
 
 from ...cutting import tensors_in
 from ...split import GradientBox, Recorder, SplitTape, enter, run_backward
-from ..core.stage_protocol import ForwardInput, OutputTap
+from ..base.boundary import Boundary, Tensors, can_have_gradient, flatten, settled
+from ..base.stage_protocol import ForwardInput, OutputTap
 from ..gradients.ddp_fsdp import GradientSync
-from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
 from .forward_state import ForwardState
 from .offloaded_activations import SavedStore
 from .replay_input import Replay, ReplayRecorder

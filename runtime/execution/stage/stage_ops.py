@@ -19,11 +19,11 @@ from synth.op_kinds import OpKind
 from synth.schedule.arrays import Cell
 from synth.schedule.ops import Op, ValueKind
 
-from ..core.rank_context import RankContext
-from ..core.stage_protocol import ForwardInput
-from ..core.step_table import StepTable
-from .boundary import Boundary, Tensors
-from .loss_terms import LossTerms
+from ..base.boundary import Boundary, Tensors
+from ..base.loss_terms import LossTerms
+from ..base.rank_context import RankContext
+from ..base.stage_protocol import ForwardInput
+from ..base.step_table import StepTable
 from .offload_ops import OffloadOps, Work
 
 _Run = Callable[[int, ForwardInput], Any]

@@ -26,13 +26,13 @@ from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.ops import ValueKind
 
 from ...batch import Batch
-from ...module_state import unchanged
 from ...split import gradient_dtype
 from ...split.listeners import find_listened
-from ..core.stage_protocol import ForwardInput, OutputTap
-from ..core.step_table import Shapes
-from .host_link import HostMove
-from .loss_terms import LossTerms
+from ...state.module_state import unchanged
+from ..base.loss_terms import LossTerms
+from ..base.stage_protocol import ForwardInput, OutputTap
+from ..base.step_table import Shapes
+from ..transport.host.host_link import HostMove
 from .stage import Stage
 
 # In the first pass the stage is observed; in the second its rules apply, and gradients add up.

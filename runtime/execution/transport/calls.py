@@ -24,9 +24,9 @@ from synth.errors import RunFailure
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
-from ..core.failure import describe_failure, tells_of_a_closed_connection
-from ..stage.boundary import Tensors
-from .channels import Channels, Pending
+from ..base.boundary import Tensors
+from ..base.channels import Channels, Pending
+from ..base.failure import describe_failure, tells_of_a_closed_connection
 
 Link = tuple[int, int]
 

@@ -10,17 +10,16 @@ from synth.costs.costs import HOST
 from synth.errors import SynthError
 from synth.schedule.lowering.lower import Lowered, Transfer
 
-from ..stage.host_link import HostLink
-from ..weights.host_stage import HostStage
+from ..base.channels import Channels
 from .calls import CallNotes, Link
-from .channels import Channels
 from .gloo.channels import GlooChannels
 from .gloo.eager_links import EagerLinks, most_posted
 from .groups import Group
+from .host.host_link import HostedStage, HostLink
+from .host.with_host import WithHost
 from .in_process.ranks import InProcessGroup
 from .nccl.channels import NcclChannels
 from .watched_channels import WatchedChannels, WatchedReceives
-from .with_host import WithHost
 
 
 def open_channels(
@@ -30,7 +29,7 @@ def open_channels(
     group: Group | InProcessGroup | None = None,
     lowered: Lowered | None = None,
     watched: WatchedReceives | None = None,
-    on_host: Mapping[int, HostStage] | None = None,
+    on_host: Mapping[int, HostedStage] | None = None,
     notes: CallNotes | None = None,
 ) -> Channels:
     """Open the channels for a schedule's transfers; every rank calls this at the same time.

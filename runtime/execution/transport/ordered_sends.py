@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 
 from synth.schedule.lowering.lower import Transfer
 
-from ..stage.boundary import Tensors
-from .channels import Channels, Pending, Transport
+from ..base.boundary import Tensors
+from ..base.channels import Channels, Pending, Transport
 from .thread_order import Source, ThreadOrder
 from .traced_channels import TracedChannels
 

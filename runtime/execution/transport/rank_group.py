@@ -11,7 +11,7 @@ import torch
 
 from synth.errors import RunFailure, SynthError
 
-from ..core.failure import describe_failure, tells_of_a_closed_connection
+from ..base.failure import describe_failure, tells_of_a_closed_connection
 from .rendezvous import Rendezvous
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import Store
 from synth.errors import RunFailure
 
 from ...processes import ProcessIdentity
-from ..core.failure import tells_of_a_closed_connection
+from ..base.failure import tells_of_a_closed_connection
 
 _FAILED = "failed"
 _SHORTEST_S, _LONGEST_S = 0.001, 0.05

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..stage.boundary import Tensors
-from .channels import Pending
+from ..base.boundary import Tensors
+from ..base.channels import Pending
 
 Source = Callable[[], Tensors]
 """Returns tensors once the calling thread may use them."""

@@ -2,9 +2,9 @@
 
 from synth.schedule.lowering.lower import Transfer
 
-from ..core.clock import OpClock
-from ..stage.boundary import Tensors
-from .channels import Channels, Pending
+from ..base.boundary import Tensors
+from ..base.channels import Channels, Pending
+from ..base.clock import OpClock
 
 
 class TracedChannels:

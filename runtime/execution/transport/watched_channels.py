@@ -12,8 +12,8 @@ from typing import Protocol
 
 from synth.schedule.lowering.lower import Transfer
 
-from ..stage.boundary import Tensors
-from .channels import Channels, Pending
+from ..base.boundary import Tensors
+from ..base.channels import Channels, Pending
 
 
 class Arrivals(Protocol):

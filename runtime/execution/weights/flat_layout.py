@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ...split import gradient_dtype
+from ..base.boundary import Tensors
 from ..gradients.unused import begin_sums
-from ..stage.boundary import Tensors
 
 # Kernels may add up in another order if data is not aligned as the allocator aligns it.
 _ALIGNMENT_BYTES = 64

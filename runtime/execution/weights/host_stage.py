@@ -15,10 +15,10 @@ import torch
 
 from synth.schedule.ops import Value
 
-from ..stage.boundary import Tensors
-from ..stage.copy_lane import Lane, PendingCopy
-from ..stage.host_memory import host_memory
-from ..stage.shared_host import SharedHost
+from ..base.boundary import Tensors
+from ..transport.host.copy_lane import Lane, PendingCopy
+from ..transport.host.host_memory import as_bytes, host_memory
+from ..transport.host.shared_host import SharedHost
 from .flat_layout import ParameterLayout
 
 
@@ -86,8 +86,3 @@ class HostStage:
         """Wait until nothing reads the weights, so that they may be changed."""
         while self._reading:
             self._reading.pop().synchronize()
-
-
-def as_bytes(buffers: Tensors) -> Tensors:
-    """Contiguous tensors as flat views of their bytes."""
-    return tuple(buffer.view(-1).view(torch.uint8) for buffer in buffers)

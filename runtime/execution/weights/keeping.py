@@ -16,8 +16,8 @@ from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
 from ..gradients.equal_tensors import check_alike
 from ..gradients.layout import GradientLayout
-from ..stage.shared_host import SharedHost
 from ..stage.stage import Stage
+from ..transport.host.shared_host import SharedHost
 from ..transport.rank_group import RankGroup
 from .buffers import broadcast_buffers
 from .kept_stage import KeptStage

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from synth.schedule.lowering.collectives import Collective
 
-from ..stage.boundary import Tensors
-from ..stage.shared_host import SharedHost
+from ..base.boundary import Tensors
+from ..transport.host.shared_host import SharedHost
 from .flat_layout import ParameterLayout
 
 

@@ -27,12 +27,12 @@ from synth.schedule.ops import Value
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
 from ...split import gradient_dtype
+from ..base.boundary import Tensors
 from ..gradients.all_reduce import broadcast_from_first
 from ..gradients.early_gradients import move_gradients, set_gradients
 from ..gradients.unused import begin_sums, have_no_terms, leave_out_without_terms
-from ..stage.boundary import Tensors
-from ..stage.host_memory import host_memory
-from ..stage.shared_host import SharedHost
+from ..transport.host.host_memory import host_memory
+from ..transport.host.shared_host import SharedHost
 from .flat_layout import FlatPlace, share
 from .host_stage import HostStage
 from .kept_protocol import StartedCollective

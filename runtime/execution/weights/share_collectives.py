@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import BroadcastOptions, ReduceOptions
 
+from ..base.boundary import Tensors
 from ..gradients.all_reduce import as_real
-from ..stage.boundary import Tensors
 from .flat_layout import share
 from .kept_protocol import StartedCollective
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ..stage.boundary import Tensors
+from ..base.boundary import Tensors
 
 
 class Share(nn.Module):

@@ -8,9 +8,9 @@ from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.weight_flow import Sharded, WeightFlow
 
-from ..core.clock import OpClock
-from ..core.step_table import Slots, StepTable
-from ..stage.boundary import Tensors
+from ..base.boundary import Tensors
+from ..base.clock import OpClock
+from ..base.step_table import Slots, StepTable
 from .kept_protocol import KeptProtocol, StartedCollective
 from .share_collectives import PendingCollective
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from ..base.boundary import Tensors
 from ..gradients.early_gradients import capture_gradients, set_gradients
-from ..stage.boundary import Tensors
 from .flat_layout import ParameterLayout
 
 

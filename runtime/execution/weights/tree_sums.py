@@ -10,8 +10,8 @@ from collections.abc import Callable
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op, ValueKind
 
-from ..core.step_table import Slots, StepTable
-from ..stage.boundary import Tensors
+from ..base.boundary import Tensors
+from ..base.step_table import Slots, StepTable
 from .kept_protocol import KeptProtocol
 
 

@@ -21,8 +21,8 @@ from synth.op_kinds import OpKind
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.weight_versions import BackwardReads, ForwardReads
 
-from ..core.rank_context import RankContext
-from ..core.stepper import ForwardPredictor, WeightRead
+from ..base.rank_context import RankContext
+from ..base.stepper import ForwardPredictor, WeightRead
 from ..gradients.early_gradients import EarlyGradients
 
 Work = Callable[[], None]

@@ -28,9 +28,9 @@ from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.weight_flow import Route, Sharded
 
-from ..core.rank_context import RankContext
-from ..stage.boundary import Tensors
-from ..transport.channels import Pending
+from ..base.boundary import Tensors
+from ..base.channels import Pending
+from ..base.rank_context import RankContext
 from ..transport.ordered_sends import OrderedSend, OrderedSends, receive_shared
 from ..transport.thread_order import DeviceOrder, ThreadOrder
 from .kept_protocol import KeptProtocol

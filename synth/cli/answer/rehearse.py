@@ -21,7 +21,7 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.measured.execution_trace import planned_spans
 
 if TYPE_CHECKING:
-    from synth.runtime.training.rank_result import RankResult
+    from synth.runtime.rank_result import RankResult
 
 _LABEL = (
     "REHEARSED: one rank at a time, with real modules, kernels and memory. What other ranks would "

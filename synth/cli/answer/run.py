@@ -26,7 +26,7 @@ from synth.schedule.measured.rank_log import join_logs
 from synth.schedule.measured.trace_file import Source, Trace, TracedStep
 
 if TYPE_CHECKING:
-    from synth.runtime.training.rank_result import RankResult
+    from synth.runtime.rank_result import RankResult
 
 
 def report(plan: Plan, lowered: Lowered, results: "list[RankResult]", request: RunRequest) -> None:

@@ -29,7 +29,7 @@ from synth.system.processors import num_processors
 from synth.units import format_bytes
 
 if TYPE_CHECKING:
-    from synth.runtime.training.rank_result import RankResult
+    from synth.runtime.rank_result import RankResult
 
 # Bytes per second that loopback transfers without delaying much else.
 _LOOPBACK_BYTES_PER_S = 500e6

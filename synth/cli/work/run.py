@@ -14,7 +14,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
 if TYPE_CHECKING:
-    from synth.runtime.training.rank_result import RankResult
+    from synth.runtime.rank_result import RankResult
 
 
 def work(plan: Path, request: RunRequest) -> None:

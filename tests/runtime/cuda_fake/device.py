@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from synth.runtime.execution.core.executor import Executor
+from synth.runtime.execution.program.executor import Executor
 from synth.runtime.execution.transport.nccl.channels import NcclChannels
 
 from .modes import Kernels, Places

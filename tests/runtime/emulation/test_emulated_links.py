@@ -11,8 +11,8 @@ from synth.runtime.emulation.emulated_clock import EmulatedClock, now_ns
 from synth.runtime.emulation.emulated_stage import STAMP_BYTES, boundary_of
 from synth.runtime.emulation.links import EmulatedLinks
 from synth.runtime.emulation.pace import Pace
-from synth.runtime.execution.stage.boundary import Tensors
-from synth.runtime.execution.transport.channels import Pending
+from synth.runtime.execution.base.boundary import Tensors
+from synth.runtime.execution.base.channels import Pending
 from synth.runtime.execution.transport.watched_channels import WatchedChannels, WatchedReceives
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind

@@ -169,7 +169,7 @@ def test_a_link_serves_one_transfer_at_a_time(many: Any) -> None:
 def test_memory_that_the_system_refuses_is_explained() -> None:
     from synth.runtime.emulation.emulated_clock import EmulatedClock
     from synth.runtime.emulation.emulated_stage import EmulatedStage
-    from synth.runtime.execution.core.stage_protocol import ForwardInput
+    from synth.runtime.execution.base.stage_protocol import ForwardInput
 
     huge = costs_of(2).stages[0].replace(saved_bytes=2**49)
     stage = EmulatedStage(huge, None, EmulatedClock(), is_last=False)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from synth.costs.costs import HOST
-from synth.runtime.execution.stage.host_link import HostLink
+from synth.runtime.execution.transport.host.host_link import HostLink
 from synth.runtime.profiling.host_probe import probe_host
 from synth.runtime.profiling.meter import measure
 from synth.schedule.lowering.lower import Transfer

@@ -17,8 +17,9 @@ from synth.runtime.emulation.emulated_clock import EmulatedClock, now_ns
 from synth.runtime.emulation.links import EmulatedLinks
 from synth.runtime.emulation.pace import Pace
 from synth.runtime.emulation.thread_order import EmulatedOrder
-from synth.runtime.execution.stage.boundary import Tensors
-from synth.runtime.execution.transport.channels import DirectTransfer, Pending
+from synth.runtime.execution.base.boundary import Tensors
+from synth.runtime.execution.base.channels import Pending
+from synth.runtime.execution.transport.direct_transfer import DirectTransfer
 from synth.runtime.execution.weights import share_collectives
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.lower import Transfer

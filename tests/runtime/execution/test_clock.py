@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from synth.op_kinds import OpKind
-from synth.runtime.execution.core.clock import OpClock
+from synth.runtime.execution.base.clock import OpClock
 from synth.schedule.ops import Op
 
 BEHIND_MS = 40.0

@@ -35,7 +35,7 @@ def _patched(where: Any, name: str, value: Any) -> Iterator[None]:
 
 def without_arrival() -> Any:
     """Another stream than the caller's waits for what arrives."""
-    from synth.runtime.execution.transport.channels import DirectTransfer
+    from synth.runtime.execution.transport.direct_transfer import DirectTransfer
 
     wait = DirectTransfer.wait
 
@@ -48,7 +48,7 @@ def without_arrival() -> Any:
 
 def without_sent() -> Any:
     """Free a sent tensor without a wait."""
-    from synth.runtime.execution.core.transfers import RankTransfers
+    from synth.runtime.execution.program.transfers import RankTransfers
 
     def sent(transfers: Any, number: int, transfer: Any) -> None:
         del transfers._table.leaving[number]
@@ -77,7 +77,7 @@ def without_second_wait() -> Any:
 
 def without_copied() -> Any:
     """The compute stream does not wait for copies to the host and back."""
-    from synth.runtime.execution.stage.copy_lane import _StreamCopy
+    from synth.runtime.execution.transport.host.copy_lane import _StreamCopy
 
     return _patched(_StreamCopy, "wait", lambda copy: None)
 
@@ -91,7 +91,7 @@ def without_lane_order() -> Any:
 
 def without_pinning() -> Any:
     """Copies to the host go to memory that is not pinned."""
-    from synth.runtime.execution.stage import host_link
+    from synth.runtime.execution.transport.host import host_link
 
     def plain(num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8)

@@ -13,7 +13,7 @@ from synth.errors import RunFailure, SynthError
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.profile.optimizer import OptimizerSpec
-from synth.runtime.execution.stage.shared_host import SharedHost
+from synth.runtime.execution.transport.host.shared_host import SharedHost
 from synth.runtime.execution.weights.keeping import check_head_stays
 from synth.schedule.model import Placement
 from synth.schedule.ops import Value, ValueKind

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.families import generate
 from synth.runtime.batch import Batch
-from synth.runtime.execution.core.stage_protocol import ForwardInput
+from synth.runtime.execution.base.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.replay_input import Replay
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.execution.transport.in_process.ranks import run_ranks
+from synth.runtime.models.layered_stage import LayerCall, LayeredStage
 from synth.runtime.pipeline import Pipeline
-from synth.runtime.training.layered_stage import LayerCall, LayeredStage
 
 MICRO_BATCHES = 6
 of_torch = torch.Generator()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from synth.runtime.execution.core.stage_protocol import ForwardInput
+from synth.runtime.execution.base.stage_protocol import ForwardInput
 from synth.runtime.execution.stage import shapes
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.optimize.snapshot import IterationSnapshot

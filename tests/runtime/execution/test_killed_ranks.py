@@ -112,7 +112,7 @@ def test_the_others_end_within_seconds_naming_the_rank(
 
 
 def leave_blocks(folder: Path) -> None:
-    from synth.runtime.execution.stage.block_names import new_prefix
+    from synth.runtime.execution.transport.host.block_names import new_prefix
 
     Path(f"{new_prefix(folder)}stage-0-0").touch()
     die()
@@ -121,7 +121,7 @@ def leave_blocks(folder: Path) -> None:
 def test_blocks_whose_ranks_were_all_killed_are_removed_by_the_next_pipeline(
     tmp_path: Path,
 ) -> None:
-    from synth.runtime.execution.stage.block_names import new_prefix, remove_leftovers
+    from synth.runtime.execution.transport.host.block_names import new_prefix, remove_leftovers
 
     elsewhere = tmp_path / "synth-host-0123456789ab-1-1-0123456789abcdef-signals"
     elsewhere.touch()

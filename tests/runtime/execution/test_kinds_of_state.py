@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.runtime.array_values import ArrayValues
 from synth.runtime.batch import Batch
-from synth.runtime.execution.core.stage_protocol import ForwardInput
+from synth.runtime.execution.base.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.pipeline import Pipeline
-from synth.runtime.tensor_numbers import Watchfulness
+from synth.runtime.state.array_values import ArrayValues
+from synth.runtime.state.tensor_numbers import Watchfulness
 
 MICRO_BATCHES = 6
 VARIABLE: contextvars.ContextVar[int] = contextvars.ContextVar("VARIABLE", default=0)
@@ -641,7 +641,7 @@ def test_storages_can_be_resized_after_a_step() -> None:
 def test_an_array_differs_once_a_number_has_changed(
     made: Any, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synth.runtime.array_values.FEW_BYTES", 0)
+    monkeypatch.setattr("synth.runtime.state.array_values.FEW_BYTES", 0)
     place = ArrayValues(made, Watchfulness(room_bytes=room))
     before = place.take()
     assert not place.differs(before)

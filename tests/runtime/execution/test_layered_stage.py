@@ -12,10 +12,10 @@ from synth.families import generate
 from synth.profile import Profile
 from synth.profile.workload import Workload
 from synth.run_options.train_options import TrainOptions
-from synth.runtime.execution.core.stage_protocol import ForwardInput
+from synth.runtime.execution.base.stage_protocol import ForwardInput
+from synth.runtime.models.layered_stage import LayeredStage, Randomness, layer_calls
 from synth.runtime.profiling.profile_model import profile_model
-from synth.runtime.training.layered_stage import LayeredStage, Randomness, layer_calls
-from synth.runtime.training.rank_result import RankResult
+from synth.runtime.rank_result import RankResult
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan

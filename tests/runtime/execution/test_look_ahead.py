@@ -13,7 +13,7 @@ from synth.costs.costs import Costs, uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
 from synth.profile.links import Link, Links
-from synth.runtime.execution.core.out_of_order import OutOfOrder
+from synth.runtime.execution.program.out_of_order import OutOfOrder
 from synth.schedule.look_ahead import LookAhead
 from synth.schedule.lowering.lower import Instruction, Lowered, Transfer, lower
 from synth.schedule.ops import Value

@@ -15,7 +15,7 @@ from synth.profile.layer_profile import Timing
 from synth.profile.links import Link, Links
 from synth.profile.workload import Workload
 from synth.runtime.profiling.profile_model import profile_model
-from synth.runtime.training.rank_result import RankResult
+from synth.runtime.rank_result import RankResult
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.runtime.batch import Batch
-from synth.runtime.execution.core.stage_protocol import ForwardInput
-from synth.runtime.execution.core.step_table import Slots, StepTable
-from synth.runtime.execution.stage.loss_terms import LossTerms
+from synth.runtime.execution.base.loss_terms import LossTerms
+from synth.runtime.execution.base.stage_protocol import ForwardInput
+from synth.runtime.execution.base.step_table import Slots, StepTable
 from synth.runtime.execution.stage.offload_ops import OffloadOps
 from synth.runtime.execution.stage.stage import Stage
 from synth.schedule.model import Schedule

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from synth.errors import SynthError
-from synth.runtime.execution.core.stage_protocol import ForwardInput
-from synth.runtime.execution.stage.boundary import Boundary, Leaf
+from synth.runtime.execution.base.boundary import Boundary, Leaf
+from synth.runtime.execution.base.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.profiling.meter import measure
 

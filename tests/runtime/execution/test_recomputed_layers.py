@@ -18,10 +18,10 @@ from synth.profile import Profile
 from synth.profile.layer_profile import Timing
 from synth.profile.links import Link, Links
 from synth.profile.workload import Workload
-from synth.runtime.execution.core.stage_protocol import ForwardInput
+from synth.runtime.execution.base.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
+from synth.runtime.models.layered_stage import LayeredStage, Randomness, layer_calls
 from synth.runtime.profiling.profile_model import profile_model
-from synth.runtime.training.layered_stage import LayeredStage, Randomness, layer_calls
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify

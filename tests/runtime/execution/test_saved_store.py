@@ -10,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
-from synth.runtime.execution.core.stage_protocol import ForwardInput
-from synth.runtime.execution.core.step_table import Slots, StepTable
-from synth.runtime.execution.stage.boundary import Boundary, Leaf
+from synth.runtime.execution.base.boundary import Boundary, Leaf
+from synth.runtime.execution.base.stage_protocol import ForwardInput
+from synth.runtime.execution.base.step_table import Slots, StepTable
 from synth.runtime.execution.stage.offload_ops import OffloadOps
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.execution.stage.storage_refcount import num_references

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from synth.errors import SynthError
-from synth.runtime.execution.stage.shared_host import SharedHost
+from synth.runtime.execution.transport.host.shared_host import SharedHost
 
 
 def shared(folder: Path) -> SharedHost:

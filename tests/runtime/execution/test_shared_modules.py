@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from synth.families import generate
-from synth.runtime.execution.stage.boundary import Boundary
+from synth.runtime.execution.base.boundary import Boundary
 from synth.runtime.execution.stage.shapes import _run
 from synth.runtime.execution.stage.stage import Stage
 

@@ -11,7 +11,7 @@ from synth.costs.costs import uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import family_placement, generate
 from synth.profile.links import Link, Links
-from synth.runtime.execution.transport.channels import Channels
+from synth.runtime.execution.base.channels import Channels
 from synth.runtime.execution.transport.open_channels import open_channels
 from synth.runtime.pipeline import Pipeline
 from synth.runtime.pipeline.groups import group_of

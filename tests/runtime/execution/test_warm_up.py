@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.costs.costs import HOST
-from synth.runtime.execution.stage.host_link import HostLink, HostMove
+from synth.runtime.execution.transport.host.host_link import HostLink, HostMove
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value, ValueKind
@@ -181,8 +181,8 @@ def test_replicas_are_reduced_as_without(pool: Any, wrapper: str) -> None:
 def train_layered(rank: int, size: int) -> list[Any]:
     """Layers with dropout seeded by the data, one recomputed; evaluated before the first step."""
     from synth.runtime.batch import Batch
+    from synth.runtime.models.layered_stage import LayeredStage, Randomness, layer_calls
     from synth.runtime.pipeline import Pipeline
-    from synth.runtime.training.layered_stage import LayeredStage, Randomness, layer_calls
 
     answers = []
     for warm in (False, True):

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.profile.workload import Workload
+from synth.runtime.models.layered_stage import LayerCall
 from synth.runtime.profiling.layer_walk import VisitedLayer, random_tokens, walk_layers
-from synth.runtime.training.layered_stage import LayerCall
 
 DEVICE = torch.device("meta")  # stands for one with too little memory for all layers
 WORKLOAD = Workload(model="of this test", micro_batch_size=2, sequence_length=4)

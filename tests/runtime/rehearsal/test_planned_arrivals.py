@@ -8,7 +8,7 @@ from synth.families import generate
 from synth.profile.links import Link, Links
 from synth.report.explain.rehearsal import RehearsedRank, steps_text, waited_us
 from synth.run_options.train_options import TrainOptions
-from synth.runtime.execution.core.tracer import LoggedStep
+from synth.runtime.execution.program.tracer import LoggedStep
 from synth.runtime.rehearsal import rehearse
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered, Transfer

@@ -19,8 +19,8 @@ from synth.report.explain.rehearsal import RehearsedRank, rehearsed_run
 from synth.report.explain.run_against_plan import compare
 from synth.run_options.train_options import TrainOptions
 from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.rank_result import RankResult
 from synth.runtime.rehearsal import device_memory, rehearse
-from synth.runtime.training.rank_result import RankResult
 from synth.schedule.files.plan_file import Plan
 from tests.runtime.train_plans import train_plans
 

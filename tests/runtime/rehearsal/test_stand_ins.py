@@ -9,7 +9,7 @@ from torch import nn
 
 from synth.runtime.batch import Batch
 from synth.runtime.execution.stage.shapes import ShapeFinder
-from synth.runtime.training.layered_stage import LayerCall, LayeredStage
+from synth.runtime.models.layered_stage import LayerCall, LayeredStage
 from synth.schedule.model import Placement
 
 

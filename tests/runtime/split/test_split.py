@@ -1,7 +1,9 @@
 """The split backward: B then W is, bit for bit, what autograd computes at once."""
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -14,7 +16,9 @@ from torch.overrides import wrap_torch_function
 from torch.utils.checkpoint import checkpoint
 
 from synth.errors import SynthError
-from synth.runtime.split import Call, Recorder, Rule, SplitTape, enter, register
+from synth.runtime.split import Call, Recorder, Rule, SplitTape, enter, register, rules
+from synth.runtime.split.rule import rule_for
+from synth.system.discovery import import_modules
 
 Fn = Callable[..., Tensor]
 MICRO_BATCHES = 3
@@ -508,6 +512,26 @@ def test_a_users_own_rule_defers_and_cannot_be_registered_twice() -> None:
     assert_split_is_autograd(Scale, batches(4, 5))
     with pytest.raises(SynthError, match="scale already has the rule ScaleRule"):
         register(scale)(ScaleRule)
+
+
+def test_a_file_in_the_folder_of_rules_is_a_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cosine.py").write_text(
+        "import torch\n"
+        "from synth.runtime.split import register\n"
+        "from synth.runtime.split.rules.embedding import EmbeddingRule\n"
+        "@register(torch.cos)\n"
+        "class CosineRule(EmbeddingRule):\n"
+        "    pass\n"
+    )
+    monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
+    monkeypatch.setattr("synth.runtime.split.rule._rules", {})
+    try:
+        import_modules(rules.__name__)
+        assert type(rule_for(torch.cos)).__name__ == "CosineRule"
+    finally:
+        sys.modules.pop("synth.runtime.split.rules.cosine")
 
 
 def test_a_rule_that_lacks_a_method_is_refused() -> None:

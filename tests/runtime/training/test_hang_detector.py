@@ -6,7 +6,7 @@ from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.run_options.train_options import TrainOptions
-from synth.runtime.execution.core.progress import RankProgress, counted_place, last_place
+from synth.runtime.execution.program.progress import RankProgress, counted_place, last_place
 from synth.runtime.training.hang_detector import HangDetector
 from synth.schedule.lowering.lower import Action, lower
 from synth.schedule.ops import Op

@@ -15,7 +15,7 @@ from synth.profile.workload import Workload
 from synth.run_options.train_options import TrainOptions
 from synth.runtime.checkpoint import CheckpointOptions
 from synth.runtime.profiling.profile_model import profile_model
-from synth.runtime.training.rank_result import RankResult
+from synth.runtime.rank_result import RankResult
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.files.plan_file import Plan

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from synth.runtime.execution.core.stage_protocol import ForwardInput
-from synth.runtime.execution.stage.boundary import Boundary
+from synth.runtime.execution.base.boundary import Boundary
+from synth.runtime.execution.base.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from tests.runtime.zoo.case import Case, squared
 

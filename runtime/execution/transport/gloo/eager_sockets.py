@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ...stage.boundary import Tensors
+from ...base.boundary import Tensors
 
 # Larger messages go over gloo, whose threads move them while their ranks compute.
 MOST_BYTES = 32 << 10

@@ -7,7 +7,7 @@ import torch
 
 from synth.schedule.lowering.lower import Transfer
 
-from ...stage.boundary import Tensors
+from ...base.boundary import Tensors
 from ..thread_order import DeviceOrder, Source
 from .exchange import Exchange, Exchanges, Parts
 

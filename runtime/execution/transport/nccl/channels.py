@@ -10,8 +10,9 @@ import torch
 
 from synth.schedule.lowering.lower import Transfer
 
-from ...stage.boundary import Tensors
-from ..channels import DirectTransfer, Pending
+from ...base.boundary import Tensors
+from ...base.channels import Pending
+from ..direct_transfer import DirectTransfer
 from ..groups import Group
 from .communicators import LINK
 from .connection_rounds import connection_rounds

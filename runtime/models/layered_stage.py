@@ -1,0 +1,262 @@
+"""Stages of a workload's layers: each called in its precision, recomputed or not, seeded."""
+
+import fnmatch
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
+
+from synth.errors import SynthError
+from synth.profile.workload import Workload
+
+from ..dtypes import dtype_of
+from ..execution.base.boundary import Tensors
+from ..execution.base.stage_protocol import ForwardInput
+from ..execution.stage.forward_state import ForwardState, FoundByF
+from ..execution.stage.stage import LayerChain, Stage
+from ..seeds import derive_seed
+
+
+@dataclass
+class Randomness:
+    """Seeds of a layer's random numbers, from the run's seed, the layer, and the data it sees.
+
+    So dropout is the same under any schedule and partition, after a restart, and in a step that is
+    run again. `first_sequence` is the data position of the mini-batch under way.
+    """
+
+    seed: int
+    sequences_per_microbatch: int
+    first_sequence: int = 0
+
+    def of(self, layer: int, microbatch: int) -> int:
+        """The seed of a layer's F of a micro-batch."""
+        sequence = self.first_sequence + microbatch * self.sequences_per_microbatch
+        return derive_seed(self.seed, layer, sequence)
+
+
+@dataclass
+class LayerCall:
+    """A layer and how it is called."""
+
+    index: int
+    module: nn.Module
+    autocast: torch.dtype | None = None
+    recomputed: bool = False
+    _draws: bool | None = field(default=None, init=False)
+    _state: ForwardState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._state = ForwardState(self.module)
+
+    def __call__(self, arguments: tuple[Any, ...], seed: int | None = None) -> Any:
+        """Run it; with its random numbers from `seed`, if it draws any."""
+        if self._draws is False:
+            seed = None
+        if self.recomputed and torch.is_grad_enabled():
+            run: Callable[..., Any] = checkpoint
+            keywords = {"use_reentrant": False, "preserve_rng_state": False}
+            return run(self._recomputing(seed), *arguments, **keywords)
+        return self._run(seed, *arguments)
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._state.begin()
+
+    def end(self) -> None:
+        """End a step.
+
+        Raises:
+            SynthError: see `ForwardState.end`.
+        """
+        self._state.end()
+
+    def _recomputing(self, seed: int | None) -> Callable[..., Any]:
+        """Return a function that runs the layer's F on its first call, and recomputes it later."""
+        kept: FoundByF | None = None
+
+        def run(*arguments: Any) -> Any:
+            nonlocal kept
+            if kept is not None:
+                with self._state.again(kept):
+                    return self._run(seed, *arguments)
+            with self._state.recorded(arguments) as kept:
+                output = self._run(seed, *arguments)
+            return output
+
+        return run
+
+    def _run(self, seed: int | None, *arguments: Any) -> Any:
+        with self._precision(arguments):
+            if seed is None:
+                return self.module(*arguments)
+            device = _device_of(arguments)
+            _seed(device, seed)
+            before = _random_state(device) if self._draws is None else None
+            output = self.module(*arguments)
+            if before is not None:
+                self._draws = not torch.equal(before, _random_state(device))
+            return output
+
+    def _precision(self, arguments: tuple[Any, ...]) -> AbstractContextManager[object]:
+        if self.autocast is None:
+            return nullcontext()
+        device = _device_of(arguments)
+        if device.type == "meta":
+            raise TypeError("there is no autocast of tensors without data")
+        return torch.autocast(device.type, self.autocast)
+
+
+class LayeredStage(Stage):
+    """A stage that calls its layers as the workload says."""
+
+    def __init__(
+        self,
+        layers: Sequence[LayerCall],
+        *,
+        is_first: bool,
+        is_last: bool,
+        randomness: Randomness | None = None,
+    ) -> None:
+        """Chain the layers; without randomness they draw from torch's generator as it stands."""
+        self._chain = _LayerChain(layers)
+        self._randomness = randomness
+        super().__init__(self._chain, is_first=is_first, is_last=is_last)
+
+    def begin(self) -> None:
+        """See `Stage.begin`."""
+        super().begin()
+        for call in self._chain.calls:
+            call.begin()
+
+    def end(self) -> None:
+        """See `Stage.end`."""
+        super().end()
+        for call in self._chain.calls:
+            call.end()
+
+    def forward(self, microbatch: int, given: ForwardInput) -> Tensors:
+        """See `Stage.forward`."""
+        with self._seeded(microbatch):
+            return super().forward(microbatch, given)
+
+    def twin(self) -> Stage:
+        """Make another stage of the same module; it has not observed yet which layers draw."""
+        layers = [replace(call) for call in self._chain.calls]
+        return LayeredStage(
+            layers, is_first=self.is_first, is_last=self.is_last, randomness=self._randomness
+        )
+
+    def forward_light(self, microbatch: int, given: ForwardInput) -> Tensors:
+        """See `Stage.forward_light`."""
+        with self._seeded(microbatch):
+            return super().forward_light(microbatch, given)
+
+    @contextmanager
+    def _seeded(self, microbatch: int) -> Iterator[None]:
+        """Within it layers draw the random numbers of a micro-batch."""
+        own = self._randomness
+        if own is not None:
+            self._chain.seed_of = lambda layer: own.of(layer, microbatch)
+        try:
+            yield
+        finally:
+            self._chain.seed_of = None
+
+
+class _LayerChain(LayerChain):
+    """The layers one after another, each called its way."""
+
+    def __init__(self, layers: Sequence[LayerCall]) -> None:
+        super().__init__([layer.module for layer in layers])
+        self.calls = list(layers)
+        self.seed_of: Callable[[int], int] | None = None
+
+    def call(self, index: int, layer: nn.Module, arguments: tuple[Any, ...]) -> Any:
+        """Run one of them its way."""
+        call = self.calls[index]
+        seed = None if self.seed_of is None else self.seed_of(call.index)
+        return call(arguments, seed)
+
+
+def layer_calls(
+    modules: Mapping[int, nn.Module],
+    names: Sequence[str],
+    *,
+    autocast: str | None,
+    recomputed: Sequence[str],
+    recomputed_layers: Collection[int] = (),
+) -> dict[int, LayerCall]:
+    """Pair some of a model's layers with how each is called.
+
+    Args:
+        modules: by index.
+        names: the names of all layers.
+        autocast: the dtype's name, or none.
+        recomputed: patterns of names, such as `block.*`: only their input is kept in F.
+        recomputed_layers: indices of further such layers.
+
+    Raises:
+        SynthError: no such dtype, or a pattern that fits no layer.
+    """
+    for pattern in recomputed:
+        if not fnmatch.filter(names, pattern):
+            raise SynthError(
+                f"no layer fits {pattern!r}, which is to be recomputed; there are "
+                f"{', '.join(names[:6])}{', …' * (len(names) > 6)}"
+            )
+    dtype = None if autocast is None else dtype_of(autocast)
+    return {
+        index: LayerCall(
+            index,
+            module,
+            dtype,
+            index in recomputed_layers
+            or any(fnmatch.fnmatchcase(names[index], pattern) for pattern in recomputed),
+        )
+        for index, module in modules.items()
+    }
+
+
+def calls_of(
+    workload: Workload,
+    layers: Mapping[int, nn.Module],
+    names: Sequence[str],
+    recomputed_layers: Collection[int] = (),
+) -> list[LayerCall]:
+    """Calls of some layers, by index, as the workload and the plan's recomputed layers say."""
+    calls = layer_calls(
+        layers,
+        names,
+        autocast=workload.autocast,
+        recomputed=workload.recomputed_layers or (),
+        recomputed_layers=recomputed_layers,
+    )
+    return list(calls.values())
+
+
+def _device_of(arguments: tuple[Any, ...]) -> torch.device:
+    found = next((a for a in arguments if isinstance(a, Tensor)), None)
+    if found is None:
+        leaves = pytree.tree_leaves(arguments)
+        found = next((leaf for leaf in leaves if isinstance(leaf, Tensor)), None)
+    return found.device if found is not None else torch.device("cpu")
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
+def _random_state(device: torch.device) -> Tensor:
+    """Changes when random numbers are drawn, on the host or on the device."""
+    host = torch.default_generator.get_state()
+    if device.type != "cuda":
+        return host
+    return torch.cat([host, torch.cuda.default_generators[device.index or 0].get_state()])
