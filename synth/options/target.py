@@ -31,8 +31,8 @@ def read_least_target(mem_limit: str | None, target: str | None) -> TimeTarget |
         if target is None:
             given, missing = missing, given
         raise SynthError(
-            f"{given} is given without {missing}; together they minimize memory "
-            f"subject to a time, for example --mem-limit {LEAST} --target 105%"
+            f"{given} is given without {missing}; together they minimize memory subject to a "
+            f"time, such as 105% of the lower bound"
         )
     return None if target is None or is_steady(target) else read_target(target)
 

@@ -32,7 +32,8 @@ _PROOF = (
 _TABLE: dict[str, Any] = {"rows": "schedules", "columns": _ROW}
 _CASES = {
     "compare, all published schedules": _Answer(
-        [f"compare {_8} -r 4 -m 8 --partition even --no-solve --mem-limit 36GB"], **_TABLE
+        [f"compare {_8} -r 4 -m 8 --partition even --no-solve --mem-limit 36GB --time-limit 300s"],
+        **_TABLE,
     ),
     "compare, period, with recomputation and offloading": _Answer(
         [
