@@ -33,10 +33,10 @@ LONGEST_ALONE_S = 1.0
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests as slow that are listed as such."""
+    """Mark the tests as slow that are listed as such, or run by night only."""
     slow = slow_tests([item.nodeid for item in items], load_durations(DURATIONS))
     for item in items:
-        if item.nodeid in slow:
+        if item.nodeid in slow or item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
 
 

@@ -1,0 +1,14 @@
+"""Sweeps over random cases: some in every run of all tests, all of them every night."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+
+def sweep(cases: Sequence[Any], daily: int) -> list[Any]:
+    """Return the cases for `parametrize`; those behind the first `daily` are marked `nightly`."""
+    return [
+        *cases[:daily],
+        *(pytest.param(case, marks=pytest.mark.nightly) for case in cases[daily:]),
+    ]
