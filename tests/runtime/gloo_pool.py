@@ -99,11 +99,12 @@ def _run_order(
     import torch.distributed as dist
     from torch._C._distributed_c10d import FileStore
 
+    function = getattr(_load(file), name)
     store = FileStore(f"{folder}/store", world_size)
     timeout = timedelta(seconds=500)
     dist.init_process_group("gloo", rank=rank, world_size=world_size, store=store, timeout=timeout)
     try:
-        return getattr(_load(file), name)(rank, world_size, *arguments)
+        return function(rank, world_size, *arguments)
     finally:
         gc.collect()  # executors refer to themselves, and hold on to the group's connections
         dist.destroy_process_group()
@@ -120,4 +121,6 @@ def _load(file: str) -> Any:
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
         _LOADED[file] = module
+        gc.collect()
+        gc.freeze()  # what is imported stays: to look through all of it takes a tenth of a second
     return _LOADED[file]
