@@ -1,5 +1,6 @@
 """Settings and marks of all tests."""
 
+import gc
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -41,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid in slow:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what is imported by now, which is most and stays."""
+    gc.collect()
+    gc.freeze()
 
 
 def slow_tests(names: Collection[str], cpu_s: Mapping[str, float]) -> set[str]:
