@@ -57,7 +57,8 @@ test-oldest test-newest:
 
 # Measures how long tests take, and lists those that `make test` had better be spared.
 durations: install
-	$(BIN)/python -m pytest $(IN_PARALLEL) -p tests.cpu_times --cpu-times tests/durations.json
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m "not nightly" -p tests.cpu_times \
+	    --cpu-times tests/durations.json
 
 # Random examples, kills and interrupts, for SYNTH_THOROUGH_SECONDS (300) in all. A failure names the
 # SYNTH_SEED that repeats it.
