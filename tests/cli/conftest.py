@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import lower
 from synth.schedule.rank_memory import peak_bytes
+from tests.cli.pooled_ranks import PooledLaunch
+from tests.runtime.gloo_pool import GlooPool
 
 NAME = "zb-1.5b-p8-m24"
 
@@ -74,6 +76,22 @@ def synth(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         return Ended(code or 0, written.out, written.err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[GlooPool]:
+    """Processes that can form gloo groups of up to four ranks."""
+    made = GlooPool(4)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def synth_on_pool(synth: Synth, pool: GlooPool, monkeypatch: pytest.MonkeyPatch) -> Synth:
+    """As `synth`, but the ranks of a run are processes that are there already."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr("synth.runtime.training.launch.launch", PooledLaunch(pool))
+    return synth
 
 
 @pytest.fixture(scope="session")
