@@ -26,8 +26,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 DURATIONS = Path(__file__).with_name("durations.json")
 
 # Processor time that the cases of one test may take together in `make test`: the others are slow.
-# The quickest one stays if it takes no longer than the second figure. What is not listed is taken to
-# need the third.
+# The quickest one stays if it takes no longer than the second figure. What is not listed counts the
+# third.
 LONGEST_S = 0.4
 LONGEST_ALONE_S = 0.8
 UNLISTED_S = 0.02
