@@ -1,4 +1,4 @@
-"""Launching the ranks of `synth run` on processes that are there already, where many tests do."""
+"""Launching the ranks of a run on processes that are there already, where many tests launch."""
 
 import io
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
+from synth.run_options.emulation_options import EmulationOptions
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
@@ -24,7 +25,11 @@ class PooledLaunch:
         self._pool = pool
 
     def __call__(
-        self, path: Path, plan: Plan, lowered: Lowered, options: TrainOptions
+        self,
+        path: Path,
+        plan: Plan,
+        lowered: Lowered,
+        options: TrainOptions | EmulationOptions,
     ) -> "list[RankResult]":
         from synth.runtime.training.rank_result import of_first_pipeline
         from synth.runtime.training.worker import WorkerOrder
@@ -34,7 +39,7 @@ class PooledLaunch:
                 plan=path.resolve(), options=options.resolved(), folder=Path(folder)
             )
             size = plan.num_ranks * options.data_parallel
-            ended = self._pool.run(train, size, order.model_dump_json())
+            ended = self._pool.run(work, size, order.model_dump_json())
         results, refusals, written = zip(*ended, strict=True)
         sys.stderr.write("".join(written))
         for refusal in filter(None, refusals):
@@ -42,7 +47,7 @@ class PooledLaunch:
         return of_first_pipeline(results, plan.num_ranks)
 
 
-def train(
+def work(
     rank: int, world_size: int, text: str
 ) -> "tuple[RankResult | None, SynthError | None, str]":
     """Do what the worker of a launched run does, in a group that is formed.
@@ -52,16 +57,22 @@ def train(
     """
     import torch
 
+    from synth.runtime.emulation.emulated_rank import RankEmulation
     from synth.runtime.execution.core.progress import RankProgress
-    from synth.runtime.training.worker import WorkerOrder, _train
+    from synth.runtime.training.worker import WorkerOrder, _telling, _train
     from synth.runtime.world import World
 
     order = WorkerOrder.model_validate_json(text)
     plan = Plan.load(order.plan)
+    lowered, _ = plan.check()
     world = World(rank, world_size, torch.device("cpu"), "gloo", "here", 2)
     with redirect_stderr(io.StringIO()) as written, RankProgress(order.folder, rank) as progress:
         try:
-            result = _train(plan, plan.check()[0], order, world, progress)
+            if isinstance(order.options, EmulationOptions):
+                emulation = RankEmulation(lowered, order.options, world, progress)
+                result = emulation.run(_telling(world, order.options.steps))
+            else:
+                result = _train(plan, lowered, order, world, progress)
         except SynthError as refusal:
             return None, refusal, written.getvalue()
         return result, None, written.getvalue()
