@@ -109,14 +109,14 @@ def test_a_module_with_a_function_that_runs_commands_is_not_called(
     ids=lambda arguments: " ".join(arguments[:1]),
 )
 def test_no_other_command_imports_what_a_plan_names(
-    synth: Synth,
+    synth_on_pool: Synth,
     folder: Path,
     canary: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
 ) -> None:
     monkeypatch.chdir(folder)
-    ended = synth(*arguments)
+    ended = synth_on_pool(*arguments)
     assert ended.code == 0, ended.stderr
     assert not canary.exists()
 
