@@ -89,11 +89,11 @@ def test_run_warns_of_a_plan_for_such_a_profile(
 
 @pytest.mark.parametrize("command", ["show", "export", "emulate"])
 def test_a_plan_that_was_changed_is_warned_of(
-    synth: Synth, plan_file: Path, tmp_path: Path, command: str
+    synth_on_pool: Synth, plan_file: Path, tmp_path: Path, command: str
 ) -> None:
     more = ("--steps", "3", "--times", "0.02", "--sizes", "1e-6") if command == "emulate" else ()
     path = changed(plan_file, tmp_path)
-    told = warnings(synth(command, path, *more))
+    told = warnings(synth_on_pool(command, path, *more))
     assert told[0] == (
         f"warning: {path}: the file was changed after it was written: its fingerprint does not "
         f"fit name; make it again with `synth solve`"
