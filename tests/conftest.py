@@ -3,11 +3,13 @@
 import gc
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.runtime.gloo_pool import GlooPool
 
 # Kernels of small tensors gain nothing from threads, and where several tests run at a time,
 # threads that wait for each other cost many times what they do. Set before torch is imported.
@@ -31,6 +33,14 @@ DURATIONS = Path(__file__).with_name("durations.json")
 LONGEST_S = 0.4
 LONGEST_ALONE_S = 0.8
 UNLISTED_S = 0.02
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[GlooPool]:
+    """Processes that can form gloo groups of up to four ranks."""
+    made = GlooPool(4)
+    yield made
+    made.close()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,14 +77,6 @@ def synth(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         return Ended(code or 0, written.out, written.err)
 
     return run
-
-
-@pytest.fixture(scope="session")
-def pool() -> Iterator[GlooPool]:
-    """Processes that can form gloo groups of up to four ranks."""
-    made = GlooPool(4)
-    yield made
-    made.close()
 
 
 @pytest.fixture
