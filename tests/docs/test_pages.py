@@ -23,8 +23,8 @@ SEARCH_S = 2
 STEPS = 5
 
 # The others run whole by night only, and their quick blocks with all tests.
-WHOLE = ("README.md", "tutorial.md")
-OTHERS = [page for page in PAGES if page.name not in WHOLE]
+README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
+OTHERS = [page for page in PAGES if page not in (README, TUTORIAL)]
 
 
 def name_of(page: Path) -> str:
@@ -70,7 +70,7 @@ def test_the_readme_shows_the_commands_of_make_demo() -> None:
         return [[word for word in words if word.startswith("-")] for words in found]
 
     recipe = (ROOT / "Makefile").read_text().split("\ndemo:")[1].split("\n\n")[0]
-    shown = next(b for b in blocks(ROOT / "README.md") if "synth run out/plan.json" in b.text)
+    shown = next(b for b in blocks(README) if "synth run out/plan.json" in b.text)
     for made, said in zip(options(recipe), options(shown.text), strict=True):
         assert set(made) == set(said) - {"-c"}
 
@@ -108,9 +108,14 @@ def _names(module: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in OTHERS], ids=name_of)
-def test_what_a_first_page_shows_runs(page: Path, tmp_path: Path) -> None:
-    run_in_order(blocks(page), tmp_path)
+def test_what_the_tutorial_shows_runs(tmp_path: Path) -> None:
+    run_in_order(blocks(TUTORIAL), tmp_path)
+
+
+@pytest.mark.slow
+def test_what_the_readme_shows_beside_the_tutorial_runs(tmp_path: Path) -> None:
+    known = {command for block in blocks(TUTORIAL) for command in block.commands}
+    run_in_order((b for b in blocks(README) if not b.commands or set(b.commands) - known), tmp_path)
 
 
 @pytest.mark.nightly
@@ -147,11 +152,14 @@ def write_files(found: list[Block], folder: Path) -> None:
 def shortened(command: str) -> str:
     """Lower time limits and steps: the test is of the commands, not of their figures."""
 
-    def lower(found: re.Match[str]) -> str:
-        most = SEARCH_S if found[1] == "--time-limit" else STEPS
-        return f"{found[1]} {min(int(found[2]), most)}"
+    def limit(found: re.Match[str]) -> str:
+        seconds = int(found[1]) * (60 if found[2] == "m" else 1)
+        return f"--time-limit {min(seconds, SEARCH_S)}s"
 
-    return re.sub(r"(--time-limit|--steps) (\d+)", lower, command)
+    def steps(found: re.Match[str]) -> str:
+        return f"--steps {min(int(found[1]), STEPS)}"
+
+    return re.sub(r"--steps (\d+)", steps, re.sub(r"--time-limit (\d+)(s|m)", limit, command))
 
 
 def run(command: str, folder: Path) -> None:
