@@ -355,7 +355,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_is_not_tried_again(
     model.write_text(NOT_A_NUMBER)
     workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
     plan = make_run_plan(workload, (1, 1), tmp_path)
-    saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 3, "--restarts", 5)
+    saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 3, "--restarts", 1)
     with started(COMMAND, plan, "--data", text, "--steps", 100, "--trust", *saved) as process:
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
