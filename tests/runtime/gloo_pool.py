@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-# As long as looking for garbage took when all that is imported was looked through.
+# By leaving, a rank that failed ends the wait of the others, so it does not wait long for them.
 LONGEST_WAIT_S = 0.2
 
 
