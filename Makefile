@@ -8,7 +8,7 @@ IN_PARALLEL = --numprocesses $(TEST_WORKERS) --dist worksteal
 WITHOUT_TORCH = tests/api tests/cli tests/profiles tests/synth tests/test_packaging.py
 STDLIB = $(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
 
-.PHONY: install demo gpu test test-all test-oldest test-newest test-docs golden durations test-thorough lint types schemas docs wheel check clean
+.PHONY: install demo gpu test test-all test-nightly test-oldest test-newest test-docs golden durations test-thorough lint types schemas docs wheel check clean
 
 install: $(VENV)/.installed
 
@@ -32,12 +32,17 @@ demo: install
 gpu: install
 	$(BIN)/python -m benchmarks.gpu --json benchmarks/results/gpu.json
 
-# What is marked `slow` only runs in `make test-all`. Two tests at a time; TEST_WORKERS=0: one.
+# What is marked `slow` only runs in `make test-all`, and what is marked `nightly` in neither.
+# Two tests at a time; TEST_WORKERS=0: one.
 test: install
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m "not slow"
 
 test-all: install
-	$(BIN)/python -m pytest $(IN_PARALLEL)
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m "not nightly"
+
+# The rest: long commands of the pages, and most seeds of the sweeps.
+test-nightly: install
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m nightly
 
 # The fast tests that need no torch, on the oldest declared versions and on the newest that pip finds
 # for PYTHON. Each has an environment of its own, which is made anew: pip would keep what is there.
@@ -52,7 +57,8 @@ test-oldest test-newest:
 
 # Measures how long tests take, and lists those that `make test` had better be spared.
 durations: install
-	$(BIN)/python -m pytest $(IN_PARALLEL) -p tests.cpu_times --cpu-times tests/durations.json
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m "not nightly" -p tests.cpu_times \
+	    --cpu-times tests/durations.json
 
 # Random examples, kills and interrupts, for SYNTH_THOROUGH_SECONDS (300) in all. A failure names the
 # SYNTH_SEED that repeats it.

@@ -1,12 +1,15 @@
 """Settings and marks of all tests."""
 
+import gc
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.runtime.gloo_pool import GlooPool
 
 # Kernels of small tensors gain nothing from threads, and where several tests run at a time,
 # threads that wait for each other cost many times what they do. Set before torch is imported.
@@ -24,20 +27,37 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 DURATIONS = Path(__file__).with_name("durations.json")
 
-# Processor time above which a test is slow; the file lists half a second and more. `make test`
-# leaves slow tests out. Of a function whose cases are all slow, the quickest one stays if it takes
-# no longer than the second figure.
+# Processor time that the cases of one test may take together in `make test`: the others are slow.
+# The quickest one stays if it takes no longer than the second figure. What is not listed counts the
+# third.
 LONGEST_S = 0.4
-LONGEST_ALONE_S = 1.0
+LONGEST_ALONE_S = 0.8
+UNLISTED_S = 0.02
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[GlooPool]:
+    """Processes that can form gloo groups of up to four ranks."""
+    made = GlooPool(4)
+    yield made
+    made.close()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests as slow that are listed as such."""
-    slow = slow_tests([item.nodeid for item in items], load_durations(DURATIONS))
+    """Mark the tests as slow that are listed as such, or run by night only."""
+    nightly = {item.nodeid for item in items if item.get_closest_marker("nightly")}
+    daily = [item.nodeid for item in items if item.nodeid not in nightly]
+    slow = nightly | slow_tests(daily, load_durations(DURATIONS))
     for item in items:
         if item.nodeid in slow:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what is imported by now, which is most and stays."""
+    gc.collect()
+    gc.freeze()
 
 
 def slow_tests(names: Collection[str], cpu_s: Mapping[str, float]) -> set[str]:
@@ -47,11 +67,12 @@ def slow_tests(names: Collection[str], cpu_s: Mapping[str, float]) -> set[str]:
         cases.setdefault(name.partition("[")[0], []).append(name)
     slow: set[str] = set()
     for of_one in cases.values():
-        too_long = {name for name in of_one if cpu_s.get(name, 0.0) > LONGEST_S}
-        quickest = min(of_one, key=lambda name: cpu_s.get(name, 0.0))
-        if cpu_s.get(quickest, 0.0) <= LONGEST_ALONE_S:
-            too_long.discard(quickest)
-        slow |= too_long
+        taken_s, limit_s = 0.0, LONGEST_ALONE_S
+        for name in sorted(of_one, key=lambda name: cpu_s.get(name, UNLISTED_S)):
+            taken_s += cpu_s.get(name, UNLISTED_S)
+            if taken_s > limit_s:
+                slow.add(name)
+            limit_s = LONGEST_S
     return slow
 
 

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import lower
 from synth.schedule.rank_memory import peak_bytes
+from tests.cli.pooled_ranks import PooledLaunch
+from tests.runtime.gloo_pool import GlooPool
 
 NAME = "zb-1.5b-p8-m24"
 
@@ -74,6 +77,14 @@ def synth(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         return Ended(code or 0, written.out, written.err)
 
     return run
+
+
+@pytest.fixture
+def synth_on_pool(synth: Synth, pool: GlooPool, monkeypatch: pytest.MonkeyPatch) -> Synth:
+    """As `synth`, but the ranks of a run are processes that are there already."""
+    if find_spec("torch") is not None:
+        monkeypatch.setattr("synth.runtime.training.launch.launch", PooledLaunch(pool))
+    return synth
 
 
 @pytest.fixture(scope="session")

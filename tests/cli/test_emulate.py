@@ -14,6 +14,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
 from synth.schedule.files.weight_records import Versions
 from synth.schedule.measured.trace_file import Source, Trace
+from tests.cli.conftest import Synth
 
 COMMAND = [sys.executable, "-m", "synth", "emulate"]
 
@@ -46,12 +47,11 @@ def test_a_published_profiles_plan_runs_and_is_laid_beside_its_simulation(
 
 
 def test_as_json_it_says_that_it_is_emulated_and_keeps_the_planned_memory(
-    plan_file: Path,
+    synth_on_pool: Synth, plan_file: Path
 ) -> None:
-    ended = emulate(
-        plan_file, "--times", "0.1", "--sizes", "0.001", "--steps", "3", "--format", "json"
-    )
-    assert ended.returncode == 0, ended.stderr
+    small = ("--times", "0.1", "--sizes", "0.001", "--steps", "3", "--format", "json")
+    ended = synth_on_pool("emulate", plan_file, *small)
+    assert ended.code == 0, ended.stderr
     found = json.loads(ended.stdout)
     assert found["emulated"] is True
     assert found["measured_peak_bytes"] == found["predicted_peak_bytes"]
@@ -67,16 +67,16 @@ def test_as_json_it_says_that_it_is_emulated_and_keeps_the_planned_memory(
     ],
 )
 def test_a_factor_that_is_none_is_refused(
-    plan_file: Path, wrong: tuple[str, str], message: str
+    synth: Synth, plan_file: Path, wrong: tuple[str, str], message: str
 ) -> None:
-    ended = emulate(plan_file, *wrong)
-    assert (ended.returncode, ended.stdout) == (2, "")
+    ended = synth("emulate", plan_file, *wrong)
+    assert (ended.code, ended.stdout) == (2, "")
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1  # and no word of what would then be moved
 
 
 def test_what_is_not_replayed_is_refused_before_processes_start(
-    plan_file: Path, tmp_path: Path
+    synth: Synth, plan_file: Path, tmp_path: Path
 ) -> None:
     plan = Plan.load(plan_file)
     schedule = generate("pipedream", plan.num_ranks, 8)
@@ -88,6 +88,6 @@ def test_what_is_not_replayed_is_refused_before_processes_start(
         programs=tuple(map(program_text, schedule.programs)),
         claim=Claim.of(schedule, plan.costs),
     ).save(path)
-    ended = emulate(path, "--post-validation", "--sizes", "0.001")
-    assert (ended.returncode, ended.stdout) == (2, "")
+    ended = synth("emulate", path, "--post-validation", "--sizes", "0.001")
+    assert (ended.code, ended.stdout) == (2, "")
     assert "leave out --post-validation" in ended.stderr

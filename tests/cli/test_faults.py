@@ -17,8 +17,9 @@ import pytest
 
 from synth.cli.answer.run import stopped_after
 from synth.profile.workload import Workload
-from tests.cli.conftest import TINY, make_run_plan
+from tests.cli.conftest import TINY, Synth, make_run_plan
 from tests.cli.worker_processes import end, read_until, workers_of
+from tests.sweep import sweep
 
 COMMAND = [sys.executable, "-m", "synth", "run"]
 TORCHRUN = [
@@ -233,14 +234,12 @@ def test_a_rank_in_an_endless_loop_is_named_and_ended_long_before_the_time_out(
 RESUMED = ("--steps", 150, "--schedule", "cosine")  # so many that a rank is killed before the end
 
 
-@pytest.fixture(scope="module")
-def undisturbed(
-    run_plan: Path, text: Path, tmp_path_factory: pytest.TempPathFactory
-) -> list[float]:
+@pytest.fixture
+def undisturbed(synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path) -> list[float]:
     """The losses of a run that nothing happens to."""
-    path = tmp_path_factory.mktemp("undisturbed") / "run.json"
-    with started(COMMAND, run_plan, "--data", text, *RESUMED, "-o", path) as process:
-        process.communicate(timeout=600)
+    path = tmp_path / "undisturbed.json"
+    ended = synth_on_pool("run", run_plan, "--data", text, *RESUMED, "-o", path, "--device", "cpu")
+    assert ended.code == 0, ended.stderr
     return losses_of(path)[1]
 
 
@@ -272,7 +271,7 @@ def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [COMMAND, TORCHRUN], ids=["synth run", "torchrun"])
 def test_sigterm_ends_a_run_behind_its_step_with_a_checkpoint_to_go_on_from(
-    run_plan: Path, text: Path, tmp_path: Path, launcher: list[str]
+    synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path, launcher: list[str]
 ) -> None:
     arguments = (run_plan, "--data", text)
     saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 10_000)
@@ -288,13 +287,11 @@ def test_sigterm_ends_a_run_behind_its_step_with_a_checkpoint_to_go_on_from(
     _, before = losses_of(tmp_path / "first.json")
     assert 1 < len(before) == int(said[1]) < 4000
 
-    more = ("--steps", len(before) + 10)
-    resumed = (*arguments, *more, *saved, "--resume", "-o", tmp_path / "on.json")
-    with started(COMMAND, *resumed) as process:
-        process.communicate(timeout=600)
+    more = ("--steps", len(before) + 10, "--device", "cpu")
     undisturbed = tmp_path / "undisturbed.json"
-    with started(COMMAND, *arguments, *more, "-o", undisturbed) as process:
-        process.communicate(timeout=600)
+    for options in ((*saved, "--resume", "-o", tmp_path / "on.json"), ("-o", undisturbed)):
+        ended = synth_on_pool("run", *arguments, *more, *options)
+        assert ended.code == 0, ended.stderr
     first_step, after = losses_of(tmp_path / "on.json")
     assert first_step == len(before)
     assert before + after == losses_of(undisturbed)[1]
@@ -312,7 +309,7 @@ def test_sigterm_without_checkpoints_ends_a_run_at_once_telling_where_ranks_were
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are read from /proc")
-@pytest.mark.parametrize("pause_s", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("pause_s", sweep([0.3, 2.0, 1.0], daily=2))
 def test_ctrl_c_while_ranks_import_is_told_in_one_line(
     run_plan: Path, text: Path, pause_s: float
 ) -> None:
@@ -358,7 +355,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_is_not_tried_again(
     model.write_text(NOT_A_NUMBER)
     workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
     plan = make_run_plan(workload, (1, 1), tmp_path)
-    saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 3, "--restarts", 5)
+    saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 3, "--restarts", 1)
     with started(COMMAND, plan, "--data", text, "--steps", 100, "--trust", *saved) as process:
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1

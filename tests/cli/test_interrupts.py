@@ -20,6 +20,7 @@ from synth.search.outcome import StoppedBy
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from tests.cli.conftest import NAME, Synth
+from tests.sweep import sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 # As the installed script begins; that tells when the interpreter has come so far.
@@ -38,7 +39,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("pause_s", [0.0, 0.15, 0.4, 0.8, 1.6, 3.2])
+@pytest.mark.parametrize("pause_s", sweep([0.0, 0.4, 1.6, 0.15, 0.8, 3.2], daily=3))
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_moment_of_ctrl_c_ends_in_a_traceback(
     name: str, pause_s: float, tmp_path: Path, plan_file: Path

@@ -1,10 +1,7 @@
 """From a profile to a run under a schedule that moves what forwards save."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,25 +38,14 @@ def profiled(synth: Synth, folder: Path) -> Path:
     return path
 
 
-def run(plan: Path, *arguments: str | Path) -> dict[str, Any]:
-    """Run a plan; its figures."""
-    command = [sys.executable, "-m", "synth", "run", str(plan), "--device", "cpu", "--steps", "4"]
-    ended = subprocess.run(
-        [*command, "--format", "json", *map(str, arguments)],
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "num_ranks"), [("pipeoffload:2,full", 2), ("bpipe", 4)], ids=["host", "ranks"]
 )
 def test_a_row_of_compare_that_moves_is_run_to_the_end(
-    synth: Synth, tmp_path: Path, text: Path, name: str, num_ranks: int
+    synth_on_pool: Synth, tmp_path: Path, text: Path, name: str, num_ranks: int
 ) -> None:
+    synth = synth_on_pool
     profile, plans, path = profiled(synth, tmp_path), tmp_path / "plans", tmp_path / "trace.json"
     size = ("--ranks", num_ranks, "--micro-batches", 2 * num_ranks)
     rows = ("--only", name, "--no-solve", "--save", plans)
@@ -68,7 +54,10 @@ def test_a_row_of_compare_that_moves_is_run_to_the_end(
     plan = Plan.load(file)
     assert any(op.kind == OpKind.OFFLOAD for ops in plan.schedule().programs for op in ops)
 
-    comparison = run(file, "--data", text, "--trace", path)["comparison"]
+    common = ("--data", text, "--steps", 4, "--device", "cpu", "--format", "json")
+    ran = synth("run", file, *common, "--trace", path)
+    assert ran.code == 0, ran.stderr
+    comparison = json.loads(ran.stdout)["comparison"]
     peaks = comparison["predicted_peak_bytes"], comparison["measured_peak_bytes"]
     for predicted, measured in zip(*peaks, strict=True):
         assert 0.9 * predicted < measured <= predicted

@@ -9,7 +9,7 @@ import pytest
 
 from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
-from tests.cli.conftest import TINY, make_run_plan
+from tests.cli.conftest import TINY, Synth, make_run_plan
 
 COMMAND = [sys.executable, "-m", "synth", "rehearse"]
 
@@ -74,13 +74,14 @@ def test_arrivals_as_planned_are_called_emulated(plan: Path, tmp_path: Path) -> 
     ],
 )
 def test_wrong_options_are_refused_in_one_line(
-    plan: Path, arguments: tuple[str, ...], said: str
+    synth: Synth, plan: Path, arguments: tuple[str, ...], said: str
 ) -> None:
-    ended = rehearse(plan, *(str(plan) if given == "PLAN" else given for given in arguments))
-    assert ended.returncode == 2 and said in ended.stderr
+    words = (str(plan) if given == "PLAN" else given for given in arguments)
+    ended = synth("rehearse", plan, *words)
+    assert ended.code == 2 and said in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_a_plan_of_a_published_profile_has_no_model(plan_file: Path) -> None:
-    ended = rehearse(plan_file)
-    assert ended.returncode == 2 and "a published profile without a model" in ended.stderr
+def test_a_plan_of_a_published_profile_has_no_model(synth: Synth, plan_file: Path) -> None:
+    ended = synth("rehearse", plan_file)
+    assert ended.code == 2 and "a published profile without a model" in ended.stderr

@@ -1,8 +1,9 @@
-"""`synth run` as a user meets it: real processes, real training, and what happens when one dies."""
+"""`synth run` as a user meets it: with processes of its own, and on a pool's where losses count."""
 
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
 from synth.schedule.measured.trace_file import Source, Trace
+from tests.cli.conftest import Synth
 from tests.tied_model import TIED
 
 COMMAND = [sys.executable, "-m", "synth"]
@@ -86,14 +88,14 @@ def _check_trace(trace: Trace, plan: Plan) -> None:
 
 
 def test_pipelines_side_by_side_learn_what_one_learns_from_as_many_mini_batches(
-    run_plan: Path, text: Path, tmp_path: Path
+    synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     found = {}
     for option in ("--data-parallel", "--accumulate"):
         output = tmp_path / f"run{option}.json"
         common = ("--data", text, "--steps", 6, "--device", "cpu", "-o", output)
-        ended = run(run_plan, option, 2, *common)
-        assert ended.returncode == 0, ended.stderr
+        ended = synth_on_pool("run", run_plan, option, 2, *common)
+        assert ended.code == 0, ended.stderr
         found[option] = json.loads(output.read_text())
     side_by_side, one = found["--data-parallel"], found["--accumulate"]
     assert side_by_side["losses"] == pytest.approx(one["losses"], rel=1e-5)
@@ -109,52 +111,53 @@ def test_pipelines_side_by_side_learn_what_one_learns_from_as_many_mini_batches(
 
 @pytest.mark.slow
 def test_a_run_of_several_pipelines_goes_on_from_the_checkpoint_of_one(
-    run_plan: Path, text: Path, tmp_path: Path
+    synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     saved = ("--checkpoint", tmp_path / "saved")
     common = ("--data", text, "--device", "cpu")
     output = tmp_path / "run.json"
-    ended = run(run_plan, "--accumulate", 2, *common, "--steps", 2, *saved)
-    assert ended.returncode == 0, ended.stderr
+    ended = synth_on_pool("run", run_plan, "--accumulate", 2, *common, "--steps", 2, *saved)
+    assert ended.code == 0, ended.stderr
     resumed = (*saved, "--resume", "-o", output)
-    ended = run(run_plan, "--data-parallel", 2, *common, "--steps", 4, *resumed)
-    assert ended.returncode == 0, ended.stderr
+    ended = synth_on_pool("run", run_plan, "--data-parallel", 2, *common, "--steps", 4, *resumed)
+    assert ended.code == 0, ended.stderr
     assert "resumed from" in ended.stderr
     parts = json.loads(output.read_text())["losses"]
     whole = tmp_path / "whole.json"
-    ended = run(run_plan, "--accumulate", 2, *common, "--steps", 4, "-o", whole)
+    ended = synth_on_pool("run", run_plan, "--accumulate", 2, *common, "--steps", 4, "-o", whole)
     assert parts == pytest.approx(json.loads(whole.read_text())["losses"][2:], rel=1e-5)
 
 
 @pytest.mark.slow
 def test_a_rank_that_looks_ahead_learns_the_same(
-    run_plan: Path, text: Path, tmp_path: Path
+    synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     losses = []
     for number in (0, 2):
         output = tmp_path / f"run-{number}.json"
         asked = ("--steps", 5, "--device", "cpu", "-o", output, "--look-ahead", number)
-        ended = run(run_plan, "--data", text, *asked)
-        assert ended.returncode == 0, ended.stderr
+        ended = synth_on_pool("run", run_plan, "--data", text, *asked)
+        assert ended.code == 0, ended.stderr
         assert ("ops that ran early" in ended.stdout) == (number > 0)
         losses.append(json.loads(output.read_text())["losses"])
     assert losses[0] == losses[1]
 
 
 def test_epochs_are_gone_through_to_their_end_and_nothing_is_left_to_do_then(
-    run_plan: Path, text: Path, tmp_path: Path
+    synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     data, output = tmp_path / "data.txt", tmp_path / "run.json"
     data.write_bytes(text.read_bytes()[: 32 * 8 * 12 + 1])  # eight sequences in a step
     arguments = (run_plan, "--data", data, "--epochs", 2, "--device", "cpu", "-o", output)
-    saved = ("--checkpoint", tmp_path / "saved", "--resume")
-    ended = run(*arguments, *saved)
-    assert ended.returncode == 0, ended.stderr
+    ended = synth_on_pool("run", *arguments, "--checkpoint", tmp_path / "saved", "--resume")
+    assert ended.code == 0, ended.stderr
     assert "the data ended after 24 steps (2 epoch(s) of 96 sequences)" in ended.stderr
     written = output.read_text()
     assert len(json.loads(written)["losses"]) == 24
 
-    again = run(*arguments, *saved, "--restarts", 1)
+    # The pool's processes are still there, and with them their lock on the folder.
+    copied = shutil.copytree(tmp_path / "saved", tmp_path / "copied")
+    again = run(*arguments, "--checkpoint", copied, "--resume", "--restarts", 1)
     assert (again.returncode, again.stdout) == (0, "")
     assert "nothing is left to do: the checkpoint holds all 24 steps of this run" in again.stderr
     assert output.read_text() == written
@@ -162,7 +165,7 @@ def test_epochs_are_gone_through_to_their_end_and_nothing_is_left_to_do_then(
 
 @pytest.mark.slow
 def test_two_copies_of_the_stages_learn_what_one_copy_learns(
-    run_plan: Path, text: Path, tmp_path: Path
+    synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     plan = Plan.load(run_plan)
     copied = generate("chimera", 2, 4)
@@ -179,8 +182,9 @@ def test_two_copies_of_the_stages_learn_what_one_copy_learns(
     losses = []
     for path in (run_plan, tmp_path / "copied.json"):
         output = tmp_path / "run.json"
-        ended = run(path, "--data", text, "--steps", 6, "--device", "cpu", "-o", output)
-        assert ended.returncode == 0, ended.stderr
+        options = ("--steps", 6, "--device", "cpu", "-o", output)
+        ended = synth_on_pool("run", path, "--data", text, *options)
+        assert ended.code == 0, ended.stderr
         found = json.loads(output.read_text())
         losses.append(found["losses"])
         comparison = found["comparison"]
@@ -191,18 +195,20 @@ def test_two_copies_of_the_stages_learn_what_one_copy_learns(
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_an_embedding_and_a_head_stay_tied_across_ranks(text: Path, tmp_path: Path) -> None:
+def test_an_embedding_and_a_head_stay_tied_across_ranks(
+    synth_on_pool: Synth, text: Path, tmp_path: Path
+) -> None:
     (tmp_path / "model.py").write_text(TIED)
     model = f"{tmp_path / 'model.py'}:layers"
     workload = Workload(model=model, micro_batch_size=2, sequence_length=16)
     profile = profile_model(workload, torch.device("cpu"), warmup=0, iterations=1)
     losses = []
     for name, sizes in (("gpipe", [4]), ("zb-h1", [2, 2]), ("chimera", [2, 2])):
-        Plan.of(profile, sizes, generate(name, len(sizes), 4)).save(tmp_path / "plan.json")
-        output = tmp_path / "run.json"
+        plan, output = tmp_path / "plan.json", tmp_path / "run.json"
+        Plan.of(profile, sizes, generate(name, len(sizes), 4)).save(plan)
         options = ("--steps", 5, "--lr", 0.01, "--clip", 0.5, "--device", "cpu", "-o", output)
-        ended = run(tmp_path / "plan.json", "--data", text, "--model", model, *options)
-        assert ended.returncode == 0, ended.stderr
+        ended = synth_on_pool("run", plan, "--data", text, "--model", model, *options)
+        assert ended.code == 0, ended.stderr
         losses.append(json.loads(output.read_text())["losses"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert losses[2] == pytest.approx(losses[0], rel=1e-4)
@@ -234,18 +240,20 @@ def test_inside_torchrun_a_wrong_world_size_is_named(run_plan: Path, text: Path)
     ids=["too small", "missing"],
 )
 def test_bad_data_is_refused_before_any_process_starts(
-    run_plan: Path, tmp_path: Path, content: bytes | None, message: str
+    synth: Synth, run_plan: Path, tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     data = tmp_path / "data.txt"
     if content is not None:
         data.write_bytes(content)
-    ended = run(run_plan, "--data", data, "--device", "cpu")
-    assert ended.returncode == 2
+    ended = synth("run", run_plan, "--data", data, "--device", "cpu")
+    assert ended.code == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_a_published_profiles_plan_has_nothing_to_run(plan_file: Path, text: Path) -> None:
-    ended = run(plan_file, "--data", text)
-    assert ended.returncode == 2
+def test_a_published_profiles_plan_has_nothing_to_run(
+    synth: Synth, plan_file: Path, text: Path
+) -> None:
+    ended = synth("run", plan_file, "--data", text)
+    assert ended.code == 2
     assert "published profile without a model" in ended.stderr

@@ -1,8 +1,6 @@
 """`synth solve --data-parallel`: the plan of all pipelines, its memory, and what is refused."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,8 +49,9 @@ def test_the_plan_is_for_all_pipelines_within_a_limit_that_one_alone_exceeds(
 
 
 def test_pipelines_that_share_their_state_learn_what_one_learns_from_all_micro_batches(
-    synth: Synth, text: Path, tmp_path: Path
+    synth_on_pool: Synth, text: Path, tmp_path: Path
 ) -> None:
+    synth = synth_on_pool
     workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
     profile = tmp_path / "profile.json"
     make_run_profile(workload).save(profile)
@@ -62,9 +61,8 @@ def test_pipelines_that_share_their_state_learn_what_one_learns_from_all_micro_b
         solved = synth("solve", profile, "--ranks", "2", *size, "--time-limit", "5s", "-o", plan)
         assert solved.code == 0, solved.stderr
         given = (plan, "--data", text, "--steps", "5", "--device", "cpu", "-o", output)
-        command = [sys.executable, "-m", "synth", "run", *map(str, given)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        assert ended.returncode == 0, ended.stderr
+        ended = synth("run", *given)
+        assert ended.code == 0, ended.stderr
         losses.append(json.loads(output.read_text())["losses"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 

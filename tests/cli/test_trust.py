@@ -50,7 +50,7 @@ def canary(folder: Path) -> Path:
 
 
 def run(folder: Path, text: Path, *options: str, **environment: str) -> tuple[int, str]:
-    """The exit code and stderr of a run in a process of its own."""
+    """The exit code and stderr of a run in processes of its own."""
     arguments = ("run", str(folder / "plan.json"), "--data", str(text), "--device", "cpu")
     ended = subprocess.run(
         [*COMMAND, *arguments, "--steps", "3", *options],
@@ -63,9 +63,10 @@ def run(folder: Path, text: Path, *options: str, **environment: str) -> tuple[in
 
 
 def test_run_says_what_the_plan_names_and_which_option_to_give(
-    folder: Path, canary: Path, text: Path
+    synth: Synth, folder: Path, canary: Path, text: Path
 ) -> None:
-    code, stderr = run(folder, text)
+    ended = synth("run", folder / "plan.json", "--data", text, "--device", "cpu")
+    code, stderr = ended.code, ended.stderr
     assert code == 2
     assert stderr.startswith("error: the plan names a model that is not built in, ")
     assert "canary.py:layers" in stderr
@@ -108,14 +109,14 @@ def test_a_module_with_a_function_that_runs_commands_is_not_called(
     ids=lambda arguments: " ".join(arguments[:1]),
 )
 def test_no_other_command_imports_what_a_plan_names(
-    synth: Synth,
+    synth_on_pool: Synth,
     folder: Path,
     canary: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
 ) -> None:
     monkeypatch.chdir(folder)
-    ended = synth(*arguments)
+    ended = synth_on_pool(*arguments)
     assert ended.code == 0, ended.stderr
     assert not canary.exists()
 
@@ -130,10 +131,11 @@ def test_trust_shows_what_it_imports_and_then_trains(
 
 
 def test_a_model_on_the_command_line_replaces_the_one_that_the_plan_names(
-    folder: Path, canary: Path, text: Path
+    synth_on_pool: Synth, folder: Path, canary: Path, text: Path
 ) -> None:
-    code, stderr = run(folder, text, "--model", f"{folder / 'model.py'}:layers")
-    assert code == 0, stderr
+    options = ("--device", "cpu", "--steps", 3, "--model", f"{folder / 'model.py'}:layers")
+    ended = synth_on_pool("run", folder / "plan.json", "--data", text, *options)
+    assert ended.code == 0, ended.stderr
     assert not canary.exists()
 
 

@@ -78,10 +78,10 @@ def test_solve_warns_of_a_profile_from_a_busy_machine(
 
 
 def test_run_warns_of_a_plan_for_such_a_profile(
-    synth: Synth, busy_plan: Path, text: Path, tmp_path: Path
+    synth_on_pool: Synth, busy_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     steps = ("--steps", "1", "--device", "cpu", "-o", tmp_path / "run.json")
-    [warning] = warnings(synth("run", busy_plan, "--data", text, *steps))
+    [warning] = warnings(synth_on_pool("run", busy_plan, "--data", text, *steps))
     assert warning.startswith(f"warning: profile gpt of this plan was measured {SIGNS}")
     written: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())
     assert written["conditions"] == BUSY.model_dump(exclude_none=True)
@@ -89,11 +89,11 @@ def test_run_warns_of_a_plan_for_such_a_profile(
 
 @pytest.mark.parametrize("command", ["show", "export", "emulate"])
 def test_a_plan_that_was_changed_is_warned_of(
-    synth: Synth, plan_file: Path, tmp_path: Path, command: str
+    synth_on_pool: Synth, plan_file: Path, tmp_path: Path, command: str
 ) -> None:
     more = ("--steps", "3", "--times", "0.02", "--sizes", "1e-6") if command == "emulate" else ()
     path = changed(plan_file, tmp_path)
-    told = warnings(synth(command, path, *more))
+    told = warnings(synth_on_pool(command, path, *more))
     assert told[0] == (
         f"warning: {path}: the file was changed after it was written: its fingerprint does not "
         f"fit name; make it again with `synth solve`"
@@ -102,10 +102,10 @@ def test_a_plan_that_was_changed_is_warned_of(
 
 
 def test_run_warns_of_a_plan_that_was_changed_once(
-    synth: Synth, run_plan: Path, text: Path, tmp_path: Path
+    synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     steps = ("--steps", "1", "--device", "cpu")
-    told = warnings(synth("run", changed(run_plan, tmp_path), "--data", text, *steps))
+    told = warnings(synth_on_pool("run", changed(run_plan, tmp_path), "--data", text, *steps))
     assert sum("fingerprint" in line for line in told) == 1
 
 

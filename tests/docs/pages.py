@@ -25,6 +25,8 @@ _BLOCK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _COMMAND = re.compile(r"(?:synth|torchrun|python3?|pip|make|pytest) ")
+# What searches, measures or trains.
+_LONG = re.compile(r"\bsolve\(|^(?:import|from) torch|synth\.runtime", re.MULTILINE)
 _SPAN = re.compile(r"`(synth [a-z]+ [^`\n]*--[^`\n]*)`")
 
 
@@ -61,6 +63,16 @@ def blocks(page: Path) -> list[Block]:
         )
         for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))
     ]
+
+
+def is_quick(block: Block) -> bool:
+    """Return True if a block computes for about a second, and needs none that takes longer."""
+    if block.why_not_run is not None or block.file is not None:
+        return False
+    if block.language == "python":
+        return not _LONG.search(block.text)
+    commands = block.commands
+    return bool(commands) and all("compare" in c and "--no-solve" in c for c in commands)
 
 
 def spans(page: Path) -> Iterator[str]:

@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,21 @@ import pytest
 import typer
 
 from synth.cli.commands import app
-from tests.docs.pages import PAGES, ROOT, Block, blocks, spans
+from tests.docs.pages import PAGES, ROOT, Block, blocks, is_quick, spans
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LONGEST_S = 600
 LONGEST_LINE = 200
-SEARCH_S = 5
+SEARCH_S = 2
+STEPS = 5
+
+# The others run whole by night only, and their quick blocks with all tests.
+README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
+OTHERS = [page for page in PAGES if page not in (README, TUTORIAL)]
+
+
+def name_of(page: Path) -> str:
+    return page.name
 
 
 def of_synth(commands: list[str]) -> Iterator[list[str]]:
@@ -39,14 +48,14 @@ def unknown_options(words: list[str]) -> set[str]:
     return given - known - {"--help"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_option_that_a_page_names_exists(page: Path) -> None:
     commands = [command for block in blocks(page) for command in block.commands]
     for words in of_synth([*commands, *spans(page)]):
         assert not unknown_options(words), words
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name_of)
 def test_sentences_of_a_page_are_short(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"\]\([^)]*\)", "]", text)  # targets of links are not read
@@ -61,12 +70,12 @@ def test_the_readme_shows_the_commands_of_make_demo() -> None:
         return [[word for word in words if word.startswith("-")] for words in found]
 
     recipe = (ROOT / "Makefile").read_text().split("\ndemo:")[1].split("\n\n")[0]
-    shown = next(b for b in blocks(ROOT / "README.md") if "synth run out/plan.json" in b.text)
+    shown = next(b for b in blocks(README) if "synth run out/plan.json" in b.text)
     for made, said in zip(options(recipe), options(shown.text), strict=True):
         assert set(made) == set(said) - {"-c"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_programs_of_a_page_import_exists(page: Path) -> None:
     missing = [
         f"from {module} import {name}"
@@ -99,18 +108,39 @@ def _names(module: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_the_tutorial_shows_runs(tmp_path: Path) -> None:
+    run_in_order(blocks(TUTORIAL), tmp_path)
+
+
+@pytest.mark.slow
+def test_what_the_readme_shows_beside_the_tutorial_runs(tmp_path: Path) -> None:
+    known = {command for block in blocks(TUTORIAL) for command in block.commands}
+    run_in_order((b for b in blocks(README) if not b.commands or set(b.commands) - known), tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", OTHERS, ids=name_of)
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
-    """Files are written, and programs and commands run in the order of the page."""
-    for number, block in enumerate(blocks(page)):
+    run_in_order(blocks(page), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in OTHERS if any(map(is_quick, blocks(p)))], ids=name_of)
+def test_quick_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    run_in_order(filter(is_quick, blocks(page)), tmp_path)
+
+
+def run_in_order(found: Iterable[Block], folder: Path) -> None:
+    """Write the files of blocks, and run their programs and commands."""
+    for number, block in enumerate(found):
         if block.why_not_run is not None:
             continue
-        write_files([block, *(blocks(ROOT / block.files_of) if block.files_of else [])], tmp_path)
+        write_files([block, *(blocks(ROOT / block.files_of) if block.files_of else [])], folder)
         for command in filter(None, (block.before, *block.commands)):
-            run(command, tmp_path)
+            run(command, folder)
         if block.language == "python" and block.file is None:
-            (tmp_path / f"block{number}.py").write_text(block.text)
-            run(f"python block{number}.py", tmp_path)
+            (folder / f"block{number}.py").write_text(block.text)
+            run(f"python block{number}.py", folder)
 
 
 def write_files(found: list[Block], folder: Path) -> None:
@@ -119,13 +149,17 @@ def write_files(found: list[Block], folder: Path) -> None:
             (folder / block.file).write_text(block.text)
 
 
-def with_short_searches(command: str) -> str:
-    """Lower time limits to `SEARCH_S`: the test is of the commands, not of their figures."""
+def shortened(command: str) -> str:
+    """Lower time limits and steps: the test is of the commands, not of their figures."""
 
-    def lower(found: re.Match[str]) -> str:
-        return f"--time-limit {min(int(found[1]), SEARCH_S)}s"
+    def limit(found: re.Match[str]) -> str:
+        seconds = int(found[1]) * (60 if found[2] == "m" else 1)
+        return f"--time-limit {min(seconds, SEARCH_S)}s"
 
-    return re.sub(r"--time-limit (\d+)s", lower, command)
+    def steps(found: re.Match[str]) -> str:
+        return f"--steps {min(int(found[1]), STEPS)}"
+
+    return re.sub(r"--steps (\d+)", steps, re.sub(r"--time-limit (\d+)(s|m)", limit, command))
 
 
 def run(command: str, folder: Path) -> None:
@@ -137,7 +171,7 @@ def run(command: str, folder: Path) -> None:
         "GLOO_SOCKET_IFNAME": LOOPBACK,
     }
     ended = subprocess.run(
-        with_short_searches(command),
+        shortened(command),
         shell=True,
         cwd=folder,
         env=environment,

@@ -1,21 +1,11 @@
 """Fixtures for tests that need several processes."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runtime.gloo_pool import GlooPool
 from tests.runtime.rank_threads import RankThreads
-
-
-@pytest.fixture(scope="session")
-def pool() -> Iterator[Any]:
-    """Processes that can form gloo groups of up to four ranks."""
-    made = GlooPool(4)
-    yield made
-    made.close()
 
 
 @pytest.fixture(params=["gloo", "threads"])

@@ -12,6 +12,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+# By leaving, a rank that failed ends the wait of the others, so it does not wait long for them.
+LONGEST_WAIT_S = 0.2
+
 
 class GlooPool:
     """Runs `function(rank, world_size, *arguments)` of a test file on 1 to `size` processes.
@@ -22,7 +25,7 @@ class GlooPool:
     def __init__(self, size: int) -> None:
         self.size = size
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed"])
+        context.set_forkserver_preload(["pytest", "synth.runtime.training.worker"])
         self._results = context.Queue()
         self._orders = [context.Queue() for _ in range(size)]
         self._context = context
@@ -99,14 +102,28 @@ def _run_order(
     import torch.distributed as dist
     from torch._C._distributed_c10d import FileStore
 
+    function = getattr(_load(file), name)
     store = FileStore(f"{folder}/store", world_size)
     timeout = timedelta(seconds=500)
     dist.init_process_group("gloo", rank=rank, world_size=world_size, store=store, timeout=timeout)
+    dist.barrier()  # none leaves while another one still connects
     try:
-        return getattr(_load(file), name)(rank, world_size, *arguments)
+        return function(rank, world_size, *arguments)
     finally:
         gc.collect()  # executors refer to themselves, and hold on to the group's connections
+        _wait_for_others(store, world_size)
         dist.destroy_process_group()
+
+
+def _wait_for_others(store: Any, world_size: int) -> None:
+    """Wait until all ranks have ended, but not for one that ends when this one is gone.
+
+    Who leaves earlier closes connections that another one may still be making.
+    """
+    until_s = time.monotonic() + LONGEST_WAIT_S
+    store.add("ended", 1)
+    while store.add("ended", 0) < world_size and time.monotonic() < until_s:
+        time.sleep(0.002)
 
 
 _LOADED: dict[str, Any] = {}
@@ -120,4 +137,6 @@ def _load(file: str) -> Any:
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
         _LOADED[file] = module
+        gc.collect()
+        gc.freeze()  # what is imported stays: to look through all of it takes a tenth of a second
     return _LOADED[file]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.conftest import plan_file, run_plan, synth, text  # noqa: F401 - fixtures
-from tests.runtime.conftest import pool  # noqa: F401 - a fixture
 from tests.thorough.examples import Examples
 
 

@@ -1,17 +1,21 @@
 """The library's page shows programs; here they run as shown."""
 
+import io
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
 from torch import nn
 
 from synth.schedule.files.plan_file import Plan
+from tests.runtime.gloo_pool import GlooPool
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PAGE = Path(__file__).parents[3] / "docs" / "library.md"
@@ -62,14 +66,27 @@ def test_the_pages_weights_in_the_hosts_memory_are_those_of_one_process(
 
 
 @pytest.mark.slow
-def test_the_pages_data_parallel_loops_learn_the_same(tmp_path: Path) -> None:
+def test_the_pages_data_parallel_loops_learn_the_same(tmp_path: Path, pool: GlooPool) -> None:
     training = program_with("fully_shard")
     plain = run_under_torchrun(tmp_path, training, 4, "plain")
     assert len(plain) == 40  # 20 steps of two pipelines
     assert sum(plain[-2:]) < 0.7 * sum(plain[:2])
     for kind in ("ddp", "fsdp"):
-        found = run_under_torchrun(tmp_path, training, 4, kind)
+        found = losses_in("".join(pool.run(run_as_rank, 4, training, kind)))
         assert sorted(found) == pytest.approx(sorted(plain), abs=2e-4)
+
+
+def run_as_rank(rank: int, size: int, program: str, *arguments: str) -> str:
+    """Run a program in the group that is formed already, and return what it prints."""
+    do_nothing = Mock()
+    with (
+        redirect_stdout(io.StringIO()) as printed,
+        patch.object(torch.distributed, "init_process_group", do_nothing),
+        patch.object(torch.distributed, "destroy_process_group", do_nothing),
+        patch.object(sys, "argv", ["train.py", *arguments]),
+    ):
+        exec(compile(program, "train.py", "exec"), {})
+    return printed.getvalue()
 
 
 def run_under_torchrun(
@@ -88,4 +105,8 @@ def run_under_torchrun(
         timeout=600,
     )
     assert ended.returncode == 0, ended.stderr
-    return [float(value) for value in re.findall(r"loss ([\d.]+)", ended.stdout)]
+    return losses_in(ended.stdout)
+
+
+def losses_in(printed: str) -> list[float]:
+    return [float(value) for value in re.findall(r"loss ([\d.]+)", printed)]

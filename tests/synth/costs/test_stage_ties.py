@@ -29,6 +29,7 @@ from synth.solver.infeasibility import find_shortage, needed_bytes, smallest_lim
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from tests.sweep import sweep
 from tests.synth.costs.test_partition_costs import profile_of, random_layer
 from tests.synth.effort import counted
 from tests.synth.odd_problems import odd_costs
@@ -225,7 +226,7 @@ def test_a_tie_names_stages_that_have_its_bytes() -> None:
             costs.replace(ties=(tie,))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", sweep(range(20), daily=8))
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_shares_of_layers_are_at_most_the_share_of_their_stage(seed: int, count: int) -> None:
     rng = random.Random(seed)

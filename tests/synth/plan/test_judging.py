@@ -31,6 +31,7 @@ from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
+from tests.sweep import sweep
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plan.test_race_run import PROFILE
 
@@ -175,9 +176,12 @@ def replaced_profile(trial: Trial) -> Candidate:
 
 
 @pytest.mark.slow
-def test_more_memory_leaves_what_was_judged_of_a_real_model_no_slower() -> None:
+@pytest.mark.parametrize("caps_gb", sweep([[16, 20, 28], [16, 18, 20, 22, 24, 28]], daily=1))
+def test_more_memory_leaves_what_was_judged_of_a_real_model_no_slower(
+    caps_gb: list[int],
+) -> None:
     before: int | None = None
-    for cap_gb in (16, 18, 20, 22, 24, 28):
+    for cap_gb in caps_gb:
         value_us = least_us(judged(layered_candidates(cap_gb * 10**9)))
         assert before is None or (value_us is not None and value_us <= before)
         before = value_us

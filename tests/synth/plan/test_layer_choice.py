@@ -37,6 +37,7 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from synth.solver.solver import solve
+from tests.sweep import sweep
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.layered import block, invented, problem_of, random_layer
 
@@ -92,7 +93,7 @@ def is_nowhere_above(one: StageCosts, other: StageCosts) -> bool:
     return all(map(le, figures(one), figures(other)))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sweep(range(12), daily=6))
 def test_no_choice_of_layers_is_better_than_all_on_the_menu(seed: int) -> None:
     draw = random.Random(seed)
     profile = invented([random_layer(draw) for _ in range(5)])

@@ -18,6 +18,7 @@ from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile import Profile
 from synth.profile.layer_profile import Timing
 from synth.profile.tied_parameters import TiedParameters
+from tests.sweep import sweep
 from tests.synth.plan.test_balance import uneven_profile
 
 F, B, W, R = OpKind.F, OpKind.B, OpKind.W, OpKind.R
@@ -127,7 +128,7 @@ def _some_tied(rng: random.Random, profile: Profile) -> tuple[TiedParameters, ..
     )
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", sweep(range(120), daily=40))
 def test_both_passes_find_what_the_program_over_all_runs_finds(seed: int) -> None:
     rng = random.Random(seed)
     num_layers = rng.randint(1, 12)
@@ -147,7 +148,7 @@ def test_both_passes_find_what_the_program_over_all_runs_finds(seed: int) -> Non
         assert most_even(table, caps, recompute) == oracle(table, caps, recompute)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sweep(range(60), daily=24))
 def test_the_needs_of_all_runs_at_once_are_those_of_each_run_alone(seed: int) -> None:
     rng = random.Random(seed)
     profile = odd_profile(rng, rng.randint(1, 9))

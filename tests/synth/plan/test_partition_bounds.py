@@ -27,6 +27,7 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from tests.sweep import sweep
 from tests.synth.effort import counted
 from tests.synth.plan.test_recompute import profile_that_saves_much
 
@@ -38,7 +39,7 @@ def every_partition(num_layers: int, num_ranks: int) -> Iterator[Sizes]:
         yield tuple(b - a for a, b in pairwise((0, *edges, num_layers)))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sweep(range(40), daily=16))
 def test_of_all_paths_the_least_is_found_with_some_left_out(seed: int) -> None:
     draw = random.Random(seed)
     num_ranks = draw.randint(1, 5)
@@ -144,7 +145,7 @@ def test_where_bw_is_rounded_once_and_b_and_w_each_no_schedule_is_below(
         assert least.bound_us <= objective.value_us(timeline)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", sweep(range(300), daily=60))
 def test_a_rank_s_least_work_is_no_more_than_that_of_its_stage(seed: int) -> None:
     profile, problem = drawn(seed)
     problem = replace(problem, caps_bytes=None)
@@ -169,7 +170,7 @@ def test_a_rank_s_least_work_is_no_more_than_that_of_its_stage(seed: int) -> Non
                 assert way.down_us + way.up_us <= trip_us
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", sweep(range(30), daily=9))
 def test_no_partition_has_a_schedule_below_its_bound_nor_below_that_of_all(seed: int) -> None:
     profile, problem = drawn(seed)
     table = StageCostTable(profile)

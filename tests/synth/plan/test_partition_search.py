@@ -22,6 +22,7 @@ from synth.solver.infeasibility import smallest_limit_bytes
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from synth.solver.solver import solve
+from tests.sweep import sweep
 from tests.synth.effort import counted
 from tests.synth.plan.test_recompute import profile_that_saves_much
 
@@ -70,12 +71,10 @@ def searched(start: Problem, most: int, effort_s: float, *rest: Any) -> list[Pro
 
 @pytest.mark.parametrize(
     ("name", "num_ranks", "m", "cap"),
-    [
-        ("linear", 2, 6, 260),
-        ("linear", 3, 4, 250),
-        ("linear", 3, 5, 180),
-        ("v", 2, 3, 200),
-    ],
+    sweep(
+        [("linear", 2, 6, 260), ("linear", 3, 5, 180), ("v", 2, 3, 200), ("linear", 3, 4, 250)],
+        daily=3,
+    ),
 )
 @pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
 def test_of_all_partitions_the_best_is_found(

@@ -23,6 +23,7 @@ from synth.profile import Profile
 from synth.profile.layer_profile import LayerProfile, Timing
 from synth.profile.links import Link, Links, NodeLink, PairLink
 from synth.schedule.model import Placement
+from tests.sweep import sweep
 from tests.synth.layered import invented
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
@@ -126,7 +127,7 @@ def _cost_us(
     return cost
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sweep(range(12), daily=6))
 def test_the_least_time_is_that_of_all_divisions(seed: int) -> None:
     draw = random.Random(seed)
     count, ranks, per_us = draw.randint(1, 6), draw.randint(1, 5), draw.choice((2, 20, 200))

@@ -42,6 +42,7 @@ from synth.solver.weight_passing import least_memory as least_memory_module
 from synth.solver.weight_passing.least_memory import least_memory, limits_bytes
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.search import solve_weight_passing
+from tests.sweep import sweep
 from tests.synth.every_order import true_value
 from tests.synth.every_weight_schedule import (
     BUFFERINGS,
@@ -125,7 +126,8 @@ def test_under_the_least_limit_known_there_is_a_schedule(
 
 
 @pytest.mark.parametrize(
-    ("movement", "seed"), [(RING, 0), (RING, 1), (GATHER, 0), (GATHER, 1), (GATHER, 2), (GATHER, 3)]
+    ("movement", "seed"),
+    sweep([(RING, 0), (GATHER, 0), (GATHER, 1), (RING, 1), (GATHER, 2), (GATHER, 3)], daily=3),
 )
 def test_the_least_peak_of_all_schedules_is_between_the_closed_form_and_the_known_one(
     movement: WeightMovement, seed: int

@@ -22,6 +22,7 @@ from synth.schedule.measured.execution_trace import (
 )
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline, simulate
+from tests.sweep import sweep
 
 RANKS, MICRO_BATCHES = 4, 6
 
@@ -196,7 +197,7 @@ def reads(op: Op, transfer: Transfer) -> bool:
     return (op.kind, op.microbatch) == (kind, value.microbatch)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", sweep(range(20), daily=10))
 def test_the_pieces_add_up_whatever_happens(seed: int) -> None:
     draw = random.Random(seed)
     lowered = plan(draw.choice(["1f1b", "zb-h1", "zb-2p", "gpipe"]))

@@ -27,6 +27,7 @@ from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memo
 from synth.solver.options import Part
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from tests.sweep import sweep
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_solve_exact import rank_orders
@@ -70,7 +71,7 @@ def tight_problem() -> Problem:
     return Problem.linear(costs, 5, 112)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sweep(range(40), daily=16))
 def test_memory_and_value_are_those_of_verifier_and_simulator(seed: int) -> None:
     problem, schedule = odd_schedule(seed)
     orders = NumberedOrders(OpTable(problem), schedule)
@@ -89,7 +90,7 @@ def test_memory_and_value_are_those_of_verifier_and_simulator(seed: int) -> None
     assert peaks == peak_bytes(lowered)
 
 
-@pytest.mark.parametrize("seed", range(40, 80))
+@pytest.mark.parametrize("seed", sweep(range(40, 80), daily=16))
 def test_so_are_they_after_random_moves(seed: int) -> None:
     problem, schedule = odd_schedule(seed)
     try:
@@ -189,7 +190,7 @@ def test_without_boundary_bytes_it_has_no_turn() -> None:
     assert solve(free, counted(2)).schedule == solve(free, without).schedule
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sweep(range(60), daily=24))
 def test_no_order_that_fits_has_more_in_flight_than_views_say(seed: int) -> None:
     rng = random.Random(seed)
     m, is_fused = (3, False) if seed % 2 else (2, True)
@@ -201,7 +202,7 @@ def test_no_order_that_fits_has_more_in_flight_than_views_say(seed: int) -> None
         assert said is None or said >= most
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sweep(range(12), daily=6))
 def test_nor_on_a_rank_between_two_others(seed: int) -> None:
     rng = random.Random(seed)
     m, is_fused = (3, False) if seed % 2 else (2, True)

@@ -16,6 +16,7 @@ from synth.solver.instance.instance import BW, B, F, Instance, OpIndex, W
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import Orders, TimedOrders, timed
 from synth.solver.problem import Problem
+from tests.sweep import sweep
 from tests.synth.odd_problems import odd_costs
 
 
@@ -75,7 +76,7 @@ def drafts(seed: int) -> tuple[Instance, list[Orders]]:
     return instance, [draft.orders for draft, _ in found]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sweep(range(12), daily=6))
 def test_starts_are_those_of_a_plain_simulation(seed: int) -> None:
     instance, orders = drafts(seed)
     assert orders
@@ -87,7 +88,7 @@ def test_starts_are_those_of_a_plain_simulation(seed: int) -> None:
             assert at == starts[copy, OpIndex(B if kind == BW else kind, k)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sweep(range(12), daily=6))
 def test_in_the_sequence_each_op_comes_after_what_it_needs(seed: int) -> None:
     instance, orders = drafts(seed)
     idle = replace(

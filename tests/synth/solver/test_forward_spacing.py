@@ -31,6 +31,7 @@ from synth.solver.options import Part, SolveOptions
 from synth.solver.order_pool import OrderPool
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from tests.sweep import sweep
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import RandomOrders, odd_costs
@@ -59,7 +60,7 @@ def any_placement(rng: random.Random, name: str, num_ranks: int) -> Placement:
 
 
 @pytest.mark.parametrize("name", ["linear", "v", "looped:2", "wave:3", "odd"])
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", sweep(range(80), daily=20))
 def test_no_bound_excludes_a_schedule_that_there_is(name: str, seed: int) -> None:
     rng = random.Random(seed)
     num_ranks, m = rng.randint(1, 4), rng.randint(2, 7)
@@ -93,7 +94,7 @@ def test_no_bound_excludes_a_schedule_that_there_is(name: str, seed: int) -> Non
 
 @pytest.mark.parametrize("name", ["linear", "v", "looped:2", "odd"])
 # Seed 0 takes a minute to solve.
-@pytest.mark.parametrize("seed", range(1, 22))
+@pytest.mark.parametrize("seed", sweep(range(1, 22), daily=6))
 def test_no_bound_is_above_the_optimum(name: str, seed: int) -> None:
     """Nor where few ranks are looked at before all of them."""
     rng = random.Random(seed)

@@ -22,6 +22,7 @@ from synth.solver.weight_passing.exact_gather_model import num_slots
 from synth.solver.weight_passing.gather_proof import is_small, prove_gathers, solve_level
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.search import solve_weight_passing
+from tests.sweep import sweep
 from tests.synth.every_weight_schedule import gather_programs, on_all_ranks, value_us
 from tests.synth.solver.test_weight_search import equal_costs, unequal_costs, weight_passing_problem
 
@@ -67,7 +68,7 @@ def test_the_optimum_is_that_of_all_schedules(seed: int, headroom: int) -> None:
     assert found.value_us == found.bound_us == best_us
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sweep(range(8), daily=4))
 def test_no_closed_form_exceeds_the_optimum_and_lowering_agrees_with_the_model(seed: int) -> None:
     headroom = random.Random(seed).choice([None, 200, 260, 320, 400])
     passing = small(seed, headroom)

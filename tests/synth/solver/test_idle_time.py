@@ -27,6 +27,7 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from tests.sweep import sweep
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_solve_exact import OBJECTIVES
@@ -107,7 +108,7 @@ def test_no_bound_is_above_a_schedule_of_an_odd_problem(
     assert bound_us is None or bound_us <= value_us
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sweep(range(4), daily=2))
 @pytest.mark.parametrize(("name", "num_ranks", "m"), [("v", 2, 3), ("wave:2", 2, 2), ("v", 3, 3)])
 def test_no_bound_is_above_the_optimum(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed + 900, name, num_ranks, m)
@@ -169,9 +170,8 @@ def test_a_rank_that_may_hold_two_activations_idles_until_the_first_comes_back()
     assert (stretch.length_us, outcome.bound_us) == (808, 204 + 4)
 
 
-@pytest.mark.slow
 def test_idle_times_add_to_the_work_of_a_v_under_a_tight_cap() -> None:
     problem = v_problem(4, 16, 8)
     bounds = idle_bounds(problem, 20_000)
     assert bounds.bound_us < 9_650
-    assert (best_bound(problem, 20_000, 3.0) or 0) >= 10_300
+    assert (best_bound(problem, 20_000, 0.1) or 0) >= 10_300

@@ -23,6 +23,7 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.instance.timing import TimedOrders, timed
 from synth.solver.problem import Problem
 from synth.solver.tuning import EXACT_MODEL
+from tests.sweep import sweep
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
@@ -84,7 +85,7 @@ def is_feasible(model: ExactModel) -> bool:
 
 
 @pytest.mark.parametrize("ranks", PLACEMENTS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sweep(range(12), daily=6))
 def test_no_schedule_is_excluded(
     ranks: tuple[tuple[int, ...], ...], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

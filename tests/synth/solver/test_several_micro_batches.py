@@ -23,6 +23,7 @@ from synth.solver.modulo.modulo_model import (
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from tests.sweep import sweep
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
 
@@ -89,7 +90,7 @@ def test_ranks_that_hold_several_stages_are_left_to_other_parts() -> None:
     assert not modulo_search.applies(relaxed_memory(Problem(costs, placement("v", 2), 4, None)))
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", sweep(range(16), daily=8))
 def test_unrolled_rounds_keep_caps_and_take_an_interval_more_for_each_round(seed: int) -> None:
     rng = random.Random(seed)
     num_ranks, m = rng.randint(1, 4), 24

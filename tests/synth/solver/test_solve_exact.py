@@ -21,6 +21,7 @@ from synth.solver.options import SolveOptions, SolverName
 from synth.solver.problem import Problem
 from synth.solver.result import Result
 from synth.solver.solver import solve
+from tests.sweep import sweep
 from tests.synth.effort import HOURS_S, counted
 
 OBJECTIVES = [Objective.MAKESPAN, Objective.PERIOD, *map(Objective.of_iterations, (2, 3, 8))]
@@ -158,7 +159,7 @@ def check_sound(result: Result) -> None:
             assert result.value_us <= problem.objective.value_us(baseline)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sweep(range(12), daily=6))
 def test_cpsat_milp_and_brute_force_find_the_same_optimum(seed: int) -> None:
     problem = random_problem(seed)
     result = solve(problem, WHOLE)
@@ -188,7 +189,7 @@ def test_where_a_shorter_period_costs_makespan_more_iterations_buy_it(seed: int)
     assert timelines[0].period_us > timelines[-1].period_us
 
 
-@pytest.mark.parametrize("seed", range(50, 62))
+@pytest.mark.parametrize("seed", sweep(range(50, 62), daily=6))
 def test_where_fusing_pays_cpsat_finds_the_optimum_over_split_and_fused(seed: int) -> None:
     problem = small(random_problem(seed, cheap_fusion=True))
     result = solve(problem, WHOLE)
@@ -197,7 +198,7 @@ def test_where_fusing_pays_cpsat_finds_the_optimum_over_split_and_fused(seed: in
     assert result.value_us == brute_force(problem, fused=True)
 
 
-@pytest.mark.parametrize("seed", range(100, 108))
+@pytest.mark.parametrize("seed", sweep(range(100, 108), daily=4))
 def test_bounds_hold_for_every_schedule_with_boundary_bytes_and_fused_backwards(seed: int) -> None:
     problem = small(random_problem(seed, boundary=True, cheap_fusion=True))
     result = solve(problem, SolveOptions(time_limit_s=1, workers=1))

@@ -23,6 +23,7 @@ from synth.solver.instance.memory_models import relaxed_memory, safe_memory
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from tests.sweep import sweep
 from tests.synth.effort import counted
 from tests.synth.solver.test_solve_exact import MILP, OBJECTIVES, check_sound, random_costs
 
@@ -90,7 +91,7 @@ def brute_force(problem: Problem) -> int:
 SMALL = [("v", 2, 1), ("looped:2", 2, 1), ("v", 1, 1), ("bidirectional", 2, 2)]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", sweep(range(5), daily=3))
 @pytest.mark.parametrize(("name", "num_ranks", "m"), SMALL)
 def test_the_optimum_is_that_of_brute_force(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed, name, num_ranks, m)
@@ -102,7 +103,7 @@ def test_the_optimum_is_that_of_brute_force(name: str, num_ranks: int, m: int, s
         assert result.value_us == result.lower_bound_us == best
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sweep(range(4), daily=2))
 @pytest.mark.parametrize(("name", "num_ranks", "m"), SMALL)
 def test_bounds_hold_with_boundary_bytes(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed + 50, name, num_ranks, m, boundary=True)
