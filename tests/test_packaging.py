@@ -210,7 +210,7 @@ def test_help_loads_the_options_of_a_command_at_most(arguments: list[str], tmp_p
     "code",
     [
         "import synth; synth.Profile; synth.Plan",
-        "import synth.plan.compare, synth.solver.solver, synth.options.asked_solve",
+        "import synth.plan.compare, synth.solver.solver, synth.options.solve_task",
     ],
 )
 def test_or_tools_is_imported_when_it_is_used(code: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from synth.errors import SynthError
-from synth.records.file_lock import Taken, take
+from synth.records.file_lock import LockTaken, take
 
 from .manifest import MANIFEST
 
@@ -85,7 +85,7 @@ class CheckpointFolder:
         before = self._lock
         try:
             self._lock = take(self.path / _LOCK)
-        except Taken as taken:
+        except LockTaken as taken:
             raise SynthError(
                 f"another run writes checkpoints in {self.path} ({taken}); end it, or give another "
                 f"folder"

@@ -17,7 +17,7 @@ from synth.profile.workload import Workload
 from ..dtypes import dtype_of
 from ..execution.base.boundary import Tensors
 from ..execution.base.stage_protocol import ForwardInput
-from ..execution.stage.forward_state import ForwardState, FoundByF
+from ..execution.stage.forward_state import ForwardState, StateAtForward
 from ..execution.stage.stage import LayerChain, Stage
 from ..seeds import derive_seed
 
@@ -78,7 +78,7 @@ class LayerCall:
 
     def _recomputing(self, seed: int | None) -> Callable[..., Any]:
         """Return a function that runs the layer's F on its first call, and recomputes it later."""
-        kept: FoundByF | None = None
+        kept: StateAtForward | None = None
 
         def run(*arguments: Any) -> Any:
             nonlocal kept

@@ -73,7 +73,7 @@ def replaced(forwards: Iterable[Forward]) -> Iterator[None]:
                 attributes[name] = patched
 
 
-class Tracked:
+class RunningModules:
     """Keeps a list of the modules that are running, the innermost last."""
 
     __slots__ = ("_path", "_run", "module")
@@ -98,7 +98,7 @@ class Tracked:
             self._path.pop()
 
 
-class Intercepted:
+class CallInterceptor:
     """Sends the calls of one module that have a rule to it."""
 
     __slots__ = ("_recording", "_run", "module")

@@ -16,12 +16,12 @@ from ..state.module_state import picture_of
 from .attention import RecordedAttention, can_record
 from .first_pass_observers import BackwardObserver, Findings, ForwardObserver, RunsBackward
 from .forwards import (
+    CallInterceptor,
     Compiled,
     Forward,
-    Intercepted,
     RecordedLinear,
     Recording,
-    Tracked,
+    RunningModules,
     replaced,
     runs_as_linear,
 )
@@ -110,7 +110,7 @@ class Recorder:
             return RecordedLinear(part, self._recording)
         if _is_attention(part) and "forward" not in vars(part):
             return RecordedAttention(part, self._recording)
-        return Intercepted(part, self._recording) if part in self._found.callers else None
+        return CallInterceptor(part, self._recording) if part in self._found.callers else None
 
     def _rules_in_backward(self, tape: SplitTape) -> AbstractContextManager[object]:
         """The rules that must be in force where B runs parts of F again.
@@ -161,7 +161,7 @@ def _is_attention(module: nn.Module) -> TypeGuard[nn.MultiheadAttention]:
 
 
 def _tracked(part: nn.Module, path: list[nn.Module]) -> Forward:
-    return Compiled(part) if _is_compiled(part) else Tracked(part, path)
+    return Compiled(part) if _is_compiled(part) else RunningModules(part, path)
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:

@@ -24,13 +24,13 @@ from .places import (
     StatePlace,
     Variable,
 )
-from .walk import MOST_ENTRIES, UNWATCHED_REGISTRIES, Reached, Way, is_closed
+from .walk import MOST_ENTRIES, UNWATCHED_REGISTRIES, ReachedObject, Way, is_closed
 
 # Wrappers for data parallelism, which keep state of their own.
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed.fsdp.fully_sharded")
 
 
-def place_of(reached: Reached) -> StatePlace | None:
+def place_of(reached: ReachedObject) -> StatePlace | None:
     """Return the place of state that an object is; None: it holds none itself."""
     value = reached.value
     if isinstance(value, StateItem | Attribute | ClassAttributes):

@@ -43,7 +43,7 @@ from .tensor_numbers import (
     storage_key,
     uncopied,
 )
-from .walk import Gone, Reached, StateWalk, Way, root
+from .walk import Gone, ReachedObject, StateWalk, Way, root
 
 # A holder of which more entries change is walked again as a whole.
 _MOST_KEYS = 16
@@ -51,11 +51,11 @@ _MOST_KEYS = 16
 _NUM_TOGETHER = 64
 
 
-class Kept(NamedTuple):
+class KeptValue(NamedTuple):
     """A place, how it is reached, and a value of it."""
 
     place: StatePlace
-    reached: Reached
+    reached: ReachedObject
     value: Any
 
 
@@ -85,7 +85,7 @@ class _Group:
     ) -> None:
         """Walk, and take the values; `previous` has copies of tensors that may serve again."""
         self.places: list[StatePlace] = []
-        self.reached: list[Reached] = []
+        self.reached: list[ReachedObject] = []
         self.aliases: list[tuple[TensorNumbers, Holder]] = []
         self.foreign: list[tuple[Entries | Items, Any]] = []
         self.numbers: dict[int, int] = {}
@@ -110,7 +110,7 @@ class _Group:
 
     def _add_tensor(
         self,
-        reached: Reached,
+        reached: ReachedObject,
         watchfulness: Watchfulness,
         left_out: Collection[int | None],
         base: "_Group | None",
@@ -131,7 +131,7 @@ class _Group:
         self.numbers_on(key).add(holder, is_buffer=_is_buffer(reached.way))
 
     def _add_array(
-        self, reached: Reached, watchfulness: Watchfulness, previous: Sequence["_Group"]
+        self, reached: ReachedObject, watchfulness: Watchfulness, previous: Sequence["_Group"]
     ) -> None:
         own = reached.value
         if isinstance(own, np.ndarray) and not own.flags.writeable:
@@ -151,13 +151,13 @@ class _Group:
         """Return the history of a storage and its numbers in this picture."""
         return self.numbers_on(key).history, self.values[self.numbers[key]]
 
-    def _add(self, place: StatePlace, reached: Reached) -> None:
+    def _add(self, place: StatePlace, reached: ReachedObject) -> None:
         self.places.append(place)
         self.reached.append(reached)
 
-    def kept(self) -> Iterator[Kept]:
+    def kept(self) -> Iterator[KeptValue]:
         """Its places with their values."""
-        return map(Kept, self.places, self.reached, self.values)
+        return map(KeptValue, self.places, self.reached, self.values)
 
 
 class _Compared:
@@ -194,10 +194,10 @@ class _Compared:
 class _Cell:
     """The entries of a holder that have been found to change: some keys, or all (None)."""
 
-    holder: Reached
+    holder: ReachedObject
     keys: set[Any] | None = field(default_factory=set)
 
-    def parts(self, walk: StateWalk) -> list[Reached]:
+    def parts(self, walk: StateWalk) -> list[ReachedObject]:
         """Return the present value."""
         inside = walk.inside(self.holder)
         return [part for part in inside if self.keys is None or part.way.key in self.keys]
@@ -268,29 +268,29 @@ class Watch:
             previous=[self.extra],
         )
 
-    def compare_all(self) -> list[Kept]:
+    def compare_all(self) -> list[KeptValue]:
         """Compare all places, and return those of torch's modules that have changed."""
         base, old = self.base, list(self.base.values)
         changed = self._quiet.compare(base)
         self._note(changed)
         self._note(self._lively.compare(base))
         self._lively.single += changed
-        return [Kept(base.places[i], base.reached[i], old[i]) for i in changed]
+        return [KeptValue(base.places[i], base.reached[i], old[i]) for i in changed]
 
     def picture(self) -> "StatePicture":
         """Return the values that the last `refresh` has found."""
         return StatePicture(self)
 
-    def changed_since(self, base: _Group, values: Sequence[Any]) -> list[Kept]:
+    def changed_since(self, base: _Group, values: Sequence[Any]) -> list[KeptValue]:
         """Return the places of a base whose value is another one now, with the old value."""
         if base is self.base:
             places = ((index, values[index]) for index in sorted(self._changed))
             return [
-                Kept(base.places[index], base.reached[index], value)
+                KeptValue(base.places[index], base.reached[index], value)
                 for index, value in places
                 if base.values[index] is not value
             ]
-        kept = map(Kept, base.places, base.reached, values)
+        kept = map(KeptValue, base.places, base.reached, values)
         return [each for each in kept if each.place.differs(each.value)]
 
     def _walk_again(self) -> None:
@@ -372,7 +372,7 @@ class StatePicture:
             if isinstance(each.place, TensorNumbers) and _is_without_copy(each)
         ]
 
-    def changed(self) -> list[Kept]:
+    def changed(self) -> list[KeptValue]:
         """Return the places that have another value now, as the last `refresh` found."""
         extra = [each for each in self._extra if each.place.differs(each.value)]
         return [*self._watch.changed_since(self._base, self._values), *extra]
@@ -431,17 +431,17 @@ class StatePicture:
             for each in newest:
                 each.place.put(each.value)
 
-    def _with_all_state(self, tensors: list[Kept]) -> list[Kept]:
+    def _with_all_state(self, tensors: list[KeptValue]) -> list[KeptValue]:
         """Add tensors that forwards change, and that have not changed since."""
         base, there = self._base, {id(each.place) for each in tensors}
         own = [(base.numbers_on(key), index) for key, index in base.numbers.items()]
         return tensors + [
-            Kept(place, base.reached[index], self._values[index])
+            KeptValue(place, base.reached[index], self._values[index])
             for place, index in own
             if place.history.is_state and id(place) not in there
         ]
 
-    def _enter(self, each: Kept, block: ExitStack) -> list[Tensor]:
+    def _enter(self, each: KeptValue, block: ExitStack) -> list[Tensor]:
         assert isinstance(each.place, TensorNumbers)
         others = [holder for numbers, holder in self._aliases if numbers is each.place]
         with _naming(each):
@@ -474,7 +474,7 @@ def unchanged(*roots: Any, given: Sequence[Any] = ()) -> Iterator[None]:
         before.put_back()
 
 
-def _watched_storage(reached: Reached) -> int | None:
+def _watched_storage(reached: ReachedObject) -> int | None:
     tensor = reached.value
     return None if reached.is_foreign or tensor.requires_grad else storage_key(tensor)
 
@@ -491,7 +491,7 @@ def _size_of(place: StatePlace) -> int:
     return place.num_bytes if isinstance(place, TensorNumbers | ArrayValues) else 0
 
 
-def _is_quiet(reached: Reached) -> bool:
+def _is_quiet(reached: ReachedObject) -> bool:
     """True for the attributes of one of torch's own modules, and its tables of sub-modules."""
     way = reached.way if isinstance(reached.way.holder, nn.Module) else reached.way.before
     return (
@@ -502,7 +502,7 @@ def _is_quiet(reached: Reached) -> bool:
     )
 
 
-def _is_without_copy(each: Kept) -> bool:
+def _is_without_copy(each: KeptValue) -> bool:
     return isinstance(each.value, Numbers) and each.value.copy is None
 
 
@@ -519,7 +519,7 @@ def _name_of(value: Any) -> str:
     return str(getattr(value, "__name__", type(value).__name__))
 
 
-def _restore(each: Kept) -> None:
+def _restore(each: KeptValue) -> None:
     """Put an old value back.
 
     Raises:
@@ -532,7 +532,7 @@ def _restore(each: Kept) -> None:
 
 
 @contextmanager
-def _naming(each: Kept) -> Iterator[None]:
+def _naming(each: KeptValue) -> Iterator[None]:
     """Name the place in an error."""
     try:
         yield

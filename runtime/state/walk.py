@@ -103,7 +103,7 @@ class Way(NamedTuple):
         return None if above is None else TupleItem(above, self.key)
 
 
-class Reached(NamedTuple):
+class ReachedObject(NamedTuple):
     """An object that code can reach.
 
     Attributes:
@@ -143,9 +143,9 @@ class Gone:
         next(x for x in (*given, *(named or {}).values()) if isinstance(x, Gone))._raise()
 
 
-def root(value: Any, name: str) -> Reached:
+def root(value: Any, name: str) -> ReachedObject:
     """Begin a walk at an object."""
-    return Reached(value, Way(None, None, name))
+    return ReachedObject(value, Way(None, None, name))
 
 
 class StateWalk:
@@ -156,7 +156,7 @@ class StateWalk:
 
     def __init__(
         self,
-        roots: Iterable[Reached],
+        roots: Iterable[ReachedObject],
         *,
         known: Collection[int] = (),
         is_passed_over: Callable[[Any, Any], bool] | None = None,
@@ -175,7 +175,7 @@ class StateWalk:
         self._classes: set[type] = set()
         self._is_passed_over = is_passed_over
 
-    def add(self, roots: Iterable[Reached]) -> None:
+    def add(self, roots: Iterable[ReachedObject]) -> None:
         """Add objects to begin at."""
         self._waiting.extend(roots)
 
@@ -184,7 +184,7 @@ class StateWalk:
         """False if there are too many objects, so that some have been left out."""
         return not self._waiting
 
-    def __iter__(self) -> Iterator[Reached]:
+    def __iter__(self) -> Iterator[ReachedObject]:
         while self._waiting and len(self.seen) < MOST_OBJECTS:
             reached = self._waiting.popleft()
             value, _, is_foreign, is_of_code = reached
@@ -199,7 +199,7 @@ class StateWalk:
             yield reached
             is_of_code = is_of_code or isinstance(value, FunctionType | type)
             is_foreign = is_foreign or _is_object_of_library(value, is_of_code)
-            inside = self.inside(Reached(value, reached.way, is_foreign, is_of_code))
+            inside = self.inside(ReachedObject(value, reached.way, is_foreign, is_of_code))
             passes = self._is_passed_over
             self._waiting += (
                 inside
@@ -207,13 +207,13 @@ class StateWalk:
                 else (part for part in inside if not passes(value, part.way.key))
             )
 
-    def inside(self, reached: Reached) -> Iterator[Reached]:
+    def inside(self, reached: ReachedObject) -> Iterator[ReachedObject]:
         """What an object holds directly."""
         value, way, is_foreign, is_of_code = reached
         for key, part, mark in self._inside(value, way.mark):
             kind = type(part)
             if kind not in _PLAIN and not (kind is nn.Parameter and part.requires_grad):
-                yield Reached(part, Way(way, value, key, mark), is_foreign, is_of_code)
+                yield ReachedObject(part, Way(way, value, key, mark), is_foreign, is_of_code)
 
     def _inside(self, value: Any, mark: str) -> Iterable[_Part]:
         if isinstance(value, nn.Module):

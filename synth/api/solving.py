@@ -29,11 +29,11 @@ from synth.api.words import (
 from synth.errors import SynthError
 from synth.options.arguments.groups import HardwareArguments, SearchArguments
 from synth.options.arguments.solve import LimitOrLeast, SolveArguments
-from synth.options.asked_solve import AskedSolve, read_solve
 from synth.options.best_so_far import BestSoFar
 from synth.options.hint import hint_name
 from synth.options.least_memory import TargetMissed, search_least, search_steady, with_limit
 from synth.options.request import NoSchedule, Request
+from synth.options.solve_task import SolveTask, read_solve
 from synth.options.target import is_steady
 from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.recompute.choice_search import Listeners
@@ -185,12 +185,12 @@ def _hint(given: AnyPath | Plan | None) -> str | Plan | None:
 
 
 def _search(
-    asked: AskedSolve, on_improvement: Callable[[Plan], None] | None, stop: threading.Event
+    asked: SolveTask, on_improvement: Callable[[Plan], None] | None, stop: threading.Event
 ) -> tuple[Request, Result]:
     """Run the search; Ctrl-C returns the best result so far."""
     so_far, request = BestSoFar(), asked.request
 
-    def listeners(searched: AskedSolve) -> Listeners:
+    def listeners(searched: SolveTask) -> Listeners:
         nonlocal request
         request = searched.request
 
@@ -214,7 +214,7 @@ def _search(
 
 
 def _least(
-    asked: AskedSolve, on_improvement: Callable[[Plan], None] | None, stop: threading.Event
+    asked: SolveTask, on_improvement: Callable[[Plan], None] | None, stop: threading.Event
 ) -> Plan:
     """Minimize memory subject to a time; Ctrl-C returns the best plan so far."""
     last: LeastCap | None = None

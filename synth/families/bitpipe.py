@@ -13,7 +13,7 @@ from synth.families._lib.concatenated_units import check_even, concatenated
 from synth.families._lib.early_forwarding import (
     Alternation,
     First,
-    Listed,
+    RulePrograms,
     RunAheadRule,
     list_schedule,
 )
@@ -48,7 +48,7 @@ def _early(setting: Setting) -> Programs:
     if setting.num_micro_batches <= setting.num_ranks:
         return concatenated(setting)
     num_ops = 2 * setting.num_stages * setting.num_micro_batches
-    found: list[Listed] = []
+    found: list[RulePrograms] = []
     for number, rule in enumerate(_rules(setting)):
         if found and number * num_ops > _MOST_LISTED_OPS:
             break

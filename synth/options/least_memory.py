@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from synth.errors import SynthError
-from synth.options.asked_solve import AskedSolve
 from synth.options.memory_limit import MemoryLimit
 from synth.options.partition import is_searched
 from synth.options.request import Request, failure_code
+from synth.options.solve_task import SolveTask
 from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.least_cap_search import OnProgress, least_cap
 from synth.plan.memory_curve.steady_cap import SteadyCap, least_steady
@@ -31,7 +31,7 @@ class TargetMissed(SynthError):
 
 
 def search_least(
-    asked: AskedSolve, on_progress: OnProgress | None, stop: threading.Event
+    asked: SolveTask, on_progress: OnProgress | None, stop: threading.Event
 ) -> LeastCap:
     """Minimize the limit, one for all ranks, under which the target time is met.
 
@@ -64,8 +64,8 @@ def with_limit(request: Request, least: LeastCap, result: Result) -> Request:
 
 
 def search_steady(
-    asked: AskedSolve,
-    listeners: Callable[[AskedSolve], Listeners],
+    asked: SolveTask,
+    listeners: Callable[[SolveTask], Listeners],
     stop: threading.Event,
 ) -> tuple[Request, Result]:
     """Find the least limit without a bubble once the pipeline is full, and search under it.

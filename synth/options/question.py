@@ -26,7 +26,7 @@ from synth.solver.weight_passing.problem import WeightMovement
 from synth.units import parse_fraction, shown
 
 
-class AskedComparison(NamedTuple):
+class ComparisonTask(NamedTuple):
     """A question, its memory limit in words, and the searches and planners that answer it.
 
     `options` are those of each search.
@@ -39,7 +39,7 @@ class AskedComparison(NamedTuple):
     options: SolveOptions
 
 
-def read_comparison(given: CompareArguments, profile: Profile | None = None) -> AskedComparison:
+def read_comparison(given: CompareArguments, profile: Profile | None = None) -> ComparisonTask:
     """Read and check all options.
 
     Args:
@@ -62,7 +62,7 @@ def read_comparison(given: CompareArguments, profile: Profile | None = None) -> 
         seed=given.search.seed,
     )
     planners = _planners(given.planner or ())
-    return AskedComparison(question, limit, [] if given.no_solve else searches, planners, options)
+    return ComparisonTask(question, limit, [] if given.no_solve else searches, planners, options)
 
 
 def _limit(given: CompareArguments, profile: Profile) -> MemoryLimit:

@@ -26,7 +26,7 @@ from synth.plan.comparison import (
 from synth.plan.comparison_entries import entry_of, solved_entry
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.planners.planned import Planner, planned
-from synth.plan.published.best_variant import Published
+from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.choice import Choice
@@ -222,7 +222,7 @@ class _Comparing:
             if found is not None:
                 self._add_variant(f"{name}{WITH_R}", found)
 
-    def _add_variant(self, name: str, found: Published) -> None:
+    def _add_variant(self, name: str, found: PublishedVariant) -> None:
         rule = found.variant.rule
         self._add(
             name,

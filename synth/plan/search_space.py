@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from synth.plan.choose.candidates import Candidate, Chosen, OnStandings, Partitioning
+from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
@@ -43,7 +43,7 @@ class SearchSpace(Protocol):
         listeners: Listeners = _ignore,
         stop: threading.Event | None = None,
         on_standings: OnStandings = _ignore,
-    ) -> Chosen:
+    ) -> Ranking:
         """Find the best schedule, with a bound that holds for all candidates.
 
         Args:
@@ -83,11 +83,11 @@ class OneCandidate:
         listeners: Listeners = _ignore,
         stop: threading.Event | None = None,
         on_standings: OnStandings = _ignore,
-    ) -> Chosen:
+    ) -> Ranking:
         """Search from the hint of the options, if there is one."""
         _, problem, choice, _ = self.candidate
         found = solve_repartitioning(self.profile, problem, choice, options, listeners, stop)
-        return Chosen(found, ())
+        return Ranking(found, ())
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Placements:
         listeners: Listeners = _ignore,
         stop: threading.Event | None = None,
         on_standings: OnStandings = _ignore,
-    ) -> Chosen:
+    ) -> Ranking:
         """Judge the published schedules, then give the best candidates timed trials."""
         return solve_best_of(
             self.candidates,
@@ -160,7 +160,7 @@ class WeightPlaces:
         listeners: Listeners = _ignore,
         stop: threading.Event | None = None,
         on_standings: OnStandings = _ignore,
-    ) -> Chosen:
+    ) -> Ranking:
         """Give each candidate a part of the time, and the best ones the rest."""
         return solve_choosing_weights(
             self.moving,
@@ -196,10 +196,10 @@ class WithoutFlush:
         listeners: Listeners = _ignore,
         stop: threading.Event | None = None,
         on_standings: OnStandings = _ignore,
-    ) -> Chosen:
+    ) -> Ranking:
         """Minimize the time of a micro-batch while the pipeline is full."""
         listener = listeners(self.flush_free.problem)
-        return Chosen(solve_flush_free(self.flush_free, options, listener, stop), ())
+        return Ranking(solve_flush_free(self.flush_free, options, listener, stop), ())
 
 
 def _name_of(problem: Problem, candidates: Iterable[Candidate | WeightCandidate]) -> str:

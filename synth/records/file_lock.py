@@ -24,7 +24,7 @@ except ImportError:  # absent on Windows, where nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 
-class Taken(Exception):
+class LockTaken(Exception):
     """Another process holds the lock; the message names it, if it is known."""
 
 
@@ -45,7 +45,7 @@ def take(lock: Path) -> int | None:
         except (BlockingIOError, PermissionError):
             holder = os.read(handle, 200).decode(errors="replace")
             os.close(handle)
-            raise Taken(holder or "another process") from None
+            raise LockTaken(holder or "another process") from None
         except OSError as error:
             os.close(handle)
             if error.errno == errno.ESTALE:
@@ -80,7 +80,7 @@ def only_writer(path: Path, way_out: str) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     try:
         handle = take(lock)
-    except Taken as taken:
+    except LockTaken as taken:
         raise SynthError(f"{path} is being written by {taken}; {way_out}") from None
     except OSError as error:
         left = f"; if nobody writes {path.name} any more, delete it" if lock.exists() else ""

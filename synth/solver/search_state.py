@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from synth.schedule.files.certificate import NOTHING_PROVEN, Certificate, Proven
+from synth.schedule.files.certificate import NOTHING_PROVEN, Certificate, ProvenBound
 from synth.schedule.ops import Op
 from synth.search.outcome import StoppedBy
 from synth.solver.bounds.background import Background
@@ -194,7 +194,7 @@ class SearchState:
         if self._within is not None:
             self._within.take_bounds()
 
-    def raise_bound(self, proven: Proven) -> None:
+    def raise_bound(self, proven: ProvenBound) -> None:
         """Take a bound if it is better; report it unless it is better by very little."""
         bound_us = proven.bound_us
         if bound_us > self.bound_us:

@@ -16,7 +16,7 @@ import pytest
 import synth
 from synth.api.words import named_as_arguments
 from synth.op_kinds import OpKind
-from synth.options.asked_solve import AskedSolve
+from synth.options.solve_task import SolveTask
 from synth.profiles import find
 from synth.schedule.model import Placement
 
@@ -230,13 +230,13 @@ def test_the_cross_check_can_be_asked_for() -> None:
 
 
 def test_a_search_begins_from_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[AskedSolve] = []
+    begun: list[SolveTask] = []
 
-    def search(asked: AskedSolve, *_: object) -> None:
+    def search(asked: SolveTask, *_: object) -> None:
         begun.append(asked)
         raise synth.SynthError("begun")
 
-    monkeypatch.setattr(AskedSolve, "search", search)
+    monkeypatch.setattr(SolveTask, "search", search)
     plan = synth.simulate("zb-h1", NAME, **SIZE)
     with pytest.raises(synth.SynthError, match="begun"):
         synth.solve(NAME, **SIZE, hint=plan)

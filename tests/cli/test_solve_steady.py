@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from synth.families import generate
-from synth.options.asked_solve import AskedSolve
-from synth.plan.choose.candidates import Chosen
+from synth.options.solve_task import SolveTask
+from synth.plan.choose.candidates import Ranking
 from synth.plan.memory_curve.steady_cap import SteadyCap
 from synth.plan.recompute.choice_search import Listeners
 from synth.schedule.files.plan_file import Plan
@@ -61,17 +61,17 @@ def test_where_nothing_is_found_it_ends_as_other_searches_do(
 
 
 def test_both_searches_share_the_time_limit(synth: Synth, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits_s, search = [], AskedSolve.search
+    limits_s, search = [], SolveTask.search
 
     def found_at_once(problem: Problem, options: SolveOptions, stop: threading.Event) -> SteadyCap:
         return SteadyCap(60 * 10**9, None, generate("1f1b", 4, 4), 100.0, 100)
 
-    def searched(asked: AskedSolve, listeners: Listeners, stop: threading.Event) -> Chosen:
+    def searched(asked: SolveTask, listeners: Listeners, stop: threading.Event) -> Ranking:
         limits_s.append(asked.request.options.time_limit_s)
         return search(asked, listeners, stop)
 
     monkeypatch.setattr("synth.options.least_memory.least_steady", found_at_once)
-    monkeypatch.setattr(AskedSolve, "search", searched)
+    monkeypatch.setattr(SolveTask, "search", searched)
     for arguments in (("--deterministic",), ()):
         ended = synth(*SMALL_SOLVE, *STEADY, "--time-limit", "1s", *arguments)
         assert ended.code == 0 and "memory limit found: 60 GB" in ended.stderr

@@ -30,7 +30,7 @@ from .layout import GradientLayout
 from .unused import UnusedParameters
 
 
-class Averaged(Protocol):
+class GradientHolder(Protocol):
     """The part of a stage whose gradients are averaged: all of it, or what a rank keeps of it."""
 
     @property
@@ -53,7 +53,7 @@ class DataParallel:
     def __init__(
         self,
         group: RankGroup,
-        stages: Mapping[int, Averaged],
+        stages: Mapping[int, GradientHolder],
         *,
         rank: int,
         fingerprint: str,
@@ -149,7 +149,7 @@ class DataParallel:
                 )
 
 
-def _check_plain(stages: Mapping[int, Averaged]) -> None:
+def _check_plain(stages: Mapping[int, GradientHolder]) -> None:
     for number, stage in stages.items():
         if stage.is_wrapped:
             raise SynthError(

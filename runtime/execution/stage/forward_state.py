@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 
-from ...state.module_state import Kept, StatePicture, Watch
+from ...state.module_state import KeptValue, StatePicture, Watch
 from ...state.places import ClassAttributes, Entries, Generator, are_equal_states
 from ...state.tensor_numbers import TensorNumbers, digest_of, storage_key, storage_of
 from ...state.walk import MOST_OBJECTS
@@ -24,18 +24,18 @@ from ...state.walk import MOST_OBJECTS
 _NUM_EXACT_STEPS = 2
 
 
-class FoundByF:
+class StateAtForward:
     """The state as an F found it, and the random generators as it left them."""
 
     def __init__(self, picture: StatePicture) -> None:
         """Take what F has found; `close` follows it."""
         self.picture = picture
-        self._changed: list[Kept] = []
-        self._drawn: list[Kept] = []
+        self._changed: list[KeptValue] = []
+        self._drawn: list[KeptValue] = []
         self._made: dict[str, Any] = {}
 
     @property
-    def changed(self) -> list[Kept]:
+    def changed(self) -> list[KeptValue]:
         """The places that F has changed, except buffers, which R on another rank leaves alone."""
         return [each for each in self._changed if not _is_buffer(each)]
 
@@ -106,7 +106,7 @@ class ForwardState:
         return self._watch.state_tensors if self._stand_ins is None else self._stand_ins
 
     @contextmanager
-    def recorded(self, *given: Any) -> Iterator[FoundByF]:
+    def recorded(self, *given: Any) -> Iterator[StateAtForward]:
         """Observe the F in the block, given some arguments; afterwards there is what R needs.
 
         Raises:
@@ -114,7 +114,7 @@ class ForwardState:
         """
         self._prepare()
         self._watch.refresh(*given)
-        found = FoundByF(self._watch.picture())
+        found = StateAtForward(self._watch.picture())
         is_exact = self._watch.watchfulness.is_exact
         with _same_parameters(self._module) if is_exact else nullcontext():
             yield found
@@ -122,7 +122,7 @@ class ForwardState:
         found.close()
 
     @contextmanager
-    def again(self, found: FoundByF | None) -> Iterator[None]:
+    def again(self, found: StateAtForward | None) -> Iterator[None]:
         """Run R in the block: from what F found, which is None if another rank has run F."""
         self._prepare()
         self._watch.refresh()
@@ -155,16 +155,16 @@ class ForwardState:
             )
 
 
-def _is_buffer(each: Kept) -> bool:
+def _is_buffer(each: KeptValue) -> bool:
     return isinstance(each.place, TensorNumbers) and each.place.is_buffer
 
 
-def names_of(changed: list[Kept]) -> str:
+def names_of(changed: list[KeptValue]) -> str:
     """Name places, for a message."""
     return ", ".join(dict.fromkeys(name for each in changed for name in _names_of(each)))
 
 
-def _names_of(each: Kept) -> list[str]:
+def _names_of(each: KeptValue) -> list[str]:
     name = each.reached.way.name
     if isinstance(each.place, Generator):
         return [f"the random generator {name}"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from synth.errors import SynthError
 
-from .forward_state import FoundByF, names_of
+from .forward_state import StateAtForward, names_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Replay:
     """
 
     random: RandomState | None
-    state: FoundByF | None = None
+    state: StateAtForward | None = None
 
     @contextmanager
     def again(self, tensors: Sequence[Tensor]) -> Iterator[None]:
@@ -98,7 +98,7 @@ class ReplayRecorder:
         self._versions = [t._version for t in tensors]
         self._random = RandomState.now(tensors)
 
-    def replay(self, state: FoundByF | None = None) -> Replay:
+    def replay(self, state: StateAtForward | None = None) -> Replay:
         """Return the replay of an F that has ended, with the state that it found.
 
         Raises:

@@ -4,7 +4,7 @@ from typing import Any
 
 from synth.cli.answer.output import percent
 from synth.objective import BoundScope
-from synth.plan.choose.candidates import Chosen, Trial
+from synth.plan.choose.candidates import Ranking, Trial
 from synth.report.text.tables import milliseconds, table
 from synth.solver.problem import Problem
 from synth.units import format_bytes
@@ -13,7 +13,7 @@ from synth.units import format_bytes
 _SHOWN = 8
 
 
-def candidates_table(chosen: Chosen, *, with_partitions: bool, has_all_rows: bool) -> str:
+def candidates_table(chosen: Ranking, *, with_partitions: bool, has_all_rows: bool) -> str:
     """Return a table with a row per candidate, best first, and the bound's scope."""
     best, objective = chosen.result, chosen.result.problem.objective
     header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
@@ -40,7 +40,7 @@ def sizes(problem: Problem) -> str:
     return ",".join(map(str, problem.partition or ()))
 
 
-def _row(trial: Trial, chosen: Chosen) -> list[str]:
+def _row(trial: Trial, chosen: Ranking) -> list[str]:
     """Return value, bound, gap and peak, or why there are none."""
     bound = milliseconds(trial.lower_bound_us)
     if trial.is_impossible:
@@ -53,7 +53,7 @@ def _row(trial: Trial, chosen: Chosen) -> list[str]:
     return [milliseconds(value_us), bound, percent(trial.gap), format_bytes(max(peak_bytes))]
 
 
-def _without_result(trial: Trial, chosen: Chosen) -> str:
+def _without_result(trial: Trial, chosen: Ranking) -> str:
     state, best_us = "no result" if chosen.is_cut_short else "not tried", chosen.result.value_us
     if best_us is None:
         return state
@@ -61,7 +61,7 @@ def _without_result(trial: Trial, chosen: Chosen) -> str:
     return "cannot win" if left <= 0 else f"{state}: at most {percent(left)} less"
 
 
-def candidates_json(chosen: Chosen) -> list[dict[str, Any]]:
+def candidates_json(chosen: Ranking) -> list[dict[str, Any]]:
     """Return the same rows as objects."""
     return [
         {

@@ -6,8 +6,8 @@ from synth.cli.answer.candidates import sizes
 from synth.cli.answer.output import Format, answer, answer_json
 from synth.errors import ExitCode, SynthError
 from synth.op_kinds import MEASURED
-from synth.options.asked_solve import AskedSolve
 from synth.options.request import Request
+from synth.options.solve_task import SolveTask
 from synth.plan.choose.standings import why_all_infeasible
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, why_infeasible
 from synth.plan.search_space import Placements, WeightPlaces, WithoutFlush
@@ -27,7 +27,7 @@ class Infeasible(SynthError):
     exit_code = ExitCode.INFEASIBLE
 
 
-def preview(asked: AskedSolve, format: Format) -> None:
+def preview(asked: SolveTask, format: Format) -> None:
     """Answer with stages, costs and limits, or with the least memory of each candidate.
 
     Raises:
@@ -58,7 +58,7 @@ def _preview_weights(request: Request, space: WeightPlaces, format: Format) -> N
         answer("\n".join((table(header, rows), "", request.limit.explanation)))
 
 
-def _preview_placements(asked: AskedSolve, space: Placements, format: Format) -> None:
+def _preview_placements(asked: SolveTask, space: Placements, format: Format) -> None:
     candidates = space.candidates
     shortages = [why_infeasible(each.problem, each.choice) for each in candidates]
     needs = [max(needs_bytes(each.problem, each.choice)) for each in candidates]

@@ -8,16 +8,16 @@ from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.objective import BoundScope
-from synth.options.asked_solve import AskedSolve
 from synth.options.least_memory import TargetMissed, search_least, with_limit
 from synth.options.partition import is_searched
 from synth.options.request import Request, announce, announce_sizes
+from synth.options.solve_task import SolveTask
 from synth.plan.memory_curve.least_cap import LeastCap
 from synth.solver.result import Result
 from synth.units import format_bytes, format_bytes_both, format_us
 
 
-def solve_least(asked: AskedSolve, form: AnswerForm) -> None:
+def solve_least(asked: SolveTask, form: AnswerForm) -> None:
     """Search for the least limit under which a time is met, save every improvement, and answer.
 
     Raises:

@@ -3,14 +3,14 @@
 from synth.cli.answer.output import AnswerForm, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.searches.within_limits import finish, reporting
-from synth.options.asked_solve import AskedSolve
 from synth.options.best_so_far import BestSoFar
 from synth.options.least_memory import search_steady
 from synth.options.request import announce
+from synth.options.solve_task import SolveTask
 from synth.plan.recompute.choice_search import Listeners
 
 
-def solve_steady(asked: AskedSolve, form: AnswerForm) -> None:
+def solve_steady(asked: SolveTask, form: AnswerForm) -> None:
     """Find the least limit, search under it in the remaining time, and answer.
 
     Raises:
@@ -18,7 +18,7 @@ def solve_steady(asked: AskedSolve, form: AnswerForm) -> None:
     """
     announce(asked.request)
 
-    def listeners(limited: AskedSolve) -> Listeners:
+    def listeners(limited: SolveTask) -> Listeners:
         talk(limited.request.limit.explanation)
         return reporting(limited, BestSoFar())
 

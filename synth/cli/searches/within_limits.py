@@ -9,17 +9,17 @@ from synth.cli.answer.output import AnswerForm, Format, answer, answer_json, tal
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
-from synth.options.asked_solve import AskedSolve
 from synth.options.best_so_far import BestSoFar
 from synth.options.request import NoSchedule, Request, announce, announce_sizes
-from synth.plan.choose.candidates import Chosen, Partitioning, Trial
+from synth.options.solve_task import SolveTask
+from synth.plan.choose.candidates import Partitioning, Ranking, Trial
 from synth.plan.choose.standings import cut_short
 from synth.plan.weight_passing.data_parallel_plan import of_all
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 
 
-def solve_within_limits(asked: AskedSolve, form: AnswerForm) -> None:
+def solve_within_limits(asked: SolveTask, form: AnswerForm) -> None:
     """Search, save every improvement, and answer.
 
     Raises:
@@ -36,7 +36,7 @@ def solve_within_limits(asked: AskedSolve, form: AnswerForm) -> None:
     so_far, deadline = BestSoFar(), request.deadline
     standings: deque[Sequence[Trial]] = deque([()], maxlen=1)
 
-    def so_far_chosen() -> Chosen | None:
+    def so_far_chosen() -> Ranking | None:
         found = so_far.result(deadline.elapsed_s)
         return None if found is None else cut_short(standings[-1], found)
 
@@ -54,7 +54,7 @@ def solve_within_limits(asked: AskedSolve, form: AnswerForm) -> None:
 
 
 def reporting(
-    asked: AskedSolve, so_far: BestSoFar
+    asked: SolveTask, so_far: BestSoFar
 ) -> Callable[[Problem], Callable[[Incumbent], None]]:
     """Return listeners that save and report improvements, and say once where the next ones are."""
     request = asked.request

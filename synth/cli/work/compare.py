@@ -14,7 +14,7 @@ from synth.cli.read.plans import save_plans
 from synth.errors import ExitCode, SynthError
 from synth.options.best_so_far import BestSoFar
 from synth.options.deadline import Deadline
-from synth.options.question import AskedComparison, read_comparison
+from synth.options.question import ComparisonTask, read_comparison
 from synth.plan.compare import compare
 from synth.plan.comparison import SOLVED, WITH_R, Comparison, Entry
 from synth.plan.comparison_entries import solved_entry
@@ -52,7 +52,7 @@ def work(request: CompareRequest) -> None:
 
 
 def _compare(
-    only: list[str] | None, asked: AskedComparison, deadline: Deadline
+    only: list[str] | None, asked: ComparisonTask, deadline: Deadline
 ) -> tuple[Comparison, bool]:
     """Return the comparison, and True if a stop was asked for."""
     found = Comparison(asked.question)
@@ -122,7 +122,7 @@ class _Progress:
         value = format_us(objective.value_us(incumbent.timeline))
         self._line.tell(f"{name}: {objective.words} {value}, {bound_of(incumbent)}{self._best()}")
 
-    def unfinished(self, asked: AskedComparison, finished: set[str]) -> list[Entry]:
+    def unfinished(self, asked: ComparisonTask, finished: set[str]) -> list[Entry]:
         """Return the rows of searches that have found a schedule and are not over."""
         found = {
             name: best.result(asked.options.time_limit_s)

@@ -34,7 +34,7 @@ def work(request: FrontierRequest) -> None:
     profile = given.hardware.profile(given.pipeline.profile_name)
     problem = read_curve(given, profile)
     request.check_files()
-    asked = _AskedCurve(request, profile, problem, read_effort(given))
+    asked = _CurveTask(request, profile, problem, read_effort(given))
     with only_writer(request.output, "let that end and run this again, or give another -o"):
         curve, is_cut_short = _trace(asked)
     if not curve.points:
@@ -52,7 +52,7 @@ def _by_file(curve: MemoryCurve) -> dict[str, Plan]:
 
 
 @dataclass(frozen=True)
-class _AskedCurve:
+class _CurveTask:
     request: FrontierRequest
     profile: Profile
     curve: CurveProblem
@@ -80,7 +80,7 @@ class _AskedCurve:
             save_picture(path, curve_picture(drawn(curve, self.title)))
 
 
-def _trace(asked: _AskedCurve) -> tuple[MemoryCurve, bool]:
+def _trace(asked: _CurveTask) -> tuple[MemoryCurve, bool]:
     """Return the curve, and True if a stop was asked for."""
     begun, given, effort = _begun(asked), asked.curve, asked.effort
     problem = given.problem
@@ -116,7 +116,7 @@ def _trace(asked: _AskedCurve) -> tuple[MemoryCurve, bool]:
     return curve, is_cut_short
 
 
-def _begun(asked: _AskedCurve) -> MemoryCurve | None:
+def _begun(asked: _CurveTask) -> MemoryCurve | None:
     """Return the verified curve of the output file; None if there is none.
 
     Raises:
@@ -148,7 +148,7 @@ def _begun(asked: _AskedCurve) -> MemoryCurve | None:
 class _Progress:
     """Saves the curve after every point, and reports it."""
 
-    def __init__(self, asked: _AskedCurve, begun: MemoryCurve | None) -> None:
+    def __init__(self, asked: _CurveTask, begun: MemoryCurve | None) -> None:
         self._asked = asked
         self._told = {} if begun is None else _values(begun)
         self._line = current_line()
@@ -191,7 +191,7 @@ def _values(curve: MemoryCurve) -> dict[int, tuple[int, int]]:
     return {cap_of(p): (value_of(p), p.claim.lower_bound_us) for p in curve.points}
 
 
-def _answer(asked: _AskedCurve, curve: MemoryCurve, is_cut_short: bool) -> None:
+def _answer(asked: _CurveTask, curve: MemoryCurve, is_cut_short: bool) -> None:
     request = asked.request
     if request.format == Format.JSON:
         files = {"curve": str(request.output), "picture": str(request.pictures[0])}

@@ -6,7 +6,7 @@ from synth.cli.read.solve_request import SolveRequest
 from synth.cli.searches.least_cap import solve_least
 from synth.cli.searches.steady_cap import solve_steady
 from synth.cli.searches.within_limits import solve_within_limits
-from synth.options.asked_solve import read_solve
+from synth.options.solve_task import read_solve
 from synth.options.target import is_steady
 
 

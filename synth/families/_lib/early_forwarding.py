@@ -51,7 +51,7 @@ class RunAheadRule:
 
 
 @dataclass(frozen=True)
-class Listed:
+class RulePrograms:
     """A rule's programs, their makespan in unit times, and the most activations on a rank."""
 
     programs: list[list[Op]]
@@ -59,7 +59,7 @@ class Listed:
     most_held: int
 
 
-def list_schedule(setting: Setting, rule: RunAheadRule) -> Listed | None:
+def list_schedule(setting: Setting, rule: RunAheadRule) -> RulePrograms | None:
     """Run a rule; None if all ranks wait for memory."""
     return _Run(setting, rule).run()
 
@@ -83,7 +83,7 @@ class _Run:
             for replica in range(len(self.ranks))
         ]
 
-    def run(self) -> Listed | None:
+    def run(self) -> RulePrograms | None:
         """Let every rank decide whenever an op has ended, until no event is left."""
         for replica in range(len(self.ranks)):
             self._inject(replica)
@@ -99,7 +99,7 @@ class _Run:
                 self._hand_on(heappop(self.ended)[2])
         if any(self.ready) or any(self.waiting):
             return None
-        return Listed(self.programs, max(self.free_at), max(self.most_held))
+        return RulePrograms(self.programs, max(self.free_at), max(self.most_held))
 
     def _inject(self, replica: int) -> None:
         """Start a copy's next micro-batches while more may be in flight."""

@@ -147,7 +147,7 @@ class Trial:
 OnStandings = Callable[[Sequence[Trial]], None]
 
 
-class Chosen(NamedTuple):
+class Ranking(NamedTuple):
     """The best result over all candidates, and the trials of all, best first.
 
     The bound of the result holds for all candidates, each on its placement and partition, and for

@@ -13,7 +13,7 @@ from dataclasses import replace
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.plan.choose.announcer import Announcer
-from synth.plan.choose.candidates import Candidate, Chosen, OnStandings, Partitioning, Trial
+from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking, Trial
 from synth.plan.choose.judging import (
     infeasible_result,
     judged_result,
@@ -21,7 +21,7 @@ from synth.plan.choose.judging import (
 )
 from synth.plan.choose.published_cuts import baseline_of
 from synth.plan.choose.standings import Standings
-from synth.plan.published.best_variant import Published
+from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.choice_search import Listeners
@@ -41,7 +41,7 @@ def best_of_given_orders(
     listeners: Listeners,
     stop: threading.Event,
     on_standings: OnStandings,
-) -> Chosen:
+) -> Ranking:
     """Find the best partition and layers of all candidates; the arguments are `solve_best_of`'s.
 
     Raises:
@@ -136,7 +136,7 @@ class _Search:
             _why_none_fits([trial], is_over=True),
         )
 
-    def _take(self, trial: Trial, name: str, found: Published) -> None:
+    def _take(self, trial: Trial, name: str, found: PublishedVariant) -> None:
         problem, sizes = trial.problem, found.variant.sizes
         if sizes != problem.partition:
             costs = partition_costs(self.profile, sizes)

@@ -15,7 +15,7 @@ from synth.families import names_on
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
 from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
-from synth.plan.published.best_variant import Published
+from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.layer_choice import applies, with_layers
@@ -91,7 +91,7 @@ class PublishedCuts:
             if (one.name, one.problem.partition) == (new.name, new.problem.partition)
         )
 
-    def _searched(self, name: str, candidate: Candidate) -> Iterator[Published]:
+    def _searched(self, name: str, candidate: Candidate) -> Iterator[PublishedVariant]:
         """Yield a family's schedule on its best partition, then with its best layers."""
         problem = candidate.problem
         try:
@@ -106,7 +106,7 @@ class PublishedCuts:
                 yield found
         self.charge(search.order.num_scored * problem.num_ops)
 
-    def _trial(self, candidate: Candidate, name: str, found: Published) -> Trial | None:
+    def _trial(self, candidate: Candidate, name: str, found: PublishedVariant) -> Trial | None:
         """Return the trial that has this schedule as result; None if no search can start there."""
         schedule = found.lowered.schedule
         if not found.score.fits or not schedule.keeps_saved:
@@ -130,7 +130,7 @@ def _value_us(trial: Trial, baseline: Baseline | None) -> int | None:
     return None if baseline is None else trial.problem.objective.value_us(baseline)
 
 
-def baseline_of(name: str, found: Published) -> Baseline:
+def baseline_of(name: str, found: PublishedVariant) -> Baseline:
     """Return the row of a schedule on its best partition."""
     line = found.timeline
     return Baseline(

@@ -18,9 +18,9 @@ from dataclasses import replace
 from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import (
     Candidate,
-    Chosen,
     OnStandings,
     Partitioning,
+    Ranking,
     Trial,
 )
 from synth.plan.choose.given_orders import best_of_given_orders
@@ -58,7 +58,7 @@ def solve_best_of(
     listeners: Listeners = lambda problem: None,
     stop: threading.Event | None = None,
     on_standings: OnStandings = lambda trials: None,
-) -> Chosen:
+) -> Ranking:
     """Find the best schedule over all candidates.
 
     Args:
@@ -232,7 +232,7 @@ class _RaceRun:
             one for trial in race.trials if (one := offloading_trial(trial)) is not None
         ]
 
-    def run(self) -> Chosen:
+    def run(self) -> Ranking:
         self._begin()
         race, limit_s = self.race, self.options.time_limit_s
         if len(race.trials) > 1:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from synth.objective import BoundScope
-from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
+from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, Trial
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
@@ -212,7 +212,7 @@ class Standings:
             if not trial.is_impossible and (trial is best or not trial.is_fixed):
                 yield trial
 
-    def answer(self, wall_s: float, *, is_interrupted: bool, is_over: bool) -> Chosen:
+    def answer(self, wall_s: float, *, is_interrupted: bool, is_over: bool) -> Ranking:
         """Return the best result, with the bound that holds for all.
 
         Args:
@@ -247,7 +247,7 @@ class Standings:
             ),
             bound_scope=self.bound_scope,
         )
-        return Chosen(result, tuple(ranked))
+        return Ranking(result, tuple(ranked))
 
     def _without_schedule(self, found: Result, is_interrupted: bool) -> Result:
         """Return a result without schedule, with the reason."""
@@ -262,7 +262,7 @@ class Standings:
         return replace(found, message=why_all_infeasible(least.name, least.found.message or ""))
 
 
-def cut_short(trials: Sequence[Trial], announced: Result) -> Chosen:
+def cut_short(trials: Sequence[Trial], announced: Result) -> Ranking:
     """Return the answer of a race that is not over.
 
     Args:
@@ -284,7 +284,7 @@ def cut_short(trials: Sequence[Trial], announced: Result) -> Chosen:
         baselines=tuple(_baselines(trials)),
         wall_s=announced.wall_s,
     )
-    return Chosen(result, tuple(trials), is_cut_short=True)
+    return Ranking(result, tuple(trials), is_cut_short=True)
 
 
 def _baselines(ranked: Sequence[Trial]) -> Iterator[Baseline]:

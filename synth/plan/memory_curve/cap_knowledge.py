@@ -17,7 +17,7 @@ from synth.solver.result import Incumbent, Result
 
 
 @dataclass(frozen=True)
-class Found:
+class KnownSchedule:
     """A verified schedule and its figures; it fits under any limit of at least `peak`.
 
     `partition` is its partition, if several are searched.
@@ -39,14 +39,14 @@ class Found:
         value_us: int,
         peak_bytes: tuple[int, ...],
         found_by: str,
-    ) -> "Found":
+    ) -> "KnownSchedule":
         """Make it of a schedule and its figures."""
         return cls(
             schedule, timeline.makespan_us, timeline.period_us, value_us, peak_bytes, found_by
         )
 
     @classmethod
-    def of_result(cls, result: Result) -> "Found | None":
+    def of_result(cls, result: Result) -> "KnownSchedule | None":
         """Make it of a result; None without a schedule."""
         if result.schedule is None or result.timeline is None:
             return None
@@ -74,13 +74,13 @@ class Bound(NamedTuple):
 class CapKnowledge:
     """Schedules and bounds so far. A limit is one for all ranks; None is no limit."""
 
-    schedules: list[Found] = field(default_factory=list)
+    schedules: list[KnownSchedule] = field(default_factory=list)
     bounds: list[tuple[float, Bound]] = field(default_factory=list)
 
     def add(
         self,
         cap_bytes: int | None,
-        found: Found | None,
+        found: KnownSchedule | None,
         lower_bound_us: int,
         certificate: Certificate | None = None,
     ) -> None:
@@ -90,12 +90,12 @@ class CapKnowledge:
         bound = Bound(lower_bound_us, certificate)
         self.bounds.append((math.inf if cap_bytes is None else cap_bytes, bound))
 
-    def best_within(self, cap_bytes: int | None) -> Found | None:
+    def best_within(self, cap_bytes: int | None) -> KnownSchedule | None:
         """Return the fastest schedule within a limit; of equals, the one in the least memory."""
         fitting = [f for f in self.schedules if cap_bytes is None or f.peak <= cap_bytes]
         return min(fitting, key=lambda found: (found.value_us, found.peak), default=None)
 
-    def least_for(self, target_us: int) -> Found | None:
+    def least_for(self, target_us: int) -> KnownSchedule | None:
         """Return the schedule in the least memory that meets a target."""
         fast = [found for found in self.schedules if found.value_us <= target_us]
         return min(fast, key=lambda found: (found.peak, found.value_us), default=None)

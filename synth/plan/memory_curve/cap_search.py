@@ -12,7 +12,7 @@ from typing import Protocol
 from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
-from synth.plan.memory_curve.cap_knowledge import Found
+from synth.plan.memory_curve.cap_knowledge import KnownSchedule
 from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.partition.bounds import with_partition
 from synth.plan.partition.stage_cost_table import StageCostTable
@@ -52,13 +52,13 @@ class CapSearch(Protocol):
     def holds(self, incumbent: Incumbent) -> bool:
         """Return True if the bound of an incumbent is one of all that is searched."""
 
-    def problem_of(self, found: Found) -> Problem:
+    def problem_of(self, found: KnownSchedule) -> Problem:
         """Return the problem that a schedule solves, without memory limits."""
 
     def solve(
         self,
         cap_bytes: int | None,
-        best: Found | None,
+        best: KnownSchedule | None,
         options: SolveOptions,
         watch: Watch | None,
         stop: threading.Event,
@@ -103,14 +103,14 @@ class InOnePartition:
         """Return True."""
         return True
 
-    def problem_of(self, found: Found) -> Problem:
+    def problem_of(self, found: KnownSchedule) -> Problem:
         """Return the problem."""
         return self.problem
 
     def solve(
         self,
         cap_bytes: int | None,
-        best: Found | None,
+        best: KnownSchedule | None,
         options: SolveOptions,
         watch: Watch | None,
         stop: threading.Event,
@@ -156,11 +156,11 @@ class OverPartitions:
     def _table(self) -> StageCostTable:
         return StageCostTable(self.profile)
 
-    def problem_of(self, found: Found) -> Problem:
+    def problem_of(self, found: KnownSchedule) -> Problem:
         """Return the problem in the partition of a schedule."""
         return self._in_partition_of(found, self.problem)
 
-    def _in_partition_of(self, found: Found, problem: Problem) -> Problem:
+    def _in_partition_of(self, found: KnownSchedule, problem: Problem) -> Problem:
         if found.partition in (None, problem.partition):
             return problem
         return with_partition(self._table, problem, found.partition)
@@ -168,7 +168,7 @@ class OverPartitions:
     def solve(
         self,
         cap_bytes: int | None,
-        best: Found | None,
+        best: KnownSchedule | None,
         options: SolveOptions,
         watch: Watch | None,
         stop: threading.Event,
@@ -219,14 +219,14 @@ class OverWeights:
         """Return True if there are no other candidates."""
         return self.candidates.is_one
 
-    def problem_of(self, found: Found) -> Problem:
+    def problem_of(self, found: KnownSchedule) -> Problem:
         """Return the problem of the candidate that a schedule solves."""
         return self.candidates.problem_of(found.schedule.placement, found.partition)
 
     def solve(
         self,
         cap_bytes: int | None,
-        best: Found | None,
+        best: KnownSchedule | None,
         options: SolveOptions,
         watch: Watch | None,
         stop: threading.Event,

@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validat
 
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
-from synth.plan.memory_curve.cap_knowledge import CapKnowledge, Found
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge, KnownSchedule
 from synth.plan.partition import bounds
 from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
@@ -53,7 +53,7 @@ class Searched:
 
     cap_bytes: int
     partition: tuple[int, ...]
-    found: Found
+    found: KnownSchedule
     lower_bound_us: int
     stopped_by: StoppedBy
     wall_s: float
@@ -309,7 +309,7 @@ def knowledge_of(points: Iterable[Plan]) -> CapKnowledge:
     known = CapKnowledge()
     for plan in points:
         claim = plan.claim
-        found = Found(
+        found = KnownSchedule(
             plan.schedule(),
             claim.makespan_us,
             claim.period_us,

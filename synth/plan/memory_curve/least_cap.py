@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from synth.objective import BoundScope
-from synth.plan.memory_curve.cap_knowledge import Found
+from synth.plan.memory_curve.cap_knowledge import KnownSchedule
 from synth.schedule.files.certificate import Certificate
 from synth.schedule.verify import verify
 from synth.search.outcome import StoppedBy
@@ -25,7 +25,7 @@ class LeastCap:
     problem: Problem
     target_us: int
     not_below_bytes: int
-    found: Found | None
+    found: KnownSchedule | None
     lower_bound_us: int
     fastest_us: int | None
     bound_us: int

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from synth.errors import SynthError
-from synth.plan.memory_curve.cap_knowledge import CapKnowledge, ConditionalStop, Found
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge, ConditionalStop, KnownSchedule
 from synth.plan.memory_curve.cap_search import CapSearch, cap_search
 from synth.plan.memory_curve.curve_file import check_partitions_searchable
 from synth.plan.memory_curve.least_cap import LeastCap
@@ -188,7 +188,9 @@ class _Bisection:
         options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=hint, seed=seed)
         watch = None if enough is None else enough.watch
         result = self.search.solve(cap, best, options, watch, stop)
-        self.knowledge.add(cap, Found.of_result(result), result.lower_bound_us, result.certificate)
+        self.knowledge.add(
+            cap, KnownSchedule.of_result(result), result.lower_bound_us, result.certificate
+        )
         if cap is None:
             self.target_us = self.target.in_us(self.knowledge.bound_us(None))
             self.baselines, self.baselines_partition = result.baselines, result.problem.partition
@@ -201,7 +203,7 @@ class _Bisection:
         kept = None if schedule is None else evaluate(self.search.problem, schedule, "hint")
         if kept is not None:
             self.knowledge.schedules.append(
-                Found.of(
+                KnownSchedule.of(
                     kept.schedule, kept.timeline, kept.value_us, kept.peak_bytes, kept.found_by
                 )
             )

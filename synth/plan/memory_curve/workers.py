@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from types import TracebackType
 
 from synth.errors import RunFailure, SynthError
-from synth.plan.memory_curve.cap_knowledge import ConditionalStop, Found
+from synth.plan.memory_curve.cap_knowledge import ConditionalStop, KnownSchedule
 from synth.plan.memory_curve.cap_search import CapSearch
 from synth.schedule.files.certificate import Certificate
 from synth.search.outcome import StoppedBy, relative_gap
@@ -37,7 +37,7 @@ class Task:
     options: SolveOptions
     cap_bytes: int | None = None
     known_bound_us: int = 0
-    best: Found | None = None
+    best: KnownSchedule | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TaskResult:
 
     task: Task
     partition: tuple[int, ...] | None
-    found: Found | None
+    found: KnownSchedule | None
     lower_bound_us: int
     stopped_by: StoppedBy
     baselines: tuple[Baseline, ...]
@@ -185,7 +185,7 @@ def _solve(task: Task, stop: threading.Event) -> TaskResult:
     return TaskResult(
         task,
         result.problem.partition,
-        found=Found.of_result(result),
+        found=KnownSchedule.of_result(result),
         lower_bound_us=result.lower_bound_us,
         stopped_by=StoppedBy.GAP if ended_here else result.stopped_by,
         baselines=result.baselines,

@@ -58,7 +58,7 @@ class _RunBound:
     is_final: bool = False
 
 
-class Raised(NamedTuple):
+class RaisedBound(NamedTuple):
     """The least bound, and what raising it took, in the terms of the options' time limit."""
 
     least: Least
@@ -124,7 +124,7 @@ class PartitionBounds:
         without: Collection[Sizes],
         options: SolveOptions,
         should_stop: Callable[[], bool],
-    ) -> Raised:
+    ) -> RaisedBound:
         """Make bounds until the least is no less than a value, or all on its path are made.
 
         Args:
@@ -156,7 +156,7 @@ class PartitionBounds:
             share_s = max(first_s, 2 * self.run_bounds[run].looked_s)
             part = replace(options, time_limit_s=min(left_s, share_s), gap=0.0, workers=1)
             spent_s += self._look_at(run, value_us, part, should_stop)
-        return Raised(least, spent_s)
+        return RaisedBound(least, spent_s)
 
     def close(self, run: RankLayers) -> bool:
         """Make the closed forms' bound; False: it was known."""

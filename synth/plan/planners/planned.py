@@ -34,7 +34,7 @@ class Prediction(NamedTuple):
     bound_by: str
 
 
-class Planned(NamedTuple):
+class PlannerChoice(NamedTuple):
     """A planner's choice: the layers of each stage, the schedule on their costs, the prediction."""
 
     partition: tuple[int, ...]
@@ -49,7 +49,7 @@ def planned(
     num_ranks: int,
     num_micro_batches: int,
     caps_bytes: Sequence[int] | None = None,
-) -> Planned:
+) -> PlannerChoice:
     """Return the schedule that a planner chooses.
 
     Args:
@@ -71,18 +71,20 @@ def planned(
 
 def _of_pipedream(
     profile: Profile, num_ranks: int, num_micro_batches: int, memory_bytes: int | None
-) -> Planned:
+) -> PlannerChoice:
     found = pipedream_partition(profile, num_ranks, memory_bytes=memory_bytes)
     counts = "-".join(map(str, found.replicas))
     name = "pipedream" if max(found.replicas) == 1 else f"pipedream:{counts}"
     costs = partition_costs(profile, found.partition)
     made = generate(name, num_ranks, num_micro_batches, costs=costs, where=found.placement)
-    return Planned(found.partition, costs, made, Prediction(found.time_us, str(found.bound_by)))
+    return PlannerChoice(
+        found.partition, costs, made, Prediction(found.time_us, str(found.bound_by))
+    )
 
 
 def _of_2bw(
     profile: Profile, num_ranks: int, num_micro_batches: int, memory_bytes: int | None
-) -> Planned:
+) -> PlannerChoice:
     count = least_divisor(num_micro_batches, num_ranks)
     if count is None:
         raise SynthError(
@@ -99,6 +101,6 @@ def _of_2bw(
     costs = partition_costs(profile, found.partition)
     made = generate(found.family, num_ranks, num_micro_batches, costs=costs)
     term, stage = found.bound_by
-    return Planned(
+    return PlannerChoice(
         found.partition, costs, made, Prediction(found.micro_batch_us, f"{term} of stage {stage}")
     )

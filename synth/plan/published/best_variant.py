@@ -34,7 +34,7 @@ _KEEPS_NOT = (OpKind.R, *MOVES)
 Make = Callable[[Costs], Schedule]
 
 
-class Published(NamedTuple):
+class PublishedVariant(NamedTuple):
     """A published schedule on its cut, simulated, with the layers that are recomputed."""
 
     variant: Variant
@@ -90,12 +90,12 @@ class BestVariant:
         """
         self.family, self.costs, self.judge, self.cuts = family, costs, judge, cuts
         self.is_local, self.should_stop = is_local, should_stop
-        self.made: dict[Variant, Published] = {}
+        self.made: dict[Variant, PublishedVariant] = {}
         first = self._first()
         self.order = OrderScores(first.lowered.schedule, judge)
         self.scores: dict[Variant, Score | None] = {first.variant: first.score}
 
-    def _first(self) -> Published:
+    def _first(self) -> PublishedVariant:
         for sizes in self.cuts[:-1]:
             try:
                 return self._make(Variant(sizes))
@@ -103,7 +103,7 @@ class BestVariant:
                 continue
         return self._make(Variant(self.cuts[-1]))
 
-    def plain(self) -> Published:
+    def plain(self) -> PublishedVariant:
         """Return the schedule as it was published, on its best cut."""
         for variant in sorted(map(Variant, self.cuts), key=self._least_us):
             self._score(variant)
@@ -111,7 +111,7 @@ class BestVariant:
         assert best is not None  # the first one was made
         return self._climbed(best)
 
-    def with_layers(self, plain: Published) -> Published | None:
+    def with_layers(self, plain: PublishedVariant) -> PublishedVariant | None:
         """Return the best one with recomputed layers; None unless it fits and is faster.
 
         Args:
@@ -235,7 +235,7 @@ class BestVariant:
         found = [(score, variant) for variant, score in self.scores.items() if score is not None]
         return [variant for _, variant in sorted(found, key=lambda one: (one[0], one[1].sizes))]
 
-    def _climbed(self, made: Published) -> Published:
+    def _climbed(self, made: PublishedVariant) -> PublishedVariant:
         """Move layers across boundaries as long as that helps, judged by the order that was made.
 
         Of the schedule made there and the given one, the better one is returned.
@@ -277,7 +277,7 @@ class BestVariant:
 
     # Schedules
 
-    def _best_made(self, ranked: Sequence[Variant]) -> Published | None:
+    def _best_made(self, ranked: Sequence[Variant]) -> PublishedVariant | None:
         """Make the schedule for the best variants, and return the best one; None: none is made."""
         most = BEST_VARIANT.made_anew if self.family.reads_times else 1
         for variant in ranked[:most]:
@@ -287,7 +287,7 @@ class BestVariant:
         made = [self.made[variant] for variant in ranked if variant in self.made]
         return min(made, key=lambda one: one.score, default=None)
 
-    def _make(self, variant: Variant) -> Published:
+    def _make(self, variant: Variant) -> PublishedVariant:
         """Make the schedule on a variant.
 
         Raises:
@@ -297,5 +297,5 @@ class BestVariant:
         simulated = verify(self.family.make(costs), costs)
         layers = self._layers(variant)
         score = self.judge.score(*simulated)
-        self.made[variant] = Published(variant, *simulated, score, layers)
+        self.made[variant] = PublishedVariant(variant, *simulated, score, layers)
         return self.made[variant]

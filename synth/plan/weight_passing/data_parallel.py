@@ -10,7 +10,7 @@ from synth.families import generate
 from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.plan.choose.candidates import Candidate, Trial
-from synth.schedule.files.certificate import Proven
+from synth.schedule.files.certificate import ProvenBound
 from synth.schedule.rank_memory import exceeds_caps
 from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
@@ -33,7 +33,7 @@ def data_parallel(problem: Problem) -> EvaluatedSchedule | None:
 def data_parallel_trial(problem: Problem, options: SolveOptions) -> Trial:
     """Return the trial of this only schedule."""
     state = SearchState(problem, options, None, None)
-    state.raise_bound(Proven.by_closed_forms(_bound_us(problem)))
+    state.raise_bound(ProvenBound.by_closed_forms(_bound_us(problem)))
     alone = data_parallel(problem)
     if alone is not None and not exceeds_caps(alone.peak_bytes, problem.caps_bytes):
         state.offer(alone)

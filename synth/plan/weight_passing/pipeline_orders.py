@@ -12,7 +12,7 @@ from dataclasses import replace
 from synth.families import generate_for
 from synth.plan.tuning import SHARDED_PIPELINES
 from synth.plan.weight_passing.least_share import one_of, with_least_share, with_share
-from synth.schedule.files.certificate import Proven
+from synth.schedule.files.certificate import ProvenBound
 from synth.schedule.model import Schedule
 from synth.schedule.weight_flow import Sharded
 from synth.search.outcome import StoppedBy
@@ -55,7 +55,7 @@ class PipelineOrders:
                 zero_1 = with_share(problem.costs, count, Sharded.OPTIMIZER)
                 self._searches.append(_OrderSearch(one_of(problem, zero_1)))
         work_us = work_bound_us(relaxed_for_fusion(self.problem), problem.objective)
-        self.work_bound = Proven.by_closed_forms(work_us)
+        self.work_bound = ProvenBound.by_closed_forms(work_us)
 
     @property
     def is_infeasible(self) -> bool:
@@ -115,7 +115,7 @@ def _raise_bound(state: SearchState, found: Result) -> None:
             f"{best.value_us} µs of all pipelines: a bug in the least share of state"
         )
     if found.certificate is not None and not is_infeasible:
-        state.raise_bound(Proven(found.lower_bound_us, found.certificate))
+        state.raise_bound(ProvenBound(found.lower_bound_us, found.certificate))
 
 
 class _OrderSearch:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import (
     Candidate,
-    Chosen,
     OnStandings,
     Partitioning,
+    Ranking,
     Trial,
 )
 from synth.plan.choose.race_run import solve_best_of
@@ -40,7 +40,7 @@ def solve_choosing_weights(
     listeners: Listeners = lambda _: None,
     stop: threading.Event | None = None,
     on_standings: OnStandings = lambda _: None,
-) -> Chosen:
+) -> Ranking:
     """Search all candidates, and return the best result with a bound that holds for all of them.
 
     Args:
@@ -91,7 +91,7 @@ class _WeightsRace:
             self.announcer.announce_judged(copies)
         self.on_standings(self.race.copies())
 
-    def run(self, profile: Profile, partitioning: Partitioning) -> Chosen:
+    def run(self, profile: Profile, partitioning: Partitioning) -> Ranking:
         """Share the time, and rank what was found."""
         limit_s = self.options.time_limit_s
         share_s = WEIGHT_PASSING.trial_share * limit_s / len(self.searches)

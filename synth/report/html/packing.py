@@ -22,7 +22,7 @@ _ALIGNED_BYTES = 8
 Numbers = npt.NDArray[np.int64]
 
 
-class Packed(NamedTuple):
+class PackedArrays(NamedTuple):
     """Arrays as text: `layout` has [type, first byte, length, is delta] by name; `data` the bytes.
 
     `data` is base64 of a zlib stream. Of a delta array the file has the first value and the
@@ -33,7 +33,7 @@ class Packed(NamedTuple):
     data: str
 
 
-def pack(arrays: Mapping[str, Numbers], delta: frozenset[str] = frozenset()) -> Packed:
+def pack(arrays: Mapping[str, Numbers], delta: frozenset[str] = frozenset()) -> PackedArrays:
     """Pack arrays of whole numbers below 2⁵³ in magnitude; those in `delta` as differences."""
     layout: dict[str, list[Any]] = {}
     parts: list[bytes] = []
@@ -46,7 +46,7 @@ def pack(arrays: Mapping[str, Numbers], delta: frozenset[str] = frozenset()) -> 
         parts += [raw, bytes(-len(raw) % _ALIGNED_BYTES)]
         begin += len(raw) + len(parts[-1])
     deflated = zlib.compress(b"".join(parts), 6)
-    return Packed(layout, base64.b64encode(deflated).decode("ascii"))
+    return PackedArrays(layout, base64.b64encode(deflated).decode("ascii"))
 
 
 def _narrowest(*arrays: Numbers) -> str:

@@ -144,7 +144,7 @@ class PartitionProof(Record):
         return certificate
 
 
-class Proven(NamedTuple):
+class ProvenBound(NamedTuple):
     """A lower bound and its certificate."""
 
     bound_us: int
@@ -156,7 +156,7 @@ class Proven(NamedTuple):
         return cls(bound_us, Certificate(prover=ProverName.CLOSED_FORMS))
 
 
-NOTHING_PROVEN = Proven.by_closed_forms(0)
+NOTHING_PROVEN = ProvenBound.by_closed_forms(0)
 
 
 def _words(certificate: Certificate) -> str:

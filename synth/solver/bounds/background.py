@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
-from synth.schedule.files.certificate import Proven
+from synth.schedule.files.certificate import ProvenBound
 
 
 class Background:
@@ -14,20 +14,20 @@ class Background:
         bounds: called in the thread with a function that says when to stop.
     """
 
-    def __init__(self, bounds: Callable[[Callable[[], bool]], Iterator[Proven]]) -> None:
-        self._found: queue.SimpleQueue[Proven | BaseException] = queue.SimpleQueue()
+    def __init__(self, bounds: Callable[[Callable[[], bool]], Iterator[ProvenBound]]) -> None:
+        self._found: queue.SimpleQueue[ProvenBound | BaseException] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(bounds,), daemon=True)
         self._thread.start()
 
-    def _run(self, bounds: Callable[[Callable[[], bool]], Iterator[Proven]]) -> None:
+    def _run(self, bounds: Callable[[Callable[[], bool]], Iterator[ProvenBound]]) -> None:
         try:
             for bound in bounds(self._stopped.is_set):
                 self._found.put(bound)
         except BaseException as error:  # handed to the thread that can raise it
             self._found.put(error)
 
-    def collect(self, take: Callable[[Proven], None]) -> None:
+    def collect(self, take: Callable[[ProvenBound], None]) -> None:
         """Hand over the bounds found since the last call, in the calling thread.
 
         Raises:

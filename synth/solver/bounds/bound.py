@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from synth.objective import Objective
-from synth.schedule.files.certificate import Certificate, Proven, ProverName
+from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.forward_spacing_model import Spacings
 from synth.solver.bounds.idle_time_model import IdleTimes
 from synth.solver.bounds.rechecker import Rechecker
@@ -116,7 +116,7 @@ class LowerBound(Protocol):
 class RankwiseBound(Protocol):
     """A bound that is proven for each rank alone first, which takes little time."""
 
-    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
+    def one_by_one(self, limit_s: float) -> Iterator[ProvenBound]:
         """Yield bounds from each rank alone.
 
         Args:
@@ -129,9 +129,9 @@ def rank_by_rank(
     num_ranks: int,
     first_share: float,
     limit_s: float,
-    prove: Callable[[int, float], tuple[Proven, float]],
+    prove: Callable[[int, float], tuple[ProvenBound, float]],
     should_stop: Callable[[], bool],
-) -> Iterator[Proven]:
+) -> Iterator[ProvenBound]:
     """Yield a bound from each rank; ranks share alike the time that the ranks before them leave.
 
     Args:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from synth.schedule.files.certificate import Proven
+from synth.schedule.files.certificate import ProvenBound
 from synth.solver.bounds import bounds, forward_spacing
 from synth.solver.bounds.bound import BoundSetting, LowerBound, ProofState, RankwiseBound
 from synth.solver.cpsat.run import TimedBounds
@@ -39,13 +39,13 @@ class BoundPolicy:
     def _known(self) -> ProofState:
         return self.setting.known
 
-    def closed_forms(self) -> Iterator[Proven]:
+    def closed_forms(self) -> Iterator[ProvenBound]:
         """Yield the best closed form, which takes no time."""
         closed = self._bound(Part.CLOSED_FORMS)
         if closed is not None:
             yield from self._proof(closed, 0.0)
 
-    def one_by_one(self) -> Iterator[Proven]:
+    def one_by_one(self) -> Iterator[ProvenBound]:
         """Yield bounds from each rank alone, in a share of the search's whole time."""
         idle = self._bound(Part.IDLE_TIME) if self._instance.holds_several else None
         alone = self._bound(Part.RANK_SUBSETS) if idle is None else idle
@@ -64,7 +64,7 @@ class BoundPolicy:
         )
         return share * self.setting.options.time_limit_s
 
-    def together(self, limit_s: float) -> Iterator[Proven]:
+    def together(self, limit_s: float) -> Iterator[ProvenBound]:
         """Yield bounds from several ranks."""
         yield from self._noted(self._together(limit_s))
 
@@ -79,12 +79,12 @@ class BoundPolicy:
         self.setting.options.report_part(bound.part)
         return bound.prove(limit_s)
 
-    def _noted(self, found: Iterator[Proven]) -> Iterator[Proven]:
+    def _noted(self, found: Iterator[ProvenBound]) -> Iterator[ProvenBound]:
         for proven in found:
             self._known.bound_us = max(self._known.bound_us, proven.bound_us)
             yield proven
 
-    def _together(self, limit_s: float) -> Iterator[Proven]:
+    def _together(self, limit_s: float) -> Iterator[ProvenBound]:
         for bound, share in self._first():
             if bound is not None:
                 limit_s -= yield from self._proof(bound, share * limit_s)

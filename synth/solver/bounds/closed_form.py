@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from synth.objective import Objective, Spans
-from synth.schedule.files.certificate import Certificate, Proven, ProverName
+from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import TimedBounds
@@ -142,7 +142,7 @@ class ClosedForms:
 
     def prove(self, limit_s: float) -> TimedBounds:
         """Yield the bound, whatever the limit."""
-        yield Proven.by_closed_forms(self.bound_us)
+        yield ProvenBound.by_closed_forms(self.bound_us)
         return 0.0
 
     @classmethod

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Self
 
 from synth.objective import Objective
-from synth.schedule.files.certificate import Certificate, ForwardSpacing, Proven, ProverName
+from synth.schedule.files.certificate import Certificate, ForwardSpacing, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting
 from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings, SpacingToEndModel
 from synth.solver.bounds.rechecker import Rechecker
@@ -179,11 +179,11 @@ class SpacingProver:
                 break
         return limit_s - left_s
 
-    def _proven(self) -> Proven:
+    def _proven(self) -> ProvenBound:
         """Return the bound with its lemmas, up to the longest that the sum contains."""
         whole_us, longest = self.known.whole(self._last)
         bound_us = self.objective.iterations * whole_us
-        return Proven(bound_us, of_spacings(self.known.lemmas(longest)))
+        return ProvenBound(bound_us, of_spacings(self.known.lemmas(longest)))
 
     @property
     def _last(self) -> int:

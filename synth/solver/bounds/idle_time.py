@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from synth.objective import Objective, Spans
-from synth.schedule.files.certificate import Certificate, IdleTime, Proven, ProverName
+from synth.schedule.files.certificate import Certificate, IdleTime, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import work_bounds_of_search
 from synth.solver.bounds.idle_time_agenda import IdleAgenda, IdleGrowth
@@ -86,7 +86,7 @@ class IdleBounds:
         spans = Spans.most([self.work, Spans(rank_us, rank_us if self._is_period else 0)])
         return min(self.reference().value_us, self.objective.value_us(spans))
 
-    def _proven(self) -> Proven:
+    def _proven(self) -> ProvenBound:
         """Return the bound with the lemmas of the rank with the largest least time."""
         rank = self._sums.longest_rank()
         lemmas = tuple(self._sums.lemmas(rank))
@@ -97,16 +97,16 @@ class IdleBounds:
             num_micro_batches=max(counts, default=None),
             idle_times=lemmas,
         )
-        return Proven(self.bound_us, certificate)
+        return ProvenBound(self.bound_us, certificate)
 
-    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
+    def one_by_one(self, limit_s: float) -> Iterator[ProvenBound]:
         """Yield bounds from the warm-up of each rank alone, which is solved quickly.
 
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
 
-        def prove(rank: int, limit_s: float) -> tuple[Proven, float]:
+        def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
             spent_s = self._solve(IdleGrowth(End(rank, True), (rank,)), limit_s).spent_s
             return self._proven(), spent_s
 

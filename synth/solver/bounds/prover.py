@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from synth.objective import Spans
-from synth.schedule.files.certificate import Proven
+from synth.schedule.files.certificate import ProvenBound
 from synth.solver.bounds.background import Background
 from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solver.bounds.bound_policy import BoundPolicy
@@ -91,7 +91,7 @@ class Prover:
             self._background = Background(self._bounds)
             self._state.listen_to(self._background)
 
-    def _bounds(self, should_stop: Callable[[], bool]) -> Iterator[Proven]:
+    def _bounds(self, should_stop: Callable[[], bool]) -> Iterator[ProvenBound]:
         policy = self._policy(self._num_workers_in_background, should_stop)
         if self._begins_one_by_one:
             yield from policy.one_by_one()

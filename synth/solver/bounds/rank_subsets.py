@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from synth.objective import Objective
-from synth.schedule.files.certificate import Certificate, Proven, ProverName
+from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
@@ -71,14 +71,14 @@ class RankSubsets:
         """The best bound so far, or that with which the proofs began."""
         return self.proven_us
 
-    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
+    def one_by_one(self, limit_s: float) -> Iterator[ProvenBound]:
         """Yield bounds from each rank alone.
 
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
 
-        def prove(rank: int, limit_s: float) -> tuple[Proven, float]:
+        def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
             outcome = self.alone(rank, limit_s)
             self.of_rank[rank] = outcome.bound_us
             return self._proven(outcome, (rank,)), outcome.spent_s
@@ -177,7 +177,7 @@ class RankSubsets:
         self.proven_us = max(self.proven_us, bound_us)
         return replace(outcome, bound_us=bound_us)
 
-    def _proven(self, outcome: ModelOutcome, ranks: tuple[int, ...]) -> Proven:
+    def _proven(self, outcome: ModelOutcome, ranks: tuple[int, ...]) -> ProvenBound:
         """Certify a bound. An earlier bound is no lemma: it only says where the search begins."""
         first = self.instance[0]
         lemmas = self.spacings.lemmas(first.last) if first.rank in ranks else ()
@@ -188,7 +188,7 @@ class RankSubsets:
             num_micro_batches=max(counts),
             forward_spacings=lemmas,
         )
-        return Proven(outcome.bound_us, certificate)
+        return ProvenBound(outcome.bound_us, certificate)
 
     @classmethod
     def recheck(cls, certificate: Certificate, again: Rechecker) -> None:

@@ -19,7 +19,7 @@ from synth.solver.cpsat import worker_pool
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.parameters import without_aborts
 from synth.solver.cpsat.worker_pool import Event, WorkerDied
-from synth.solver.cpsat.worker_program import Answer, FoundSolution, no_values
+from synth.solver.cpsat.worker_program import Answer, ModelSolution, no_values
 from synth.solver.tuning import CPSAT
 
 
@@ -95,14 +95,14 @@ class _Told:
     """The best solution and bound that workers have reported of a model, and their effort."""
 
     has_objective: bool
-    best: FoundSolution | None = None
+    best: ModelSolution | None = None
     bound: float = -math.inf
     deterministic_s: float = 0.0
 
     def note(self, events: list[Event]) -> None:
         """Record reports."""
         for event in events:
-            if isinstance(event, FoundSolution):
+            if isinstance(event, ModelSolution):
                 self.deterministic_s = max(self.deterministic_s, event.deterministic_s)
                 if self.best is None or event.objective <= self.best.objective:
                     self.best = event
@@ -130,7 +130,7 @@ class _Told:
         if answer.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
             return answer
         if has_values(answer.status):  # its earlier reports, if any were requested, have been noted
-            self.note([FoundSolution(answer.objective, 0.0, answer.values)])
+            self.note([ModelSolution(answer.objective, 0.0, answer.values)])
         if math.isfinite(answer.bound):
             self.note([answer.bound])
         return self.answer(answer.deterministic_s)

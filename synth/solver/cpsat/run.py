@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from synth.schedule.files.certificate import Proven
+from synth.schedule.files.certificate import ProvenBound
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.or_tools import cp_model, cp_model_helper
 from synth.solver.cpsat.parameters import mind_orders, of_options, quiet, search_from_below
 from synth.solver.cpsat.restarting_call import ask, has_values
 from synth.solver.cpsat.worker_pool import Event
-from synth.solver.cpsat.worker_program import Answer, FoundSolution
+from synth.solver.cpsat.worker_program import Answer, ModelSolution
 from synth.solver.instance.timing import TimedOrders
 from synth.solver.options import SolveOptions
 from synth.solver.tuning import CPSAT
 
 __all__ = [
-    "Decided",
     "ModelOutcome",
+    "SmallSolution",
     "TimedBounds",
     "Values",
     "decide",
@@ -34,7 +34,7 @@ __all__ = [
 
 
 # Yields proven bounds, and returns the seconds spent, in the terms of their limit.
-TimedBounds = Generator[Proven, None, float]
+TimedBounds = Generator[ProvenBound, None, float]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def run(
                     options.verbose(event)
             elif on_event is None:
                 continue
-            elif isinstance(event, FoundSolution):
+            elif isinstance(event, ModelSolution):
                 on_event(model.read(Values(event.values).value))
             elif bound_us := _integer_bound(event):
                 on_event(bound_us)
@@ -98,7 +98,7 @@ def _without_overtaken(events: list[Event]) -> Iterator[Event]:
     Events that come together depend on timing, so a repeatable search takes every one.
     """
     for event, following in pairwise([*events, None]):
-        is_overtaken = isinstance(event, FoundSolution) and isinstance(following, FoundSolution)
+        is_overtaken = isinstance(event, ModelSolution) and isinstance(following, ModelSolution)
         if event is not None and not is_overtaken:
             yield event
 
@@ -116,7 +116,7 @@ class Values:
         return int(cp_model_helper.ResponseHelper.value(self._response, expression))
 
 
-class Decided(NamedTuple):
+class SmallSolution(NamedTuple):
     """The solution of a small model, if there is one, and the effort.
 
     `is_refuted` is a proof that there is none.
@@ -134,7 +134,7 @@ def decide(
     should_stop: Callable[[], bool] = lambda: False,
     *,
     is_thorough: bool = False,
-) -> Decided:
+) -> SmallSolution:
     """Solve a small model of many ops with one worker.
 
     Args:
@@ -150,7 +150,7 @@ def decide(
         parameters.use_dynamic_precedence_in_disjunctive = False
     parameters.max_deterministic_time = seconds / CPSAT.clock_s_per_deterministic_s
     answer = _checked(ask(model.proto, parameters, should_stop=should_stop))
-    return Decided(
+    return SmallSolution(
         _found(answer),
         CPSAT.clock_s_per_deterministic_s * answer.deterministic_s,
         answer.status == cp_model.INFEASIBLE,
@@ -162,7 +162,7 @@ def decide_by_relaxation(
     seconds: float,
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Decided:
+) -> SmallSolution:
     """Solve a model whose constraints are nearly all linear, with one worker.
 
     Cycles of differences in large domains are refuted at once by the linear relaxation; bounds
@@ -176,7 +176,7 @@ def decide_by_relaxation(
     parameters.max_deterministic_time = seconds
     answer = _checked(ask(model.proto, parameters, should_stop=should_stop))
     is_refuted = answer.status == cp_model.INFEASIBLE
-    return Decided(_found(answer), answer.deterministic_s, is_refuted)
+    return SmallSolution(_found(answer), answer.deterministic_s, is_refuted)
 
 
 def solve_briefly(

@@ -23,14 +23,14 @@ from typing import IO, TypeAlias
 from synth.errors import RunFailure
 from synth.solver.cpsat import worker_program
 from synth.solver.cpsat.or_tools import cp_model
-from synth.solver.cpsat.worker_program import Answer, FoundSolution, Messages
+from synth.solver.cpsat.worker_program import Answer, Messages, ModelSolution
 from synth.solver.tuning import CPSAT
 from synth.system.interrupt_signal import sigint_blocked
 
 _log = logging.getLogger(__name__)
 
 # A better solution, a better bound, or a line of CP-SAT's log.
-Event: TypeAlias = FoundSolution | float | str
+Event: TypeAlias = ModelSolution | float | str
 
 
 class WorkerDied(Exception):
@@ -197,7 +197,7 @@ class _Worker:
 
 def _event(kind: bytes, payload: bytes) -> Event:
     if kind == worker_program.SOLUTION:
-        return FoundSolution.unpack(payload)
+        return ModelSolution.unpack(payload)
     if kind == worker_program.BOUND:
         return worker_program.unpack_bound(payload)
     if kind == worker_program.LOG:

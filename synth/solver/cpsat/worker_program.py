@@ -49,7 +49,7 @@ _WATCH_S = 0.5
 _STOP_AGAIN_S = 0.02
 
 
-class FoundSolution(NamedTuple):
+class ModelSolution(NamedTuple):
     """The values of all variables, with the deterministic seconds that they took."""
 
     objective: float
@@ -61,7 +61,7 @@ class FoundSolution(NamedTuple):
         return _SOLUTION_HEAD.pack(self.objective, self.deterministic_s) + self.values.tobytes()
 
     @classmethod
-    def unpack(cls, payload: bytes) -> "FoundSolution":
+    def unpack(cls, payload: bytes) -> "ModelSolution":
         """Read the payload of a message."""
         objective, deterministic_s = _SOLUTION_HEAD.unpack_from(payload)
         return cls(objective, deterministic_s, _integers(payload[_SOLUTION_HEAD.size :]))
@@ -283,7 +283,7 @@ class _Worker:
 
             def OnSolutionCallback(self) -> None:
                 values = array(_INTEGERS, self.Response().solution)
-                found = FoundSolution(self.ObjectiveValue(), self.DeterministicTime(), values)
+                found = ModelSolution(self.ObjectiveValue(), self.DeterministicTime(), values)
                 outgoing.put((SOLUTION, found.pack()))
 
         return Listener()

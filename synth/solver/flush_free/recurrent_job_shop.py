@@ -30,7 +30,7 @@ from itertools import combinations, permutations
 from typing import NamedTuple, TypeAlias
 
 from synth.solver.cpsat.or_tools import cp_model
-from synth.solver.cpsat.run import Decided, Values, decide_by_relaxation
+from synth.solver.cpsat.run import SmallSolution, Values, decide_by_relaxation
 from synth.solver.flush_free.cyclic_order import CyclicOp, CyclicOrder
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.flush_free.stashed_versions import LinearExpression, StashedVersions
@@ -268,7 +268,7 @@ class FlushFreeModel:
         for op, at in order.starts.items():
             self.cp.add_hint(self.start[op], at)
 
-    def decide(self, seconds: float, seed: int, should_stop: Callable[[], bool]) -> Decided:
+    def decide(self, seconds: float, seed: int, should_stop: Callable[[], bool]) -> SmallSolution:
         """Find an order or refute the interval, within CP-SAT's deterministic seconds."""
         return decide_by_relaxation(self.cp, seconds, seed, should_stop)
 

@@ -8,7 +8,7 @@ the same, without boundary bytes all are.
 from dataclasses import replace
 from typing import ClassVar
 
-from synth.schedule.files.certificate import Certificate, Proven, ProverName, Relaxation
+from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName, Relaxation
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.run import ModelOutcome, run
 from synth.solver.crosscheck.milp import run_milp
@@ -67,7 +67,7 @@ class ExactSearch:
             )
             outcome = self._run_cpsat(instance, model, limit_s, certificate)
         if certificate is not None:
-            self.state.raise_bound(Proven(outcome.bound_us, certificate))
+            self.state.raise_bound(ProvenBound(outcome.bound_us, certificate))
             if outcome.optimal and not is_fusible:
                 self.on_optimum()  # no other relaxation proves a higher bound
             # Without any schedule the horizon is that of the slowest one there could be.
@@ -123,7 +123,7 @@ class ExactSearch:
             if isinstance(event, TimedOrders):
                 self.state.try_timing(instance, event, self.options.solver)
             elif certificate is not None:
-                self.state.raise_bound(Proven(event, certificate))
+                self.state.raise_bound(ProvenBound(event, certificate))
 
         return run(model, self.options, limit_s, on_event, self.state.poll)
 

@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from synth.objective import Spans
 from synth.op_kinds import OpKind
-from synth.schedule.files.certificate import NOTHING_PROVEN, Proven
+from synth.schedule.files.certificate import NOTHING_PROVEN, ProvenBound
 from synth.schedule.rank_memory import kept_bytes
 from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
@@ -32,13 +32,13 @@ from synth.solver.weight_passing.ring_bounds import ring_bound_us
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
 
-def prove_weight_passing(passing: WeightPassingProblem) -> Proven:
+def prove_weight_passing(passing: WeightPassingProblem) -> ProvenBound:
     """The best of these bounds, in the problem's objective."""
     fitting = levels_that_may_fit(passing)
     if not fitting:
         return NOTHING_PROVEN
     us = min(level_bound_us(passing, sharded) for sharded in fitting)
-    return Proven.by_closed_forms(passing.problem.objective.value_us(Spans(us, us)))
+    return ProvenBound.by_closed_forms(passing.problem.objective.value_us(Spans(us, us)))
 
 
 def level_bound_us(passing: WeightPassingProblem, sharded: Sharded) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from synth.objective import Spans
 from synth.op_kinds import OpKind
-from synth.schedule.files.certificate import Certificate, Proven, ProverName
+from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Sharded
@@ -40,10 +40,10 @@ class GatherProof(NamedTuple):
     is_complete: bool
     spent_s: float
 
-    def proven(self, passing: WeightPassingProblem) -> Proven:
+    def proven(self, passing: WeightPassingProblem) -> ProvenBound:
         """The bound in the problem's objective; every rank begins at 0, so spans are equal."""
         value_us = passing.problem.objective.value_us(Spans(self.bound_us, self.bound_us))
-        return Proven(value_us, Certificate(prover=ProverName.EXACT))
+        return ProvenBound(value_us, Certificate(prover=ProverName.EXACT))
 
 
 def is_small(passing: WeightPassingProblem) -> bool:

@@ -22,7 +22,7 @@ from synth.profiles import find
 from synth.schedule.files.certificate import (
     Certificate,
     ForwardSpacing,
-    Proven,
+    ProvenBound,
     ProverName,
     Relaxation,
 )
@@ -60,19 +60,19 @@ def _never() -> bool:
     return False
 
 
-def ranks_of(problem: Problem) -> Iterator[Proven]:
+def ranks_of(problem: Problem) -> Iterator[ProvenBound]:
     instance, known = relaxed_for_fusion(problem), Reference(100_000, None)
     yield from RankSubsets(instance, problem.objective, counted(2), lambda: known, _never).prove(
         2.0
     )
 
 
-def spacings_of(problem: Problem) -> Iterator[Proven]:
+def spacings_of(problem: Problem) -> Iterator[ProvenBound]:
     asked = (relaxed_for_fusion(problem), counted(2), lambda: None, _never)
     yield from SpacingProver(*asked, objective=problem.objective).prove(2.0)
 
 
-def idle_times_of(problem: Problem) -> Iterator[Proven]:
+def idle_times_of(problem: Problem) -> Iterator[ProvenBound]:
     instance, known = relaxed_for_fusion(problem), Reference(100_000, None)
     asked = (instance, problem.objective, counted(2), work_bounds(instance), lambda: known, _never)
     bounds = IdleBounds(*asked)
@@ -80,7 +80,7 @@ def idle_times_of(problem: Problem) -> Iterator[Proven]:
     yield from bounds.prove(0.1)
 
 
-def ranks_with_spacings_of(problem: Problem) -> Iterator[Proven]:
+def ranks_with_spacings_of(problem: Problem) -> Iterator[ProvenBound]:
     instance, known = relaxed_for_fusion(problem), Reference(100_000, None)
     apart = SpacingProver(instance, counted(2), lambda: None, _never)
     assert list(apart.prove(2.0))
@@ -88,17 +88,17 @@ def ranks_with_spacings_of(problem: Problem) -> Iterator[Proven]:
     yield from RankSubsets(*asked, spacings=apart.known).prove(2.0)
 
 
-def exact_of(problem: Problem) -> Iterator[Proven]:
+def exact_of(problem: Problem) -> Iterator[ProvenBound]:
     found = solve(problem, replace(counted(20), without=frozenset({Part.BOUNDS})))
     assert found.certificate is not None
-    yield Proven(found.lower_bound_us, found.certificate)
+    yield ProvenBound(found.lower_bound_us, found.certificate)
 
 
-def milp_of(problem: Problem) -> Iterator[Proven]:
+def milp_of(problem: Problem) -> Iterator[ProvenBound]:
     asked = SolveOptions(30.0, solver=SolverName.MILP)
     found = solve(problem, replace(asked, without=frozenset({Part.BOUNDS})))
     assert found.certificate is not None
-    yield Proven(found.lower_bound_us, found.certificate)
+    yield ProvenBound(found.lower_bound_us, found.certificate)
 
 
 SMALL = Problem(table_costs(2), placement("linear", 2), 4, (3,) * 2)
@@ -118,7 +118,7 @@ CASES = {
 
 
 @cache
-def proven(name: str) -> tuple[Problem, Proven]:
+def proven(name: str) -> tuple[Problem, ProvenBound]:
     """The best bound of a prover."""
     prove, problem, _ = CASES[name]
     return problem, max(prove(problem), key=lambda one: one.bound_us)

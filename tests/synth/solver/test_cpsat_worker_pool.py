@@ -31,8 +31,8 @@ from synth.solver.cpsat.worker_program import (
     ANSWER,
     BOUND,
     Answer,
-    FoundSolution,
     Messages,
+    ModelSolution,
     pack_bound,
     send,
     unpack_bound,
@@ -238,7 +238,7 @@ def test_the_second_worker_begins_from_the_first_ones_solution_and_bound(
         asked.append((proto, parameters))
         if len(asked) == 1:
             assert on_events is not None
-            on_events([FoundSolution(22.0, 0.25, array("q", [1, 7])), 18.5])
+            on_events([ModelSolution(22.0, 0.25, array("q", [1, 7])), 18.5])
             raise WorkerDied("as if by an abort")
         return genuine(proto, parameters, on_events, should_stop)
 
@@ -272,7 +272,7 @@ def test_what_the_first_worker_proved_is_not_asked_again(monkeypatch: pytest.Mon
     ) -> Answer:
         calls.append(proto)
         assert on_events is not None
-        on_events([FoundSolution(2.0, 0.0, array("q", [2])), 2.0])
+        on_events([ModelSolution(2.0, 0.0, array("q", [2])), 2.0])
         raise WorkerDied("after the last proof")
 
     monkeypatch.setattr(worker_pool, "solve", die)

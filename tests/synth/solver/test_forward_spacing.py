@@ -10,7 +10,7 @@ import pytest
 
 from synth.costs.costs import Costs
 from synth.objective import Objective
-from synth.schedule.files.certificate import Proven
+from synth.schedule.files.certificate import ProvenBound
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
@@ -296,9 +296,9 @@ def test_idle_times_and_spacings_have_a_trial_each(
     asked: list[str] = []
 
     def said(name: str, us: int) -> SimpleNamespace:
-        def bounds(_: float) -> Iterator[Proven]:
+        def bounds(_: float) -> Iterator[ProvenBound]:
             asked.append(name)
-            yield Proven.by_closed_forms(us)
+            yield ProvenBound.by_closed_forms(us)
 
         return SimpleNamespace(prove=bounds, bound_us=us)
 

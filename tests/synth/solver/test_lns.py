@@ -39,7 +39,7 @@ def improved(problem: Problem, workers: int, seconds: float = 0.5) -> list[int]:
 
 def improve(
     problem: Problem, workers: int, seconds: float, patience_s: float = math.inf
-) -> tuple[list[int], search.Improved]:
+) -> tuple[list[int], search.LnsResult]:
     """The same, and the answer."""
     instance, objective = relaxed_memory(problem), problem.objective
     start = timing_of(split(serial_schedule(problem).programs, instance), instance)

@@ -50,9 +50,9 @@ class Fruitless:
         starts: Sequence[TimedOrders],
         limits: search.EffortLimits,
         *rest: Any,
-    ) -> search.Improved:
+    ) -> search.LnsResult:
         self.patience.append(limits.patience_s)
-        return search.Improved(starts[0], 1.0, len(self.patience) == self.last)
+        return search.LnsResult(starts[0], 1.0, len(self.patience) == self.last)
 
     def improve_robustness(
         self, problem: Problem, candidate: EvaluatedSchedule, should_stop: object

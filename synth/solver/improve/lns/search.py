@@ -42,7 +42,7 @@ class EffortLimits:
     patience_s: float = math.inf
 
 
-class Improved(NamedTuple):
+class LnsResult(NamedTuple):
     """The best solution, the effort of each worker, and True if no window is left to try."""
 
     timing: TimedOrders
@@ -57,7 +57,7 @@ def improve(
     limits: EffortLimits,
     seed: int,
     on_better: Callable[[TimedOrders], None],
-) -> Improved:
+) -> LnsResult:
     """Re-solve windows of solutions without BW; never gets worse than the best.
 
     All of them get a few small windows; then the best one gets windows of all sizes. A window is
@@ -102,7 +102,7 @@ def improve(
         max(WINDOWS.always_ops, instance.num_ops // 2), effort, tell, workers
     )
     spent_s = (seconds - effort.seconds_left) / workers
-    return Improved(best.earliest_start.timing, spent_s, is_exhausted)
+    return LnsResult(best.earliest_start.timing, spent_s, is_exhausted)
 
 
 @dataclass

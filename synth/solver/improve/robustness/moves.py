@@ -38,7 +38,7 @@ def _moves() -> Iterator[Move]:
             yield Move((*range(1, distance + 1), 0), 0)
 
 
-class Weighed(NamedTuple):
+class RatedMove(NamedTuple):
     """A move at all runs where it is possible, by their first nodes, with its merit there.
 
     Moves of merit 0 or less are not worth a try.
@@ -49,7 +49,7 @@ class Weighed(NamedTuple):
     merit: Times
 
 
-def weighed_moves(scenarios: ScenarioTimes) -> Iterator[Weighed]:
+def weighed_moves(scenarios: ScenarioTimes) -> Iterator[RatedMove]:
     """All moves of a schedule."""
     around = _Around(scenarios)
     return map(around.weigh, _moves())
@@ -69,7 +69,7 @@ class _Around:
         self.tails_us = [scenarios.tails_us(span) for span in scenarios.spans]
         self.behind_us = [_largest(tails[after], before, num_nodes) for tails in self.tails_us]
 
-    def weigh(self, move: Move) -> Weighed:
+    def weigh(self, move: Move) -> RatedMove:
         """Weigh a move wherever it is possible."""
         node = self._movable(move)
         new = [node + place for place in move.places]
@@ -95,7 +95,9 @@ class _Around:
         # Moves that shorten the mean come first, then those that give slack to near-critical paths.
         largest = 1 + np.abs(near).max(initial=0)
         merit = np.where(gain > ROBUSTNESS.tolerance_us, largest * (1 + gain), near)
-        return Weighed(move, node, np.where(allowed & (gain >= -ROBUSTNESS.tolerance_us), merit, 0))
+        return RatedMove(
+            move, node, np.where(allowed & (gain >= -ROBUSTNESS.tolerance_us), merit, 0)
+        )
 
     def _longest_now(self, span: int, node: IntArray, length: int) -> Times:
         """Return the longest path through one of the ops in their present order."""

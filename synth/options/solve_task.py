@@ -33,7 +33,7 @@ from synth.options.weights import (
     read_weight_passing,
     with_weights,
 )
-from synth.plan.choose.candidates import Candidate, Chosen, OnStandings, Partitioning
+from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.search_space import (
@@ -57,7 +57,7 @@ from synth.system.messages import talk
 from synth.units import parse_fraction, parse_seconds
 
 
-class AskedSolve(NamedTuple):
+class SolveTask(NamedTuple):
     """The search that the options of `synth solve` ask for.
 
     Attributes:
@@ -77,11 +77,11 @@ class AskedSolve(NamedTuple):
         listeners: Listeners,
         stop: threading.Event,
         on_standings: OnStandings = lambda _: None,
-    ) -> Chosen:
+    ) -> Ranking:
         """Find the best schedule; see `SearchSpace.search`."""
         return self.space.search(self.request.options, listeners, stop, on_standings)
 
-    def on(self, request: Request) -> "AskedSolve":
+    def on(self, request: Request) -> "SolveTask":
         """Return the search of its one candidate for another problem and other options."""
         assert isinstance(self.space, OneCandidate)
         candidate = self.space.candidate.on(request.problem)
@@ -105,7 +105,7 @@ class AskedSolve(NamedTuple):
 
 def read_solve(
     given: SolveArguments, profile: Profile | None = None, hint: Plan | None = None
-) -> AskedSolve:
+) -> SolveTask:
     """Read and check all options.
 
     Args:
@@ -152,7 +152,7 @@ def read_solve(
     if is_steady(given.target):
         _check_keeps_saved(request)
     refusals = {} if searched.candidates is None else searched.candidates.refusals
-    return AskedSolve(request, _space(given, searched, request), target, refusals)
+    return SolveTask(request, _space(given, searched, request), target, refusals)
 
 
 def _space(given: SolveArguments, searched: "_Searched", request: Request) -> SearchSpace:
