@@ -32,7 +32,7 @@ DURATIONS = Path(__file__).with_name("durations.json")
 # third.
 LONGEST_S = 0.4
 LONGEST_ALONE_S = 0.8
-UNLISTED_S = 0.02
+UNLISTED_S = 0.005
 
 
 @pytest.fixture(scope="session")

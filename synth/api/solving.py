@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from synth.api.words import (
     AnyProfile,
@@ -40,6 +41,7 @@ from synth.plan.recompute.choice_search import Listeners
 from synth.profile import Profile
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
+from synth.search.outcome import StoppedBy
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 
@@ -218,6 +220,7 @@ def _least(
 ) -> Plan:
     """Minimize memory subject to a time; Ctrl-C returns the best plan so far."""
     last: LeastCap | None = None
+    told: tuple[int | None, int] | None = None
 
     def plan(least: LeastCap) -> Plan:
         result = least.result()
@@ -226,9 +229,10 @@ def _least(
         return with_limit(asked.request, least, result).plan(result)
 
     def take(least: LeastCap) -> None:
-        nonlocal last
-        last = least
-        if on_improvement is not None and least.found is not None:
+        nonlocal last, told
+        last, known = least, (least.cap_bytes, least.not_below_bytes)
+        if on_improvement is not None and least.found is not None and known != told:
+            told = known
             on_improvement(plan(least))
 
     try:
@@ -236,4 +240,5 @@ def _least(
     except KeyboardInterrupt:
         if last is None or last.found is None:
             raise
-        return plan(last)
+        is_proven = last.stopped_by == StoppedBy.OPTIMAL
+        return plan(last if is_proven else replace(last, stopped_by=StoppedBy.INTERRUPT))

@@ -36,11 +36,6 @@ class Candidates:
     refusals: dict[str, str]
     left_out: tuple[Candidate, ...] = ()
 
-    @property
-    def are_several(self) -> bool:
-        """True if several placements were asked for, possible or not."""
-        return len(self.them) + len(self.refusals) > 1
-
 
 def is_choice(chosen: SolveChoices, *, is_for_one: bool) -> bool:
     """Return True if placement, partition or recomputation is left to the search.

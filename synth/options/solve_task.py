@@ -72,6 +72,11 @@ class SolveTask(NamedTuple):
     target: TimeTarget | None = None
     refusals: Mapping[str, str] = MappingProxyType({})
 
+    @property
+    def has_several(self) -> bool:
+        """True if there are several candidates, possible or not."""
+        return len(self.space.names) + len(self.refusals) > 1
+
     def search(
         self,
         listeners: Listeners,

@@ -6,7 +6,8 @@ and memory curves make a space and need not tell them apart.
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking
@@ -132,8 +133,7 @@ class WeightPlaces:
 
     Attributes:
         moving: the problems whose weights move, at least one.
-        staying: the placements whose weights stay; if there are any, data parallelism is one more
-            candidate.
+        staying: the placements whose weights stay.
         profile: the profile of the costs.
         partitioning: way in which the model is partitioned where weights stay.
     """
@@ -143,16 +143,24 @@ class WeightPlaces:
     profile: Profile
     partitioning: Partitioning
 
+    @cached_property
+    def copies(self) -> Candidate | None:
+        """Data parallelism, which is one of the candidates where weights may stay."""
+        return Candidate(DATA_PARALLEL, replace(self.moving[0].problem)) if self.staying else None
+
+    @property
+    def _all(self) -> tuple[Candidate | WeightCandidate, ...]:
+        return (*self.moving, *([] if self.copies is None else [self.copies]), *self.staying)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all candidates."""
-        stay = (DATA_PARALLEL, *(one.name for one in self.staying)) if self.staying else ()
-        return (*(one.name for one in self.moving), *stay)
+        return tuple(one.name for one in self._all)
 
     def name_of(self, problem: Problem) -> str:
         """Return the name of the candidate that has a problem, or else its placement."""
-        same = (one.name for one in self.moving if one.problem is problem)
-        return next(same, "") or _name_of(problem, (*self.moving, *self.staying))
+        same = (one.name for one in self._all if one.problem is problem)
+        return next(same, "") or _name_of(problem, self._all)
 
     def search(
         self,
@@ -165,6 +173,7 @@ class WeightPlaces:
         return solve_choosing_weights(
             self.moving,
             self.staying,
+            self.copies,
             self.profile,
             self.partitioning,
             options,

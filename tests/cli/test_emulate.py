@@ -78,6 +78,7 @@ def test_a_factor_that_is_none_is_refused(
 def test_what_is_not_replayed_is_refused_before_processes_start(
     synth: Synth, plan_file: Path, tmp_path: Path
 ) -> None:
+    pytest.importorskip("torch")
     plan = Plan.load(plan_file)
     schedule = generate("pipedream", plan.num_ranks, 8)
     path = tmp_path / "plan.json"

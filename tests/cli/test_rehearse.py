@@ -83,5 +83,6 @@ def test_wrong_options_are_refused_in_one_line(
 
 
 def test_a_plan_of_a_published_profile_has_no_model(synth: Synth, plan_file: Path) -> None:
+    pytest.importorskip("torch")
     ended = synth("rehearse", plan_file)
     assert ended.code == 2 and "a published profile without a model" in ended.stderr

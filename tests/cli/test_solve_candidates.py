@@ -83,7 +83,7 @@ def test_a_dry_run_says_what_can_fit(synth: Synth) -> None:
 def test_where_nothing_fits_it_ends_in_3(synth: Synth, more: tuple[str, ...]) -> None:
     ended = synth(*AUTO, "--mem-limit", "1GB", *more)
     assert ended.code == 3
-    assert "infeasible on all placements; on " in ended.stderr
+    assert "infeasible with all candidates; with " in ended.stderr
     assert "smallest feasible --mem-limit" in ended.stderr
 
 
@@ -203,15 +203,62 @@ def test_both_may_be_left_to_the_search(synth: Synth) -> None:
     assert max(found["peak_bytes"]) <= 18.3e9
 
 
+def too_late(
+    work: Callable[[threading.Event], object], until: float, late: Callable[[], object]
+) -> object:
+    """Run work, and answer as if it had not ended in time."""
+    work(threading.Event())
+    return late()
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ("--placement", "linear", "--partition", "even", "--recompute", "none"),
+        ("--placement", "linear", "--partition", "even", "--versions", "2bw"),
+        ("--hint", "zb-h1", "--recompute", "0"),
+    ],
+)
+def test_one_candidate_has_an_answer_if_its_search_does_not_end_in_time(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch, choice: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
+    ended = synth(*SIZE[:-1], "8", *choice, "--time-limit", "2s", "--format", "json")
+    assert ended.code == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["value_us"] is not None and "candidates" not in found
+    if "--versions" in choice:
+        assert " of a micro-batch  bound " in ended.stderr
+
+
+@pytest.mark.parametrize("weights", ["auto", "gather"])
+def test_places_of_weights_keep_their_names_and_bounds_if_the_search_does_not_end_in_time(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch, weights: str
+) -> None:
+    asked = (*SIZE[:-1], "4", "--link", "10us,25GB/s", "--weights", weights)
+    whole = synth(*asked, "--time-limit", "6s", "--gap", "80%", "--format", "json")
+    monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
+    ended = synth(*asked, "--time-limit", "6s", "--gap", "80%", "--format", "json")
+    assert ended.code == 0, ended.stderr
+    found, all_found = json.loads(ended.stdout), json.loads(whole.stdout)
+    names = [tried["name"] for tried in found["candidates"]]
+    assert set(names) == {tried["name"] for tried in all_found["candidates"]}
+    assert found["candidates"][0]["value_us"] == found["value_us"]
+    assert weights in (names[0].split(",")[0], "auto")
+    assert found["lower_bound_us"] <= all_found["lower_bound_us"]
+    for tried in found["candidates"]:
+        assert tried["value_us"] is None or tried["lower_bound_us"] <= tried["value_us"], tried
+    for line in ended.stderr.splitlines():
+        if " by data-parallel" in line:
+            heads = ended.stderr[: ended.stderr.index(line)].splitlines()
+            assert [each for each in heads if each.startswith("on ")][-1].startswith(
+                "on data-parallel: "
+            )
+
+
 def test_an_answer_of_a_search_that_does_not_end_in_time_knows_all_placements(
     synth: Synth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def too_late(
-        work: Callable[[threading.Event], object], until: float, late: Callable[[], object]
-    ) -> object:
-        work(threading.Event())
-        return late()
-
     monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
     ended = synth(*AUTO, "--time-limit", "2s", "--all")
     table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]

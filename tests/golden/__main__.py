@@ -17,17 +17,28 @@ from tests.golden.sets import SETS
 
 def main(arguments: list[str]) -> int:
     """Run the cases; see the docstring of this module."""
+    unknown = [word for word in arguments if word.startswith("-") and word != "--record"]
+    if unknown:
+        print(f"{', '.join(unknown)}: no such option\n\n{__doc__}", file=sys.stderr)
+        return 2
     is_recording = "--record" in arguments
     names = {each.name for each in SETS} & set(arguments)
     words = [word for word in arguments if word not in names and word != "--record"]
     chosen = [each for each in SETS if not names or each.name in names]
+    if not any(_is_chosen(case, words) for each in chosen for case in each.cases):
+        print(f"no case has a name with {' or '.join(words)}", file=sys.stderr)
+        return 2
     differing = sum(_differing(each, words, is_recording) for each in chosen)
     return 1 if differing and not is_recording else 0
 
 
+def _is_chosen(case: str, words: list[str]) -> bool:
+    return not words or any(word in case for word in words)
+
+
 def _differing(golden: GoldenSet, words: list[str], is_recording: bool) -> int:
     """Compare the cases of a set that the words choose; return how many differ."""
-    chosen = [case for case in golden.cases if not words or any(word in case for word in words)]
+    chosen = [case for case in golden.cases if _is_chosen(case, words)]
     recorded, found, differing = golden.recorded(), {}, 0
     with golden.folder():
         for case in chosen:

@@ -36,6 +36,7 @@ def run(command: str) -> Ended:
     try:
         with (
             patch.dict(os.environ, _TERMINAL),
+            patch("typer.rich_utils.FORCE_TERMINAL", False),
             patch.object(sys, "argv", ["synth", *shlex.split(command)]),
             patch("synth.cli._leave_alone", wait_for_work),
             contextlib.redirect_stdout(out),

@@ -34,7 +34,10 @@ _ON_ONE_PLACEMENT = {
     "4x8, period": f"{_8} -r 4 -m 8 --mem-limit 30GB --objective period --time-limit 0.02s",
     "4x8, proven": f"{_OWN} -r 4 -m 8 --mem-limit 101MB --gap 0% --time-limit 1s",
     "4x8, from a hint": f"{_8} -r 4 -m 8 --mem-limit 38GB --hint zb-h1 --time-limit 0.02s",
-    "2x3, MILP": f"{_OWN} -r 2 -m 3 --solver milp --time-limit 4s",
+    "3x3, MILP": (
+        f"{_8} -r 3 -m 3 --partition 10,8,6 --mem-limit 40GB --solver milp --gap 0% "
+        "--time-limit 300s"
+    ),
     # many ranks, many micro-batches
     "16x16": f"{_16} -r 16 -m 16 --mem-limit 30GB --time-limit 0.01s",
     # several stages per rank

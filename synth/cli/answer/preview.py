@@ -37,7 +37,7 @@ def preview(asked: SolveTask, format: Format) -> None:
     request, space = asked.request, asked.space
     if isinstance(space, WeightPlaces):
         _preview_weights(request, space, format)
-    elif isinstance(space, Placements) and (len(space.names) > 1 or asked.refusals):
+    elif isinstance(space, Placements) and asked.has_several:
         _preview_placements(asked, space, format)
     else:
         flush_free = space.flush_free if isinstance(space, WithoutFlush) else None

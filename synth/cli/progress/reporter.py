@@ -44,9 +44,7 @@ class ProgressReporter:
         if incumbent.schedule is not self._saved:
             self._request.save_so_far(incumbent)
             self._saved = incumbent.schedule
-        self._line.tell(
-            f"{self._objective.words} {format_us(incumbent.value_us)}, {bound_of(incumbent)}"
-        )
+        self._line.tell(f"{self._value_of(incumbent)}, {bound_of(incumbent)}")
         now = time.monotonic()
         if now - self._told_at >= self._pause_s:
             self._told_at = now
@@ -59,18 +57,27 @@ class ProgressReporter:
         line = incumbent.timeline
         rate = self._objective.bubble_rate(line, max(line.work_us))
         idle = self._objective.bubble_rate(line, line.mean_work_us)
+        # Of a pipeline that is never flushed the rates are those of filling and draining.
+        rates = f"bubble rate {percent(rate)}  mean idle {percent(idle)}  "
         peak = max(incumbent.peak_bytes)
         return (
-            f"{incumbent.elapsed_s:7.1f} s  {self._objective.words} "
-            f"{format_us(incumbent.value_us)}  {bound_of(incumbent)}  "
-            f"bubble rate {percent(rate)}  mean idle {percent(idle)}  peak "
-            f"{format_bytes(peak)} on rank {incumbent.peak_bytes.index(peak)}  "
-            f"by {incumbent.found_by}"
+            f"{incumbent.elapsed_s:7.1f} s  {self._value_of(incumbent)}  {bound_of(incumbent)}  "
+            f"{rates if incumbent.steady is None else ''}peak {format_bytes(peak)} on rank "
+            f"{incumbent.peak_bytes.index(peak)}  by {incumbent.found_by}"
         )
+
+    def _value_of(self, incumbent: Incumbent) -> str:
+        """Return the time that the search minimizes."""
+        if incumbent.steady is not None:
+            return f"{format_us(incumbent.steady.us)} of a micro-batch"
+        return f"{self._objective.words} {format_us(incumbent.value_us)}"
 
 
 def bound_of(incumbent: Incumbent) -> str:
     """Return the lower bound of a search so far, and the gap to it."""
+    steady = incumbent.steady
+    if steady is not None:
+        return f"bound {format_us(steady.lower_bound_us)}, gap {percent(steady.gap)}"
     if incumbent.lower_bound_us == 0:
         return "no bound yet"
     return f"bound {format_us(incumbent.lower_bound_us)}, gap {percent(incumbent.gap)}"

@@ -25,20 +25,22 @@ def solve_within_limits(asked: SolveTask, form: AnswerForm) -> None:
     Raises:
         NoSchedule: nothing was found.
     """
-    request, names = asked.request, asked.space.names
-    if len(names) > 1 or asked.refusals:
+    request = asked.request
+    if asked.has_several:
         announce_sizes(request)
-        talk(f"to try: {'; '.join(names)}")
+        talk(f"to try: {'; '.join(asked.space.names)}")
     else:
         announce(request)
     for name, why in asked.refusals.items():
         talk(f"not {name}: {why}")
     so_far, deadline = BestSoFar(), request.deadline
-    standings: deque[Sequence[Trial]] = deque([()], maxlen=1)
+    standings: deque[Sequence[Trial]] = deque(maxlen=1)
 
     def so_far_chosen() -> Ranking | None:
         found = so_far.result(deadline.elapsed_s)
-        return None if found is None else cut_short(standings[-1], found)
+        if found is None:
+            return None
+        return cut_short(standings[-1], found) if standings else Ranking(found, ())
 
     chosen = run_interruptibly(
         lambda stop: asked.search(reporting(asked, so_far), stop, standings.append),
@@ -48,7 +50,9 @@ def solve_within_limits(asked: SolveTask, form: AnswerForm) -> None:
     if not chosen.trials:
         finish(request, chosen.result, form)
         return
-    with_partitions = request.partitioning != Partitioning.GIVEN or request.recompute != ()
+    partitions = {trial.problem.partition for trial in chosen.trials}
+    is_given = request.partitioning == Partitioning.GIVEN and request.recompute == ()
+    with_partitions = len(partitions) > 1 or not is_given
     more = candidates_table(chosen, with_partitions=with_partitions, has_all_rows=form.has_all_rows)
     finish(request, chosen.result, form, more, {"candidates": candidates_json(chosen)})
 
@@ -57,15 +61,16 @@ def reporting(
     asked: SolveTask, so_far: BestSoFar
 ) -> Callable[[Problem], Callable[[Incumbent], None]]:
     """Return listeners that save and report improvements, and say once where the next ones are."""
-    request = asked.request
-    last = ProgressReporter(request)
+    request, space = asked.request, asked.space
+    # The only candidate was announced.
+    last = None if asked.has_several else ProgressReporter(request)
+    last_name = space.names[0]
 
     def listener(problem: Problem) -> Callable[[Incumbent], None]:
-        nonlocal last
-        trial = request.on(problem)
-        if not last.is_of(trial):
-            heading = f"on {asked.space.name_of(problem)}: {sizes(problem)}"
-            last = ProgressReporter(trial, heading, last)
+        nonlocal last, last_name
+        trial, name = request.on(problem), space.name_of(problem)
+        if last is None or name != last_name or not last.is_of(trial):
+            last, last_name = ProgressReporter(trial, f"on {name}: {sizes(problem)}", last), name
         return so_far.listening(problem, last)
 
     return listener

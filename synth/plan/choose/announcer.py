@@ -49,14 +49,23 @@ class Announcer:
             )
         )
 
-    def listener(self, trial: Trial, problem: Problem) -> OnImprovement | None:
-        """Return the listener for the incumbents of a trial; None if nobody listens."""
+    def listener(
+        self, trial: Trial, problem: Problem, *, of_others: bool = False
+    ) -> OnImprovement | None:
+        """Return the listener for the incumbents of a trial; None if nobody listens.
+
+        Args:
+            trial: the trial.
+            problem: the problem that is searched.
+            of_others: the bounds of the incumbents hold for further trials, too, so that the
+                trial's own says nothing of them.
+        """
         heard_by = self.listeners(problem)
         if heard_by is None:
             return None
 
         def tell(incumbent: Incumbent) -> None:
-            known_us = trial.bound_on(problem)
+            known_us = 0 if of_others else trial.bound_on(problem)
             own_us = max(known_us, incumbent.lower_bound_us)
             is_known = known_us > incumbent.lower_bound_us
             own = trial.certificate if is_known else incumbent.certificate

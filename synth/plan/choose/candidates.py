@@ -113,7 +113,11 @@ class Trial:
         return max(needed_bytes(self.candidate.problem))
 
     def distance_to(self, problem: Problem) -> int:
-        """Return 0 for a trial in the same partition, 1 on the same placement, 2 elsewhere."""
+        """Return -1 for the trial of this very problem, 0 in the same partition, 1 on the same
+        placement, and 2 elsewhere.
+        """
+        if self.candidate.problem is problem:
+            return -1
         if self.problem.placement != problem.placement:
             return 2
         return int(self.problem.partition != problem.partition or self.is_fixed)

@@ -252,6 +252,9 @@ class Standings:
     def _without_schedule(self, found: Result, is_interrupted: bool) -> Result:
         """Return a result without schedule, with the reason."""
         if not all(trial.is_impossible for trial in self.trials):
+            possible = [trial for trial in self.trials if not trial.is_impossible]
+            if all(trial.is_over and trial.found is not None for trial in possible):
+                return found if possible[0].found is None else possible[0].found
             reason = StoppedBy.INTERRUPT if is_interrupted else StoppedBy.TIME_LIMIT
             message = "no schedule was found in the time given; allow more time or more memory"
             return replace(found, stopped_by=reason, message=message)
@@ -273,6 +276,8 @@ def cut_short(trials: Sequence[Trial], announced: Result) -> Ranking:
     if rank_key(announced.value_us) <= rank_key(best.value_us):
         best = announced
         here = min(trials, key=lambda trial: trial.distance_to(announced.problem))
+        # The bound of another partition does not hold there.
+        here.lower_bound_us = min(best.value_us or 0, here.bound_on(announced.problem))
         here.found = announced
         trials = (here, *(trial for trial in trials if trial is not here))
     assert best.value_us is not None
@@ -302,5 +307,5 @@ def _baselines(ranked: Sequence[Trial]) -> Iterator[Baseline]:
 
 
 def why_all_infeasible(name: str, message: str) -> str:
-    """Return why no placement is feasible, with the message of the one that needs the least."""
-    return f"infeasible on all placements; on {name}, which needs the least memory: {message}"
+    """Return why no candidate is feasible, with the message of the one that needs the least."""
+    return f"infeasible with all candidates; with {name}, which needs the least memory: {message}"

@@ -7,7 +7,7 @@ from synth.errors import SynthError
 from synth.plan.choose.candidates import Candidate
 from synth.plan.recompute.choice import limits_bytes
 from synth.plan.weight_passing.choice import WeightPassingCandidate
-from synth.plan.weight_passing.data_parallel import data_parallel
+from synth.plan.weight_passing.data_parallel import DATA_PARALLEL, data_parallel
 from synth.schedule.model import Placement
 from synth.solver.problem import Problem
 from synth.solver.weight_passing import least_memory
@@ -38,7 +38,7 @@ class WeightCandidates:
     def names(self) -> tuple[str, ...]:
         """The names of all candidates."""
         names = [one.name for one in self.weight_passing] + [one.name for one in self.staying]
-        return (*names, "data-parallel") if self.staying else tuple(names)
+        return (*names, DATA_PARALLEL) if self.staying else tuple(names)
 
     @property
     def partitions(self) -> tuple[tuple[int, ...], ...]:

@@ -30,8 +30,9 @@ def data_parallel(problem: Problem) -> EvaluatedSchedule | None:
     return evaluate(replace(problem, caps_bytes=None), schedule, DATA_PARALLEL)
 
 
-def data_parallel_trial(problem: Problem, options: SolveOptions) -> Trial:
+def data_parallel_trial(candidate: Candidate, options: SolveOptions) -> Trial:
     """Return the trial of this only schedule."""
+    problem = candidate.problem
     state = SearchState(problem, options, None, None)
     state.raise_bound(ProvenBound.by_closed_forms(_bound_us(problem)))
     alone = data_parallel(problem)
@@ -41,7 +42,7 @@ def data_parallel_trial(problem: Problem, options: SolveOptions) -> Trial:
     stopped_by = StoppedBy.INFEASIBLE if state.best is None else StoppedBy.EXHAUSTED
     found = state.result(stopped_by, message)
     return Trial(
-        Candidate(DATA_PARALLEL, problem),
+        candidate,
         found.lower_bound_us,
         found,
         is_over=True,

@@ -34,6 +34,7 @@ from synth.solver.tuning import WEIGHT_PASSING
 def solve_choosing_weights(
     weight_passing: Sequence[WeightCandidate],
     staying: Sequence[Candidate],
+    copies: Candidate | None,
     profile: Profile,
     partitioning: Partitioning,
     options: SolveOptions,
@@ -45,8 +46,8 @@ def solve_choosing_weights(
 
     Args:
         weight_passing: problems with weight passing, at least one.
-        staying: placements whose weights stay with their stages; if there are any, data parallelism
-            is one more choice.
+        staying: placements whose weights stay with their stages.
+        copies: data parallelism, if it is one of the candidates.
         profile: the profile of the layers.
         partitioning: the partitioning of the model where weights stay.
         options: limits and seed.
@@ -55,7 +56,7 @@ def solve_choosing_weights(
         on_standings: called after each step with copies of all trials, best first.
     """
     stop = stop or threading.Event()
-    run = _WeightsRace(weight_passing, staying, options, listeners, stop, on_standings)
+    run = _WeightsRace(weight_passing, staying, copies, options, listeners, stop, on_standings)
     return run.run(profile, partitioning)
 
 
@@ -66,6 +67,7 @@ class _WeightsRace:
         self,
         weight_passing: Sequence[WeightCandidate],
         staying: Sequence[Candidate],
+        copies: Candidate | None,
         options: SolveOptions,
         listeners: Listeners,
         stop: threading.Event,
@@ -85,11 +87,11 @@ class _WeightsRace:
             self.race.trials.append(trial)
             self.searches.append((trial, search))
         self.staying = [Trial(one, bound_us(one.problem, one.choice)) for one in staying]
-        if staying:
-            copies = data_parallel_trial(moving[0].problem, options)
-            self.race.trials += [copies, *self.staying]
-            self.announcer.announce_judged(copies)
+        alone = [] if copies is None else [data_parallel_trial(copies, options)]
+        self.race.trials += [*alone, *self.staying]
         self.on_standings(self.race.copies())
+        for trial in alone:
+            self.announcer.announce_judged(trial)
 
     def run(self, profile: Profile, partitioning: Partitioning) -> Ranking:
         """Share the time, and rank what was found."""
@@ -112,7 +114,9 @@ class _WeightsRace:
 
     def _search(self, trial: Trial, search: WeightSearch, seconds: float) -> None:
         self.clock.grant(seconds)
+        began_s = self.clock.elapsed_s
         found = search.run(seconds)
+        trial.seconds += self.clock.elapsed_s - began_s
         trial.found, trial.lower_bound_us = found, found.lower_bound_us
         trial.certificate, trial.published = found.certificate, found.baselines
         trial.is_over = search.is_over
@@ -136,14 +140,18 @@ class _WeightsRace:
         self.clock.grant(seconds)
         options = replace(self.options, time_limit_s=seconds)
         candidates = [trial.candidate for trial in self.staying]
-        chosen = solve_best_of(
-            candidates, profile, partitioning, options, self._listener_of_staying, self.stop
-        )
         others = [trial for trial in race.trials if trial not in self.staying]
-        race.trials = [*others, *chosen.trials]
-        self.on_standings(race.copies())
+
+        def take(trials: Sequence[Trial]) -> None:
+            race.trials = [*others, *trials]
+            self.on_standings(race.copies())
+
+        chosen = solve_best_of(
+            candidates, profile, partitioning, options, self._listener_of_staying, self.stop, take
+        )
+        take(chosen.trials)
 
     def _listener_of_staying(self, problem: Problem) -> OnImprovement | None:
         """Return the listener for a problem of the pipelines."""
         held = (trial for trial in self.staying if trial.problem.placement == problem.placement)
-        return self.announcer.listener(next(held), problem)
+        return self.announcer.listener(next(held), problem, of_others=True)

@@ -21,6 +21,8 @@ _LINE, _BLOCK_GAP = 16.0, 14.0
 
 # The height in pixels up to which rows are as high as they are meant to be.
 _MOST_HEIGHT = 1200.0
+# The least share of the usual height that a row has.
+_LEAST_SHARE = 0.1
 
 # The least distance of the names of two rows in pixels.
 _NAME_EVERY = 14.0
@@ -88,11 +90,14 @@ def schedule_picture(
 
 
 def _fitting(blocks: "Sequence[_Block]", top: float) -> RowSizes:
-    """Return sizes with which all rows fit into a picture of the largest height."""
+    """Return sizes with which all rows fit into a picture of the largest height.
+
+    With very many charts the picture is higher, so that their rows can be seen.
+    """
     sizes, nothing = RowSizes(), RowSizes().scaled(0)
     heads = top + sum(block.height(nothing) for block in blocks) + _BOTTOM
     rows = top + sum(block.height(sizes) for block in blocks) + _BOTTOM - heads
-    return sizes.scaled(min(1.0, (_MOST_HEIGHT - heads) / rows))
+    return sizes.scaled(min(1.0, max(_LEAST_SHARE, (_MOST_HEIGHT - heads) / rows)))
 
 
 def _blocks(

@@ -93,7 +93,7 @@ def test_nothing_fits_anywhere() -> None:
     chosen = solve_best_of(candidates(cap=NEVER), PROFILE, options=counted(5))
     assert chosen.result.schedule is None
     assert chosen.result.stopped_by == StoppedBy.INFEASIBLE
-    assert "infeasible on all placements; on " in (chosen.result.message or "")
+    assert "infeasible with all candidates; with " in (chosen.result.message or "")
     assert all(trial.is_impossible for trial in chosen.trials)
 
 
