@@ -7,7 +7,7 @@ from functools import cached_property
 from synth.schedule.files.certificate import NOTHING_PROVEN, Certificate, ProvenBound
 from synth.schedule.ops import Op
 from synth.search.outcome import StoppedBy
-from synth.solver.bounds.background import Background
+from synth.solver.background import Background
 from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate_order
 from synth.solver.evaluate.scenarios import ScenarioFactors

@@ -18,12 +18,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import islice, repeat
 
+from synth.costs.merged_recomputation import merged
 from synth.plan.list_schedule_judge import ListScheduleJudge, RuleValue
 from synth.plan.partition import bounds
 from synth.plan.partition.bounds import PartitionBounds, with_partition
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.stage_cost_table import StageCostTable
-from synth.plan.recompute.stages import merged
 from synth.plan.tuning import LIST_JUDGING, TIGHT_CAPS
 from synth.profile import Profile
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 
+from synth.costs.merged_recomputation import merged
 from synth.op_kinds import OpKind
 from synth.plan.recompute.choice_search import Listeners, counts_tried, solve_choosing
 from synth.plan.recompute.given_stages import (
@@ -14,7 +15,7 @@ from synth.plan.recompute.given_stages import (
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.menu_search import layer_search
-from synth.plan.recompute.stages import bounds, merged
+from synth.plan.recompute.stages import bounds
 from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.solver.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes
 from synth.solver.options import SolveOptions

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from synth.costs.merged_recomputation import merged
 from synth.op_kinds import OpKind
 from synth.plan.recompute.given_stages import OnImprovement, solve_recomputing, without_schedule
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.menu_search import layer_search
-from synth.plan.recompute.stages import bounds, merged
+from synth.plan.recompute.stages import bounds
 from synth.plan.tuning import RECOMPUTE_TRIALS
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap

@@ -4,9 +4,10 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from synth.costs.merged_recomputation import merged
 from synth.plan.recompute.layer_bounds import needed_whatever_is_recomputed
 from synth.plan.recompute.layer_choice import applies
-from synth.plan.recompute.stages import bounds, merged, relaxed, without_recompute, written_out
+from synth.plan.recompute.stages import bounds, relaxed, without_recompute, written_out
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.schedule.model import Schedule
 from synth.search.outcome import StoppedBy

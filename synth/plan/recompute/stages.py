@@ -1,8 +1,8 @@
 """Recomputation of stages: F keeps only its input, and R rebuilds the rest before B.
 
 The search does not know R. Its stages have a B that takes the time of R and B, whose peak is the
-higher of the two, and an F that keeps nothing (`merged`). The schedule found is then written out,
-each such B as R B, verified and simulated with the true costs:
+higher of the two, and an F that keeps nothing (`costs.merged_recomputation`). The schedule found
+is then written out, each such B as R B, verified and simulated with the true costs:
 
     searched     | F0 | F1 |   B0    |   B1    | W0 | W1 |
     written out  | F0 | F1 | R0 | B0 | R1 | B1 | W0 | W1 |    R0 need not wait for B0's gradient
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import compress, product
 
-from synth.costs.costs import Costs
+from synth.costs.merged_recomputation import merged
 from synth.costs.stage_costs import StageCosts
 from synth.objective import Spans
 from synth.op_kinds import OpKind
@@ -24,35 +24,6 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
-
-
-def merged(costs: Costs, stages: Collection[int]) -> Costs:
-    """The costs as the search sees them: R is the first part of B, and of BW."""
-    last = costs.num_stages - 1
-    return costs.replace(
-        stages=tuple(
-            _merged(stage, is_last=number == last) if number in stages else stage
-            for number, stage in enumerate(costs.stages)
-        )
-    )
-
-
-def _merged(stage: StageCosts, *, is_last: bool) -> StageCosts:
-    duration, rise = dict(stage.duration_us), dict(stage.rise_bytes)
-    again = stage.output_bytes if stage.output_until != OpKind.F and not is_last else 0
-    grown = stage.saved_bytes + again - stage.replay_bytes
-    for kind in _BACKWARDS:
-        duration[kind] += duration[OpKind.R]
-        rise[kind] = max(rise[OpKind.R], grown + rise[kind], 0)
-    rise[OpKind.F] = stage.light_rise
-    return stage.replace(
-        duration_us=duration,
-        rise_bytes=rise,
-        saved_bytes=stage.replay_bytes,
-        saved_w_bytes=stage.saved_w_bytes + (again if stage.output_until == OpKind.W else 0),
-        input_until=max(stage.input_until, OpKind.B, key=lambda kind: kind.rank_in_chain),
-        output_until=OpKind.F,
-    )
 
 
 def written_out(schedule: Schedule, stages: Collection[int]) -> Schedule:

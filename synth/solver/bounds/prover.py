@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from synth.objective import Spans
 from synth.schedule.files.certificate import ProvenBound
-from synth.solver.bounds.background import Background
+from synth.solver.background import Background
 from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solver.bounds.bound_policy import BoundPolicy
 from synth.solver.bounds.closed_form import work_bounds_of_search

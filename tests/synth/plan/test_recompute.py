@@ -8,6 +8,7 @@ from itertools import combinations
 import pytest
 
 from synth.costs.costs import Costs, uniform_costs
+from synth.costs.merged_recomputation import merged
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
@@ -24,7 +25,6 @@ from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.stages import (
     bounds,
     bounds_of_any_choice,
-    merged,
     recomputed,
     without_recompute,
     written_out,
