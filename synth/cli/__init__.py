@@ -55,9 +55,14 @@ def run_command_line() -> None:
 
 
 def _leave_alone(code: object) -> None:
-    """End the process at once if abandoned work still runs: its threads cannot be ended."""
+    """End the process at once if abandoned work still runs: its threads cannot be ended.
+
+    So does a rank that torchrun made of this process: C++ teardown at interpreter exit now and then
+    aborts in torch's own threads, which would fail a good run.
+    """
     interrupt = sys.modules.get("synth.cli.progress.interrupt")
-    if interrupt is not None and interrupt.is_work_left_alone():
+    is_left_alone = interrupt is not None and interrupt.is_work_left_alone()
+    if is_left_alone or ("torch" in sys.modules and "TORCHELASTIC_RUN_ID" in os.environ):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else ExitCode.OK)
