@@ -1,4 +1,4 @@
-"""What synth finds and says is what is recorded in `tests/golden`: `make golden` runs this file.
+"""Plans, answers, help and errors are those recorded in `tests/golden`; `make golden` runs this.
 
 After a change that is meant to change it: `python -m tests.golden --record`.
 """

@@ -32,7 +32,7 @@ class TrainingState(FileRecord):
 
     FORMAT: ClassVar[str] = "synth-checkpoint"
     VERSION: ClassVar[int] = 1
-    MADE_BY: ClassVar[str] = "synth run --checkpoint"
+    MADE_BY: ClassVar[tuple[str, ...]] = ("synth run --checkpoint",)
 
     step: NonNegativeInt
     sequences: NonNegativeInt

@@ -65,7 +65,9 @@ def _leave_alone(code: object) -> None:
     if is_left_alone or ("torch" in sys.modules and "TORCHELASTIC_RUN_ID" in os.environ):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else ExitCode.OK)
+        if not isinstance(code, int):
+            code = ExitCode.OK if code is None else ExitCode.FAILURE
+        os._exit(code)
 
 
 def give_up(signum: int, frame: FrameType | None) -> None:

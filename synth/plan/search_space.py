@@ -1,14 +1,14 @@
-"""What a search chooses from: one candidate, placements, places of weights, or orders that repeat.
+"""Search spaces: one candidate, placements, places of weights, or orders that never flush.
 
-Each kind of space is a class with the same `search`, so that commands, the Python API, comparisons
-and memory curves make a space and need not tell them apart.
+Commands, the Python API, comparisons and memory curves make a space and search it, and need not
+tell the kinds apart.
 """
 
 import threading
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking
 from synth.plan.choose.race_run import solve_best_of
@@ -24,26 +24,21 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 
 
-def _ignore(_: object) -> None:
-    """Listen to nothing."""
-
-
-class SearchSpace(Protocol):
+class SearchSpace(ABC):
     """The candidates of a search, all of one objective."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the candidates, at least one."""
+    @abstractmethod
+    def all_candidates(self) -> Sequence[Candidate | WeightCandidate]:
+        """The candidates, each with a name and its problem; at least one."""
 
-    def name_of(self, problem: Problem) -> str:
-        """Return the name of the candidate of a problem that a listener is asked for."""
-
+    @abstractmethod
     def search(
         self,
         options: SolveOptions,
-        listeners: Listeners = _ignore,
-        stop: threading.Event | None = None,
-        on_standings: OnStandings = _ignore,
+        listeners: Listeners,
+        stop: threading.Event,
+        on_standings: OnStandings = lambda _: None,
     ) -> Ranking:
         """Find the best schedule, with a bound that holds for all candidates.
 
@@ -56,9 +51,21 @@ class SearchSpace(Protocol):
                 where there is one candidate.
         """
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the candidates."""
+        return tuple(one.name for one in self.all_candidates)
+
+    def name_of(self, problem: Problem) -> str:
+        """Return the name of the candidate that has a problem, or else its placement."""
+        where = problem.placement
+        same = (one.name for one in self.all_candidates if one.problem is problem)
+        placed = (one.name for one in self.all_candidates if one.problem.placement == where)
+        return next(same, None) or next(placed)
+
 
 @dataclass(frozen=True)
-class OneCandidate:
+class OneCandidate(SearchSpace):
     """One placement on its partition, or also on one that counts R's time.
 
     Attributes:
@@ -70,20 +77,16 @@ class OneCandidate:
     profile: Profile | None = None
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The name of the placement."""
-        return (self.candidate.name,)
-
-    def name_of(self, problem: Problem) -> str:
-        """Return the name of the placement."""
-        return self.candidate.name
+    def all_candidates(self) -> Sequence[Candidate]:
+        """The candidate."""
+        return (self.candidate,)
 
     def search(
         self,
         options: SolveOptions,
-        listeners: Listeners = _ignore,
-        stop: threading.Event | None = None,
-        on_standings: OnStandings = _ignore,
+        listeners: Listeners,
+        stop: threading.Event,
+        on_standings: OnStandings = lambda _: None,
     ) -> Ranking:
         """Search from the hint of the options, if there is one."""
         _, problem, choice, _ = self.candidate
@@ -92,7 +95,7 @@ class OneCandidate:
 
 
 @dataclass(frozen=True)
-class Placements:
+class Placements(SearchSpace):
     """Placements whose weights stay with their stages; see `solve_best_of`."""
 
     candidates: tuple[Candidate, ...]
@@ -100,35 +103,24 @@ class Placements:
     partitioning: Partitioning
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the placements."""
-        return tuple(one.name for one in self.candidates)
-
-    def name_of(self, problem: Problem) -> str:
-        """Return the name of a problem's placement."""
-        return _name_of(problem, self.candidates)
+    def all_candidates(self) -> Sequence[Candidate]:
+        """The placements."""
+        return self.candidates
 
     def search(
         self,
         options: SolveOptions,
-        listeners: Listeners = _ignore,
-        stop: threading.Event | None = None,
-        on_standings: OnStandings = _ignore,
+        listeners: Listeners,
+        stop: threading.Event,
+        on_standings: OnStandings = lambda _: None,
     ) -> Ranking:
         """Judge the published schedules, then give the best candidates timed trials."""
-        return solve_best_of(
-            self.candidates,
-            self.profile,
-            self.partitioning,
-            options,
-            listeners,
-            stop,
-            on_standings,
-        )
+        chosen_from = self.candidates, self.profile, self.partitioning
+        return solve_best_of(*chosen_from, options, listeners, stop, on_standings)
 
 
 @dataclass(frozen=True)
-class WeightPlaces:
+class WeightPlaces(SearchSpace):
     """Problems whose weights are passed on or gathered, and placements whose weights stay.
 
     Attributes:
@@ -149,69 +141,42 @@ class WeightPlaces:
         return Candidate(DATA_PARALLEL, replace(self.moving[0].problem)) if self.staying else None
 
     @property
-    def _all(self) -> tuple[Candidate | WeightCandidate, ...]:
+    def all_candidates(self) -> Sequence[Candidate | WeightCandidate]:
+        """All candidates."""
         return (*self.moving, *([] if self.copies is None else [self.copies]), *self.staying)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all candidates."""
-        return tuple(one.name for one in self._all)
-
-    def name_of(self, problem: Problem) -> str:
-        """Return the name of the candidate that has a problem, or else its placement."""
-        same = (one.name for one in self._all if one.problem is problem)
-        return next(same, "") or _name_of(problem, self._all)
 
     def search(
         self,
         options: SolveOptions,
-        listeners: Listeners = _ignore,
-        stop: threading.Event | None = None,
-        on_standings: OnStandings = _ignore,
+        listeners: Listeners,
+        stop: threading.Event,
+        on_standings: OnStandings = lambda _: None,
     ) -> Ranking:
         """Give each candidate a part of the time, and the best ones the rest."""
-        return solve_choosing_weights(
-            self.moving,
-            self.staying,
-            self.copies,
-            self.profile,
-            self.partitioning,
-            options,
-            listeners,
-            stop,
-            on_standings,
-        )
+        candidates = self.moving, self.staying, self.copies
+        chosen_from = *candidates, self.profile, self.partitioning
+        return solve_choosing_weights(*chosen_from, options, listeners, stop, on_standings)
 
 
 @dataclass(frozen=True)
-class WithoutFlush:
+class WithoutFlush(SearchSpace):
     """Orders of one placement that never flush the pipeline."""
 
     name: str
     flush_free: FlushFreeProblem
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The name of the placement."""
-        return (self.name,)
-
-    def name_of(self, problem: Problem) -> str:
-        """Return the name of the placement."""
-        return self.name
+    def all_candidates(self) -> Sequence[Candidate]:
+        """The placement."""
+        return (Candidate(self.name, self.flush_free.problem),)
 
     def search(
         self,
         options: SolveOptions,
-        listeners: Listeners = _ignore,
-        stop: threading.Event | None = None,
-        on_standings: OnStandings = _ignore,
+        listeners: Listeners,
+        stop: threading.Event,
+        on_standings: OnStandings = lambda _: None,
     ) -> Ranking:
         """Minimize the time of a micro-batch while the pipeline is full."""
         listener = listeners(self.flush_free.problem)
         return Ranking(solve_flush_free(self.flush_free, options, listener, stop), ())
-
-
-def _name_of(problem: Problem, candidates: Iterable[Candidate | WeightCandidate]) -> str:
-    """Return the name of the first candidate with the placement of a problem."""
-    where = problem.placement
-    return next(one.name for one in candidates if one.problem.placement == where)

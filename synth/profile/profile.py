@@ -108,7 +108,7 @@ class Profile(Displayed, FileRecord):
         "peak_flops_per_s": 3,
         "tied_parameters": 5,
     }
-    MADE_BY: ClassVar[str] = "synth profile"
+    MADE_BY: ClassVar[tuple[str, ...]] = ("synth profile",)
 
     name: PlainText
     provenance: Provenance

@@ -39,7 +39,7 @@ def schema_of(record: type[FileRecord]) -> dict[str, Any]:
     return {
         "$schema": DIALECT,
         "$id": f"{schema_name(record)}.json",
-        "title": f"{record.FORMAT} file, version {record.VERSION}, made by `{record.MADE_BY}`",
+        "title": f"{record.FORMAT} file, version {record.VERSION}, made by {record.made_by()}",
         **{key: value for key, value in found.items() if key not in ("properties", "required")},
         "required": [*head, *found.get("required", [])],
         "properties": {**head, **others, **found["properties"]},

@@ -57,18 +57,23 @@ class FileRecord(Record):
     Files are written in `VERSION`; those from `OLDEST` on are read. The keys of `OF_FILE` describe
     the file and are not fields. `SINCE` has the version that added a key, by its path
     (`claim.certificate`); a file of an earlier version must not have it. Keys without an entry, and
-    those inside lists, are not checked. Absent values are left out of
-    the file, or null in it if `WRITES_NULL`.
+    those inside lists, are not checked. Absent values are left out of the file, or null in it if
+    `WRITES_NULL`. `MADE_BY` are the commands that write such files.
     """
 
     FORMAT: ClassVar[str]
     VERSION: ClassVar[int]
     OLDEST: ClassVar[int] = 1
-    MADE_BY: ClassVar[str]
+    MADE_BY: ClassVar[tuple[str, ...]]
     MOST_BYTES: ClassVar[int] = MOST_BYTES
     OF_FILE: ClassVar[tuple[str, ...]] = ("format", "schema_version")
     SINCE: ClassVar[Mapping[str, int]] = {}
     WRITES_NULL: ClassVar[bool] = False
+
+    @classmethod
+    def made_by(cls) -> str:
+        """Return the commands that write such files, as an error names them."""
+        return " or ".join(f"`{command}`" for command in cls.MADE_BY)
 
     def to_json(self) -> str:
         """Render the file's text; two equal records give the same text."""
@@ -111,7 +116,7 @@ class FileRecord(Record):
         except ValueError as error:
             raise SynthError(
                 f"{name} is not JSON: {error}; it was truncated or edited: make it again with "
-                f"`{cls.MADE_BY}`"
+                f"{cls.made_by()}"
             ) from None
 
     @classmethod
@@ -121,14 +126,14 @@ class FileRecord(Record):
             given = data.get("format", "none") if isinstance(data, dict) else type(data).__name__
             raise SynthError(
                 f'{name}: "format" is {_brief(given)}, needed {cls.FORMAT!r} '
-                f"(made by `{cls.MADE_BY}`)"
+                f"(made by {cls.made_by()})"
             )
         version = data.get("schema_version")
         if type(version) is not int or not cls.OLDEST <= version <= cls.VERSION:
             way_out = (
                 "upgrade synth"
                 if isinstance(version, int) and version > cls.VERSION
-                else f"make the file again with `{cls.MADE_BY}`"
+                else f"make the file again with {cls.made_by()}"
             )
             known = " to ".join(map(str, sorted({cls.OLDEST, cls.VERSION})))
             raise SynthError(
@@ -154,7 +159,7 @@ class FileRecord(Record):
             if since > version and _has_key(data, path):
                 raise SynthError(
                     f"{name}: {path} came with schema_version {since}, and schema_version is "
-                    f"{version}; leave it out, or make the file again with `{cls.MADE_BY}`"
+                    f"{version}; leave it out, or make the file again with {cls.made_by()}"
                 )
 
 

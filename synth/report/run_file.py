@@ -27,7 +27,7 @@ class RunFile(FileRecord):
 
     FORMAT: ClassVar[str] = "synth-run"
     VERSION: ClassVar[int] = 3
-    MADE_BY: ClassVar[str] = "synth run -o"
+    MADE_BY: ClassVar[tuple[str, ...]] = ("synth run -o",)
     WRITES_NULL: ClassVar[bool] = True
 
     plan: str

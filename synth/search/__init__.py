@@ -1,1 +1,1 @@
-"""What all searches share: the clock, and the reason why one ends."""
+"""Common parts of all searches: the clock, and the reason why one ends."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from synth.cli.answer import solve
-from synth.cli.answer.solve import nearest
+from synth.cli.answer.solve import worth_showing
 from synth.objective import Objective
 from synth.schedule.files.plan_file import Plan
 from synth.solver.result import Baseline
@@ -73,13 +73,19 @@ def test_the_rivals_that_matter_are_near_and_one_of_them_does_not_fit(
 ) -> None:
     rivals = [rival(f"fits-{i}", 1010 + 10 * i, True) for i in range(num_fitting)]
     rivals += [rival(f"not-{i}", 999 - 10 * i, False) for i in range(num_others)]
-    shown = nearest(rivals[::-1], Objective.MAKESPAN, 1000)
+    shown = worth_showing(rivals[::-1], Objective.MAKESPAN, 1000)
     assert [one.name for one in shown] == expected
+
+
+def test_a_rival_that_fits_and_is_much_faster_is_always_shown() -> None:
+    rivals = [rival(f"fits-{i}", 1010 + 10 * i, True) for i in range(20)]
+    fast = rival("fast", 400, True)
+    assert worth_showing([*rivals, fast], Objective.MAKESPAN, 1000)[0] == fast
 
 
 def test_few_rivals_are_all_shown() -> None:
     rivals = [rival(str(i), 1000 + i, True) for i in range(10)]
-    assert nearest(rivals, Objective.MAKESPAN, 1000) == rivals
+    assert worth_showing(rivals, Objective.MAKESPAN, 1000) == rivals
 
 
 def test_all_rivals_are_shown_if_asked_for_and_always_in_json(

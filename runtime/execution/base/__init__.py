@@ -1,1 +1,1 @@
-"""What all parts of the executor share: the interfaces between them, and the state of a step."""
+"""Interfaces between the parts of the executor, and the state of a step."""

@@ -57,7 +57,7 @@ def as_text(
     idle = percent(objective.bubble_rate(timeline, timeline.mean_work_us))
     speed = request.throughput(timeline).words
     rivals = _rivals(request, result)
-    shown = rivals if has_all_rows else nearest(rivals, objective, result.value_us)
+    shown = rivals if has_all_rows else worth_showing(rivals, objective, result.value_us)
     missing = len(rivals) - len(shown)
     return "\n".join(
         (
@@ -139,10 +139,10 @@ def _rivals(request: Request, result: Result) -> list[Baseline]:
     return [one for one in result.baselines if runs(one.name, keeps_saved=one.keeps_saved)]
 
 
-def nearest(rivals: list[Baseline], objective: Objective, found_us: int) -> list[Baseline]:
-    """Return the few schedules that matter: those nearest in time to the one found.
+def worth_showing(rivals: list[Baseline], objective: Objective, found_us: int) -> list[Baseline]:
+    """Return the few schedules that matter: the fastest that fit, and the nearest that do not.
 
-    Those that fit come first, and one that does not fit is among them if there is any.
+    One that does not fit is among them if there is any.
 
     Args:
         rivals: the published schedules.
@@ -151,9 +151,9 @@ def nearest(rivals: list[Baseline], objective: Objective, found_us: int) -> list
     """
     if len(rivals) <= _SHOWN + _NOT_WORTH_A_LINE:
         return rivals
-    by_distance = sorted(rivals, key=lambda rival: abs(objective.value_us(rival) - found_us))
-    fitting = [rival for rival in by_distance if rival.fits]
-    others = [rival for rival in by_distance if not rival.fits]
+    fitting = sorted((one for one in rivals if one.fits), key=objective.value_us)
+    others = [one for one in rivals if not one.fits]
+    others.sort(key=lambda one: abs(objective.value_us(one) - found_us))
     kept = fitting[: _SHOWN - bool(others)]
     return kept + others[: _SHOWN - len(kept)]
 

@@ -78,7 +78,7 @@ class MemoryCurve(Displayed, FileRecord):
     FORMAT: ClassVar[str] = "synth-frontier"
     VERSION: ClassVar[int] = 3
     OLDEST: ClassVar[int] = 2
-    MADE_BY: ClassVar[str] = "synth frontier"
+    MADE_BY: ClassVar[tuple[str, ...]] = ("synth frontier",)
 
     profile_name: PlainText
     profile_fingerprint: str

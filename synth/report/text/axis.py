@@ -52,7 +52,7 @@ class TickLabels:
 
     @property
     def title(self) -> str:
-        """What the labels are: `time, ms`, or `time after 4.953 s, µs`."""
+        """The title of the axis: `time, ms`, or `time after 4.953 s, µs`."""
         return f"time{f' after {self.beginning}' if self.after_us else ''}, {self.unit}"
 
 

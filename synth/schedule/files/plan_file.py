@@ -72,7 +72,7 @@ class Plan(Displayed, FileRecord):
         "costs.stages.output_gradient_bytes": 10,
         "costs.ties": 11,
     }
-    MADE_BY: ClassVar[str] = "synth solve"
+    MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)
 
     name: PlainText
     profile_name: PlainText

@@ -158,7 +158,7 @@ class Trace(FileRecord):
     FORMAT: ClassVar[str] = "synth-trace"
     VERSION: ClassVar[int] = 2
     MOST_BYTES: ClassVar[int] = 1 << 31  # it has a record for each op of every traced step
-    MADE_BY: ClassVar[str] = "synth run --trace` or `synth show --trace"
+    MADE_BY: ClassVar[tuple[str, ...]] = ("synth run --trace", "synth show --trace")
 
     source: Source
     plan: str
