@@ -1,25 +1,28 @@
-"""Functions that Numba compiles; without Numba they run as they are written."""
+"""Functions that Numba compiles. Its import takes half a second and waits for their first use."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from synth.system.late_module import LateModule
+
+if TYPE_CHECKING:
+    from synth.solver.evaluate import walk_kernel as kernel
+else:
+    kernel = LateModule("synth.solver.evaluate.walk_kernel")
+
+__all__ = ["compiled", "kernel"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _plain(function: _Function) -> _Function:
-    return function
+def compiled(function: _Function) -> _Function:
+    """Compile a function at its first call; the code is kept on disk.
 
-
-try:
+    Where Numba is not installed the function runs as it is, which takes a hundred times as long.
+    """
+    if find_spec("numba") is None:
+        return function
     from numba import njit
-except ImportError:
-    compiled = _plain
-    IS_COMPILED = False
-else:
 
-    def compiled(function: _Function) -> _Function:
-        """Compile a function at its first call; the code is kept on disk."""
-        dispatcher: _Function = njit(cache=True)(function)
-        return dispatcher
-
-    IS_COMPILED = True
+    return cast(_Function, njit(cache=True)(function))

@@ -46,6 +46,9 @@ NUM_BYTES, MAKER, IS_SENT, FIRST_READER = range(4)
 # Of stages that are all-reduced: the stage, the time, and the number of the set of ranks.
 STAGE, REDUCTION, GROUP = range(3)
 
+# Random numbers that a move takes.
+NUMBERS_PER_MOVE = 6
+
 
 class OrderArrays(NamedTuple):
     """The programs of a schedule, and tables. Times are in µs, memory in bytes.
@@ -88,6 +91,14 @@ class OrderArrays(NamedTuple):
     tried_ends: Ints
     tried_arrivals: Ints
     waiting: Ints
+
+
+class BestPrograms(NamedTuple):
+    """Copies of the arrays of the same names that say what the best programs are."""
+
+    programs: Ints
+    ops: Ints
+    ranks: Ints
 
 
 _BY_OP = ("ends", "arrivals", "tried_ends", "tried_arrivals", "waiting")

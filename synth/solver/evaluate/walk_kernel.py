@@ -47,6 +47,7 @@ from synth.solver.evaluate.order_arrays import (
     SPLIT_DURATION,
     STAGE,
     TARGET,
+    BestPrograms,
     Ints,
     OrderArrays,
 )
@@ -54,16 +55,6 @@ from synth.solver.evaluate.order_arrays import (
 Floats = npt.NDArray[np.float64]
 
 NONE = -1
-# Random numbers that a move takes.
-NUMBERS_PER_MOVE = 6
-
-
-class BestPrograms(NamedTuple):
-    """Copies of the arrays of the same names that say what the best programs are."""
-
-    programs: Ints
-    ops: Ints
-    ranks: Ints
 
 
 class _Times(NamedTuple):
@@ -96,7 +87,7 @@ def _transfer(t: _Times, sender: int, chain: Ints) -> int:
         op = chain[at]
         ready_us = ends[op]
         if ready_us < 0:
-            return -2 - op
+            return int(-2 - op)
         reader, post = ops[op, READER], ops[op, POST]
         if post == NONE:
             post = ops[reader, PLACE] - t.ahead
@@ -104,15 +95,15 @@ def _transfer(t: _Times, sender: int, chain: Ints) -> int:
             rank = copies[reader // t.num_micro_batches // 3, RANK]
             before = programs[rank, post - 1]
             if ends[before] < 0:
-                return -2 - before
+                return int(-2 - before)
             ready_us = max(ready_us, ends[before])
         free_us = max(ready_us, free_us) + ops[op, LAG]
         arrivals[op] = free_us
-    return free_us
+    return int(free_us)
 
 
 @compiled
-def evaluate(a: OrderArrays) -> int:
+def time_orders(a: OrderArrays) -> int:
     """Time all ops and transfers, and return the value; `NONE` if they wait for each other."""
     return _run(a, np.zeros(a.num_ranks, np.int64), math.inf)
 
@@ -236,7 +227,7 @@ def _value(a: OrderArrays, t: _Times, chain: Ints) -> int:
         end_us, begin_us = tried_ends[last], tried_ends[first] - ops[first, DURATION]
         makespan_us = max(makespan_us, end_us)
         period_us = max(period_us, end_us - begin_us)
-    return a.makespans * makespan_us + a.periods * period_us
+    return int(a.makespans * makespan_us + a.periods * period_us)
 
 
 @compiled
@@ -356,7 +347,7 @@ def peak_bytes(a: OrderArrays, rank: int) -> int:
         usage -= waited[place]
         peak = max(peak, usage + ops[op, RISE])
         usage += ops[op, DELTA] - ended[place]
-    return max(peak, usage + received[num_ops])
+    return int(max(peak, usage + received[num_ops]))
 
 
 @compiled
@@ -493,7 +484,7 @@ def _try_fusion(a: OrderArrays, rank: int, op: int, limit_us: float) -> int:
     w_place = ops[w, PLACE]
     _set_fused(a, rank, op, not was_fused)
     if _fits(a, rank):
-        value_us = evaluate(a)
+        value_us = time_orders(a)
         if value_us != NONE and value_us <= limit_us:
             keep(a)
             return value_us

@@ -41,9 +41,8 @@ class ListSchedulingTuning:
 class AnnealingTuning:
     """Simulated annealing over single moves."""
 
-    # Effort units: one per op timed, and this many per move; the rate is of one core.
-    units_per_s: int = 900_000
-    units_per_move: int = 12
+    # Effort units: one per op of the problem for each move; the rate is of one core.
+    units_per_s: int = 30_000_000
     # Farthest move in places, and the share of moves by one place.
     farthest: int = 12
     adjacent_share: float = 0.5
@@ -59,8 +58,8 @@ class AnnealingTuning:
     # In a race between bufferings: the share that continues, and the growth of its moves per op.
     kept_in_race: float = 0.34
     growth_in_race: float = 3.0
-    # Moves between two looks at the clock.
-    moves_per_look: int = 64
+    # Effort between two looks at the clock.
+    units_per_look: int = 1_000_000
     # Bufferings tried besides those of the evaluation: few buffers, for ranks at their limits.
     tight_bufferings: tuple[tuple[int, int], ...] = (
         (0, 2),

@@ -55,6 +55,6 @@ def test_few_buffers_are_tried_soon_though_the_first_order_is_no_faster_with_the
     assert start is not None
     annealing = Annealing(problem, seed=3)
     annealing.add(start.programs, [start.buffering])
-    *_, found = annealing.run(1_000_000, lambda: False)
+    *_, found = annealing.run(30_000_000, lambda: False)
     # With the buffering that is fastest at first, ten times the effort ends at 7659.
     assert found.value_us < 7659
