@@ -84,7 +84,7 @@ NUMBERS = {
     "_SEEDS",
     "_TINY_US",
 }
-# The worker's program is run as a file of its own and imports nothing of synth.
+# The worker's program imports little, to start quickly.
 WITH_NUMBERS = ("synth.solver.tuning", "synth.solver.cpsat.worker_program")
 
 

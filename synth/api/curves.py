@@ -56,8 +56,7 @@ def frontier(
 ) -> MemoryCurve:
     """Trace the Pareto front of time and memory limit, from the smallest feasible limit on.
 
-    The searches run in processes of their own, which import the calling script again: call this
-    below `if __name__ == "__main__":`, unless in a notebook.
+    The searches run in processes of their own, which end with this one.
 
     Args:
         profile: a `Profile`, the path of a profile file, or the name of a shipped profile.

@@ -3,7 +3,7 @@
 If the ops of one micro-batch repeat every T, the work of the busiest rank, that rank is always
 busy, and further micro-batches take T each. The memory of this modulo schedule does not depend on
 the number of micro-batches, so a small model decides it
-(`synth.solver.modulo.steady_state_model`).
+(`synth.solver.modulo.least_memory`).
 """
 
 import threading
@@ -16,8 +16,9 @@ from synth.schedule.model import Schedule
 from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
-from synth.solver.instance.timing import number, timed
-from synth.solver.modulo.steady_state_model import LeastMemory, Pattern, find, least_memory
+from synth.solver.instance.timing import timed
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
+from synth.solver.modulo.least_memory import LeastMemory, busiest_us, find, least_memory
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 
@@ -65,8 +66,7 @@ def least_steady(
     found = search.pattern(instance, runnable.ticks)
     if found is None:
         return None
-    programs = tuple(number(instance, order) for order in found.orders(instance))
-    candidate = evaluate_order(capped, programs, "pattern")
+    candidate = evaluate_order(capped, found.unrolled(instance).programs(instance), "pattern")
     if candidate is None:
         return None
     return SteadyCap(
@@ -74,7 +74,7 @@ def least_steady(
         proof.not_below_bytes if proof.is_exact else None,
         candidate.schedule,
         _each_us(problem, found),
-        max(sum(instance[c].work_us for c in held) for held in instance.held),
+        busiest_us(instance),
     )
 
 
@@ -98,7 +98,7 @@ class _Search:
         )
         return None if self.stop.is_set() else found
 
-    def pattern(self, instance: Instance, ticks: int) -> Pattern | None:
+    def pattern(self, instance: Instance, ticks: int) -> CyclicSchedule | None:
         """Find an interval without a bubble under the instance's memory limits."""
         return find(
             instance,
@@ -122,7 +122,7 @@ class _Search:
         return self.options.clock(self.stop).deadline(self._seconds)
 
 
-def _each_us(problem: Problem, pattern: Pattern) -> float:
+def _each_us(problem: Problem, pattern: CyclicSchedule) -> float:
     """Return the time of one more micro-batch in the steady state."""
     few = STEADY_CAP.micro_batches_per_rank * problem.num_ranks * problem.num_replicas
     times = [_makespan_us(_instance(problem, count), pattern) for count in (few, 2 * few)]
@@ -134,5 +134,7 @@ def _instance(problem: Problem, num_micro_batches: int) -> Instance:
     return relaxed_memory(replace(problem, num_micro_batches=num_micro_batches, caps_bytes=None))
 
 
-def _makespan_us(instance: Instance, pattern: Pattern) -> int:
-    return timed(pattern.orders(instance), instance).value_us(instance, Objective.MAKESPAN)
+def _makespan_us(instance: Instance, pattern: CyclicSchedule) -> int:
+    return timed(pattern.unrolled(instance).orders(instance), instance).value_us(
+        instance, Objective.MAKESPAN
+    )

@@ -6,14 +6,14 @@ modelled become delays, since they cannot be faster than empty ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import TypeAlias
 
 from synth.op_kinds import OpKind
-from synth.solver.cpsat.fusion import Fusion
+from synth.solver.cpsat.op_variables import OpVariables
 from synth.solver.cpsat.or_tools import cp_model
-from synth.solver.instance.instance import BW, B, F, Instance, Node, OpIndex
+from synth.solver.instance.instance import BW, B, F, OpIndex
 
 # All ops of a kind on a stage copy, and a link from one rank to another.
 _Ops: TypeAlias = tuple[int, OpKind]
@@ -21,28 +21,12 @@ _Ends: TypeAlias = tuple[int, int]
 
 
 class LinkConstraints:
-    """Adds the transfers between some stage copies to a model.
+    """Adds the transfers between the stage copies of a model."""
 
-    Args:
-        copies: the modelled ones.
-        start: by op.
-        end: returns the end of an op of a copy.
-        fusions: the fusions of the copies whose B and W may be fused.
-        far_us: no op starts later.
-    """
-
-    def __init__(
-        self,
-        cp: cp_model.CpModel,
-        instance: Instance,
-        copies: Sequence[int],
-        start: Mapping[Node, cp_model.LinearExpr],
-        end: Callable[[int, OpIndex], cp_model.LinearExpr],
-        fusions: Mapping[int, Fusion],
-        far_us: int,
-    ) -> None:
-        self.cp, self.instance, self.copies, self.far_us = cp, instance, copies, far_us
-        self.start, self.end, self.fusions = start, end, fusions
+    def __init__(self, ops: OpVariables) -> None:
+        self.cp, self.instance = ops.cp, ops.instance
+        self.copies, self.far_us = ops.copies, ops.far_us
+        self.start, self.end, self.fusions = ops.start, ops.end, ops.fusions
         # By link and by kind of op and copy, the transfers that run one at a time.
         self._taking_turns: dict[_Ends, dict[_Ops, list[cp_model.IntervalVar]]] = {}
 

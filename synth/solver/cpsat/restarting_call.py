@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from synth.solver.cpsat import worker_pool
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.parameters import without_aborts
-from synth.solver.cpsat.worker_pool import Event, WorkerDied
-from synth.solver.cpsat.worker_program import Answer, ModelSolution, no_values
+from synth.solver.cpsat.worker_pool import WorkerDied
+from synth.solver.cpsat.worker_program import Answer, Event, ModelSolution, no_values
 from synth.solver.tuning import CPSAT
 
 
