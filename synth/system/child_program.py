@@ -41,7 +41,11 @@ class ParentProcess:
 
     def _send(self) -> None:
         while True:
-            self._connection.send(self._reports.get())
+            report = self._reports.get()
+            try:
+                self._connection.send(report)
+            except OSError:  # the parent is gone
+                os._exit(0)
 
     def _receive(self) -> None:
         while True:
