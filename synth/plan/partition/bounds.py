@@ -18,6 +18,7 @@ from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
+from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.plan.partition.path_dp import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_cost_table import StageCostTable
@@ -34,6 +35,7 @@ from synth.search.outcome import relative_gap
 from synth.solver.bounds.bound import Reference
 from synth.solver.bounds.closed_form import rank_bounds
 from synth.solver.bounds.forward_spacing_model import Spacings
+from synth.solver.bounds.link_load import spaced_bounds
 from synth.solver.bounds.rank_subsets import RankSubsets, model_of
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.instance.instance import BW, STEP, B, F, Instance, StageCopy, W
@@ -231,7 +233,11 @@ class PartitionBounds:
         caps = self.problem.caps_bytes
         if caps is not None and self.table.need_bytes(run.first, run.end) > caps[run.rank]:
             return NEVER
-        spans = rank_bounds(self._instance(run))[self._place(run)]
+        instance, place = self._instance(run), self._place(run)
+        spans = rank_bounds(instance)[place]
+        if run.end < self.num_layers:
+            of_link = spaced_bounds(instance, place, self.layers.longest_transfer_us(run))
+            spans = Spans.most((spans, of_link))
         return self.problem.objective.value_us(spans)
 
     def _instance(self, run: RankLayers) -> Instance:
@@ -317,6 +323,14 @@ class _Layers:
         return _Way(
             way.down_us + self._least_us(self.forward[behind], ranks),
             way.up_us + self._least_us(self.backward[behind], ranks),
+        )
+
+    def longest_transfer_us(self, run: RankLayers) -> int:
+        """The longer transfer of a micro-batch between the rank of a run and the next one."""
+        here, there = run.rank, run.rank + 1
+        return max(
+            self.links.between(here, there).transfer_us(self.output[run.end]),
+            self.links.between(there, here).transfer_us(self.returned[run.end]),
         )
 
     def _hops_us(self, farthest: int, nearest: int, edge: int) -> _Way:
