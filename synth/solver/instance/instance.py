@@ -219,11 +219,16 @@ class Instance:
 
     @cached_property
     def slowest_f_us(self) -> tuple[int, ...]:
-        """The longest F of each copy and those above it: F k arrives k times that after F 0."""
+        """The longest F or transfer of F's on the way to each copy, its own F included.
+
+        F k cannot start sooner than k times that after F 0.
+        """
         slowest: list[int] = []
         for copy in self.copies:
-            above = 0 if copy.above is None else slowest[copy.above]
-            slowest.append(max(above, copy.duration_us[F]))
+            before = (
+                (0, 0) if copy.above is None else (slowest[copy.above], self[copy.above].down_us)
+            )
+            slowest.append(max(*before, copy.duration_us[F]))
         return tuple(slowest)
 
     def step_down_us(self, copy: int) -> int:
@@ -255,6 +260,31 @@ class Instance:
                 break
             way_us += self.copies[other].duration_us[B]
         return way_us
+
+    def slowest_down_us(self, above: int, copy: int) -> int:
+        """Return the slowest transfer of an activation from `above` to `copy`, below it."""
+        return max(self.copies[hop].down_us for hop in self._hops(above, copy))
+
+    def slowest_up_us(self, copy: int, above: int) -> int:
+        """Return the slowest transfer of a gradient from `copy` to `above`."""
+        return max(self.copies[hop].up_us for hop in self._hops(above, copy))
+
+    def _hops(self, above: int, copy: int) -> Iterator[int]:
+        """Yield the copies from `above` to the one before `copy`, nearest to it first."""
+        for other in self.chain_above(copy):
+            yield other
+            if other == above:
+                return
+
+    @cached_property
+    def slowest_below_us(self) -> tuple[int, ...]:
+        """The slowest transfer of each copy's activations and gradients, all those below it."""
+        slowest = [0] * len(self.copies)
+        for index in reversed(range(len(self.copies))):
+            copy = self.copies[index]
+            if copy.below is not None:
+                slowest[index] = max(copy.down_us, copy.up_us, slowest[copy.below])
+        return tuple(slowest)
 
     @cached_property
     def origins_us(self) -> tuple[int, ...] | None:

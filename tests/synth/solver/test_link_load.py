@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 
@@ -14,6 +14,7 @@ from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
 from synth.solver.bounds.closed_form import rank_bounds
 from synth.solver.bounds.link_load import link_bounds
+from synth.solver.cpsat.model import ExactModel
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
@@ -21,6 +22,7 @@ from tests.sweep import sweep
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_forward_spacing import any_placement
+from tests.synth.solver.test_passing_pairs import any_solution, is_feasible
 from tests.synth.solver.test_solve import table_costs
 
 F_US, B_US, W_US = 55, 58, 35
@@ -103,3 +105,21 @@ def test_the_period_of_a_rank_counts_from_its_own_start() -> None:
     assert bounds.period_us == bounds.makespan_us
     found = solve(problem, counted(5))
     assert (found.value_us, found.gap) == (bounds.period_us, 0)
+
+
+@pytest.mark.parametrize("name", ["linear", "v", "looped:2", "bidirectional", "odd"])
+@pytest.mark.parametrize("seed", sweep(range(60), daily=12))
+def test_no_model_of_some_ranks_excludes_a_schedule(name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    num_ranks, m = rng.choice([2, 4]), rng.randint(2, 6)
+    where = any_placement(rng, name, num_ranks)
+    costs = with_slow_links(odd_costs(rng, where.num_stages, where.num_ranks), rng, where.num_ranks)
+    instance = relaxed_for_fusion(Problem(costs, where, m))
+    known = any_solution(rng, instance)
+    for size in (1, 2):
+        for scope in combinations(range(where.num_ranks), size):
+            model = ExactModel(instance, Objective.MAKESPAN, 10**6, scope)
+            for key, variable in model.start.items():
+                model.cp.add(variable == known.starts[key])
+            model.cp.add(model.value <= known.value_us(instance, Objective.MAKESPAN))
+            assert is_feasible(model)
