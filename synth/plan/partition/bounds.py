@@ -236,7 +236,7 @@ class PartitionBounds:
         instance, place = self._instance(run), self._place(run)
         spans = rank_bounds(instance)[place]
         if run.end < self.num_layers:
-            of_link = spaced_bounds(instance, place, self.layers.longest_transfer_us(run))
+            of_link = spaced_bounds(instance, place, max(self.layers.transfers_us(run)))
             spans = Spans.most((spans, of_link))
         return self.problem.objective.value_us(spans)
 
@@ -254,7 +254,11 @@ class PartitionBounds:
             copies[0] = self.layers.before(run, copies[0])
         if run.end < self.num_layers:
             way = self.layers.way_behind_us(run)
-            copies[place] = copies[place]._replace(down_us=way.down_us, up_us=way.up_us)
+            copies[place] = copies[place]._replace(
+                down_us=way.down_us,
+                up_us=way.up_us,
+                passing_us=min(self.layers.transfers_us(run)),
+            )
             idle = dict.fromkeys((F, B, W, BW, STEP), 0)
             copies[-1] = copies[-1]._replace(duration_us=idle)
         return replace(instance, copies=tuple(copies), headroom_bytes=tuple(rooms))
@@ -314,6 +318,7 @@ class _Layers:
             duration_us=duration,
             down_us=way.down_us + forward_us - mean_us,
             up_us=way.up_us + max(0, backward_us - least_us),
+            passing_us=0,
         )
 
     def way_behind_us(self, run: RankLayers) -> _Way:
@@ -325,10 +330,10 @@ class _Layers:
             way.up_us + self._least_us(self.backward[behind], ranks),
         )
 
-    def longest_transfer_us(self, run: RankLayers) -> int:
-        """The longer transfer of a micro-batch between the rank of a run and the next one."""
+    def transfers_us(self, run: RankLayers) -> tuple[int, int]:
+        """The transfers of a micro-batch from the rank of a run to the next one, and back."""
         here, there = run.rank, run.rank + 1
-        return max(
+        return (
             self.links.between(here, there).transfer_us(self.output[run.end]),
             self.links.between(there, here).transfer_us(self.returned[run.end]),
         )
