@@ -94,7 +94,8 @@ def ends_of_rank(
 def ends_above(ops: OpVariables) -> Iterator[tuple[int, cp_model.LinearExpr]]:
     """Yield copies above the modelled ones, and the least ends of their ranks.
 
-    After B k has come up to a copy, it has at least m − 1 − k B's and m − k W's left.
+    After B k has come up to a copy, it has at least m − 1 − k B's and m − k W's left. Where a link
+    is slower than that, it has the last W left after m − 1 − k transfers.
     """
     modelled, instance = set(ops.copies), ops.instance
     for index in ops.copies:
@@ -103,8 +104,10 @@ def ends_above(ops: OpVariables) -> Iterator[tuple[int, cp_model.LinearExpr]]:
                 break
             copy = instance[above]
             way_us = instance.way_up_us(index, above) + copy.duration_us[B]
+            slowest_us = instance.slowest_up_us(index, above)
             for k in range(copy.num_micro_batches):
-                left_us = (copy.num_micro_batches - 1 - k) * copy.duration_us[B]
-                left_us += (copy.num_micro_batches - k) * copy.duration_us[W]
+                behind = copy.num_micro_batches - 1 - k
+                work_us = behind * (copy.duration_us[B] + copy.duration_us[W])
+                left_us = max(work_us, behind * slowest_us) + copy.duration_us[W]
                 end = ops.end(index, OpIndex(B, k)) + way_us + left_us
                 yield above, end + instance.step_us(copy.rank)
