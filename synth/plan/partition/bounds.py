@@ -38,8 +38,9 @@ from synth.solver.bounds.forward_spacing_model import Spacings
 from synth.solver.bounds.link_load import spaced_bounds
 from synth.solver.bounds.rank_subsets import RankSubsets, model_of
 from synth.solver.cpsat.model import ExactModel
-from synth.solver.instance.instance import BW, STEP, B, F, Instance, StageCopy, W
+from synth.solver.instance.instance import BW, STEP, B, F, Instance, W
 from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.instance.stage_copy import StageCopy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
-from synth.solver.instance.instance import B, Instance, OpIndex, StageCopy, W
+from synth.solver.instance.instance import B, Instance, OpIndex, W
+from synth.solver.instance.stage_copy import StageCopy
 from synth.solver.modulo.cyclic_ops import CyclicSchedule
 
 

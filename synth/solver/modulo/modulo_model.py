@@ -20,7 +20,8 @@ from synth.solver.cpsat.memory.precedences import (
 )
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import decide
-from synth.solver.instance.instance import SPLIT, B, F, Instance, OpIndex, StageCopy, W
+from synth.solver.instance.instance import SPLIT, B, F, Instance, OpIndex, W
+from synth.solver.instance.stage_copy import StageCopy
 from synth.solver.modulo.cyclic_ops import CyclicOps, CyclicSchedule
 
 
