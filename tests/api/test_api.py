@@ -251,14 +251,17 @@ def test_a_search_begins_from_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         synth.solve(NAME, ranks=4, micro_batches=9, hint=plan)
 
 
-def test_options_in_a_quoted_command_keep_their_names() -> None:
-    @named_as_arguments
+def test_an_error_has_the_options_that_it_is_about() -> None:
     def fail() -> None:
-        raise synth.SynthError("--mem-limit: see `synth solve --mem-limit`, or --time-limit")
+        raise synth.SynthError("§mem_limit: see `synth solve --mem-limit`, or §runtime $x {y}")
 
-    with pytest.raises(synth.SynthError) as caught:
-        fail()
-    assert str(caught.value) == "mem_limit: see `synth solve --mem-limit`, or time_limit"
+    for call, said in (
+        (named_as_arguments(fail), "mem_limit: see `synth solve --mem-limit`, or runtime $x {y}"),
+        (fail, "--mem-limit: see `synth solve --mem-limit`, or --for $x {y}"),
+    ):
+        with pytest.raises(synth.SynthError) as caught:
+            call()
+        assert (str(caught.value), caught.value.fields) == (said, ("mem_limit", "runtime"))
 
 
 def test_without_torch_all_but_the_pipeline_can_be_imported() -> None:

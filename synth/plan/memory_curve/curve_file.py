@@ -14,11 +14,10 @@ from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validat
 
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
+from synth.plan.choose.candidates import Candidate
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge, KnownSchedule
-from synth.plan.partition import bounds
-from synth.plan.partition.balance import smallest_limit_of_any
-from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
-from synth.plan.weight_passing.candidates import WeightCandidates
+from synth.plan.recompute.choice import Choice, of_words, words
+from synth.plan.search_space import LimitedSpace, Placements, WeightPlaces
 from synth.profile import Profile
 from synth.records.field_types import PlainText
 from synth.records.record import FileRecord, Record
@@ -27,7 +26,6 @@ from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import current_placement_name
 from synth.search.outcome import StoppedBy, relative_gap
-from synth.solver.problem import Problem
 from synth.system.display import Displayed
 from synth.units import format_bytes, format_us
 from synth.version import __version__
@@ -241,72 +239,38 @@ def _objective(of: MemoryCurve | Plan) -> str:
     return of.objective if isinstance(of, MemoryCurve) else of.claim.objective
 
 
-def empty_curve(
-    profile: Profile,
-    problem: Problem,
-    recompute: Choice = (),
-    *,
-    search_partitions: bool = False,
-    candidates: WeightCandidates | None = None,
-) -> MemoryCurve:
-    """Return the curve of a problem, without points.
-
-    Args:
-        problem: without caps, with its partition.
-        recompute: the stages that do.
-        search_partitions: each point has a partition of its own.
-        candidates: the candidates of `--weights`, if each point has the best of them.
+def empty_curve(profile: Profile, space: LimitedSpace) -> MemoryCurve:
+    """Return the curve of a space without memory limits, without points.
 
     Raises:
-        SynthError: there is no partition; or there are no bounds over all partitions to search
-            for one (`check_partitions_searchable`).
+        SynthError: there is no partition; or the memory limit of the space cannot vary.
     """
+    problem = space.problem
     if problem.partition is None:
         raise SynthError("a curve needs the problem's partition, the layers of each stage")
-    if candidates is not None:
-        never, least = candidates.limits_bytes()
-    elif search_partitions:
-        check_partitions_searchable(problem, recompute)
-        least = never = smallest_limit_of_any(profile, problem.num_ranks)
-    else:
-        never, least = limits_bytes(problem, recompute)
+    never, least = space.limits_bytes()
+    candidates = space.all_candidates if isinstance(space, WeightPlaces) else ()
+    # Where weights move, nothing else is recomputed than in the pipelines beside them.
+    choices = [one.choice for one in space.all_candidates if isinstance(one, Candidate)]
     return MemoryCurve(
         profile_name=profile.name,
         profile_fingerprint=profile.fingerprint(),
         partition=problem.partition,
-        partition_is_sought=search_partitions,
+        partition_is_sought=isinstance(space, Placements),
         placement=problem.placement.ranks,
         num_micro_batches=problem.num_micro_batches,
         objective=str(problem.objective),
-        recompute=words(recompute),
-        candidates=() if candidates is None else candidates.names,
-        candidate_partitions=() if candidates is None else candidates.partitions,
+        recompute=words(choices[0] if choices else ()),
+        candidates=tuple(one.name for one in candidates),
+        candidate_partitions=tuple(one.problem.partition or () for one in candidates),
         never_below_bytes=never,
         least_cap_bytes=least,
     )
 
 
-def check_partitions_searchable(problem: Problem, recompute: Choice) -> None:
-    """Refuse problems without bounds over all partitions: a bound would not hold for other points.
-
-    Raises:
-        SynthError: several stages per rank, stages that recompute, or too many layers.
-    """
-    if bounds.is_linear(problem) and not bounds.applies(problem):
-        raise SynthError(
-            f"{sum(problem.partition or ())} layers on {problem.num_ranks} ranks have too many "
-            f"partitions for bounds over all of them; give --partition even, or layers per stage"
-        )
-    if not bounds.is_linear(problem) or recompute != ():
-        raise SynthError(
-            "bounds over all partitions exist only for one stage per rank (--placement linear) and "
-            "without --recompute; give --partition even, or layers per stage"
-        )
-
-
-def knowledge_of(points: Iterable[Plan]) -> CapKnowledge:
+def knowledge_of(points: Iterable[Plan]) -> CapKnowledge[KnownSchedule]:
     """Collect what the points of a curve prove and find for all limits."""
-    known = CapKnowledge()
+    known = CapKnowledge[KnownSchedule]()
     for plan in points:
         claim = plan.claim
         found = KnownSchedule(

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from synth.errors import RunFailure, SynthError
 from synth.plan.memory_curve.cap_knowledge import ConditionalStop, KnownSchedule
-from synth.plan.memory_curve.cap_search import CapSearch
+from synth.plan.search_space import SearchSpace
 from synth.schedule.files.certificate import Certificate
 from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.options import SolveOptions
@@ -28,16 +28,12 @@ from synth.system.interrupt_signal import sigint_blocked
 
 @dataclass(frozen=True)
 class Task:
-    """A search under a memory limit; it ends early once the gap to a known bound is small enough.
+    """A search under a memory limit, which ends once the gap to a known bound is small enough."""
 
-    `best` is the best known schedule that keeps the limit.
-    """
-
-    search: CapSearch
+    space: SearchSpace
     options: SolveOptions
     cap_bytes: int | None = None
     known_bound_us: int = 0
-    best: KnownSchedule | None = None
 
 
 @dataclass(frozen=True)
@@ -180,7 +176,7 @@ def _solve(task: Task, stop: threading.Event) -> TaskResult:
     enough = ConditionalStop(
         stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap
     )
-    result = task.search.solve(task.cap_bytes, task.best, task.options, enough.watch, enough)
+    result = task.space.search(task.options, enough.watch, enough).result
     ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
     return TaskResult(
         task,

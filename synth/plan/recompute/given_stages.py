@@ -1,7 +1,7 @@
 """Solving with given recomputing stages: the search has no R, which is inserted afterwards."""
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 from synth.costs.merged_recomputation import merged
@@ -16,10 +16,9 @@ from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
+from synth.solver.search_state import OnImprovement
 from synth.solver.solver import solve
 from synth.units import format_bytes_both
-
-OnImprovement = Callable[[Incumbent], None]
 
 _CLOSED_FORMS = Certificate(prover=ProverName.CLOSED_FORMS)
 
@@ -70,6 +69,7 @@ class _Recomputing:
             self._on_improvement(
                 replace(
                     incumbent,
+                    problem=self.problem,
                     schedule=candidate.schedule,
                     timeline=candidate.timeline,
                     value_us=candidate.value_us,

@@ -20,13 +20,12 @@ from synth.plan.choose.candidates import (
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.choice import bound_us
-from synth.plan.recompute.choice_search import Listeners
 from synth.plan.weight_passing.choice import WeightCandidate, WeightSearch
 from synth.plan.weight_passing.data_parallel import data_parallel_trial
 from synth.profile import Profile
 from synth.search.outcome import relative_gap
 from synth.solver.options import SolveOptions
-from synth.solver.problem import Problem
+from synth.solver.result import Incumbent
 from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import WEIGHT_PASSING
 
@@ -38,7 +37,7 @@ def solve_choosing_weights(
     profile: Profile,
     partitioning: Partitioning,
     options: SolveOptions,
-    listeners: Listeners = lambda _: None,
+    on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
     on_standings: OnStandings = lambda _: None,
 ) -> Ranking:
@@ -51,12 +50,12 @@ def solve_choosing_weights(
         profile: the profile of the layers.
         partitioning: the partitioning of the model where weights stay.
         options: limits and seed.
-        listeners: returns the listener for the problem of a candidate.
+        on_improvement: called with improvements over all candidates.
         stop: set it to get the best so far.
         on_standings: called after each step with copies of all trials, best first.
     """
     stop = stop or threading.Event()
-    run = _WeightsRace(weight_passing, staying, copies, options, listeners, stop, on_standings)
+    run = _WeightsRace(weight_passing, staying, copies, options, on_improvement, stop, on_standings)
     return run.run(profile, partitioning)
 
 
@@ -69,7 +68,7 @@ class _WeightsRace:
         staying: Sequence[Candidate],
         copies: Candidate | None,
         options: SolveOptions,
-        listeners: Listeners,
+        on_improvement: OnImprovement | None,
         stop: threading.Event,
         on_standings: OnStandings,
     ) -> None:
@@ -77,11 +76,11 @@ class _WeightsRace:
         moving = [Candidate(one.name, one.problem) for one in weight_passing]
         self.clock = options.clock(stop)
         self.race = Standings([*moving, *staying], Partitioning.GIVEN, options.gap)
-        self.announcer = Announcer(self.race, self.clock, listeners)
+        self.announcer = Announcer(self.race, self.clock, on_improvement)
         self.searches: list[tuple[Trial, WeightSearch]] = []
         for one, candidate in zip(weight_passing, moving, strict=True):
             trial = Trial(candidate, 0, least_bytes=one.needed_bytes)
-            listener = self.announcer.listener(trial, one.problem)
+            listener = self.announcer.listener(trial)
             search = one.begin(options, listener, stop)
             trial.lower_bound_us = search.state.bound_us
             self.race.trials.append(trial)
@@ -147,11 +146,12 @@ class _WeightsRace:
             self.on_standings(race.copies())
 
         chosen = solve_best_of(
-            candidates, profile, partitioning, options, self._listener_of_staying, self.stop, take
+            candidates, profile, partitioning, options, self._tell_of_staying, self.stop, take
         )
         take(chosen.trials)
 
-    def _listener_of_staying(self, problem: Problem) -> OnImprovement | None:
-        """Return the listener for a problem of the pipelines."""
-        held = (trial for trial in self.staying if trial.problem.placement == problem.placement)
-        return self.announcer.listener(next(held), problem, of_others=True)
+    def _tell_of_staying(self, incumbent: Incumbent) -> None:
+        """Announce an improvement of the pipelines."""
+        where = incumbent.problem.placement
+        held = (trial for trial in self.staying if trial.problem.placement == where)
+        self.announcer.announce(incumbent, next(held), of_others=True)

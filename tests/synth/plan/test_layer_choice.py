@@ -278,7 +278,7 @@ def test_a_model_of_which_no_stage_fits_is_solved_with_its_blocks_recomputed() -
             stop.set()
 
     options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
-    found = solve_repartitioning(profile, problem, None, options, lambda _: stop_when_fast, stop)
+    found = solve_repartitioning(profile, problem, None, options, stop_when_fast, stop)
     assert found.schedule is not None and not recomputed(found.schedule)
     assert len(found.problem.recomputed_layers) > 40
     verify(found.schedule, found.problem.costs, problem.caps_bytes)
