@@ -351,9 +351,7 @@ def test_a_curve_over_all_partitions_goes_on_and_is_none_of_one_partition(tmp_pa
     begun.save(tmp_path / "curve.json")
     loaded = MemoryCurve.load(tmp_path / "curve.json")
     assert loaded == begun
-    more = trace(
-        PROFILE, in_any_partition(PROFILE, small_problem()), replace(QUICK, points=4), loaded
-    )
+    more = trace(PROFILE, space, replace(QUICK, points=4), loaded)
     assert {cap_of(point) for point in begun.points} < {cap_of(point) for point in more.points}
     with pytest.raises(SynthError, match=r"partition: searched there, \(2, 2\) here"):
         trace(PROFILE, one(small_problem()), QUICK, loaded)
