@@ -9,6 +9,10 @@ A trial starts from the best schedule found for its candidate. If the stages tha
 be chosen, trials alternate: the first one keeps the stages of that schedule, the second one chooses
 anew, and so on; without a schedule every trial chooses. A candidate is out once its lower bound
 proves that it cannot win. Time that a trial leaves is for those after it.
+
+Rounds of fewer and fewer candidates with more and more time are sequential halving (Karnin, Koren
+and Somekh, ICML 2013), also known as successive halving (Jamieson and Talwalkar, AISTATS 2016).
+That a proof ends a trial is the racing of Maron and Moore (NeurIPS 1993).
 """
 
 import threading
@@ -286,8 +290,8 @@ class _RaceRun:
         return True
 
     def _round(self, those: Sequence[Trial], until_s: float) -> None:
-        for place, trial in enumerate(those):
-            self._try(trial, self.clock.left_s(until_s) / (len(those) - place))
+        for trial, seconds in self.clock.shared(those, until_s):
+            self._try(trial, seconds)
 
     def _try(self, trial: Trial, limit_s: float) -> None:
         """Search on a candidate from its best schedule; the first trial runs even without time."""

@@ -5,14 +5,12 @@ proven under a limit holds under all smaller ones.
 """
 
 import math
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Schedule
-from synth.solver.result import Incumbent, Result
+from synth.solver.result import Result
 
 
 @dataclass(frozen=True)
@@ -114,25 +112,3 @@ class CapKnowledge(Generic[Schedules]):
         cap = math.inf if cap_bytes is None else cap_bytes
         holding = (bound for at, bound in self.bounds if at >= cap)
         return max(holding, key=lambda bound: bound.lower_bound_us, default=Bound(0, None))
-
-
-class ConditionalStop(threading.Event):
-    """A stop event that is also set once an incumbent satisfies a condition.
-
-    Args:
-        stop: another stop event, which counts too.
-        is_shown: the condition, called with every incumbent.
-    """
-
-    def __init__(self, stop: threading.Event, is_shown: Callable[[Incumbent], bool]) -> None:
-        super().__init__()
-        self._stop, self._is_shown = stop, is_shown
-
-    def watch(self, incumbent: Incumbent) -> None:
-        """Set the event if an incumbent satisfies the condition."""
-        if self._is_shown(incumbent):
-            self.set()
-
-    def is_set(self) -> bool:
-        """Return True if stopped, for either reason."""
-        return super().is_set() or self._stop.is_set()

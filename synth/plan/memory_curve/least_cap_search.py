@@ -14,13 +14,14 @@ from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, OnStandings, Ranking
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
-from synth.plan.memory_curve.cap_knowledge import CapKnowledge, ConditionalStop
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TargetProof, TimeTarget
 from synth.plan.search_space import LimitedSpace, OneCandidate, SearchSpace
 from synth.plan.tuning import LEAST_CAP
 from synth.plan.weight_passing.choice import WeightCandidate
 from synth.search.best_so_far import BestSoFar
 from synth.search.clock import Clock
+from synth.search.conditional_stop import ConditionalStop
 from synth.search.outcome import StoppedBy, reason_of_end
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
@@ -188,7 +189,7 @@ class _Bisection:
             return now.value_us <= target_us or bound_us > target_us
 
         enough = ConditionalStop(self.clock.stop, is_decided)
-        result = self._solve(cap, share, enough, enough)
+        result = self._solve(cap, share, enough, enough.watch)
         # A schedule that fits in none of the partitions tried may fit in another one.
         is_for_all = self.space.bound_scope != BoundScope.ALL
         is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and is_for_all
@@ -200,7 +201,11 @@ class _Bisection:
         self._tell()
 
     def _solve(
-        self, cap: int | None, share: float, stop: threading.Event, enough: ConditionalStop | None
+        self,
+        cap: int | None,
+        share: float,
+        stop: threading.Event,
+        watch: OnImprovement | None,
     ) -> Result:
         left_s = self._left_s()
         limit_s = min(left_s, max(LEAST_CAP.shortest_s, share * left_s))
@@ -210,7 +215,6 @@ class _Bisection:
         hint = self.options.hint if cap is None else None
         hint, begin = (hint, None) if best is None else (best.schedule, best.problem.partition)
         options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=hint, seed=seed)
-        watch = None if enough is None else enough.watch
         result = self.space.within(cap, begin).search(options, watch, stop).result
         found, bound_us = result.as_incumbent(), result.lower_bound_us
         self.knowledge.add(cap, found, bound_us, result.certificate)

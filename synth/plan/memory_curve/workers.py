@@ -17,12 +17,13 @@ from queue import SimpleQueue
 from types import TracebackType
 
 from synth.errors import RunFailure, SynthError
-from synth.plan.memory_curve.cap_knowledge import ConditionalStop, KnownSchedule
+from synth.plan.memory_curve.cap_knowledge import KnownSchedule
 from synth.plan.search_space import SearchSpace
 from synth.schedule.files.certificate import Certificate
+from synth.search.conditional_stop import ConditionalStop
 from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.options import SolveOptions
-from synth.solver.result import Baseline
+from synth.solver.result import Baseline, Incumbent
 from synth.system.interrupt_signal import sigint_blocked
 
 
@@ -173,7 +174,7 @@ def _listen(connection: Connection, tasks: SimpleQueue[Task | None], stop: threa
 
 def _solve(task: Task, stop: threading.Event) -> TaskResult:
     gap = task.options.gap
-    enough = ConditionalStop(
+    enough = ConditionalStop[Incumbent](
         stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap
     )
     result = task.space.search(task.options, enough.watch, enough).result

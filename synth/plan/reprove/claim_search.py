@@ -6,6 +6,7 @@ from dataclasses import replace
 from synth.errors import SynthError
 from synth.schedule.model import Schedule
 from synth.search.clock import Clock
+from synth.search.conditional_stop import ConditionalStop
 from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.instance.memory_models import relaxed_for_fusion
@@ -89,29 +90,16 @@ class ClaimSearch:
         self, problem: Problem, begin: Schedule | None, best_us: int, options: SolveOptions
     ) -> Result:
         """Search until the gap is that between the best known schedule and the claimed bound."""
-        ended = _Either(self.clock.stop)
+
+        def is_enough(incumbent: Incumbent) -> bool:
+            self.note(incumbent.value_us)
+            return self.is_over() or incumbent.lower_bound_us >= self._claimed_us
+
+        ended = ConditionalStop(self.clock.stop, is_enough)
         gap = max(0.0, relative_gap(best_us, self._claimed_us))
         options = replace(options, gap=gap, hint=begin)
-
-        def look(incumbent: Incumbent) -> None:
-            self.note(incumbent.value_us)
-            if self.is_over() or incumbent.lower_bound_us >= self._claimed_us:
-                ended.set()
-
         try:
-            return solve(problem, options, look, ended)
+            return solve(problem, options, ended.watch, ended)
         except SynthError:
             # The plan runs micro-batches out of order, which the search for a period excludes.
-            return solve(problem, replace(options, hint=None), look, ended)
-
-
-class _Either(threading.Event):
-    """An event that is set when another one is, too."""
-
-    def __init__(self, other: threading.Event) -> None:
-        super().__init__()
-        self._other = other
-
-    def is_set(self) -> bool:
-        """Return True if one of the two is set."""
-        return super().is_set() or self._other.is_set()
+            return solve(problem, replace(options, hint=None), ended.watch, ended)

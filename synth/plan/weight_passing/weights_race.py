@@ -2,7 +2,8 @@
 
 Each candidate with weight passing gets an equal part of the first share of the time. With `auto`
 data parallelism is judged beside them, and then pipelines are searched. The time that is left goes
-to the candidates that can still win by their bounds and are near the best.
+to the candidates that can still win by their bounds and are near the best: half of it to all of
+them, and so on, which is successive halving (Jamieson and Talwalkar, AISTATS 2016).
 """
 
 import threading
@@ -94,17 +95,15 @@ class _WeightsRace:
 
     def run(self, profile: Profile, partitioning: Partitioning) -> Ranking:
         """Share the time, and rank what was found."""
-        limit_s = self.options.time_limit_s
-        share_s = WEIGHT_PASSING.trial_share * limit_s / len(self.searches)
-        for trial, search in self.searches:
-            self._search(trial, search, share_s)
+        first_s = WEIGHT_PASSING.trial_share * self.options.time_limit_s
+        for (trial, search), seconds in self.clock.shared(self.searches, first_s):
+            self._search(trial, search, seconds)
         if self.staying:
             self._search_staying(profile, partitioning)
         while chances := list(self._chances()):
-            left_s = self.clock.left_s()
-            part_s = max(WEIGHT_PASSING.shortest_part_s, left_s / (2 * len(chances)))
-            for trial, search in chances:
-                self._search(trial, search, min(part_s, self.clock.left_s()))
+            half_s, least_s = self.clock.moment_s(0.5), WEIGHT_PASSING.shortest_part_s
+            for (trial, search), seconds in self.clock.shared(chances, half_s):
+                self._search(trial, search, min(max(least_s, seconds), self.clock.left_s()))
         return self.race.answer(
             self.clock.elapsed_s,
             is_interrupted=self.stop.is_set(),
