@@ -27,9 +27,6 @@ from synth.solver.result import Incumbent, MemoryProof, Result
 from synth.solver.search_state import OnImprovement
 from synth.units import format_bytes, format_bytes_both
 
-# Smaller bubble rates are rounding: times are whole microseconds.
-_NOTHING = 1e-4
-
 
 @dataclass(frozen=True)
 class SteadyCap:
@@ -53,7 +50,8 @@ class SteadyCap:
     @property
     def proof(self) -> MemoryProof:
         """The limit with its bound."""
-        rest = f" ({100 * self.bubble_rate:.2f} % bubble)" if self.bubble_rate >= _NOTHING else ""
+        rate = self.bubble_rate
+        rest = "" if rate < STEADY_CAP.least_bubble_rate else f" ({100 * rate:.2f} % bubble)"
         least = "times are too fine for a proof that it is the least"
         if self.not_below_bytes is not None:
             least = f"proven not below {format_bytes(self.not_below_bytes)} for such a pattern"
