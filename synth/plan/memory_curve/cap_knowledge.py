@@ -9,46 +9,6 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from synth.schedule.files.certificate import Certificate
-from synth.schedule.model import Schedule
-from synth.solver.result import Result
-
-
-@dataclass(frozen=True)
-class KnownSchedule:
-    """A verified schedule and its figures; it fits under any limit of at least `peak`.
-
-    `partition` is its partition, if several are searched.
-    """
-
-    schedule: Schedule
-    makespan_us: int
-    period_us: int
-    value_us: int
-    peak_bytes: tuple[int, ...]
-    found_by: str
-    partition: tuple[int, ...] | None = None
-
-    @classmethod
-    def of_result(cls, result: Result) -> "KnownSchedule | None":
-        """Make it of a result; None without a schedule."""
-        if result.schedule is None or result.timeline is None:
-            return None
-        assert result.value_us is not None and result.found_by is not None
-        assert result.peak_bytes is not None
-        return cls(
-            result.schedule,
-            result.timeline.makespan_us,
-            result.timeline.period_us,
-            result.value_us,
-            result.peak_bytes,
-            result.found_by,
-            result.problem.partition,
-        )
-
-    @property
-    def peak(self) -> int:
-        """The highest peak of all ranks."""
-        return max(self.peak_bytes)
 
 
 class Bound(NamedTuple):

@@ -14,15 +14,14 @@ from typing import NamedTuple
 
 from synth.errors import SynthError
 from synth.plan.memory_curve.curve_file import (
+    TIME_LIMIT,
     FamilyPoint,
     MemoryCurve,
-    Searched,
     cap_of,
     closed,
     difference,
     empty_curve,
     knowledge_of,
-    plan_of,
     time_limit_of_s,
     value_of,
 )
@@ -212,14 +211,15 @@ class _Tracing:
         return [*parts, _Range(first, whole.end, first_us, whole.end_us)]
 
     def _task(self, cap: int | None) -> Task:
-        known = knowledge_of(self.curve.points)
-        best, effort = known.best_within(cap), self.effort
+        known, effort = knowledge_of(self.curve.points), self.effort
+        claim = known.best_within(cap)
+        best = next((plan for plan in self.curve.points if plan.claim is claim), None)
         options = SolveOptions(
             time_limit_s=effort.time_limit_s,
             gap=effort.gap,
             workers=effort.workers,
             seed=effort.seed,
-            hint=None if best is None else best.schedule,
+            hint=None if best is None else best.schedule(),
         )
         space = self.space.within(cap, None if best is None else best.partition)
         return Task(space, options, cap, known.bound_us(cap))
@@ -231,11 +231,11 @@ class _Tracing:
 
         A search that was stopped before its first schedule adds none.
         """
-        cap, found = outcome.task.cap_bytes, outcome.found
+        cap, claim, schedule = outcome.task.cap_bytes, outcome.claim, outcome.schedule
         self.pending.remove(cap)
-        if found is None and is_stopped:
+        if schedule is None and is_stopped:
             return
-        if found is None:
+        if schedule is None or claim is None:
             raise SynthError(
                 outcome.message or f"nothing was found with a memory limit of {cap} bytes"
             )
@@ -243,17 +243,15 @@ class _Tracing:
             families = tuple(self._family(r) for r in outcome.baselines if r.keeps_saved)
             whole = outcome.stopped_by != StoppedBy.INTERRUPT
             self.curve = self.curve.replace(families=families, has_end=whole)
-        searched = Searched(
-            max(found.peak, self.curve.least_cap_bytes) if cap is None else cap,
+        at = max(*claim.peak_bytes, self.curve.least_cap_bytes) if cap is None else cap
+        plan = Plan.of(
+            self.profile,
             outcome.partition or self.curve.partition,
-            found=found,
-            lower_bound_us=outcome.lower_bound_us,
-            stopped_by=outcome.stopped_by,
-            wall_s=outcome.wall_s,
-            time_limit_s=outcome.task.options.time_limit_s,
-            certificate=outcome.certificate,
+            schedule,
+            claim=claim.replace(bound_holds_for=self.curve.bound_scope),
+            caps_bytes=(at,) * schedule.num_ranks,
+            arguments={TIME_LIMIT: f"{outcome.task.options.time_limit_s:g}"},
         )
-        plan = plan_of(self.profile, self.curve, searched, self.effort.seed)
         self.curve = self.curve.replace(points=closed([*self.curve.points, plan]))
         if self.on_point is not None:
             self.on_point(self.curve)

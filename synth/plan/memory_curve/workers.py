@@ -10,16 +10,17 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from types import TracebackType
 
 from synth.errors import RunFailure, SynthError
-from synth.plan.memory_curve.cap_knowledge import KnownSchedule
+from synth.plan.claim import claim_of
 from synth.plan.search_space import SearchSpace
-from synth.schedule.files.certificate import Certificate
+from synth.schedule.files.claim import Claim
+from synth.schedule.model import Schedule
 from synth.search.conditional_stop import ConditionalStop
 from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.options import SolveOptions
@@ -39,17 +40,18 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """Result that a worker sends back, without parts that are large and can be made again."""
+    """Result that a worker sends back, without parts that are large and can be made again.
+
+    `claim` is that of the schedule; None if nothing was found, and then `message` says why.
+    """
 
     task: Task
     partition: tuple[int, ...] | None
-    found: KnownSchedule | None
-    lower_bound_us: int
+    schedule: Schedule | None
+    claim: Claim | None
     stopped_by: StoppedBy
     baselines: tuple[Baseline, ...]
-    wall_s: float
     message: str | None
-    certificate: Certificate | None = None
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -178,15 +180,15 @@ def _solve(task: Task, stop: threading.Event) -> TaskResult:
         stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap
     )
     result = task.space.search(task.options, enough.watch, enough).result
-    ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
+    if result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set():
+        result = replace(result, stopped_by=StoppedBy.GAP)
+    is_found = result.schedule is not None
     return TaskResult(
         task,
         result.problem.partition,
-        found=KnownSchedule.of_result(result),
-        lower_bound_us=result.lower_bound_us,
-        stopped_by=StoppedBy.GAP if ended_here else result.stopped_by,
-        baselines=result.baselines,
-        wall_s=result.wall_s,
-        message=result.message,
-        certificate=result.certificate,
+        result.schedule,
+        claim_of(result, result.problem, task.options) if is_found else None,
+        result.stopped_by,
+        result.baselines,
+        result.message,
     )

@@ -17,7 +17,7 @@ from synth.errors import RunFailure, SynthError
 from synth.objective import Objective
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.memory_curve.cap_knowledge import CapKnowledge, KnownSchedule
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, closed, knowledge_of, value_of
 from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.least_cap_search import least_cap
@@ -28,6 +28,7 @@ from synth.plan.search_space import OneCandidate, Placements
 from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.workload import Workload
+from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.search.outcome import StoppedBy
@@ -158,7 +159,7 @@ def test_closing_gives_better_plans_upwards_and_better_bounds_downwards() -> Non
 
 
 def test_what_is_known_of_one_cap_holds_for_others_on_the_right_side_only() -> None:
-    known = CapKnowledge[KnownSchedule]()
+    known = CapKnowledge[Claim]()
     known.add(100, None, 7)
     known.add(None, None, 5)
     assert [known.bound_us(cap) for cap in (99, 100, 101, None)] == [7, 7, 5, 5]
@@ -290,9 +291,8 @@ def test_a_refusal_in_a_worker_is_raised_here() -> None:
     costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=3)
     problem = Problem.linear(costs, 2)
     with Workers(1) as workers:
-        serial = knowledge_of(traced()[0].points).best_within(None)
-        assert serial is not None
-        workers.start(Task(one(problem), SolveOptions(hint=serial.schedule)))
+        other = traced()[0].points[-1].schedule()
+        workers.start(Task(one(problem), SolveOptions(hint=other)))
         with pytest.raises(SynthError, match="the hint has 2 ranks and 3 micro-batches"):
             list(workers.outcomes(300))
 
