@@ -22,7 +22,7 @@ from synth.plan.recompute.choice import limits_bytes
 from synth.plan.recompute.repartition import repartitioned, solve_repartitioning
 from synth.plan.weight_passing.choice import WeightCandidate
 from synth.plan.weight_passing.data_parallel import DATA_PARALLEL, data_parallel
-from synth.plan.weight_passing.weights_race import solve_choosing_weights
+from synth.plan.weight_passing.weights_race import WeightsRace
 from synth.profile import Profile
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.search import solve_flush_free
@@ -255,8 +255,8 @@ class WeightPlaces(LimitedSpace):
     ) -> Ranking:
         """Give each candidate a part of the time, and the best ones the rest."""
         candidates = self.moving, self.staying, self.copies
-        chosen_from = *candidates, self.profile, self.partitioning
-        return solve_choosing_weights(*chosen_from, options, on_improvement, stop, on_standings)
+        race = WeightsRace(*candidates, options, on_improvement, stop, on_standings)
+        return race.run(self.profile, self.partitioning)
 
     @property
     def bound_scope(self) -> BoundScope:

@@ -52,32 +52,9 @@ def solve_choosing(
         on_improvement: called with improvements. The problem of each has the choice of layers: a
             schedule that fits there may not fit without that choice.
     """
-    return solve_choosing_partition(
-        problem, lambda stages: (problem,), options, on_improvement, stop
-    )
-
-
-def solve_choosing_partition(
-    problem: Problem,
-    partitions: Partitions,
-    options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
-    repartition: Repartition = lambda problem: None,
-) -> Result:
-    """Choose what to recompute, on a partition that suits it.
-
-    Args:
-        problem: without recomputation.
-        partitions: returns the problems to try where some stages recompute: the first one for
-            every number of stages, the others for the best number and its neighbours.
-        on_improvement: called with improvements on any of the partitions.
-        repartition: makes the partition for the best choice of layers.
-    """
-    choosing = _Choosing(
-        problem, partitions, options or SolveOptions(), on_improvement, stop, repartition
-    )
-    return choosing.run()
+    return ChoiceSearch(
+        problem, lambda stages: (problem,), options or SolveOptions(), on_improvement, stop
+    ).run()
 
 
 class _Attempt(NamedTuple):
@@ -88,24 +65,31 @@ class _Attempt(NamedTuple):
     found: Result
 
 
-class _Choosing:
-    """Trials of choices, with the best one so far."""
+class ChoiceSearch:
+    """Trials of what to recompute, each on a partition that suits it, with the best one so far."""
 
     def __init__(
         self,
         problem: Problem,
         partitions: Partitions,
         options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event | None,
-        repartition: Repartition,
+        on_improvement: OnImprovement | None = None,
+        stop: threading.Event | None = None,
+        repartition: Repartition = lambda problem: None,
     ) -> None:
-        self.problem, self.partitions, self.options, self.repartition = (
-            problem,
-            partitions,
-            options,
-            repartition,
-        )
+        """Begin the time limit.
+
+        Args:
+            problem: without recomputation.
+            partitions: returns the problems to try where some stages recompute: the first one for
+                every number of stages, the others for the best number and its neighbours.
+            options: limits and seed.
+            on_improvement: called with improvements on any of the partitions.
+            stop: set it to get the best so far.
+            repartition: makes the partition for the best choice of layers.
+        """
+        self.problem, self.options = problem, options
+        self.partitions, self.repartition = partitions, repartition
         self.on_improvement, self.clock = on_improvement, self.options.clock(stop)
         self.so_far = BestSoFar(on_improvement)
         self.stop = self.clock.stop
@@ -116,6 +100,7 @@ class _Choosing:
         self.bounds_us: dict[tuple[int, ...] | None, int] = {}
 
     def run(self) -> Result:
+        """Try choices, then search with the best one in the remaining time."""
         if self.problem.caps_bytes is None:  # without a memory limit recomputation only costs time
             return solve_recomputing(self.problem, (), self.options, self.on_improvement, self.stop)
         layered = self._with_layers(self.problem)

@@ -14,7 +14,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice, solve_with
-from synth.plan.recompute.choice_search import solve_choosing_partition
+from synth.plan.recompute.choice_search import ChoiceSearch
 from synth.plan.tuning import REPARTITION
 from synth.profile import Profile
 from synth.search.best_so_far import BestSoFar
@@ -51,9 +51,7 @@ def solve_repartitioning(
     if choice is None:
         partitions = partial(_distinct, profile, problem)
         repartition = partial(_repartition, profile)
-        return solve_choosing_partition(
-            problem, partitions, options, on_improvement, stop, repartition
-        )
+        return ChoiceSearch(problem, partitions, options, on_improvement, stop, repartition).run()
     given = _distinct(profile, problem, choice)
     if len(given) == 1:
         return solve_with(problem, choice, options, on_improvement, stop)

@@ -31,37 +31,8 @@ from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import WEIGHT_PASSING
 
 
-def solve_choosing_weights(
-    weight_passing: Sequence[WeightCandidate],
-    staying: Sequence[Candidate],
-    copies: Candidate | None,
-    profile: Profile,
-    partitioning: Partitioning,
-    options: SolveOptions,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
-    on_standings: OnStandings = lambda _: None,
-) -> Ranking:
-    """Search all candidates, and return the best result with a bound that holds for all of them.
-
-    Args:
-        weight_passing: problems with weight passing, at least one.
-        staying: placements whose weights stay with their stages.
-        copies: data parallelism, if it is one of the candidates.
-        profile: the profile of the layers.
-        partitioning: the partitioning of the model where weights stay.
-        options: limits and seed.
-        on_improvement: called with improvements over all candidates.
-        stop: set it to get the best so far.
-        on_standings: called after each step with copies of all trials, best first.
-    """
-    stop = stop or threading.Event()
-    run = _WeightsRace(weight_passing, staying, copies, options, on_improvement, stop, on_standings)
-    return run.run(profile, partitioning)
-
-
-class _WeightsRace:
-    """The steps of a race between places of weights."""
+class WeightsRace:
+    """A race between places of weights."""
 
     def __init__(
         self,
@@ -73,6 +44,17 @@ class _WeightsRace:
         stop: threading.Event,
         on_standings: OnStandings,
     ) -> None:
+        """Begin all searches; none has had any time yet.
+
+        Args:
+            weight_passing: problems with weight passing, at least one.
+            staying: placements whose weights stay with their stages.
+            copies: data parallelism, if it is one of the candidates.
+            options: limits and seed.
+            on_improvement: called with improvements over all candidates.
+            stop: set it to get the best so far.
+            on_standings: called after each step with copies of all trials, best first.
+        """
         self.options, self.stop, self.on_standings = options, stop, on_standings
         moving = [Candidate(one.name, one.problem) for one in weight_passing]
         self.clock = options.clock(stop)
@@ -94,7 +76,12 @@ class _WeightsRace:
             self.announcer.announce_judged(trial)
 
     def run(self, profile: Profile, partitioning: Partitioning) -> Ranking:
-        """Share the time, and rank what was found."""
+        """Share the time, and rank what was found, with a bound that holds for all candidates.
+
+        Args:
+            profile: the profile of the layers.
+            partitioning: the partitioning of the model where weights stay.
+        """
         first_s = WEIGHT_PASSING.trial_share * self.options.time_limit_s
         for (trial, search), seconds in self.clock.shared(self.searches, first_s):
             self._search(trial, search, seconds)
