@@ -2,7 +2,6 @@
 
 import functools
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from numbers import Real
@@ -12,22 +11,18 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from synth.errors import SynthError
+from synth.option_names import IN_PYTHON
 from synth.options.arguments.groups import PipelineArguments, RuntimeArguments
 from synth.options.memory_limit import is_least
 from synth.plan.runtimes import Runtime
 from synth.profile import Profile
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
-from synth.system.messages import REWORDED
 
 _Given = ParamSpec("_Given")
 _Returned = TypeVar("_Returned")
 
 AnyProfile = Profile | AnyPath
-
-# An option of the command line in a message, such as `--mem-limit`; or a command in backquotes,
-# whose options keep their names.
-_OPTION = re.compile(r"`synth [^`]*`|--([a-z][a-z-]*)")
 
 _SIZES = "layers per stage, such as (3, 3, 2), 'even' or 'auto'"
 _SECONDS = "seconds, such as 60, or a time such as '2m'"
@@ -42,25 +37,13 @@ def named_as_arguments(function: Callable[_Given, _Returned]) -> Callable[_Given
 
     @functools.wraps(function)
     def wrapped(*args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
-        token = REWORDED.set(_renamed)
+        token = IN_PYTHON.set(True)
         try:
             return function(*args, **kwargs)
-        except SynthError as error:
-            error.args = tuple(_renamed(str(said)) for said in error.args)
-            raise
         finally:
-            REWORDED.reset(token)
+            IN_PYTHON.reset(token)
 
     return wrapped
-
-
-def _renamed(said: str) -> str:
-    return _OPTION.sub(lambda found: _argument(found[1]) if found[1] else found[0], said)
-
-
-def _argument(option: str) -> str:
-    """Return the argument that an option is in Python, where `for` is a keyword."""
-    return "runtime" if option == "for" else option.replace("-", "_")
 
 
 def runtime_arguments(runtime: object, offload: object) -> RuntimeArguments:

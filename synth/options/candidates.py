@@ -105,8 +105,8 @@ def _left_out(
 def _check_stages(chosen: SolveChoices) -> None:
     if _is_auto(chosen.placement) and word(chosen.recompute) not in FOR_ALL:
         raise SynthError(
-            f"--recompute {shown(chosen.recompute)} names stages of one placement; with "
-            f"--placement {AUTO} give {', '.join(FOR_ALL)}"
+            f"§recompute {shown(chosen.recompute)} names stages of one placement; with "
+            f"§placement {AUTO} give {', '.join(FOR_ALL)}"
         )
 
 
@@ -114,7 +114,7 @@ def _check_sizes(sizes: tuple[int, ...] | None, where: Placement) -> None:
     """Raise SynthError if the partition has another number of stages than the placement."""
     if sizes is not None and len(sizes) != where.num_stages:
         raise SynthError(
-            f"the placement has {where.num_stages} stages, and --partition has the layers of "
+            f"the placement has {where.num_stages} stages, and §partition has the layers of "
             f"{len(sizes)}; give one number for each stage"
         )
 
@@ -127,7 +127,7 @@ def _may_fit(found: list[Candidate]) -> bool:
 def _why_none(chosen: SolveChoices, refusals: dict[str, str]) -> str:
     name, why = next(iter(refusals.items()))
     if _is_auto(chosen.placement) and chosen.placement_is_given:
-        return f"--placement {AUTO}: no placement is possible; {name}: {why}"
+        return f"§placement {AUTO}: no placement is possible; {name}: {why}"
     return why
 
 
@@ -153,14 +153,14 @@ def check_goes_with_choice(
     Raises:
         SynthError: a hint; or a target with several placements, or a target that is no time.
     """
-    left, way_out = f"--partition {SEARCH}", f"give layers per stage or {EVEN}"
+    left, way_out = f"§partition {SEARCH}", f"give layers per stage or {EVEN}"
     is_placed = not _is_auto(chosen.placement)
     if not is_placed:
-        left, way_out = f"--placement {AUTO}", "name the placement (linear, looped:2, v, …)"
+        left, way_out = f"§placement {AUTO}", "name the placement (linear, looped:2, v, …)"
     elif not is_searched(chosen.partition):
         return
     is_for_one = target is not None and (not is_placed or is_steady(target))
-    given = "--hint" if hint is not None else "--target" if is_for_one else None
+    given = "§hint" if hint is not None else "§target" if is_for_one else None
     if given is not None:
         raise SynthError(
             f"{given} and {left} do not go together, as it is for one placement in one partition; "

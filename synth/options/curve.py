@@ -52,7 +52,7 @@ def read_curve(given: CurveArguments, profile: Profile) -> CurveProblem:
     ranks, micro_batches = given.pipeline.ranks, given.pipeline.micro_batches
     if word(given.placement) == AUTO:
         raise SynthError(
-            "--placement auto: one curve is of one placement; give linear, looped:N, v or another "
+            "§placement auto: one curve is of one placement; give linear, looped:N, v or another "
             "that `synth solve` names, and a curve for each"
         )
     if given.weights != STAY:
@@ -77,8 +77,8 @@ def read_curve(given: CurveArguments, profile: Profile) -> CurveProblem:
     weight_passing = read_weight_passing(given.weights, None, ranks, asked)
     if not weight_passing:
         raise SynthError(
-            f"--weights {given.weights}: weights can only stay with {micro_batches} micro-batches "
-            f"on {ranks} ranks; give a multiple of {ranks}, or leave --weights out"
+            f"§weights {given.weights}: weights can only stay with {micro_batches} micro-batches "
+            f"on {ranks} ranks; give a multiple of {ranks}, or leave §weights out"
         )
     staying = (Candidate(given.placement, problem, choice),)
     candidates = WeightCandidates(weight_passing, staying)
@@ -108,11 +108,11 @@ def _check_weights(given: CurveArguments) -> None:
     weights, placement = given.weights, given.placement
     partition, recompute = given.partition, given.recompute
     refused = is_searched(partition), "a curve has one partition for each candidate; give even"
-    others = {f"--partition {partition}": refused}
+    others = {f"§partition {partition}": refused}
     if weights in (RING, GATHER):
         # Layers are refused where they are read.
         is_given = not word(recompute).startswith(("none", "layers:"))
-        others[f"--recompute {recompute}"] = is_given, "a curve with it has none; give none"
-    refuse_beside(f"--weights {weights}", others)
+        others[f"§recompute {recompute}"] = is_given, "a curve with it has none; give none"
+    refuse_beside(f"§weights {weights}", others)
     is_default = weights == AUTO or word(placement) == LINEAR
     check_goes_with_weights(weights, None if is_default else placement, partition, recompute, {})

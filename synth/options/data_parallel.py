@@ -18,17 +18,17 @@ def check_data_parallel(given: SolveArguments) -> None:
     ranks = given.pipeline.ranks
     if ranks * given.data_parallel > MOST_RANKS:
         raise SynthError(
-            f"--ranks {ranks} and --data-parallel {given.data_parallel} ask for "
+            f"§ranks {ranks} and §data_parallel {given.data_parallel} ask for "
             f"{ranks * given.data_parallel:,} ranks; give at most {MOST_RANKS:,}"
         )
     refused = {
-        f"--weights {given.weights}": (
+        f"§weights {given.weights}": (
             given.weights == "ring",
             "with it each rank is data-parallel already; give gather or auto",
         ),
-        "--target": (given.target is not None, "give a --mem-limit of a size"),
+        "§target": (given.target is not None, "give a §mem_limit of a size"),
     }
-    refuse_beside(f"--data-parallel {given.data_parallel}", refused)
+    refuse_beside(f"§data_parallel {given.data_parallel}", refused)
 
 
 def check_one_copy(where: Placement, num_pipelines: int) -> None:
@@ -39,6 +39,6 @@ def check_one_copy(where: Placement, num_pipelines: int) -> None:
     """
     if num_pipelines > 1 and len(where.ranks) > 1:
         raise SynthError(
-            f"a placement with {len(where.ranks)} copies of each stage and --data-parallel "
+            f"a placement with {len(where.ranks)} copies of each stage and §data_parallel "
             f"{num_pipelines} do not go together; take one with a single copy, such as linear or v"
         )

@@ -32,7 +32,7 @@ def read_time_limit(text: str) -> float:
     limit_s = parse_seconds(text)
     if limit_s == 0:
         raise SynthError(
-            f"--time-limit {text} leaves no time to search; give seconds, such as 60, or a time "
+            f"§time_limit {text} leaves no time to search; give seconds, such as 60, or a time "
             f"such as 2m"
         )
     return limit_s

@@ -115,13 +115,13 @@ def _nothing(request: Request, spent_s: float, *, is_interrupted: bool) -> Resul
     limit_s = parse_seconds(request.arguments["time_limit"])
     reason, message = (
         StoppedBy.TIME_LIMIT,
-        f"--target steady: no schedule that repeats without bubble was found in {limit_s:g} s; "
-        "allow more --time-limit, or give a time as target",
+        f"§target steady: no schedule that repeats without bubble was found in {limit_s:g} s; "
+        "allow more §time_limit, or give a time as target",
     )
     if is_interrupted:
         reason, message = (
             StoppedBy.INTERRUPT,
-            "--target steady: interrupted before a schedule that repeats without bubble was "
+            "§target steady: interrupted before a schedule that repeats without bubble was "
             "found; run the same command again",
         )
     return Result(

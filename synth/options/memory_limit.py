@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from synth.errors import SynthError
+from synth.option_names import named
 from synth.options.keywords import word
 from synth.profile import Profile
 from synth.units import format_bytes, format_bytes_both, parse_bytes
@@ -34,11 +35,11 @@ def read_limit(
     """
     if reserve is not None and (text is None or is_least(text)):
         raise SynthError(
-            "--mem-reserve is subtracted from a --mem-limit that is a size or auto; give one, "
-            "for example --mem-limit 40GB"
+            "§mem_reserve is subtracted from a §mem_limit that is a size or auto; give one, "
+            "for example §mem_limit 40GB"
         )
     if text is None:
-        return MemoryLimit(None, "no memory limit (--mem-limit sets one)")
+        return MemoryLimit(None, named("no memory limit (§mem_limit sets one)"))
     reserved = None if reserve is None else parse_bytes(reserve)
     if word(text) == "auto":
         return _automatic(num_ranks, profile, reserved)
@@ -49,10 +50,10 @@ def read_limit(
         given *= num_ranks
     if len(given) != num_ranks:
         raise SynthError(
-            f"--mem-limit gives {len(given)} sizes for {num_ranks} ranks; give one, or one per rank"
+            f"§mem_limit gives {len(given)} sizes for {num_ranks} ranks; give one, or one per rank"
         )
     if min(given) <= 0:
-        raise SynthError("--mem-limit must be more than 0 bytes; leave it out for no limit")
+        raise SynthError("§mem_limit must be more than 0 bytes; leave it out for no limit")
     caps = _less(given, reserved)
     listed = [format_bytes_both(cap) for cap in dict.fromkeys(caps)]
     limit = f"{listed[0]} on every rank" if len(listed) == 1 else ", ".join(map(format_bytes, caps))
@@ -68,7 +69,7 @@ def _less(sizes: tuple[int, ...], reserved: int | None) -> tuple[int, ...]:
     caps = tuple(size - (reserved or 0) for size in sizes)
     if min(caps) <= 0:
         raise SynthError(
-            f"--mem-reserve {format_bytes_both(reserved or 0)} leaves nothing of a limit of "
+            f"§mem_reserve {format_bytes_both(reserved or 0)} leaves nothing of a limit of "
             f"{format_bytes_both(min(sizes))}; reserve less"
         )
     return caps
@@ -87,7 +88,7 @@ def _automatic(num_ranks: int, profile: Profile, reserved: int | None) -> Memory
     capacity = profile.capacity_bytes
     if capacity is None:
         raise SynthError(
-            f"--mem-limit auto: profile {profile.name} does not say how much memory its device "
+            f"§mem_limit auto: profile {profile.name} does not say how much memory its device "
             f"has; give a size, for example 40GB"
         )
     if reserved is None:

@@ -13,4 +13,4 @@ def read_objective(text: str) -> Objective:
     try:
         return Objective.parse(text)
     except ValueError as error:
-        raise SynthError(f"--objective {error}") from None
+        raise SynthError(f"§objective {error}") from None

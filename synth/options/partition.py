@@ -17,7 +17,7 @@ def read_partition(text: str, where: Placement) -> tuple[int, ...] | None:
     """
     sizes = read_sizes(text)
     if sizes is not None and len(sizes) != where.num_stages:
-        raise SynthError(f"--partition gives {len(sizes)} stages for {_needed_sizes(where)}")
+        raise SynthError(f"§partition gives {len(sizes)} stages for {_needed_sizes(where)}")
     return sizes
 
 
@@ -38,13 +38,13 @@ def read_sizes(text: str) -> tuple[int, ...] | None:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError:
         raise SynthError(
-            f"--partition {text!r} is not understood; write auto, even, or layers per stage such "
+            f"§partition {text!r} is not understood; write auto, even, or layers per stage such "
             f"as 3,3,2"
         ) from None
     if min(sizes) < 1:
         stage = next(stage for stage, size in enumerate(sizes) if size < 1)
         raise SynthError(
-            f"--partition gives stage {stage} {sizes[stage]} layers; every stage needs at least one"
+            f"§partition gives stage {stage} {sizes[stage]} layers; every stage needs at least one"
         )
     return sizes
 

@@ -60,7 +60,7 @@ class ProblemArguments:
         """
         check_one_copy(where, self.num_pipelines)
         if (why := self.allowed.why_not_on(where)) is not None:
-            raise SynthError(f"--for {self.allowed.runtime}: {why}; name another --placement")
+            raise SynthError(f"§runtime {self.allowed.runtime}: {why}; name another §placement")
         objective = read_objective(self.objective)
         given = read_partition(self.partition, where)
         one = self.profile_of_one

@@ -37,7 +37,5 @@ def load_profile(
     if links:
         return profile.replace(links=read_links(links, profile.links))
     if profile.links.are_free:
-        talk(
-            "transfers take no time in this profile; --link 10us,25GB/s sets latency and bandwidth"
-        )
+        talk("transfers take no time in this profile; §link 10us,25GB/s sets latency and bandwidth")
     return profile

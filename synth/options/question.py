@@ -68,7 +68,7 @@ def read_comparison(given: CompareArguments, profile: Profile | None = None) -> 
 def _limit(given: CompareArguments, profile: Profile) -> MemoryLimit:
     if is_least(given.memory.mem_limit):
         raise SynthError(
-            "--mem-limit min minimizes memory subject to a time, which only synth solve does; "
+            "§mem_limit min minimizes memory subject to a time, which only synth solve does; "
             "give a size here, or none"
         )
     return given.memory.limits(given.pipeline.ranks, profile)
@@ -100,14 +100,13 @@ def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> 
 
 def _refuse_options_of_the_solver(given: CompareArguments) -> None:
     """Refuse options that say what the solver searches."""
-    refused = [f"--weights {name}" for name in given.weights or ()]
-    refused += [f"--versions {name}" for name in given.versions or ()]
+    refused = [f"§weights {name}" for name in given.weights or ()]
+    refused += [f"§versions {name}" for name in given.versions or ()]
     if word(given.recompute or "none") != "none":
-        refused.append(f"--recompute {given.recompute}")
+        refused.append(f"§recompute {given.recompute}")
     if refused:
         raise SynthError(
-            f"{refused[0]} is for the solver, and --no-solve leaves the solver out; give one of "
-            f"them"
+            f"{refused[0]} is for the solver, and §no_solve leaves the solver out; give one of them"
         )
 
 
@@ -135,7 +134,7 @@ def _searches(given: CompareArguments) -> list[SearchRequest]:
             searches.append(SearchRequest(name, where, choice))
     for name in given.weights or ():
         if name not in [*map(str, WeightMovement)]:
-            raise SynthError(f"--weights {shown(name)} is not understood; give ring or gather")
+            raise SynthError(f"§weights {shown(name)} is not understood; give ring or gather")
         searches.append(SearchRequest(name, None, movement=WeightMovement(name)))
     check_goes_with_version_rows(given.versions or (), names, given.recompute)
     for name in given.versions or ():
@@ -153,7 +152,7 @@ def _planners(names: Sequence[str]) -> list[Planner]:
     known = [str(planner) for planner in Planner]
     for name in names:
         if name not in known:
-            raise SynthError(f"--planner {shown(name)} is unknown; give {' or '.join(known)}")
+            raise SynthError(f"§planner {shown(name)} is unknown; give {' or '.join(known)}")
     return [Planner(name) for name in names]
 
 
@@ -165,7 +164,7 @@ def _on_any(recompute: str) -> Choice:
     """
     if word(recompute) not in (AUTO, "none"):
         raise SynthError(
-            f"--recompute {shown(recompute)} is for one placement; with --placement {AUTO} give "
+            f"§recompute {shown(recompute)} is for one placement; with §placement {AUTO} give "
             f"{AUTO} or none"
         )
     return None if word(recompute) == AUTO else ()

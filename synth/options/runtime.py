@@ -23,15 +23,15 @@ def check_goes_with_runtime(given: SolveArguments) -> None:
     """
     runtime = given.freedom.runtime
     refused = {
-        f"--weights {given.weights}": (
+        f"§weights {given.weights}": (
             given.weights != "stay",
             f"{runtime} does not pass weights; give stay",
         ),
-        f"--data-parallel {given.data_parallel}": (
+        f"§data_parallel {given.data_parallel}": (
             given.data_parallel > 1,
             "solve for one pipeline, and replicate it there",
         ),
-        f"--versions {given.versions}": (
+        f"§versions {given.versions}": (
             given.versions is not None,
             f"{runtime} flushes the pipeline before each update",
         ),
@@ -45,9 +45,9 @@ def _of_orders(given: SolveArguments) -> dict[str, tuple[bool, str]]:
     """Return the options of a search for an order, which a runtime with its own orders lacks."""
     why = f"{given.freedom.runtime} runs orders of its own, and none is searched"
     return {
-        f"--hint {hint_name(given.hint)}": (given.hint is not None, why),
-        f"--target {given.target}": (given.target is not None, why),
-        f"--solver {given.solver}": (given.solver == "milp", why),
+        f"§hint {hint_name(given.hint)}": (given.hint is not None, why),
+        f"§target {given.target}": (given.target is not None, why),
+        f"§solver {given.solver}": (given.solver == "milp", why),
     }
 
 
@@ -59,8 +59,8 @@ def check_rows_go_with_runtime(given: CompareArguments) -> None:
     """
     why = "the solver's rows are for that runtime"
     refused = {
-        f"--weights {', '.join(given.weights or ())}": (bool(given.weights), why),
-        f"--versions {', '.join(given.versions or ())}": (bool(given.versions), why),
+        f"§weights {', '.join(given.weights or ())}": (bool(given.weights), why),
+        f"§versions {', '.join(given.versions or ())}": (bool(given.versions), why),
     }
     _check(given.freedom, given.recompute, refused)
 
@@ -72,11 +72,11 @@ def _check(
     if freedom.allowed.runtime == Runtime.SYNTH:
         return
     offloads = (freedom.offload, f"{runtime} does not offload within a schedule")
-    refuse_beside(f"--for {runtime}", {"--offload": offloads, **others})
+    refuse_beside(f"§runtime {runtime}", {"§offload": offloads, **others})
     recompute = word(recompute_text or NONE)
     if recompute not in (NONE, AUTO) and not recompute.startswith(LAYERS):
         raise SynthError(
-            f"--recompute {shown(recompute)} rebuilds activations in ops R, which {runtime} does "
+            f"§recompute {shown(recompute)} rebuilds activations in ops R, which {runtime} does "
             f"not have; give layers, such as {LAYERS}0-3 or {LAYERS}all, which are recomputed "
             f"within B, or none"
         )

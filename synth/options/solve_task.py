@@ -313,7 +313,7 @@ def _recorded(
 def _check_keeps_saved(request: Request) -> None:
     if request.recompute != ():
         raise SynthError(
-            f"--recompute {request.arguments['recompute']} and --target {STEADY} do not go "
+            f"§recompute {request.arguments['recompute']} and §target {STEADY} do not go "
             f"together: a steady state is searched for without recomputation; give a time as "
-            f"target, or leave --recompute out"
+            f"target, or leave §recompute out"
         )

@@ -27,7 +27,7 @@ def read_least_target(mem_limit: str | None, target: str | None) -> TimeTarget |
         SynthError: one of the two options is given without the other; see `read_target`.
     """
     if is_least(mem_limit) != (target is not None):
-        given, missing = ("--target", f"--mem-limit {LEAST}")
+        given, missing = ("§target", f"§mem_limit {LEAST}")
         if target is None:
             given, missing = missing, given
         raise SynthError(
@@ -48,29 +48,29 @@ def read_target(text: str) -> TimeTarget:
         share = _percentage(text)
         if share < 1:
             raise SynthError(
-                f"--target {text!r} is below the lower bound, so no schedule meets it; give 100% "
+                f"§target {text!r} is below the lower bound, so no schedule meets it; give 100% "
                 f"or more"
             )
         return TimeTarget(share_of_bound=share)
     if re.fullmatch(r"\s*[\d.]+\s*", text):
         raise SynthError(
-            f"--target {text!r} has no unit; write for example 850ms, 1.2s, or 105% of the lower "
+            f"§target {text!r} has no unit; write for example 850ms, 1.2s, or 105% of the lower "
             f"bound"
         )
     time_us = round(parse_seconds(text) * 1e6)
     if time_us < 1:
-        raise SynthError(f"--target {text!r} is no time; write for example 850ms or 1.2s")
+        raise SynthError(f"§target {text!r} is no time; write for example 850ms or 1.2s")
     return TimeTarget(time_us=time_us)
 
 
 def _percentage(text: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
     if match is None:
-        raise SynthError(f"--target {text!r} is not understood; write for example 105% or 850ms")
+        raise SynthError(f"§target {text!r} is not understood; write for example 105% or 850ms")
     percentage = float(match[1])
     if percentage > _MOST_PERCENT:
         raise SynthError(
-            f"--target {shown(text)} is so large that every schedule meets it; give at most "
+            f"§target {shown(text)} is so large that every schedule meets it; give at most "
             f"{_MOST_PERCENT}%"
         )
     return percentage / 100

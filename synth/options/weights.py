@@ -38,18 +38,18 @@ def with_weights(given: SolveArguments) -> SolveArguments:
     if given.data_parallel > 1:
         return _with_sharded_pipelines(given)
     others = {
-        f"--target {given.target}": (
+        f"§target {given.target}": (
             is_steady(given.target),
             "a steady state is of weights that stay; give a time or a percentage",
         ),
-        "--hint": (given.hint is not None, "its search begins from the published schedules"),
-        "--solver milp": (given.solver == "milp", "its model is of weights that stay"),
+        "§hint": (given.hint is not None, "its search begins from the published schedules"),
+        "§solver milp": (given.solver == "milp", "its model is of weights that stay"),
     }
     # With a target the pipelines beside them have one placement in one partition, as in a curve.
     names_pipelines = given.weights == AUTO and given.target is not None
     if names_pipelines and given.partition is not None:
         refused = is_searched(given.partition), "each candidate has one partition; give even"
-        refuse_beside(f"--weights {AUTO}", {f"--target and --partition {given.partition}": refused})
+        refuse_beside(f"§weights {AUTO}", {f"§target and §partition {given.partition}": refused})
     placement = None if names_pipelines else given.placement
     check_goes_with_weights(given.weights, placement, given.partition, given.recompute, others)
     if given.weights == AUTO:
@@ -69,15 +69,15 @@ def _with_sharded_pipelines(given: SolveArguments) -> SolveArguments:
     """
     recompute, partition = given.recompute or "none", given.partition or EVEN
     refused = {
-        "--hint": (given.hint is not None, "the search begins from the published schedules"),
-        "--solver milp": (given.solver == "milp", "leave it out"),
-        f"--partition {partition}": (is_searched(partition), "give even or the layers of stages"),
-        f"--recompute {recompute}": (
+        "§hint": (given.hint is not None, "the search begins from the published schedules"),
+        "§solver milp": (given.solver == "milp", "leave it out"),
+        f"§partition {partition}": (is_searched(partition), "give even or the layers of stages"),
+        f"§recompute {recompute}": (
             not word(recompute).startswith(("none", "layers:")),
             "give none, or layers such as layers:0-3, which are recomputed within B",
         ),
     }
-    both = f"--weights {given.weights} --data-parallel {given.data_parallel}"
+    both = f"§weights {given.weights} §data_parallel {given.data_parallel}"
     refuse_beside(both, refused, "which search the places of all-gathers")
     return given.replace(
         placement=given.placement or AUTO, partition=partition, recompute=recompute
@@ -106,19 +106,19 @@ def check_goes_with_weights(
     of_stages = "give even, or with ring or gather the layers of each stage"
     if weights == AUTO:
         why = "which searches all placements"
-        refused[f"--placement {placement}"] = placement not in (None, AUTO), another
-        refused[f"--partition {partition}"] = partition not in (None, AUTO, EVEN), of_stages
+        refused[f"§placement {placement}"] = placement not in (None, AUTO), another
+        refused[f"§partition {partition}"] = partition not in (None, AUTO, EVEN), of_stages
     else:
         why = "with which every rank runs all stages of its micro-batches"
         is_copied = placement is None or is_all_stages(word(placement))
-        refused[f"--placement {placement}"] = not is_copied, another
-        refused[f"--partition {partition}"] = word(partition or "") == AUTO, of_stages
+        refused[f"§placement {placement}"] = not is_copied, another
+        refused[f"§partition {partition}"] = word(partition or "") == AUTO, of_stages
         is_plain = recompute is None or word(recompute).startswith(("none", "layers:"))
-        refused[f"--recompute {recompute}"] = (
+        refused[f"§recompute {recompute}"] = (
             not is_plain,
             "give none, or layers such as layers:0-3, which are recomputed within B",
         )
-    refuse_beside(f"--weights {weights}", refused, why)
+    refuse_beside(f"§weights {weights}", refused, why)
 
 
 def read_sharded_pipelines(

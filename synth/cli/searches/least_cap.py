@@ -8,6 +8,7 @@ from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.objective import BoundScope
+from synth.option_names import named
 from synth.options.least_memory import TargetMissed, search_least, with_limit
 from synth.options.partition import is_searched
 from synth.options.request import Request, announce, announce_sizes
@@ -127,5 +128,6 @@ def _json(request: Request, least: LeastCap, result: Result | None) -> dict[str,
         "lower_bound_without_limit_us": least.bound_us,
     }
     if result is None:
-        return {**about, "stopped_by": least.stopped_by, "message": least.message, "plan": None}
+        message = least.message and named(least.message)
+        return {**about, "stopped_by": least.stopped_by, "message": message, "plan": None}
     return about | as_json(with_limit(request, least, result), result)

@@ -295,12 +295,12 @@ def check_partitions_searchable(problem: Problem, recompute: Choice) -> None:
     if bounds.is_linear(problem) and not bounds.applies(problem):
         raise SynthError(
             f"{sum(problem.partition or ())} layers on {problem.num_ranks} ranks have too many "
-            f"partitions for bounds over all of them; give --partition even, or layers per stage"
+            f"partitions for bounds over all of them; give §partition even, or layers per stage"
         )
     if not bounds.is_linear(problem) or recompute != ():
         raise SynthError(
-            "bounds over all partitions exist only for one stage per rank (--placement linear) and "
-            "without --recompute; give --partition even, or layers per stage"
+            "bounds over all partitions exist only for one stage per rank (§placement linear) and "
+            "without §recompute; give §partition even, or layers per stage"
         )
 
 

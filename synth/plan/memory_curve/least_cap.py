@@ -76,12 +76,12 @@ class LeastCap:
         if self.stopped_by == StoppedBy.INFEASIBLE:
             return (
                 f"no schedule has a {objective} of {target} ({self.target_us} µs) or less, however "
-                f"much memory there is: the lower bound is {self.bound_us} µs; give a --target of "
+                f"much memory there is: the lower bound is {self.bound_us} µs; give a §target of "
                 f"that at least, other ranks or another placement"
             )
         best = "none" if self.fastest_us is None else f"{self.fastest_us} µs"
         return (
             f"no schedule with a {objective} of {target} ({self.target_us} µs) or less was found "
             f"in the time given, with any memory: the best is {best}, the lower bound "
-            f"{self.bound_us} µs; give more time or a larger --target"
+            f"{self.bound_us} µs; give more time or a larger §target"
         )
