@@ -6,6 +6,7 @@ from synth.costs.costs import Costs
 from synth.errors import SynthError
 from synth.families import current_name, families, family_placement, generate, generate_for
 from synth.options.recompute import LAYERS
+from synth.options.values import Hint
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Profile
 from synth.report.text.tables import places
@@ -15,12 +16,7 @@ from synth.solver.problem import Problem
 from synth.system.messages import talk
 
 
-def hint_name(given: str | Plan | None) -> str | None:
-    """Return the text of a hint; of a plan that is in memory its name."""
-    return given if given is None or isinstance(given, str) else given.name
-
-
-def read_hint(given: str | Plan | None, problem: Problem, profile: Profile) -> Schedule | None:
+def read_hint(given: Hint | None, problem: Problem, profile: Profile) -> Schedule | None:
     """Return the schedule to start from; a file takes precedence over a published schedule.
 
     Raises:

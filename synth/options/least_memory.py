@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from synth.errors import SynthError
 from synth.options.memory_limit import MemoryLimit
-from synth.options.partition import is_searched
 from synth.options.request import Request, failure_code
 from synth.options.solve_task import SolveTask
+from synth.plan.choose.candidates import Partitioning
 from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.least_cap_search import OnProgress, least_cap
 from synth.plan.memory_curve.steady_cap import SteadyCap, least_steady
@@ -42,7 +42,7 @@ def search_least(
     """
     request, candidates = asked.request, asked.weight_candidates
     assert asked.target is not None
-    is_sought = is_searched(request.arguments["partition"])
+    is_sought = request.partitioning == Partitioning.SEARCHED
     return least_cap(
         request.problem if candidates is None else candidates.problem,
         asked.target,

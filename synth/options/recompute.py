@@ -1,8 +1,8 @@
 """Reading `--recompute`: stages, layers, or a keyword."""
 
 from synth.errors import SynthError
-from synth.options.keywords import word
 from synth.options.ranges import MOST_DIGITS, read_ranges
+from synth.options.values import word
 from synth.units import shown
 
 # Prefix of the layers that `--recompute` lists.

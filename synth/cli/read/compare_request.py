@@ -46,7 +46,7 @@ class CompareRequest(Record):
         Raises:
             SynthError: a picture, the page or the folder cannot be written.
         """
-        check_outputs(*self.pictures, self.html, inputs=[self.arguments.pipeline.profile_name])
+        check_outputs(*self.pictures, self.html, inputs=[self.arguments.pipeline.profile_file])
         check_pictures(self.pictures, self.force)
         check_replaceable(self.html, PAGE, "--html", self.force)
         check_folder("--save", self.save)

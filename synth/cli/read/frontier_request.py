@@ -57,7 +57,7 @@ class FrontierRequest(Record):
         Raises:
             SynthError: one of them cannot be written, or two are the same.
         """
-        inputs = [self.arguments.pipeline.profile_name]
+        inputs = [self.arguments.pipeline.profile_file]
         check_outputs(self.output, inputs=inputs)
         if self.output.resolve() in [path.resolve() for path in self.pictures]:
             raise SynthError(

@@ -8,7 +8,6 @@ import typer
 from synth.cli.read.options import ForceOption
 from synth.errors import SynthError
 from synth.options.arguments.groups import PeakFlops
-from synth.profile.model_flops import parse_flops_per_s
 from synth.profile.optimizer import OptimizerSpec, OptimizerSwitches
 from synth.profile.workload import ModelArguments
 from synth.records.overwrite_guard import PROFILE, check_replaceable
@@ -70,15 +69,6 @@ class ProfileRequest(Record):
     ] = None
     peak_flops: PeakFlops = None
     force: ForceOption = False
-
-    @property
-    def peak_per_s(self) -> float | None:
-        """The FLOP/s of a rank's device; None if they are not given.
-
-        Raises:
-            SynthError: they are not understood.
-        """
-        return None if self.peak_flops is None else parse_flops_per_s(self.peak_flops)
 
     @property
     def optimizer_spec(self) -> OptimizerSpec:

@@ -10,9 +10,9 @@ from synth.cli.progress.line import current_line
 from synth.objective import BoundScope
 from synth.option_names import named
 from synth.options.least_memory import TargetMissed, search_least, with_limit
-from synth.options.partition import is_searched
 from synth.options.request import Request, announce, announce_sizes
 from synth.options.solve_task import SolveTask
+from synth.plan.choose.candidates import Partitioning
 from synth.plan.memory_curve.least_cap import LeastCap
 from synth.solver.result import Result
 from synth.units import format_bytes, format_bytes_both, format_us
@@ -28,7 +28,7 @@ def solve_least(asked: SolveTask, form: AnswerForm) -> None:
     if candidates is not None:
         announce_sizes(request)
         talk(f"weights to try: {'; '.join(candidates.names)}")
-    elif is_searched(request.arguments["partition"]):
+    elif request.partitioning == Partitioning.SEARCHED:
         announce_sizes(request)
     else:
         announce(request)

@@ -7,7 +7,7 @@ from synth.cli.searches.least_cap import solve_least
 from synth.cli.searches.steady_cap import solve_steady
 from synth.cli.searches.within_limits import solve_within_limits
 from synth.options.solve_task import read_solve
-from synth.options.target import is_steady
+from synth.options.values import STEADY
 
 
 def work(request: SolveRequest) -> None:
@@ -18,7 +18,7 @@ def work(request: SolveRequest) -> None:
         preview(asked, request.format)
     elif asked.target is not None:
         solve_least(asked, form)
-    elif is_steady(request.arguments.target):
+    elif request.arguments.target == STEADY:
         solve_steady(asked, form)
     else:
         solve_within_limits(asked, form)
