@@ -10,7 +10,8 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.options.arguments.groups import HardwareArguments, MemoryArguments
-from synth.options.values import Count, Partition, ProfileSource, sizes_on
+from synth.options.problem_arguments import sizes_on
+from synth.options.values import Count, Partition, ProfileSource
 from synth.plan.partition.balance import balance
 from synth.records.command_option import from_values, not_understood
 from synth.records.record import Record

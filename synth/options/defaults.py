@@ -90,7 +90,7 @@ def _of_hint(hint: Hint, num_ranks: int, profile: Profile, *, is_placed: bool) -
         if isinstance(hint, str) and not Path(hint).exists():
             family_placement(hint, num_ranks)
             return SolveChoices(family_layout(hint), EVEN, AUTO, True)
-        plan = Plan.load(Path(hint)) if isinstance(hint, str) else hint
+        plan = hint if isinstance(hint, Plan) else Plan.load(Path(str(hint)))
     except SynthError:
         return found
     is_cut_alike = sum(plan.partition) == len(profile.layers) and not is_placed

@@ -24,8 +24,9 @@ def read_hint(given: Hint | None, problem: Problem, profile: Profile) -> Schedul
     """
     if given is None:
         return None
-    if not isinstance(given, str):
+    if isinstance(given, Plan):
         return _as_ordered(given.name, _of_plan(given, given.name, problem, profile), problem)
+    assert isinstance(given, str)
     path = Path(given)
     if path.exists() or path.suffix or len(path.parts) > 1:
         found = _of_plan(Plan.load(path), given, problem, profile)

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from synth.errors import SynthError
 from synth.objective import Objective
-from synth.options.values import Partition, sizes_on
+from synth.options.values import Partition
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.plan.weight_passing.data_parallel_plan import costs_of_one, sharing_optimizer
@@ -92,3 +92,25 @@ def _check_one_copy(where: Placement, num_pipelines: int) -> None:
             f"a placement with {len(where.ranks)} copies of each stage and §data_parallel "
             f"{num_pipelines} do not go together; take one with a single copy, such as linear or v"
         )
+
+
+def sizes_on(where: Placement, partition: Partition) -> tuple[int, ...] | None:
+    """Return the layers of each stage of a placement; None for `even` and for `auto`.
+
+    Raises:
+        SynthError: they are for another number of stages.
+    """
+    if isinstance(partition, str):
+        return None
+    if len(partition) != where.num_stages:
+        raise SynthError(f"§partition gives {len(partition)} stages for {_needed_sizes(where)}")
+    return partition
+
+
+def _needed_sizes(where: Placement) -> str:
+    if where == Placement.linear(where.num_ranks):
+        return f"{where.num_ranks} ranks; give one size per rank"
+    return (
+        f"{where.num_ranks} ranks that hold {where.num_stages} stages in this placement; give one "
+        f"size per stage"
+    )

@@ -12,8 +12,7 @@ from synth.plan.memory_curve.target import TimeTarget
 from synth.profile import Profile
 from synth.profile.model_flops import parse_flops_per_s
 from synth.records.command_option import Read
-from synth.schedule.files.plan_file import Plan
-from synth.schedule.model import Placement
+from synth.records.record import FileRecord
 from synth.units import parse_bytes, parse_fraction, parse_seconds, shown
 
 AUTO: Final = "auto"
@@ -296,42 +295,25 @@ Partition = Annotated[
 ]
 
 
-def sizes_on(where: Placement, partition: Partition) -> tuple[int, ...] | None:
-    """Return the layers of each stage of a placement; None for `even` and for `auto`.
-
-    Raises:
-        SynthError: they are for another number of stages.
-    """
-    if isinstance(partition, str):
-        return None
-    if len(partition) != where.num_stages:
-        raise SynthError(f"§partition gives {len(partition)} stages for {_needed_sizes(where)}")
-    return partition
-
-
-def _needed_sizes(where: Placement) -> str:
-    if where == Placement.linear(where.num_ranks):
-        return f"{where.num_ranks} ranks; give one size per rank"
-    return (
-        f"{where.num_ranks} ranks that hold {where.num_stages} stages in this placement; give one "
-        f"size per stage"
-    )
-
-
 # Files, and what they hold
 
 
 def _read_profile(given: object) -> Profile | str:
-    if isinstance(given, Plan):
+    if _is_plan(given):
         raise SynthError(
             f"profile is a Plan, which has the costs of its stages alone; give the profile that it "
-            f"was made from ({given.profile_name})"
+            f"was made from ({getattr(given, 'profile_name', None)})"
         )
     return given if isinstance(given, Profile) else _path(given)
 
 
-def _read_hint(given: object) -> Plan | str:
-    return given if isinstance(given, Plan) else _path(given)
+def _read_hint(given: object) -> object:
+    return given if _is_plan(given) else _path(given)
+
+
+def _is_plan(given: object) -> bool:
+    """Return True of a Plan, whose module takes long to import."""
+    return isinstance(given, FileRecord) and given.FORMAT == "synth-schedule"
 
 
 def _path(given: object) -> str:
@@ -345,11 +327,11 @@ ProfileSource = Annotated[
     Read(_read_profile, "a Profile, the path of a profile file, or the name of a shipped one"),
 ]
 Hint = Annotated[
-    Plan | str,
+    FileRecord | str,
     Read(
         _read_hint,
         "a Plan (synth.simulate makes one of a Schedule), the path of a plan file, or a name such "
         "as 'zb-h1'",
-        written=lambda hint: hint.name if isinstance(hint, Plan) else hint,
+        written=lambda hint: hint if isinstance(hint, str) else hint.name,
     ),
 ]

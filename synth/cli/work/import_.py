@@ -6,8 +6,9 @@ from synth.cli.answer.output import talk
 from synth.cli.read.import_request import ImportRequest
 from synth.errors import SynthError
 from synth.interop.torch_csv_reader import read_torch_csv
+from synth.options.problem_arguments import sizes_on
 from synth.options.profiles import load_profile
-from synth.options.values import AUTO, sizes_on
+from synth.options.values import AUTO
 from synth.plan.partition.balance import balance
 from synth.records.record import check_outputs
 from synth.records.safe_read import read_text
