@@ -1,13 +1,12 @@
 """Commands that take records: the fields of a record are the command's options.
 
 A field is declared once, in its record. Its type, limits and default are those of the option, and
-its metadata is a `CommandOption`, a `CommandArgument`, or typer's own; without one it is no option.
+its metadata is a `CommandOption` or a `CommandArgument`; without one it is no option.
 A field that is a record itself, a group, gives the options of that record, with the defaults of the
 group, or those of its type if the group has none. A group that is None by default stays None unless
 one of its options is given.
 """
 
-import copy
 import functools
 import inspect
 import keyword
@@ -17,7 +16,6 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 import typer
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
-from typer.models import OptionInfo
 
 from synth.records.command_option import (
     After,
@@ -136,11 +134,7 @@ def _parameter(
     if argument is not None:
         place = typer.Argument(metavar=argument.metavar, help=argument.help)
         return _keyword(name, Annotated[kind, place], default)
-    if option is None:
-        place = copy.copy(metadata_of(field, OptionInfo))
-        if place is not None and panel is not None:
-            place.rich_help_panel = panel
-        return _keyword(name, Annotated[kind, place], default)
+    assert option is not None
     shown: bool | str = option.default or True
     if name not in defaults and not field.is_required() and field.default:
         shown = str(field.default)
@@ -169,7 +163,7 @@ def _made(record: type[Record], values: dict[str, Any]) -> Record:
 
 
 def _is_option(field: FieldInfo) -> bool:
-    declared = CommandOption | CommandArgument | OptionInfo
+    declared = CommandOption | CommandArgument
     return any(isinstance(each, declared) for each in field.metadata)
 
 
@@ -185,7 +179,7 @@ def _key(name: str, field: FieldInfo) -> str:
 
 def _as_parameter(option: str) -> str:
     """Return the name of an option as that of a parameter; `for`, a keyword, becomes `for_`."""
-    name = option.removeprefix("--").replace("-", "_")
+    name = option.partition("/")[0].removeprefix("--").replace("-", "_")
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
