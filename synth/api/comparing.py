@@ -64,6 +64,10 @@ def compare(
 
     Raises:
         SynthError: an argument is wrong.
+
+    Example:
+        >>> table = synth.compare("zb-1.5b-p8-m24", ranks=4, micro_batches=8, only="1f1b")
+        >>> best = table.plan(table.ranked()[0])
     """
     options = locals()
     draw_with(Comparison, comparison_html)

@@ -64,6 +64,10 @@ def frontier(
 
     Raises:
         SynthError: an argument is wrong.
+
+    Example:
+        >>> curve = synth.frontier("zb-1.5b-p8-m24", ranks=4, micro_batches=8, time_limit=10)
+        >>> [(plan.caps_bytes, plan.claim.makespan_us) for plan in curve.points]
     """
     options = locals()
     draw_with(MemoryCurve, curve_html)

@@ -59,6 +59,10 @@ def simulate(
     Raises:
         SynthError: the name is unknown or does not admit the numbers, the schedule cannot run, or
             it exceeds the memory limit.
+
+    Example:
+        >>> plan = synth.simulate("1f1b", "zb-1.5b-p8-m24", ranks=4, micro_batches=8)
+        >>> plan.claim.makespan_us
     """
     options = locals()
     given = from_values(_SimulateArguments, options)

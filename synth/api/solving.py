@@ -101,6 +101,10 @@ def solve(
 
     Raises:
         SynthError: an argument is wrong, no schedule fits, or none was found in time.
+
+    Example:
+        >>> plan = synth.solve("zb-1.5b-p8-m24", ranks=4, micro_batches=8, mem_limit=30 * 10**9)
+        >>> plan.save("plan.json")
     """
     options = locals()
     given = from_values(SolveArguments, options)
