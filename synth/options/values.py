@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from numbers import Real
 from typing import Annotated, Any, Final, Literal, SupportsInt
 
+from pydantic import Field
+
 from synth.errors import SynthError
 from synth.objective import Objective
 from synth.plan.memory_curve.target import TimeTarget
@@ -13,7 +15,7 @@ from synth.profile import Profile
 from synth.profile.model_flops import parse_flops_per_s
 from synth.records.command_option import Read
 from synth.records.record import FileRecord
-from synth.units import parse_bytes, parse_fraction, parse_seconds, shown
+from synth.units import MOST_SUMMABLE, parse_bytes, parse_fraction, parse_seconds, shown
 
 AUTO: Final = "auto"
 EVEN: Final = "even"
@@ -94,12 +96,22 @@ def texts_like(example: str) -> Read:
 
 
 def _read_bytes(given: object) -> int:
-    return parse_bytes(given) if isinstance(given, str) else _whole(given)
+    size = parse_bytes(given) if isinstance(given, str) else _whole(given)
+    if not 0 <= size <= MOST_SUMMABLE:
+        raise ValueError
+    return size
+
+
+def _read_seconds(given: object) -> float:
+    seconds = parse_seconds(given) if isinstance(given, str) else _number(given)
+    if not 0 <= 1e6 * seconds <= MOST_SUMMABLE:
+        raise ValueError
+    return seconds
 
 
 def _read_time_limit(given: object) -> float:
-    limit_s = parse_seconds(given) if isinstance(given, str) else _number(given)
-    if not 0 < limit_s < float("inf"):
+    limit_s = _read_seconds(given)
+    if limit_s == 0:
         text = given if isinstance(given, str) else f"{limit_s:g}s"
         raise SynthError(
             f"§time_limit {text} leaves no time to search; give seconds, such as 60, or a time "
@@ -110,12 +122,8 @@ def _read_time_limit(given: object) -> float:
 
 def _write_bytes(size: int) -> str:
     """Return the shortest text that is read as these bytes: `40GB`, `37.5GiB`, `1234567B`."""
-    scales = ((1000, ("GB", "MB", "kB")), (1024, ("GiB", "MiB")))
-    texts = [
-        f"{size / base ** (len(units) + (base == 1024) - i):.10g}{unit}"
-        for base, units in scales
-        for i, unit in enumerate(units)
-    ]
+    units = {"GB": 10**9, "MB": 10**6, "kB": 10**3, "GiB": 1 << 30, "MiB": 1 << 20}
+    texts = [f"{size / factor:.10g}{unit}" for unit, factor in units.items()]
     exact = [text for text in texts if "e" not in text and parse_bytes(text) == size]
     return min((*exact, f"{size}B"), key=len)
 
@@ -136,6 +144,7 @@ Share = Annotated[
         "a share, such as 0.005 or '0.5%'",
         written=lambda share: f"{100 * share:.10g}%",
     ),
+    Field(ge=0, le=1),
 ]
 FlopsPerS = Annotated[
     float, Read(_or_number(parse_flops_per_s), "a rate such as 989e12 or '989TFLOPS'")
@@ -181,7 +190,7 @@ def _read_target(given: object) -> TimeTarget | str:
     if isinstance(given, TimeTarget):
         return given
     if not isinstance(given, str):
-        return _time_target(_number(given), f"{given}s")
+        return _time_target(_read_seconds(given), f"{given}s")
     if word(given) == STEADY:
         return STEADY
     if given.strip().endswith("%"):
@@ -195,7 +204,7 @@ def _read_target(given: object) -> TimeTarget | str:
 
 
 def _time_target(time_s: float, text: str) -> TimeTarget:
-    if not 5e-7 < time_s < float("inf"):
+    if round(1e6 * time_s) < 1:
         raise SynthError(f"§target {text!r} is no time; write for example 850ms or 1.2s")
     return TimeTarget(time_us=round(1e6 * time_s))
 
