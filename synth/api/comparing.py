@@ -1,5 +1,6 @@
 """`synth.compare`: the published schedules and the solver's, on one profile."""
 
+import threading
 from collections.abc import Sequence
 
 from synth.api.front import AnyProfile, named_as_arguments
@@ -8,7 +9,9 @@ from synth.options.arguments.compare import CompareArguments
 from synth.options.question import read_comparison
 from synth.plan.compare import compare as compared
 from synth.plan.comparison import Comparison
+from synth.plan.comparison_entries import so_far
 from synth.records.command_option import from_values
+from synth.search.outcome import StoppedBy
 from synth.system.display import draw_with
 
 
@@ -60,7 +63,7 @@ def compare(
 
     Returns:
         The entries and the schedules that do not apply. `ranked()` sorts the entries, and
-        `plan(entry)` makes the plan of one.
+        `plan(entry)` makes the plan of one. Ctrl-C returns the entries so far.
 
     Raises:
         SynthError: an argument is wrong.
@@ -75,6 +78,21 @@ def compare(
         options |= {"no_solve": True, "recompute": None}
     given = from_values(CompareArguments, options)
     asked = read_comparison(given)
-    return compared(
-        asked.question, given.only, asked.searches, asked.options, planners=asked.planners
-    )
+    found, stop = Comparison(asked.question), threading.Event()
+    try:
+        return compared(
+            asked.question,
+            given.only,
+            asked.searches,
+            asked.options,
+            stop=stop,
+            so_far=found,
+            planners=asked.planners,
+        )
+    except KeyboardInterrupt:
+        comparison = so_far(found, asked.options, StoppedBy.INTERRUPT)
+        if not comparison.entries:
+            raise
+        return comparison
+    finally:
+        stop.set()

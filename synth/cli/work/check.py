@@ -7,7 +7,6 @@ import typer
 
 from synth.cli.answer.check import (
     bound_json,
-    costs_of,
     findings,
     fingerprint_of,
     how_the_bound_stands,
@@ -17,6 +16,7 @@ from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.read.check_request import PROOF_LIMIT_S, CheckRequest, ProofOptions
 from synth.errors import ExitCode, Mismatch, SynthError
+from synth.options.plan_profile import costs_of
 from synth.plan.reprove.reproof import Reproof
 from synth.profile import Profile
 from synth.report.text.tables import facts
