@@ -100,7 +100,7 @@ class Workers(AbstractContextManager["Workers"]):
                 worker.close()
                 raise RunFailure(
                     "a solver process ended without an answer (killed, or out of memory?); what "
-                    "was found is kept: run the command again, with fewer --jobs"
+                    "was found is kept: run the command again, with fewer §jobs"
                 ) from None
             self._free.append(worker)
             if isinstance(received, Exception):
