@@ -1,5 +1,6 @@
 """`synth.compare`: the published schedules and the solver's, on one profile."""
 
+import threading
 from collections.abc import Sequence
 
 from synth.api.notebook import comparison_html
@@ -25,7 +26,9 @@ from synth.options.arguments.groups import HardwareArguments, MemoryArguments, S
 from synth.options.question import read_comparison
 from synth.plan.compare import compare as compared
 from synth.plan.comparison import Comparison
+from synth.plan.comparison_entries import so_far
 from synth.profile import Profile
+from synth.search.outcome import StoppedBy
 from synth.system.display import draw_with
 
 
@@ -78,7 +81,7 @@ def compare(
 
     Returns:
         The entries and the schedules that do not apply. `ranked()` sorts the entries, and
-        `plan(entry)` makes the plan of one.
+        `plan(entry)` makes the plan of one. Ctrl-C returns the entries so far.
 
     Raises:
         SynthError: an argument is wrong.
@@ -103,6 +106,21 @@ def compare(
             search=SearchArguments(gap=share_text(gap), seed=whole_number(seed, "seed")),
         )
     asked = read_comparison(given, measured if isinstance(measured, Profile) else None)
-    return compared(
-        asked.question, given.only, asked.searches, asked.options, planners=asked.planners
-    )
+    found, stop = Comparison(asked.question), threading.Event()
+    try:
+        return compared(
+            asked.question,
+            given.only,
+            asked.searches,
+            asked.options,
+            stop=stop,
+            so_far=found,
+            planners=asked.planners,
+        )
+    except KeyboardInterrupt:
+        comparison = so_far(found, asked.options, StoppedBy.INTERRUPT)
+        if not comparison.entries:
+            raise
+        return comparison
+    finally:
+        stop.set()

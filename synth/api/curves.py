@@ -79,7 +79,7 @@ def frontier(
         on_point: called with the curve so far after every point.
 
     Returns:
-        The curve; `curve.points` are plans, under rising limits.
+        The curve; `curve.points` are plans, under rising limits. Ctrl-C returns the points so far.
 
     Raises:
         SynthError: an argument is wrong.
@@ -108,14 +108,16 @@ def frontier(
             workers=number_or_none(workers, "workers", 1) or min(num_processors(), MOST_AT_ONCE),
         )
     measured = given.hardware.profile(named)
-    curve = read_curve(given, measured)
-    return trace(
-        measured,
-        curve.problem,
-        effort=read_effort(given),
-        begun=begun,
-        on_point=on_point,
-        recompute=curve.recompute,
-        search_partitions=curve.search_partitions,
-        candidates=curve.candidates,
-    )
+    so_far: list[MemoryCurve] = []
+
+    def take(curve: MemoryCurve) -> None:
+        so_far.append(curve)
+        if on_point is not None:
+            on_point(curve)
+
+    try:
+        return trace(measured, read_curve(given, measured), read_effort(given), begun, take)
+    except KeyboardInterrupt:
+        if not so_far:
+            raise
+        return so_far[-1]

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from synth.api.words import (
     AnyProfile,
@@ -30,19 +29,14 @@ from synth.api.words import (
 from synth.errors import SynthError
 from synth.options.arguments.groups import HardwareArguments, SearchArguments
 from synth.options.arguments.solve import LimitOrLeast, SolveArguments
-from synth.options.best_so_far import BestSoFar
 from synth.options.hint import hint_name
-from synth.options.least_memory import TargetMissed, search_least, search_steady, with_limit
-from synth.options.request import NoSchedule, Request
+from synth.options.request import NoSchedule
 from synth.options.solve_task import SolveTask, read_solve
-from synth.options.target import is_steady
-from synth.plan.memory_curve.least_cap import LeastCap
-from synth.plan.recompute.choice_search import Listeners
 from synth.profile import Profile
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
+from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
-from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 
 
@@ -159,16 +153,10 @@ def solve(
         measured if isinstance(measured, Profile) else None,
         begin if isinstance(begin, Plan) else None,
     )
-    stop = threading.Event()
-    try:
-        if asked.target is not None:
-            return _least(asked, on_improvement, stop)
-        request, result = _search(asked, on_improvement, stop)
-    finally:
-        stop.set()
+    result = _search(asked, on_improvement)
     if result.schedule is None:
         raise NoSchedule(result)
-    return request.on(result.problem).plan(result)
+    return asked.request.of(result).plan(result)
 
 
 def _hint(given: AnyPath | Plan | None) -> str | Plan | None:
@@ -187,59 +175,20 @@ def _hint(given: AnyPath | Plan | None) -> str | Plan | None:
     return os.fspath(given)
 
 
-def _search(
-    asked: SolveTask, on_improvement: Callable[[Plan], None] | None, stop: threading.Event
-) -> tuple[Request, Result]:
+def _search(asked: SolveTask, on_improvement: Callable[[Plan], None] | None) -> Result:
     """Run the search; Ctrl-C returns the best result so far."""
-    so_far, request = BestSoFar(), asked.request
 
-    def listeners(searched: SolveTask) -> Listeners:
-        nonlocal request
-        request = searched.request
+    def tell(found: Incumbent) -> None:
+        if on_improvement is not None:
+            on_improvement(asked.request.of(found).plan(found))
 
-        def listener(problem: Problem) -> Callable[[Incumbent], None]:
-            if on_improvement is None:
-                return so_far.listening(problem, None)
-            trial = searched.request.on(problem)
-            return so_far.listening(problem, lambda found: on_improvement(trial.plan(found)))
-
-        return listener
-
+    so_far, stop = BestSoFar(tell), threading.Event()
     try:
-        if is_steady(request.arguments.get("target")):
-            return search_steady(asked, listeners, stop)
-        return request, asked.search(listeners(asked), stop).result
+        return asked.search(so_far, stop).result
     except KeyboardInterrupt:
-        found = so_far.result(request.deadline.elapsed_s, is_interrupted=True)
-        if found is None:
+        best = so_far.close()
+        if best is None:
             raise
-        return request, found
-
-
-def _least(
-    asked: SolveTask, on_improvement: Callable[[Plan], None] | None, stop: threading.Event
-) -> Plan:
-    """Minimize memory subject to a time; Ctrl-C returns the best plan so far."""
-    last: LeastCap | None = None
-    told: tuple[int | None, int] | None = None
-
-    def plan(least: LeastCap) -> Plan:
-        result = least.result()
-        if result is None:
-            raise TargetMissed(least)
-        return with_limit(asked.request, least, result).plan(result)
-
-    def take(least: LeastCap) -> None:
-        nonlocal last, told
-        last, known = least, (least.cap_bytes, least.not_below_bytes)
-        if on_improvement is not None and least.found is not None and known != told:
-            told = known
-            on_improvement(plan(least))
-
-    try:
-        return plan(search_least(asked, take, stop))
-    except KeyboardInterrupt:
-        if last is None or last.found is None:
-            raise
-        is_proven = last.stopped_by == StoppedBy.OPTIMAL
-        return plan(last if is_proven else replace(last, stopped_by=StoppedBy.INTERRUPT))
+        return best.as_result(asked.request.deadline.elapsed_s, StoppedBy.INTERRUPT)
+    finally:
+        stop.set()

@@ -1,6 +1,4 @@
-"""The problem whose memory curve is traced, and the choices left to the search of each point."""
-
-from typing import NamedTuple
+"""The options of a memory curve: what the search of each point chooses from, and its effort."""
 
 from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
@@ -12,14 +10,11 @@ from synth.options.partition import EVEN, is_searched
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
 from synth.options.weights import GATHER, RING, STAY, check_goes_with_weights, read_weight_passing
-from synth.plan.choose.candidates import Candidate
-from synth.plan.memory_curve.curve_file import check_partitions_searchable
+from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.memory_curve.curve_search import Effort
-from synth.plan.recompute.choice import Choice
-from synth.plan.weight_passing.candidates import WeightCandidates
+from synth.plan.search_space import LimitedSpace, OneCandidate, Placements, WeightPlaces
 from synth.profile import Profile
 from synth.schedule.placements import placement as named_placement
-from synth.solver.problem import Problem
 from synth.system.processors import num_processors
 from synth.units import parse_fraction, parse_seconds
 
@@ -27,27 +22,15 @@ from synth.units import parse_fraction, parse_seconds
 _MOST_JOBS = 4
 
 
-class CurveProblem(NamedTuple):
-    """A problem without memory limits, with the recomputation and the partitions to search.
-
-    `candidates` are those of `--weights`; None: weights stay.
-    """
-
-    problem: Problem
-    recompute: Choice
-    search_partitions: bool
-    candidates: WeightCandidates | None = None
-
-
-def read_curve(given: CurveArguments, profile: Profile) -> CurveProblem:
-    """Read the options of a memory curve.
+def read_curve(given: CurveArguments, profile: Profile) -> LimitedSpace:
+    """Read what the search of each point chooses from, without memory limits.
 
     Args:
         given: the options.
         profile: the profile that they name, on their hardware.
 
     Raises:
-        SynthError: an option is wrong, or partitions cannot be searched for these.
+        SynthError: an option is wrong.
     """
     ranks, micro_batches = given.pipeline.ranks, given.pipeline.micro_batches
     if word(given.placement) == AUTO:
@@ -60,9 +43,9 @@ def read_curve(given: CurveArguments, profile: Profile) -> CurveProblem:
     if given.weights in (RING, GATHER):
         asked = ProblemArguments(profile, micro_batches, given.partition, given.objective)
         layout = None if word(given.placement) == LINEAR else given.placement
-        candidates = WeightCandidates(read_weight_passing(given.weights, layout, ranks, asked))
-        choice = read_recompute(given.recompute, candidates.problem.costs.num_stages)
-        return CurveProblem(candidates.problem, choice, False, candidates)
+        moving = read_weight_passing(given.weights, layout, ranks, asked)
+        read_recompute(given.recompute, moving[0].problem.costs.num_stages)
+        return WeightPlaces(moving, (), profile)
     where = named_placement(given.placement, ranks)
 
     search_partitions = is_searched(given.partition)
@@ -70,19 +53,18 @@ def read_curve(given: CurveArguments, profile: Profile) -> CurveProblem:
     asked = ProblemArguments(profile, micro_batches, sizes, given.objective)
     problem = asked.on(where, Deadline.of(given.time_limit).for_partitions())
     choice = read_recompute(given.recompute, problem.costs.num_stages)
+    one = Candidate(given.placement, problem, choice)
     if search_partitions:
-        check_partitions_searchable(problem, choice)
+        return Placements((one,), profile, Partitioning.SEARCHED)
     if given.weights == STAY:
-        return CurveProblem(problem, choice, search_partitions)
+        return OneCandidate(one)
     weight_passing = read_weight_passing(given.weights, None, ranks, asked)
     if not weight_passing:
         raise SynthError(
             f"--weights {given.weights}: weights can only stay with {micro_batches} micro-batches "
             f"on {ranks} ranks; give a multiple of {ranks}, or leave --weights out"
         )
-    staying = (Candidate(given.placement, problem, choice),)
-    candidates = WeightCandidates(weight_passing, staying)
-    return CurveProblem(candidates.problem, choice, False, candidates)
+    return WeightPlaces(weight_passing, (one,), profile)
 
 
 def read_effort(given: CurveArguments) -> Effort:

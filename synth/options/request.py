@@ -72,6 +72,14 @@ class Request:
         assert problem.partition is not None
         return replace(self, problem=problem, partition=problem.partition)
 
+    def of(self, found: Incumbent | Result) -> "Request":
+        """Return the request for the problem of a solution, under the limit found with it."""
+        request, memory = self.on(found.problem), found.memory
+        if memory is None or memory.cap_bytes is None:
+            return request
+        limit = MemoryLimit(found.problem.caps_bytes, memory.explanation)
+        return replace(request, limit=limit)
+
     def of_all_pipelines(self) -> "Request":
         """Return the request for the ranks of all data-parallel pipelines."""
         if self.num_pipelines == 1:

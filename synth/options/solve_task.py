@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -34,17 +33,18 @@ from synth.options.weights import (
     with_weights,
 )
 from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking
+from synth.plan.memory_curve.least_cap_search import LeastForTime
+from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
-from synth.plan.recompute.choice_search import Listeners
 from synth.plan.search_space import (
+    LimitedSpace,
     OneCandidate,
     Placements,
     SearchSpace,
     WeightPlaces,
     WithoutFlush,
 )
-from synth.plan.weight_passing.candidates import WeightCandidates
-from synth.plan.weight_passing.choice import WeightCandidate, WeightPassingCandidate
+from synth.plan.weight_passing.choice import WeightCandidate
 from synth.profile import Profile
 from synth.records.record import check_outputs
 from synth.schedule.files.plan_file import Plan, check_replaceable
@@ -53,6 +53,7 @@ from synth.schedule.placements import placement
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.options import SolveOptions, SolverName
 from synth.solver.problem import Problem
+from synth.solver.search_state import OnImprovement
 from synth.system.messages import talk
 from synth.units import parse_fraction, parse_seconds
 
@@ -63,13 +64,11 @@ class SolveTask(NamedTuple):
     Attributes:
         request: the problem to begin with, options and limits.
         space: what the search chooses from.
-        target: the time to meet with the least memory, if there is one.
         refusals: by placement that was named, why it is impossible.
     """
 
     request: Request
     space: SearchSpace
-    target: TimeTarget | None = None
     refusals: Mapping[str, str] = MappingProxyType({})
 
     @property
@@ -79,33 +78,12 @@ class SolveTask(NamedTuple):
 
     def search(
         self,
-        listeners: Listeners,
+        on_improvement: OnImprovement | None,
         stop: threading.Event,
         on_standings: OnStandings = lambda _: None,
     ) -> Ranking:
         """Find the best schedule; see `SearchSpace.search`."""
-        return self.space.search(self.request.options, listeners, stop, on_standings)
-
-    def on(self, request: Request) -> "SolveTask":
-        """Return the search of its one candidate for another problem and other options."""
-        assert isinstance(self.space, OneCandidate)
-        candidate = self.space.candidate.on(request.problem)
-        return self._replace(request=request, space=replace(self.space, candidate=candidate))
-
-    @property
-    def weight_candidates(self) -> WeightCandidates | None:
-        """The candidates of a search for the least memory; None if weights stay.
-
-        With auto the pipelines are those of one placement.
-        """
-        if not isinstance(self.space, WeightPlaces):
-            return None
-        request = self.request
-        moving = tuple(one for one in self.space.moving if isinstance(one, WeightPassingCandidate))
-        if request.arguments["weights"] != AUTO:
-            return WeightCandidates(moving)
-        name = request.arguments["placement"]
-        return WeightCandidates(moving, (Candidate(name, request.problem, request.recompute),))
+        return self.space.search(self.request.options, on_improvement, stop, on_standings)
 
 
 def read_solve(
@@ -157,22 +135,36 @@ def read_solve(
     if is_steady(given.target):
         _check_keeps_saved(request)
     refusals = {} if searched.candidates is None else searched.candidates.refusals
-    return SolveTask(request, _space(given, searched, request), target, refusals)
+    return SolveTask(request, _space(given, searched, request, target), refusals)
 
 
-def _space(given: SolveArguments, searched: "_Searched", request: Request) -> SearchSpace:
+def _space(
+    given: SolveArguments, searched: "_Searched", request: Request, target: TimeTarget | None
+) -> SearchSpace:
     """Return what the search chooses from."""
-    candidates = () if searched.candidates is None else searched.candidates.them
-    profile, partitioning = request.as_run, request.partitioning
-    if searched.moving:
-        return WeightPlaces(searched.moving, candidates, profile, partitioning)
-    name = request.arguments["placement"]
     if given.versions is not None:
         flush_free = FlushFreeProblem.parse(given.versions, request.problem)
-        return WithoutFlush(name, flush_free)
+        return WithoutFlush(request.arguments["placement"], flush_free)
+    space = _limited_space(given, searched, request)
+    if target is not None:
+        return LeastForTime(space, target)
+    if is_steady(given.target):
+        assert isinstance(space, OneCandidate)
+        return LeastWithoutBubble(space)
+    return space
+
+
+def _limited_space(given: SolveArguments, searched: "_Searched", request: Request) -> LimitedSpace:
+    candidates = () if searched.candidates is None else searched.candidates.them
+    profile, partitioning = request.as_run, request.partitioning
+    one = Candidate(request.arguments["placement"], request.problem, request.recompute)
+    if searched.moving and given.target is not None:
+        # With a target the pipelines beside them have one placement in one partition.
+        return WeightPlaces(searched.moving, (one,) if given.weights == AUTO else (), profile)
+    if searched.moving:
+        return WeightPlaces(searched.moving, candidates, profile, partitioning)
     if candidates:
         return Placements(candidates, profile, partitioning)
-    one = Candidate(name, request.problem, request.recompute)
     return OneCandidate(one, profile if partitioning == Partitioning.EVEN else None)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from synth.cli.answer import candidates
-from synth.cli.searches import within_limits
+from synth.cli.work import solve
 from synth.families import generate
 from synth.options.arguments.groups import PipelineArguments
 from synth.options.arguments.solve import SolveArguments
@@ -221,7 +221,7 @@ def too_late(
 def test_one_candidate_has_an_answer_if_its_search_does_not_end_in_time(
     synth: Synth, monkeypatch: pytest.MonkeyPatch, choice: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
+    monkeypatch.setattr(solve, "run_interruptibly", too_late)
     ended = synth(*SIZE[:-1], "8", *choice, "--time-limit", "2s", "--format", "json")
     assert ended.code == 0, ended.stderr
     found = json.loads(ended.stdout)
@@ -236,7 +236,7 @@ def test_places_of_weights_keep_their_names_and_bounds_if_the_search_does_not_en
 ) -> None:
     asked = (*SIZE[:-1], "4", "--link", "10us,25GB/s", "--weights", weights)
     whole = synth(*asked, "--time-limit", "6s", "--gap", "80%", "--format", "json")
-    monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
+    monkeypatch.setattr(solve, "run_interruptibly", too_late)
     ended = synth(*asked, "--time-limit", "6s", "--gap", "80%", "--format", "json")
     assert ended.code == 0, ended.stderr
     found, all_found = json.loads(ended.stdout), json.loads(whole.stdout)
@@ -258,7 +258,7 @@ def test_places_of_weights_keep_their_names_and_bounds_if_the_search_does_not_en
 def test_an_answer_of_a_search_that_does_not_end_in_time_knows_all_placements(
     synth: Synth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
+    monkeypatch.setattr(solve, "run_interruptibly", too_late)
     ended = synth(*AUTO, "--time-limit", "2s", "--all")
     table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
     rows = {line.split()[0]: line for line in table.splitlines() if line}

@@ -9,6 +9,7 @@ from synth.op_kinds import MEASURED
 from synth.options.request import Request
 from synth.options.solve_task import SolveTask
 from synth.plan.choose.standings import why_all_infeasible
+from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, why_infeasible
 from synth.plan.search_space import Placements, WeightPlaces, WithoutFlush
 from synth.report.text.tables import milliseconds, size_unit, table
@@ -35,6 +36,7 @@ def preview(asked: SolveTask, format: Format) -> None:
             out.
     """
     request, space = asked.request, asked.space
+    space = space.space if isinstance(space, LeastForTime) else space
     if isinstance(space, WeightPlaces):
         _preview_weights(request, space, format)
     elif isinstance(space, Placements) and asked.has_several:

@@ -7,7 +7,6 @@ import typer
 
 from synth.cli.answer.check import (
     bound_json,
-    costs_of,
     findings,
     fingerprint_of,
     how_the_bound_stands,
@@ -18,6 +17,7 @@ from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.read.check_request import PROOF_LIMIT, CheckRequest, ProofOptions
 from synth.errors import ExitCode, Mismatch, SynthError
 from synth.options.deadline import read_time_limit
+from synth.options.plan_profile import costs_of
 from synth.plan.reprove.reproof import Reproof
 from synth.profile import Profile
 from synth.report.text.tables import facts

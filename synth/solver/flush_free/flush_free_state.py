@@ -188,6 +188,7 @@ class FlushFreeState:
     def _incumbent(self, found: SteadySchedule) -> Incumbent:
         one = found.evaluated
         return Incumbent(
+            self.flush_free.problem,
             self.budget.elapsed_s,
             one.schedule,
             one.timeline,
