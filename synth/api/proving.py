@@ -3,22 +3,25 @@
 import threading
 from collections.abc import Sequence
 
-from synth.api.words import (
-    AnyProfile,
-    links_texts,
-    named_as_arguments,
-    number_or_none,
-    profile_or_name,
-    seconds_text,
-    truth,
-)
-from synth.options.deadline import read_time_limit
+from synth.api.front import AnyProfile, named_as_arguments
+from synth.options.arguments.groups import AtOnce, LinkTexts
 from synth.options.plan_profile import costs_of
+from synth.options.values import Flag, ProfileSource, TimeLimit
 from synth.plan.reprove.reproof import Reproof
 from synth.plan.reprove.reprove import reprove
+from synth.records.command_option import from_values
+from synth.records.record import Record
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
 from synth.solver.options import SolveOptions
+
+
+class _ProofArguments(Record):
+    profile: ProfileSource | None
+    link: LinkTexts
+    time_limit: TimeLimit
+    workers: AtOnce | None
+    all_provers: Flag
 
 
 @named_as_arguments
@@ -51,17 +54,13 @@ def prove(
     Raises:
         SynthError: an argument is wrong, or the plan is not fit to run, or not what it claims.
     """
-    given = None if profile is None else profile_or_name(profile)
+    given = from_values(_ProofArguments, locals())
     if not isinstance(plan, Plan):
         plan = Plan.load(plan)
-    options = SolveOptions(
-        time_limit_s=read_time_limit(seconds_text(time_limit)),
-        workers=number_or_none(workers, "workers", 1),
-    )
-    is_all = truth(all_provers, "all_provers")
+    options = SolveOptions(time_limit_s=given.time_limit, workers=given.workers)
     _, timeline = plan.check()
-    found, stop = costs_of(plan, given, links_texts(link), {}, {}), threading.Event()
+    found, stop = costs_of(plan, given.profile, given.link, {}, {}), threading.Event()
     try:
-        return reprove(plan, timeline, options, found, stop, all_provers=is_all)
+        return reprove(plan, timeline, options, found, stop, all_provers=given.all_provers)
     finally:
         stop.set()

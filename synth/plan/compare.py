@@ -14,6 +14,7 @@ from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import current_name, family_placement, reads_times, variants_for
+from synth.option_names import named
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.comparison import (
     PLANNED,
@@ -181,9 +182,9 @@ class _Comparing:
         if not self._is_due(name) and self._is_late(self.longest_s):
             reason = (
                 f"not simulated: the time limit of {self.options.time_limit_s:g} s for all "
-                "published schedules is over; allow more --time-limit"
+                "published schedules is over; allow more §time_limit"
             )
-            self.comparison.refusals.append(Refusal(name, reason))
+            self.comparison.refusals.append(Refusal(name, named(reason)))
             return
         self._simulate(name)
         self.longest_s = max(self.longest_s, self.clock.elapsed_s - began_s)
@@ -257,7 +258,7 @@ class _Comparing:
             return
         del self.comparison.searching[name]
         if result.schedule is None:
-            reason = result.message or "nothing was found"
+            reason = named(result.message or "nothing was found")
             self.comparison.refusals.append(Refusal(name, reason))
             return
         self.comparison.entries.append(solved_entry(self.question, name, result, self.options))

@@ -208,13 +208,13 @@ class Placements(LimitedSpace):
         if is_plain and not bounds.applies(problem):
             raise SynthError(
                 f"{len(self.profile.layers)} layers on {problem.num_ranks} ranks have too many "
-                f"partitions for bounds over all of them; give --partition even, or layers per "
+                f"partitions for bounds over all of them; give §partition even, or layers per "
                 f"stage"
             )
         if not is_plain:
             raise SynthError(
-                "bounds over all partitions exist only for one stage per rank (--placement linear) "
-                "and without --recompute; give --partition even, or layers per stage"
+                "bounds over all partitions exist only for one stage per rank (§placement linear) "
+                "and without §recompute; give §partition even, or layers per stage"
             )
         least = smallest_limit_of_any(self.profile, problem.num_ranks)
         return least, least

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import synth
-from synth.api.words import named_as_arguments
+from synth.api.front import named_as_arguments
 from synth.op_kinds import OpKind
 from synth.options.solve_task import SolveTask
 from synth.plan.memory_curve.curve_file import empty_curve
@@ -103,6 +103,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"mem_limit": 0.5}, r"^mem_limit=0\.5 is not understood; give a size"),
     ({"mem_limit": {}}, r"^mem_limit=\{\} is not understood; give a size"),
     ({"mem_limit": float("inf")}, "^mem_limit=inf is not understood"),
+    ({"mem_limit": -5}, "^mem_limit=-5 is not understood; give a size"),
+    ({"mem_limit": "1GB", "mem_reserve": -5}, "^mem_reserve=-5 is not understood; give a size"),
+    ({"gap": 2}, "^gap=2.* give at most 1"),
+    ({"time_limit": float("inf")}, "^time_limit=inf is not understood; give seconds"),
     ({"mem_limit": []}, r"^mem_limit=\[\] is not understood"),
     ({"partition": 6}, "^partition=6 is not understood; give layers per stage"),
     ({"link": 10}, "^link=10 is not understood; give a text such as '10us"),
@@ -116,7 +120,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"placement": 3}, "^placement=3 is not understood; give a text: 'linear'"),
     ({"objective": None}, "^objective=None is not understood; give a text: 'makespan'"),
     ({"recompute": [0, 1]}, r"^recompute=\[0, 1\] is not understood; give a text: 'none'"),
-    ({"weights": None}, "^weights=None is not understood; give a text: 'stay'"),
+    ({"weights": None}, "^weights=None is not understood; give 'stay'"),
     ({"deterministic": "false"}, "^deterministic='false' is not understood; give True or False"),
     ({"on_improvement": 3}, "^on_improvement=3 is not understood; give a function"),
 ]
@@ -129,7 +133,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         *(
             (
                 partial(call, NAME, **SIZE, mem_limit="min"),
-                "^mem_limit='min' is only of synth",
+                "^mem_limit min .* only synth solve",
             )
             for call in (synth.compare, partial(synth.simulate, "1f1b"))
         ),
@@ -252,14 +256,17 @@ def test_a_search_begins_from_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         synth.solve(NAME, ranks=4, micro_batches=9, hint=plan)
 
 
-def test_options_in_a_quoted_command_keep_their_names() -> None:
-    @named_as_arguments
+def test_an_error_has_the_options_that_it_is_about() -> None:
     def fail() -> None:
-        raise synth.SynthError("--mem-limit: see `synth solve --mem-limit`, or --time-limit")
+        raise synth.SynthError("§mem_limit: see `synth solve --mem-limit`, or §runtime $x {y}")
 
-    with pytest.raises(synth.SynthError) as caught:
-        fail()
-    assert str(caught.value) == "mem_limit: see `synth solve --mem-limit`, or time_limit"
+    for call, said in (
+        (named_as_arguments(fail), "mem_limit: see `synth solve --mem-limit`, or runtime $x {y}"),
+        (fail, "--mem-limit: see `synth solve --mem-limit`, or --for $x {y}"),
+    ):
+        with pytest.raises(synth.SynthError) as caught:
+            call()
+        assert (str(caught.value), caught.value.fields) == (said, ("mem_limit", "runtime"))
 
 
 def test_without_torch_all_but_the_pipeline_can_be_imported() -> None:

@@ -296,7 +296,7 @@ def test_a_search_of_the_solver_that_is_not_over_has_a_row_of_what_it_has_found(
     asked = read_comparison(
         CompareArguments.model_validate(
             {
-                "pipeline": {"profile_name": NAME, "ranks": 2, "micro_batches": 4},
+                "pipeline": {"profile": NAME, "ranks": 2, "micro_batches": 4},
                 "placement": ["linear"],
                 "time_limit": "5s",
             }

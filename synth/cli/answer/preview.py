@@ -6,6 +6,7 @@ from synth.cli.answer.candidates import sizes
 from synth.cli.answer.output import Format, answer, answer_json
 from synth.errors import ExitCode, SynthError
 from synth.op_kinds import MEASURED
+from synth.option_names import named
 from synth.options.request import Request
 from synth.options.solve_task import SolveTask
 from synth.plan.choose.standings import why_all_infeasible
@@ -77,7 +78,7 @@ def _preview_placements(asked: SolveTask, space: Placements, format: Format) -> 
                 "partition": problem.partition,
                 "needed_bytes": need,
                 "feasible": shortage is None,
-                "message": shortage,
+                "message": shortage and named(shortage),
             }
         )
     if format == Format.JSON:
@@ -101,7 +102,7 @@ def _preview_one(request: Request, format: Format, flush_free: FlushFreeProblem 
                 "caps_bytes": request.problem.caps_bytes,
                 "costs": request.problem.costs.model_dump(mode="json"),
                 "feasible": shortage is None,
-                "message": shortage,
+                "message": shortage and named(shortage),
                 **_versions_json(flush_free),
             }
         )

@@ -15,6 +15,7 @@ from synth.cli.answer.output import (
 from synth.cli.answer.versions import steady_json, steady_text
 from synth.objective import Objective
 from synth.op_kinds import OpKind
+from synth.option_names import named
 from synth.options.recompute import LAYERS
 from synth.options.request import Request
 from synth.plan.choose.left_out import best_left_out
@@ -112,7 +113,7 @@ def as_json(request: Request, result: Result) -> dict[str, Any]:
         "bound_holds_for": result.bound_scope,
         **found,
         "stopped_by": result.stopped_by,
-        "message": result.message,
+        "message": result.message and named(result.message),
         "seconds": round(result.wall_s, 3),
         "conditions": conditions_json(request.profile.provenance.conditions),
         "partition": request.partition,

@@ -32,7 +32,7 @@ from synth.units import format_bytes, format_us
 def work(request: FrontierRequest) -> None:
     """Trace the Pareto front of time and memory limit, from the smallest feasible limit on."""
     given = request.arguments
-    profile = given.hardware.profile(given.pipeline.profile_name)
+    profile = given.hardware.profile(given.pipeline.profile)
     space = read_curve(given, profile)
     request.check_files()
     asked = _CurveTask(request, profile, space, read_effort(given))

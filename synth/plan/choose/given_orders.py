@@ -86,14 +86,14 @@ def _why_none_fits(those: Sequence[Trial], *, is_over: bool) -> str:
     keeps_all = all(trial.candidate.choice == () for trial in those)
     ways = [
         *([] if is_over else ["more time"]),
-        *(["--recompute auto"] if keeps_all else []),
+        *(["§recompute auto"] if keeps_all else []),
         "more memory",
         "more ranks",
         "a smaller micro-batch",
     ]
     return (
         f"no partition was found {'' if is_over else 'in the time given '}on which {names} fits; "
-        f"give {', '.join(ways)}, or leave --for out"
+        f"give {', '.join(ways)}, or leave §runtime out"
     )
 
 

@@ -316,11 +316,11 @@ class _Bisection:
         if reason == StoppedBy.INFEASIBLE:
             return (
                 f"no schedule has a {target}, however much memory there is: the lower bound is "
-                f"{proof.bound_us} µs; give a --target of that at least, other ranks or another "
+                f"{proof.bound_us} µs; give a §target of that at least, other ranks or another "
                 f"placement"
             )
         best = "none" if proof.fastest_us is None else f"{proof.fastest_us} µs"
         return (
             f"no schedule with a {target} was found in the time given, with any memory: the best "
-            f"is {best}, the lower bound {proof.bound_us} µs; give more time or a larger --target"
+            f"is {best}, the lower bound {proof.bound_us} µs; give more time or a larger §target"
         )

@@ -110,13 +110,13 @@ def _nothing(problem: Problem, *, is_interrupted: bool) -> Result:
     """Return the result of a search that found no limit."""
     reason, message = (
         StoppedBy.TIME_LIMIT,
-        "--target steady: no schedule that repeats without bubble was found in the time given; "
-        "allow more --time-limit, or give a time as target",
+        "§target steady: no schedule that repeats without bubble was found in the time given; "
+        "allow more §time_limit, or give a time as target",
     )
     if is_interrupted:
         reason, message = (
             StoppedBy.INTERRUPT,
-            "--target steady: interrupted before a schedule that repeats without bubble was "
+            "§target steady: interrupted before a schedule that repeats without bubble was "
             "found; run the same command again",
         )
     return Result.without_schedule(problem, reason, message)

@@ -126,7 +126,7 @@ class Workers(AbstractContextManager["Workers"]):
             except (EOFError, OSError):
                 raise RunFailure(
                     "a solver process ended without an answer (killed, or out of memory?); what "
-                    "was found is kept: run the command again, with fewer --jobs"
+                    "was found is kept: run the command again, with fewer §jobs"
                 ) from None
             self._free.append(ready)
             if isinstance(received, Exception):
