@@ -75,7 +75,8 @@ def solve(
             the search chooses. The plan is for all their ranks.
         versions: never flush the pipeline, and minimize the time of a micro-batch while it is full:
             `"2bw"`, `"2bw:every=8"`, `"stash"`, `"vertical"`, `"none"` or `"none:every=8"`
-            (docs/flush-free.md); `plan.claim.steady` has that time and its bounds. None: flush.
+            (docs/weights-and-versions.md); `plan.claim.steady` has that time and its bounds.
+            None: flush.
         link: latency and bandwidth instead of the profile's: `"10us,25GB/s"` between all ranks,
             `"8:20us,200Gb/s"` between nodes of 8 ranks; or several of these.
         time_limit: the time limit of the search, in seconds.

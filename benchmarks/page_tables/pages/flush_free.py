@@ -1,4 +1,4 @@
-"""The tables of docs/flush-free.md: published and searched schedules, and published planners."""
+"""The tables of notes/flush-free.md: published and searched schedules, and published planners."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -136,7 +136,7 @@ def _planner_line(row: Row) -> list[str]:
 TABLES = (
     PageTable(
         "without-flush",
-        "docs/flush-free.md",
+        "notes/flush-free.md",
         "published schedules without a flush, and with one.",
         (_SPEED,),
         lambda: compared(_SPEED),
@@ -145,7 +145,7 @@ TABLES = (
     ),
     PageTable(
         "searched-without-flush",
-        "docs/flush-free.md",
+        "notes/flush-free.md",
         "deterministic searches, with two lower bounds.",
         (_SEARCH,),
         _searched,
@@ -153,7 +153,7 @@ TABLES = (
     ),
     PageTable(
         "planners",
-        "docs/flush-free.md",
+        "notes/flush-free.md",
         "the choices of two published planners, beside published and searched schedules.",
         (_PLANNERS,),
         lambda: compared(_PLANNERS),

@@ -140,7 +140,7 @@ def test_two_ranks_say_as_much_as_all(length: int) -> None:
 
 
 def test_two_ranks_of_sixteen_prove_what_all_take_a_minute_for() -> None:
-    """The optimum of 32 micro-batches, proven by other means (docs/results.md)."""
+    """The optimum of 32 micro-batches, proven by other means (notes/results.md)."""
     instance = even(16, 36, 32)
     reference = Reference(7_200, None)
     known = Spacings({1: 55, 12: 1903})
