@@ -128,7 +128,8 @@ class Incumbent:
         They are ordered by the memory limit, if that is minimized, then by time, by the bound of
         the time, and by the highest peak.
         """
-        us, bound_us = self.value_us, self.lower_bound_us
+        us: float = self.value_us
+        bound_us: float = self.lower_bound_us
         if self.steady is not None:
             us, bound_us = self.steady.us, self.steady.lower_bound_us
         limit = () if self.memory is None else self.memory.rank_key

@@ -185,7 +185,7 @@ def test_reading_and_cutting_count_towards_the_time_limit(monkeypatch: pytest.Mo
     worked = [1.0]
     monkeypatch.setattr("synth.options.deadline.time.monotonic", lambda: now[0])
     monkeypatch.setattr("synth.options.deadline.time.thread_time", lambda: worked[0])
-    deadline = Deadline.of("10s")
+    deadline = Deadline.of(10)
     is_over = deadline.for_partitions()
     assert not is_over() and deadline.left_of(10.0) == 10.0
     now[0] += 4.0
@@ -198,6 +198,6 @@ def test_reading_and_cutting_count_towards_the_time_limit(monkeypatch: pytest.Mo
 
 
 def test_a_limit_that_is_no_clock_leaves_the_search_all_of_it() -> None:
-    deadline = Deadline.of("0.5s", is_clock=False)
+    deadline = Deadline.of(0.5, is_clock=False)
     assert deadline.left_of(0.5) == 0.5
     assert deadline.until() is None and not deadline.for_partitions()()
