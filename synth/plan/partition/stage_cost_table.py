@@ -66,6 +66,11 @@ class StageCostTable:
             works += np.rint(up_to[end] - up_to[first]).astype(np.int64)
         return works
 
+    def unit_us(self, *, recompute: bool = False) -> int | None:
+        """Return the work of each layer if all take equally long, else None."""
+        times = np.vstack((self._times, self._rebuild)) if recompute else self._times
+        return None if np.ptp(times, axis=1).any() else self.work_us(0, 1, recompute=recompute)
+
     def need_bytes(self, first: int, end: int) -> int:
         """Return the least memory of a rank that holds these layers and no others."""
         if (first, end) not in self._needs_of_runs:
