@@ -74,8 +74,26 @@ def rebalance(
     """
     search = _Search(table, placement, caps_bytes, num_micro_batches, recompute)
     search.should_stop = should_stop
-    edges = search.run().edges
-    return tuple(int(size) for size in np.diff(edges))
+    return search.most_even(search.least_largest(), SEVERAL_STAGES.noise_share)
+
+
+def compromises(
+    table: StageCostTable,
+    placement: Placement,
+    caps_bytes: Sequence[int] | None = None,
+    num_micro_batches: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[tuple[int, ...]]:
+    """Return partitions between even ranks and even stages, the one of the most even ranks first.
+
+    Each has the most even stages of those that leave the busiest rank at most some share more work
+    than it must have. The arguments are those of `rebalance`.
+    """
+    search = _Search(table, placement, caps_bytes, num_micro_batches, ())
+    search.should_stop = should_stop
+    even = search.least_largest()
+    found = (search.most_even(even, share) for share in SEVERAL_STAGES.compromise_shares)
+    return list(dict.fromkeys(found))
 
 
 class _Search:
@@ -98,20 +116,27 @@ class _Search:
         self.with_r = np.array([stage in recompute for stage in stages])
         self.bytes = self._bytes()
         self.held = np.minimum(self._copies(), 1)
+        self.ample_bytes, self.margin_bytes = self._ample()
         self.moves = BoundaryMoves(placement.num_stages)
         self.needs: dict[bytes, _Array] = {}
         # The largest work of a rank up to which stages count first; None: ranks do.
         self.allowed_us: int | None = None
         self.should_stop: Callable[[], bool] = lambda: False
 
-    def run(self) -> _State:
-        best = self._least_largest()
-        largest_us = int(self._rank_works(best.edges).max())
-        self.allowed_us = largest_us + int(SEVERAL_STAGES.noise_share * largest_us)
-        starts = [best.edges, self._even_start(), *self._equal_starts()]
-        return min(map(self._descend, map(self._state, starts)), key=lambda state: state.score)
+    def most_even(self, even: _State, share: float) -> tuple[int, ...]:
+        """Return the layers of the most even stages that leave ranks about as even.
 
-    def _least_largest(self) -> _State:
+        Args:
+            even: the partition of the most even ranks.
+            share: by which the largest work of a rank may be above the one there.
+        """
+        largest_us = int(self._rank_works(even.edges).max())
+        self.allowed_us = largest_us + int(share * largest_us)
+        starts = [even.edges, self._even_start(), *self._equal_starts()]
+        best = min(map(self._descend, map(self._state, starts)), key=lambda state: state.score)
+        return tuple(int(size) for size in np.diff(best.edges))
+
+    def least_largest(self) -> _State:
         """Return the partition found with the least largest work of a rank."""
         rng = np.random.default_rng(0)
         best = self._descend(self._state(self._even_start()))
@@ -154,6 +179,19 @@ class _Search:
         """Return prefix sums over layers of the memory that is static or from one micro-batch."""
         sums: _Array = self.table.static_up_to + self.table.saved_up_to
         return sums
+
+    def _ample(self) -> tuple[_Array, _Array]:
+        """Return prefix sums over layers of memory that is ample, and for each rank some more.
+
+        One micro-batch needs no more than what its layers save, twice over, what the largest op of
+        a layer adds, and the tensors at the boundaries of stages.
+        """
+        layers = [self.table.profile.layer_profile(n) for n in range(self.table.num_layers)]
+        saved = [2 * max(layer.saved_bytes, layer.saved_w_bytes) for layer in layers]
+        rise = max(max(layer.rise_bytes.values()) for layer in layers)
+        boundary = max(layer.output_bytes + layer.returned_bytes for layer in layers)
+        more: _Array = rise + 2 * boundary * self.held.sum(axis=1)
+        return self.table.static_up_to + np.concatenate(([0], np.cumsum(saved))), more
 
     # Moves
 
@@ -248,9 +286,12 @@ class _Search:
         return [excess.max(axis=1), excess.sum(axis=1)]
 
     def _needs(self, edges: _Array) -> _Array:
-        """Return the exact least memory of each rank; 0 without memory limits."""
+        """Return the least memory of each rank, exactly unless all surely fit; 0 without limits."""
         if self.caps is None:
             return np.zeros(self.placement.num_ranks, np.int64)
+        ample = self.held @ np.diff(self.ample_bytes[edges]) + self.margin_bytes
+        if (ample <= self.caps).all():
+            return ample
         key = edges.tobytes()
         if key not in self.needs:
             costs = self.table.costs(tuple(map(int, edges)))
