@@ -8,6 +8,7 @@ from these, and is never above them.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
@@ -19,6 +20,7 @@ from synth.plan.published.best_variant import BestVariant, PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.layer_choice import applies, with_layers
+from synth.plan.tuning import BEST_VARIANT, JUDGING
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.search.outcome import rank_key
@@ -51,7 +53,8 @@ class PublishedCuts:
         """Yield trials that have a published schedule as result, the best one of their partition.
 
         If any partition will do, all families are tried on the candidate partitions before one of
-        them is searched for its best one. Families come in the order of their values so far, over
+        them is searched for its best one. Then families that read times are made for each candidate
+        partition, as long as there is time. Families come in the order of their values so far, over
         all placements. The rows of the table are replaced by those on the best partitions.
 
         Args:
@@ -67,12 +70,14 @@ class PublishedCuts:
             if rows.trial.candidate.choice in ((), None)
             for name in names_on(rows.trial.candidate.problem.placement)
         ]
-        for is_thorough in (False, True) if self.searches.is_free else (True,):
+        for step in _Step if self.searches.is_free else (_Step.SEARCHED,):
             for rows, name in sorted(pairs, key=lambda pair: pair[0].rank(pair[1])):
                 if should_stop():
                     return
                 candidate = rows.trial.candidate
-                for found in self._searched(name, candidate, charge, is_thorough=is_thorough):
+                if step == _Step.MADE_ANEW and not reads_times(name):
+                    continue
+                for found in self._searched(name, candidate, charge, step):
                     rows.take(name, found)
                     if (new := self._trial(candidate, name, found)) and self._is_better(new):
                         yield new
@@ -86,7 +91,7 @@ class PublishedCuts:
         )
 
     def _searched(
-        self, name: str, candidate: Candidate, charge: Callable[[int], None], *, is_thorough: bool
+        self, name: str, candidate: Candidate, charge: Callable[[int], None], step: "_Step"
     ) -> Iterator[PublishedVariant]:
         """Yield a family's schedule on its best partition, then with its best layers.
 
@@ -94,7 +99,7 @@ class PublishedCuts:
             name: of the family.
             candidate: its placement.
             charge: told of the ops that were simulated.
-            is_thorough: move layers, and recompute some; else only candidate partitions count.
+            step: which partitions are tried.
         """
         problem, key = candidate.problem, (name, candidate.problem.placement)
         try:
@@ -102,11 +107,11 @@ class PublishedCuts:
         except SynthError:
             return  # its definition does not admit the numbers
         self._begun[key] = search
-        before = search.order.num_scored
-        plain = search.plain() if is_thorough else search.on_candidates()
+        scored, made = search.order.num_scored, len(search.made)
+        plain = _TRY[step](search)
         yield plain
         if (
-            is_thorough
+            step == _Step.SEARCHED
             and candidate.choice is None
             and problem.caps_bytes is not None
             and applies(problem)
@@ -114,7 +119,9 @@ class PublishedCuts:
             found = search.with_layers(plain)
             if found is not None:
                 yield found
-        charge(max(0, search.order.num_scored - before) * problem.num_ops)
+        scored = max(0, search.order.num_scored - scored)
+        made = (len(search.made) - made) * (JUDGING.late_timed_cost if reads_times(name) else 1)
+        charge((scored + made) * max(problem.num_ops, BEST_VARIANT.least_ops))
 
     def _trial(self, candidate: Candidate, name: str, found: PublishedVariant) -> Trial | None:
         """Return the trial that has this schedule as result; None if no search can start there."""
@@ -134,6 +141,21 @@ class PublishedCuts:
         best = min((one for one in (alone, apart) if one is not None), key=lambda one: one.value_us)
         trial.found = judged_result(problem, best, trial.lower_bound_us)
         return trial
+
+
+class _Step(Enum):
+    """The partitions on which a family is tried, and how it gets its order there."""
+
+    CANDIDATES = auto()  # the candidates, most of them in the order made for another one
+    SEARCHED = auto()  # their neighbours too; layers may be recomputed
+    MADE_ANEW = auto()  # the candidates, each in an order of its own
+
+
+_TRY = {
+    _Step.CANDIDATES: BestVariant.on_candidates,
+    _Step.SEARCHED: BestVariant.plain,
+    _Step.MADE_ANEW: BestVariant.anew_on_candidates,
+}
 
 
 @dataclass

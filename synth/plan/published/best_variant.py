@@ -115,6 +115,14 @@ class BestVariant:
         assert best is not None  # the first one was made
         return best
 
+    def anew_on_candidates(self) -> PublishedVariant:
+        """Return the best one of the schedules made for each candidate by itself."""
+        for variant in map(Variant, self.cuts):
+            if variant not in self.made and not self.should_stop():
+                with suppress(SynthError):  # the family does not admit it
+                    self._make(variant)
+        return min(self.made.values(), key=lambda one: one.score)
+
     def with_layers(self, plain: PublishedVariant) -> PublishedVariant | None:
         """Return the best one with recomputed layers; None unless it fits and is faster.
 
