@@ -299,12 +299,17 @@ class ExactModel:
             self.cp.add_no_overlap(turns)
 
     def _ends_above(self, index: int, above: int) -> Iterator[cp_model.LinearExpr]:
-        """After B k has come up to a copy, it has at least m − 1 − k B's and m − k W's left."""
+        """After B k has come up to a copy, it has at least m − 1 − k B's and m − k W's left.
+
+        Where a link is slower than that, it has the last W left after m − 1 − k transfers.
+        """
         copy = self.instance[above]
         way_us = self.instance.way_up_us(index, above) + copy.duration_us[B]
+        slowest_us = self.instance.slowest_up_us(index, above)
         for k in range(copy.num_micro_batches):
-            left_us = (copy.num_micro_batches - 1 - k) * copy.duration_us[B]
-            left_us += (copy.num_micro_batches - k) * copy.duration_us[W]
+            behind = copy.num_micro_batches - 1 - k
+            work_us = behind * (copy.duration_us[B] + copy.duration_us[W])
+            left_us = max(work_us, behind * slowest_us) + copy.duration_us[W]
             yield (
                 self.end(index, OpIndex(B, k)) + way_us + left_us + self.instance.step_us(copy.rank)
             )

@@ -45,6 +45,8 @@ class StageCopy(NamedTuple):
         reduce_us: all-reduce of its gradients with those of its copies.
         beside_bytes: the least that boundary buffers and values kept for W hold, besides the values
             that F's keep, whenever most micro-batches are in flight; None if nothing is known.
+        passing_us: the least time between two values that pass to `below`, or from it, where
+            `down_us` and `up_us` are ways through omitted stages; None: they are transfers.
     """
 
     rank: int
@@ -61,6 +63,7 @@ class StageCopy(NamedTuple):
     up_us: int
     reduce_us: int
     beside_bytes: int | None = None
+    passing_us: int | None = None
 
     @property
     def work_us(self) -> int:
@@ -70,6 +73,16 @@ class StageCopy(NamedTuple):
     def total_us(self, kind: OpKind) -> int:
         """Return the duration of all ops of a kind."""
         return self.num_micro_batches * self.duration_us[kind]
+
+    @property
+    def down_apart_us(self) -> int:
+        """The least time between two activations that arrive at `below`."""
+        return self.down_us if self.passing_us is None else self.passing_us
+
+    @property
+    def up_apart_us(self) -> int:
+        """The least time between two gradients that arrive from `below`."""
+        return self.up_us if self.passing_us is None else self.passing_us
 
     @property
     def last(self) -> int:
@@ -219,11 +232,17 @@ class Instance:
 
     @cached_property
     def slowest_f_us(self) -> tuple[int, ...]:
-        """The longest F of each copy and those above it: F k arrives k times that after F 0."""
+        """The longest F or transfer of F's on the way to each copy, its own F included.
+
+        F k cannot start sooner than k times that after F 0.
+        """
         slowest: list[int] = []
         for copy in self.copies:
-            above = 0 if copy.above is None else slowest[copy.above]
-            slowest.append(max(above, copy.duration_us[F]))
+            own_us = copy.duration_us[F]
+            if copy.above is not None:
+                above = self.copies[copy.above]
+                own_us = max(own_us, slowest[copy.above], above.down_apart_us)
+            slowest.append(own_us)
         return tuple(slowest)
 
     def step_down_us(self, copy: int) -> int:
@@ -255,6 +274,31 @@ class Instance:
                 break
             way_us += self.copies[other].duration_us[B]
         return way_us
+
+    def slowest_down_us(self, above: int, copy: int) -> int:
+        """Return the slowest transfer of an activation from `above` to `copy`, below it."""
+        return max(self.copies[hop].down_apart_us for hop in self._hops(above, copy))
+
+    def slowest_up_us(self, copy: int, above: int) -> int:
+        """Return the slowest transfer of a gradient from `copy` to `above`."""
+        return max(self.copies[hop].up_apart_us for hop in self._hops(above, copy))
+
+    def _hops(self, above: int, copy: int) -> Iterator[int]:
+        """Yield the copies from `above` to the one before `copy`, nearest to it first."""
+        for other in self.chain_above(copy):
+            yield other
+            if other == above:
+                return
+
+    @cached_property
+    def slowest_below_us(self) -> tuple[int, ...]:
+        """The slowest transfer of each copy's activations and gradients, all those below it."""
+        slowest = [0] * len(self.copies)
+        for index in reversed(range(len(self.copies))):
+            copy = self.copies[index]
+            if copy.below is not None:
+                slowest[index] = max(copy.down_apart_us, copy.up_apart_us, slowest[copy.below])
+        return tuple(slowest)
 
     @cached_property
     def origins_us(self) -> tuple[int, ...] | None:
