@@ -16,6 +16,7 @@ from synth.families import names_on, reads_times
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
 from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
+from synth.plan.partition.bounds import is_linear
 from synth.plan.published.best_variant import BestVariant, PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
@@ -53,9 +54,10 @@ class PublishedCuts:
         """Yield trials that have a published schedule as result, the best one of their partition.
 
         If any partition will do, all families are tried on the candidate partitions before one of
-        them is searched for its best one. Then families that read times are made for each candidate
-        partition, as long as there is time. Families come in the order of their values so far, over
-        all placements. The rows of the table are replaced by those on the best partitions.
+        them is searched for its best one. Then, with several stages per rank, families that read
+        times are made for each candidate partition, as long as there is time. Families come in the
+        order of their values so far, over all placements. The rows of the table are replaced by
+        those on the best partitions.
 
         Args:
             judged: trials whose published schedules were judged, one for each placement.
@@ -75,7 +77,7 @@ class PublishedCuts:
                 if should_stop():
                     return
                 candidate = rows.trial.candidate
-                if step == _Step.MADE_ANEW and not reads_times(name):
+                if step == _Step.MADE_ANEW and not _depends_on_cut(name, candidate):
                     continue
                 for found in self._searched(name, candidate, charge, step):
                     rows.take(name, found)
@@ -141,6 +143,11 @@ class PublishedCuts:
         best = min((one for one in (alone, apart) if one is not None), key=lambda one: one.value_us)
         trial.found = judged_result(problem, best, trial.lower_bound_us)
         return trial
+
+
+def _depends_on_cut(name: str, candidate: Candidate) -> bool:
+    """Return True if a family's order may suit one cut only, where ranks hold several stages."""
+    return reads_times(name) and not is_linear(candidate.problem)
 
 
 class _Step(Enum):

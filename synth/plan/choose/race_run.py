@@ -37,6 +37,7 @@ from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts
 from synth.plan.choose.standings import Standings
+from synth.plan.partition import bounds
 from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
 from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
@@ -115,9 +116,8 @@ class _RaceRun:
         race = self.race
         race.trials = [race.new(candidate, is_quick=True) for candidate in race.candidates]
         self.on_standings(race.copies())
-        is_searched = race.partitioning == Partitioning.SEARCHED
         # Published schedules on their best partitions come next, these among them.
-        share = JUDGING.first_cut_share if is_searched else 1
+        share = JUDGING.first_cut_share if self._has_many_cuts else 1
         until_s = self.clock.moment_s(share * JUDGING.with_r_share_of_left)
         plain_s = self.clock.moment_s(share * JUDGING.published_share_of_left)
         self._judge(race.trials, until_s, plain_s)
@@ -192,9 +192,18 @@ class _RaceRun:
         self.late_ops += ops if is_due else 0
         return is_due
 
+    @property
+    def _has_many_cuts(self) -> bool:
+        """True if one placement is searched for its partition without bounds over all of them."""
+        candidates, searched = self.race.candidates, Partitioning.SEARCHED
+        is_alone = len(candidates) == 1 and self.race.partitioning == searched
+        return is_alone and not bounds.applies(candidates[0].problem)
+
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""
-        race, until_s = self.race, self.clock.moment_s(RACE.published_cuts_share_of_left)
+        race, many = self.race, RACE.many_cuts_share_of_left
+        share = many if self._has_many_cuts else RACE.published_cuts_share_of_left
+        until_s = self.clock.moment_s(share)
         num_ops = 0
 
         def charge(ops: int) -> None:
@@ -264,13 +273,18 @@ class _RaceRun:
     def _worth_a_trial(self) -> Sequence[Trial]:
         """Return the trials of the first round: as many as there is time for, best first.
 
-        Those without a schedule, on partitions that look good, take turns with the others.
+        Those without a schedule, on partitions that look good, take turns with the others. The
+        first partition of a single placement is among them however long its published schedules
+        are.
         """
         near = self.race.near(RACE.trial_factor, is_first_round=True)
+        first = self.race.trials[0]
+        if len(self.race.candidates) == 1 and first not in near and self.race.can_win(first):
+            near.append(first)
         of_kinds: tuple[list[Trial], list[Trial]] = ([], [])
         for trial in near:
             if not trial.num_searches:
-                of_kinds[trial.found is None].append(trial)
+                of_kinds[trial.found is None or trial is first].append(trial)
         turns = (turn for kind in of_kinds for turn in enumerate(kind))
         untried = [trial for _, trial in sorted(turns, key=itemgetter(0))]
         limit_s = RACE.first_share_of_left * self.clock.left_s(self.options.time_limit_s)

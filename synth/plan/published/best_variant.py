@@ -117,8 +117,10 @@ class BestVariant:
 
     def anew_on_candidates(self) -> PublishedVariant:
         """Return the best one of the schedules made for each candidate by itself."""
-        for variant in map(Variant, self.cuts):
-            if variant not in self.made and not self.should_stop():
+        ranked = [variant for variant in self._ranked() if variant.rule is None]
+        for variant in dict.fromkeys((*ranked, *map(Variant, self.cuts))):
+            is_candidate = variant.sizes in self.cuts and variant not in self.made
+            if is_candidate and not self.should_stop():
                 with suppress(SynthError):  # the family does not admit it
                     self._make(variant)
         return min(self.made.values(), key=lambda one: one.score)

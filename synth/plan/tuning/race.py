@@ -28,7 +28,9 @@ class RaceTuning:
     least_for_families_s: float = 2.0
     # Share of the remaining time for the best partitions of published schedules, and ops that are
     # simulated for them even if it is over.
-    published_cuts_share_of_left: float = 0.4
+    published_cuts_share_of_left: float = 0.2
+    # The same share for a single placement with several stages per rank, whose cut matters most.
+    many_cuts_share_of_left: float = 0.4
     published_cuts_least_ops: int = 100_000
     # Share of the remaining time for a search for partitions, before the rounds.
     partitions_share_of_left: float = 0.15
