@@ -8,11 +8,11 @@ from benchmarks.page_tables.page_table import PageTable
 from benchmarks.results_file import markdown_table
 from synth.costs.partition_costs import partition_costs
 from synth.families import family_placement
-from synth.options.memory_limit import read_limit
 from synth.options.profiles import load_profile
 from synth.solver.flush_free.bounds import closed_form_us
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.problem import Problem
+from synth.units import parse_bytes
 
 _SPEED = (
     "synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 48 --no-solve --only 1f1b --only zb-h2 "
@@ -88,7 +88,7 @@ def _closed_forms_us(versions: str, limit: str, partition: Sequence[int]) -> flo
         partition_costs(profile, partition),
         family_placement("1f1b", 8),
         48,
-        caps_bytes=read_limit(limit, 8, profile).caps_bytes,
+        caps_bytes=(parse_bytes(limit),) * 8,
     )
     return closed_form_us(FlushFreeProblem.parse(versions, problem))
 

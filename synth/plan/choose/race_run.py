@@ -9,6 +9,10 @@ A trial starts from the best schedule found for its candidate. If the stages tha
 be chosen, trials alternate: the first one keeps the stages of that schedule, the second one chooses
 anew, and so on; without a schedule every trial chooses. A candidate is out once its lower bound
 proves that it cannot win. Time that a trial leaves is for those after it.
+
+Rounds of fewer and fewer candidates with more and more time are sequential halving (Karnin, Koren
+and Somekh, ICML 2013), also known as successive halving (Jamieson and Talwalkar, AISTATS 2016).
+That a proof ends a trial is the racing of Maron and Moore (NeurIPS 1993).
 """
 
 import threading
@@ -39,7 +43,6 @@ from synth.plan.choose.published_cuts import PublishedCuts
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
 from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
-from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import CUT_MOVES, JUDGING, RACE
@@ -48,6 +51,7 @@ from synth.schedule.files.certificate import Certificate, ProverName
 from synth.search.outcome import StoppedBy
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result
+from synth.solver.search_state import OnImprovement
 
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 
@@ -57,7 +61,7 @@ def solve_best_of(
     profile: Profile,
     partitioning: Partitioning = Partitioning.EVEN,
     options: SolveOptions | None = None,
-    listeners: Listeners = lambda problem: None,
+    on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
     on_standings: OnStandings = lambda trials: None,
 ) -> Ranking:
@@ -69,8 +73,7 @@ def solve_best_of(
         profile: the profile of the candidates' costs.
         partitioning: given, even or searched; a search begins with those given.
         options: the time limit is for all candidates together; a hint is ignored.
-        listeners: returns for the problem of a trial the listener that hears of improvements over
-            all candidates.
+        on_improvement: called with improvements over all candidates, on the problem of a trial.
         stop: ends the race with the best so far.
         on_standings: called after each step with copies of all trials, best first.
 
@@ -80,9 +83,9 @@ def solve_best_of(
     options, stop = options or SolveOptions(), stop or threading.Event()
     if all(candidate.order is not None for candidate in candidates):
         return best_of_given_orders(
-            candidates, profile, partitioning, options, listeners, stop, on_standings
+            candidates, profile, partitioning, options, on_improvement, stop, on_standings
         )
-    run = _RaceRun(candidates, profile, partitioning, options, listeners, stop, on_standings)
+    run = _RaceRun(candidates, profile, partitioning, options, on_improvement, stop, on_standings)
     return run.run()
 
 
@@ -95,14 +98,14 @@ class _RaceRun:
         profile: Profile,
         partitioning: Partitioning,
         options: SolveOptions,
-        listeners: Listeners,
+        on_improvement: OnImprovement | None,
         stop: threading.Event,
         on_standings: OnStandings,
     ) -> None:
         self.profile, self.options, self.on_standings = profile, options, on_standings
         self.stop, self.clock = stop, options.clock(stop, RACE.least_share_of_limit)
         self.race = Standings(list(map(_decided, candidates)), partitioning, options.gap)
-        self.announcer = Announcer(self.race, self.clock, listeners)
+        self.announcer = Announcer(self.race, self.clock, on_improvement)
         self.published = PublishedCuts(profile, self.race)
         cuts = self.published.searches.cuts
         self.partitions = PartitionTrials(profile, options, self.race, self.clock, cuts)
@@ -176,7 +179,7 @@ class _RaceRun:
             race.tighten(trial)
         for trial in race.trials:
             if trial.value_us is not None and trial.value_us == race.best_us:
-                self.announcer.announce_judged(trial, is_again=True)
+                self.announcer.announce_judged(trial)
 
     def _is_due(self, ops: int, step: Pass) -> bool:
         """Return True if a candidate without a schedule gets this one although it is late.
@@ -335,8 +338,8 @@ class _RaceRun:
         return True
 
     def _round(self, those: Sequence[Trial], until_s: float) -> None:
-        for place, trial in enumerate(those):
-            self._try(trial, self.clock.left_s(until_s) / (len(those) - place))
+        for trial, seconds in self.clock.shared(those, until_s):
+            self._try(trial, seconds)
 
     def _try(self, trial: Trial, limit_s: float) -> None:
         """Search on a candidate from its best schedule; the first trial runs even without time."""
@@ -365,7 +368,7 @@ class _RaceRun:
             trial.candidate.problem,
             trial.candidate.choice,
             options,
-            lambda problem: self.announcer.listener(trial, problem),
+            self.announcer.listener(trial),
             self.stop,
         )
 
@@ -373,7 +376,7 @@ class _RaceRun:
         """Search with given stages recomputing; the bound holds for any choice of stages."""
         problem = trial.problem
         least_us = bound_us(problem, None)
-        listener = self.announcer.listener(trial, problem)
+        listener = self.announcer.listener(trial)
 
         def tell(incumbent: Incumbent) -> None:
             if listener is not None:
@@ -381,7 +384,7 @@ class _RaceRun:
                 told = replace(incumbent, lower_bound_us=own_us, certificate=_ANY_CHOICE)
                 listener(told)
 
-        found = solve_with(problem, stages, options, lambda on: tell, self.stop)
+        found = solve_with(problem, stages, options, tell, self.stop)
         found = replace(found, certificate=_ANY_CHOICE)
         if found.value_us is None:
             is_out = why_infeasible(problem, None) is not None

@@ -10,49 +10,48 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from types import TracebackType
 
 from synth.errors import RunFailure, SynthError
-from synth.plan.memory_curve.cap_knowledge import ConditionalStop, KnownSchedule
-from synth.plan.memory_curve.cap_search import CapSearch
-from synth.schedule.files.certificate import Certificate
+from synth.plan.claim import claim_of
+from synth.plan.search_space import SearchSpace
+from synth.schedule.files.claim import Claim
+from synth.schedule.model import Schedule
+from synth.search.conditional_stop import ConditionalStop
 from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.options import SolveOptions
-from synth.solver.result import Baseline
+from synth.solver.result import Baseline, Incumbent
 from synth.system.interrupt_signal import sigint_blocked
 
 
 @dataclass(frozen=True)
 class Task:
-    """A search under a memory limit; it ends early once the gap to a known bound is small enough.
+    """A search under a memory limit, which ends once the gap to a known bound is small enough."""
 
-    `best` is the best known schedule that keeps the limit.
-    """
-
-    search: CapSearch
+    space: SearchSpace
     options: SolveOptions
     cap_bytes: int | None = None
     known_bound_us: int = 0
-    best: KnownSchedule | None = None
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """Result that a worker sends back, without parts that are large and can be made again."""
+    """Result that a worker sends back, without parts that are large and can be made again.
+
+    `claim` is that of the schedule; None if nothing was found, and then `message` says why.
+    """
 
     task: Task
     partition: tuple[int, ...] | None
-    found: KnownSchedule | None
-    lower_bound_us: int
+    schedule: Schedule | None
+    claim: Claim | None
     stopped_by: StoppedBy
     baselines: tuple[Baseline, ...]
-    wall_s: float
     message: str | None
-    certificate: Certificate | None = None
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -127,7 +126,7 @@ class Workers(AbstractContextManager["Workers"]):
             except (EOFError, OSError):
                 raise RunFailure(
                     "a solver process ended without an answer (killed, or out of memory?); what "
-                    "was found is kept: run the command again, with fewer --jobs"
+                    "was found is kept: run the command again, with fewer §jobs"
                 ) from None
             self._free.append(ready)
             if isinstance(received, Exception):
@@ -177,19 +176,19 @@ def _listen(connection: Connection, tasks: SimpleQueue[Task | None], stop: threa
 
 def _solve(task: Task, stop: threading.Event) -> TaskResult:
     gap = task.options.gap
-    enough = ConditionalStop(
+    enough = ConditionalStop[Incumbent](
         stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap
     )
-    result = task.search.solve(task.cap_bytes, task.best, task.options, enough.watch, enough)
-    ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
+    result = task.space.search(task.options, enough.watch, enough).result
+    if result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set():
+        result = replace(result, stopped_by=StoppedBy.GAP)
+    is_found = result.schedule is not None
     return TaskResult(
         task,
         result.problem.partition,
-        found=KnownSchedule.of_result(result),
-        lower_bound_us=result.lower_bound_us,
-        stopped_by=StoppedBy.GAP if ended_here else result.stopped_by,
-        baselines=result.baselines,
-        wall_s=result.wall_s,
-        message=result.message,
-        certificate=result.certificate,
+        result.schedule,
+        claim_of(result, result.problem, task.options) if is_found else None,
+        result.stopped_by,
+        result.baselines,
+        result.message,
     )

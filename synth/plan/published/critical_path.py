@@ -17,7 +17,7 @@ from synth.schedule.simulate import Timeline
 
 # Kinds of op whose numbers are counted. BW counts as a B and a W.
 COUNTED = (OpKind.F, OpKind.B, OpKind.W, OpKind.R)
-_ROWS = {**{kind: (row,) for row, kind in enumerate(COUNTED)}, OpKind.BW: (1, 2)}
+_COUNTS_AS = {**{kind: (kind,) for kind in COUNTED}, OpKind.BW: (OpKind.B, OpKind.W)}
 
 
 def critical_counts(line: Timeline) -> IntArray:
@@ -29,8 +29,8 @@ def critical_counts(line: Timeline) -> IntArray:
     node: int | None = max(range(num_ops), key=end.__getitem__, default=None)
     while node is not None:
         if node < num_ops:
-            for row in _ROWS.get(KINDS[kinds[node]], ()):
-                counts[row, stages[node]] += 1
+            for kind in _COUNTS_AS.get(KINDS[kinds[node]], ()):
+                counts[COUNTED.index(kind), stages[node]] += 1
         begin = start[node]
         node = next((one for one in predecessors[node] if end[one] == begin), None)
     return counts

@@ -188,6 +188,7 @@ class FlushFreeState:
     def _incumbent(self, found: SteadySchedule) -> Incumbent:
         one = found.evaluated
         return Incumbent(
+            self.flush_free.problem,
             self.budget.elapsed_s,
             one.schedule,
             one.timeline,
@@ -249,6 +250,6 @@ class FlushFreeState:
         if self._least_micro_batches > m:
             return (
                 f"{m} micro-batches are too few: the pipeline is never full for a whole "
-                f"repetition; give --micro-batches {self._least_micro_batches} or more"
+                f"repetition; give §micro_batches {self._least_micro_batches} or more"
             )
-        return "no schedule was found in the time given; allow more --time-limit or --mem-limit"
+        return "no schedule was found in the time given; allow more §time_limit or §mem_limit"

@@ -229,7 +229,7 @@ class WeightPassingSearch:
         return (
             f"no schedule with weight passing by {self.passing.movement} fits: what a rank keeps, "
             f"the weights of one stage and one micro-batch alone need "
-            f"{format_bytes_both(need)} (--mem-limit {need}B); allow that much, or "
+            f"{format_bytes_both(need)} (§mem_limit {need}B); allow that much, or "
             f"take more ranks or a smaller micro-batch"
         )
 
