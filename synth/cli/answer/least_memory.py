@@ -4,7 +4,7 @@ from typing import Any
 
 from synth.cli.answer.output import percent
 from synth.objective import BoundScope
-from synth.plan.memory_curve.target import TargetProof
+from synth.plan.memory_curve.target_proof import TargetProof
 from synth.solver.result import Incumbent, Result
 from synth.units import format_bytes, format_bytes_both, format_us
 

@@ -19,7 +19,7 @@ from synth.option_names import named
 from synth.options.recompute import LAYERS
 from synth.options.request import Request
 from synth.plan.choose.left_out import best_left_out
-from synth.plan.memory_curve.target import TargetProof
+from synth.plan.memory_curve.target_proof import TargetProof
 from synth.plan.reason import reason_of
 from synth.plan.recompute.stages import recomputed
 from synth.plan.runtimes import Runtime

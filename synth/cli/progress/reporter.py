@@ -10,7 +10,7 @@ from synth.cli.progress.line import current_line
 from synth.options.memory_limit import MemoryLimit
 from synth.options.request import Request
 from synth.options.solve_task import SolveTask
-from synth.plan.memory_curve.target import TargetProof
+from synth.plan.memory_curve.target_proof import TargetProof
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from synth.units import format_bytes, format_us

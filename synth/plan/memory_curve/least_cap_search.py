@@ -15,7 +15,8 @@ from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, OnStandings, Ranking
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
-from synth.plan.memory_curve.target import NOT_REPEATABLE, TargetProof, TimeTarget
+from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
+from synth.plan.memory_curve.target_proof import TargetProof
 from synth.plan.search_space import LimitedSpace, OneCandidate, SearchSpace
 from synth.plan.tuning import LEAST_CAP
 from synth.plan.weight_passing.choice import WeightCandidate

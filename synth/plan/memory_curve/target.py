@@ -1,10 +1,9 @@
-"""The time that a schedule has to meet, and what is proven of the memory that this takes."""
+"""The time that a schedule has to meet."""
 
 import math
 from dataclasses import dataclass
 
 from synth.errors import SynthError
-from synth.solver.result import MemoryProof
 
 NOT_REPEATABLE = (
     "the least memory limit is bisected by the clock, so it cannot be deterministic; leave "
@@ -29,18 +28,3 @@ class TimeTarget:
             return self.time_us
         assert self.share_of_bound is not None
         return math.floor(self.share_of_bound * bound_us)
-
-
-@dataclass(frozen=True)
-class TargetProof(MemoryProof):
-    """The least memory limit under which a time is met.
-
-    Attributes:
-        target_us: the time to meet.
-        fastest_us: the best time found under any limit.
-        bound_us: the best lower bound of the time without a limit.
-    """
-
-    target_us: int
-    fastest_us: int | None
-    bound_us: int

@@ -13,7 +13,8 @@ from synth.families import generate
 from synth.plan.choose.candidates import Candidate
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
 from synth.plan.memory_curve.least_cap_search import least_cap
-from synth.plan.memory_curve.target import TargetProof, TimeTarget
+from synth.plan.memory_curve.target import TimeTarget
+from synth.plan.memory_curve.target_proof import TargetProof
 from synth.plan.recompute.choice import solve_with
 from synth.plan.search_space import OneCandidate
 from synth.schedule.placements import placement
