@@ -80,9 +80,11 @@ types: install
 golden: install
 	$(BIN)/python -m pytest $(IN_PARALLEL) tests/test_golden.py
 
-# The JSON Schemas of all file formats, which a test compares with the code.
+# The JSON Schemas of all file formats, and the tables of options in docs/commands.md; tests compare
+# both with the code.
 schemas: install
 	$(BIN)/synth schema --folder docs/schemas
+	$(BIN)/python -m tests.docs.option_tables
 
 # The pages as a site; a broken link is an error.
 docs: install

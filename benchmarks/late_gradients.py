@@ -1,7 +1,7 @@
 r"""Loss by tokens with and without a flush: the same model, data, rates and batches.
 
     python -m benchmarks.late_gradients --json benchmarks/results/late-gradients.json \
-        --svg docs/flush_free.svg
+        --svg notes/flush_free.svg
 
 A byte-level GPT (6 blocks of width 64, two layers per rank) learns Python's standard library on 4
 ranks (threads of one process) with AdamW. Schedules without a flush run as one long plan. Each has

@@ -1,6 +1,6 @@
-"""Fill the tables of the documentation from the saved results, or check that they are so.
+"""Fill the tables of README and notes from the saved results, or check that they are so.
 
-    python -m benchmarks.tables            rewrites README.md and docs/*.md
+    python -m benchmarks.tables            rewrites README.md and notes/*.md
     python -m benchmarks.tables --check    names the tables that differ, and exits with 1
 
 A table stands between two comments, of which the first names a file of `benchmarks/results`:
@@ -27,6 +27,7 @@ from benchmarks import (
     late_gradients_table,
     look_ahead,
     page_tables,
+    realistic_suite,
     split_cost_table,
     strads_table,
     tight_caps,
@@ -43,7 +44,7 @@ from benchmarks.solver import report
 from synth.errors import SynthError
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "notes").glob("*.md")))
 RESULTS = ROOT / "benchmarks" / "results"
 # The makers of a document's tables, by its format and by the word behind its name.
 _TABLES: dict[str, Mapping[str, Table]] = {
@@ -56,6 +57,7 @@ _TABLES: dict[str, Mapping[str, Table]] = {
         executor,
         late_gradients_table,
         look_ahead,
+        realistic_suite,
         split_cost_table,
         tight_caps,
         time_limits,

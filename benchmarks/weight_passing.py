@@ -1,6 +1,6 @@
 r"""Activations passed, weights passed or weights gathered: tokens per second by micro-batch size.
 
-    python -m benchmarks.weight_passing --svg docs/weight_passing.svg \
+    python -m benchmarks.weight_passing --svg notes/weight_passing.svg \
         --json benchmarks/results/weight-passing.json
     python -m benchmarks.weight_passing --paper --json benchmarks/results/weight-passing-papers.json
 

@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from synth.option_names import named, named_fields
+
 
 class ExitCode(IntEnum):
     """The exit code of a command; scripts may rely on them."""
@@ -17,9 +19,19 @@ class ExitCode(IntEnum):
 
 
 class SynthError(Exception):
-    """A user's mistake or a broken input: says what was given, what was needed, and the way out."""
+    """A user's mistake or a broken input: says what was given, what was needed, and the way out.
+
+    Options are marked in the message, as `synth.option_names` says.
+
+    Attributes:
+        fields: the names of the options that it is about; empty: none.
+    """
 
     exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str) -> None:
+        super().__init__(named(message))
+        self.fields = named_fields(message)
 
 
 class RunFailure(SynthError):

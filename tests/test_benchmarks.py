@@ -6,13 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import auto_placement, tables, tight_caps, weight_search
+from benchmarks import (
+    auto_placement,
+    realistic_profiles,
+    realistic_suite,
+    tables,
+    tight_caps,
+    weight_search,
+)
 from benchmarks.solver import report
 from benchmarks.solver.__main__ import main
 from benchmarks.solver.baselines import averaged, published, share_of_1f1b
 from benchmarks.solver.case import Known, Suite, measure
 from benchmarks.solver.suites import SUITES, bidirectional, table, unequal, v_shaped
 from synth.op_kinds import OpKind
+from synth.schedule.placements import placement
 from synth.solver.infeasibility import find_shortage
 from synth.solver.options import Part
 from synth.solver.problem import Problem
@@ -290,3 +298,22 @@ def test_bad_requests_are_one_message(
 ) -> None:
     assert main(given) == 2
     assert said in capsys.readouterr().err
+
+
+def test_realistic_pipelines_are_the_same_each_time_and_of_the_sizes_promised() -> None:
+    for seed in range(10):
+        case = realistic_profiles.realistic_case(seed)
+        assert case == realistic_profiles.realistic_case(seed)
+        assert 4 <= case.num_ranks <= 16 and 8 <= case.num_micro_batches <= 64
+        where = placement(case.placement, case.num_ranks)
+        assert len(case.profile.layers) >= where.num_stages
+
+
+def test_realistic_rows_count_what_is_above_the_published_and_the_equal() -> None:
+    def row(case: int, plan_us: int, published_us: int | None, equal_us: int) -> object:
+        sizes = ("v", 4, 8, 8, plan_us, 90, (1,) * 8, "zb-v", published_us, equal_us)
+        return realistic_suite.Row(case, 0, *sizes)._asdict()
+
+    rows = [row(0, 100, 80, 100), row(1, 120, 130, 100), row(2, 90, None, 99)]
+    line = realistic_suite.table({"rows": rows}).splitlines()[-1]
+    assert line == "| v | 3 | 10.00 | 25.00 | 1 | 25.00 | 1 | 20.00 |"

@@ -180,7 +180,7 @@ def test_the_workflow_runs_targets_that_exist_on_the_versions_of_python_that_are
 
 
 def test_the_page_of_the_package_index_has_no_relative_links() -> None:
-    page = (ROOT / SETTINGS["project"]["readme"]).read_text()
+    page = SETTINGS["project"]["readme"]["text"]
     assert not re.findall(r"\]\((?!https?:)", page)
 
 

@@ -141,7 +141,7 @@ def measure(
             case.problem,
             case.recompute,
             options,
-            lambda _: lambda step: gaps.append(_TimedGap(step.elapsed_s, step.gap)),
+            lambda step: gaps.append(_TimedGap(step.elapsed_s, step.gap)),
         )
     first_s = round(gaps[0].at_s, 3) if gaps else None
     if result.gap is not None:

@@ -1,31 +1,17 @@
 """`synth.compare`: the published schedules and the solver's, on one profile."""
 
+import threading
 from collections.abc import Sequence
 
+from synth.api.front import AnyProfile, named_as_arguments
 from synth.api.notebook import comparison_html
-from synth.api.words import (
-    AnyProfile,
-    limit_text,
-    limits_told,
-    links_texts,
-    named_as_arguments,
-    numbers_text,
-    objective_text,
-    pipeline_arguments,
-    profile_or_name,
-    recompute_text,
-    runtime_arguments,
-    seconds_text,
-    share_text,
-    texts,
-    whole_number,
-)
 from synth.options.arguments.compare import CompareArguments
-from synth.options.arguments.groups import HardwareArguments, MemoryArguments, SearchArguments
 from synth.options.question import read_comparison
 from synth.plan.compare import compare as compared
 from synth.plan.comparison import Comparison
-from synth.profile import Profile
+from synth.plan.comparison_entries import so_far
+from synth.records.command_option import from_values
+from synth.search.outcome import StoppedBy
 from synth.system.display import draw_with
 
 
@@ -60,8 +46,7 @@ def compare(
         only: one published schedule or several, with their options, such as `"interleaved:3"`;
             None: all.
         placement: where the solver searches, one or several; `"auto"`: one search over all
-            placements with one copy of
-            the weights; None: no search.
+            placements with one copy of the weights; None: no search.
         partition: layers per stage, `"even"`, or `"auto"`: the best for each published schedule,
             searched by the solver.
         recompute: as of `synth.solve`; `"none"` leaves out the rows of published schedules with
@@ -78,31 +63,36 @@ def compare(
 
     Returns:
         The entries and the schedules that do not apply. `ranked()` sorts the entries, and
-        `plan(entry)` makes the plan of one.
+        `plan(entry)` makes the plan of one. Ctrl-C returns the entries so far.
 
     Raises:
         SynthError: an argument is wrong.
+
+    Example:
+        >>> table = synth.compare("zb-1.5b-p8-m24", ranks=4, micro_batches=8, only="1f1b")
+        >>> best = table.plan(table.ranked()[0])
     """
+    options = locals()
     draw_with(Comparison, comparison_html)
-    measured, choice = profile_or_name(profile), recompute_text(recompute)
-    names = texts(placement, "placement", "linear")
-    with limits_told():
-        given = CompareArguments(
-            pipeline=pipeline_arguments(measured, ranks, micro_batches),
-            memory=MemoryArguments(mem_limit=limit_text(mem_limit)),
-            objective=objective_text(objective),
-            only=texts(only, "only", "1f1b"),
-            placement=names,
-            recompute=choice if names else None,
-            planner=texts(planner, "planner", "pipedream"),
-            freedom=runtime_arguments(runtime, offload),
-            hardware=HardwareArguments(link=links_texts(link)),
-            no_solve=not names,
-            partition=numbers_text(partition, "partition") or "auto",
-            time_limit=seconds_text(time_limit),
-            search=SearchArguments(gap=share_text(gap), seed=whole_number(seed, "seed")),
+    if not placement:
+        options |= {"no_solve": True, "recompute": None}
+    given = from_values(CompareArguments, options)
+    asked = read_comparison(given)
+    found, stop = Comparison(asked.question), threading.Event()
+    try:
+        return compared(
+            asked.question,
+            given.only,
+            asked.searches,
+            asked.options,
+            stop=stop,
+            so_far=found,
+            planners=asked.planners,
         )
-    asked = read_comparison(given, measured if isinstance(measured, Profile) else None)
-    return compared(
-        asked.question, given.only, asked.searches, asked.options, planners=asked.planners
-    )
+    except KeyboardInterrupt:
+        comparison = so_far(found, asked.options, StoppedBy.INTERRUPT)
+        if not comparison.entries:
+            raise
+        return comparison
+    finally:
+        stop.set()

@@ -2,33 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
+from synth.api.front import AnyProfile, check_callable, named_as_arguments
 from synth.api.notebook import curve_html
-from synth.api.words import (
-    AnyProfile,
-    check_callable,
-    limits_told,
-    links_texts,
-    named_as_arguments,
-    number_or_none,
-    numbers_text,
-    objective_text,
-    option_text,
-    pipeline_arguments,
-    profile_or_name,
-    recompute_text,
-    seconds_text,
-    share_text,
-    shown_value,
-    whole_number,
-)
-from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
-from synth.options.arguments.groups import MOST_AT_ONCE, HardwareArguments, SearchArguments
+from synth.options.arguments.groups import MOST_AT_ONCE
 from synth.options.curve import read_curve, read_effort
-from synth.options.defaults import NONE
-from synth.options.partition import EVEN
 from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.plan.memory_curve.curve_search import trace
+from synth.records.command_option import from_values, not_understood
 from synth.system.display import draw_with
 from synth.system.processors import num_processors
 
@@ -41,7 +22,7 @@ def frontier(
     micro_batches: int,
     placement: str = "linear",
     objective: str = "makespan",
-    partition: str | Sequence[int] = EVEN,
+    partition: str | Sequence[int] = "even",
     recompute: str = "none",
     weights: str = "stay",
     link: str | Sequence[str] | None = None,
@@ -56,8 +37,7 @@ def frontier(
 ) -> MemoryCurve:
     """Trace the Pareto front of time and memory limit, from the smallest feasible limit on.
 
-    The searches run in processes of their own, which import the calling script again: call this
-    below `if __name__ == "__main__":`, unless in a notebook.
+    The searches run in processes of their own, which end with this one.
 
     Args:
         profile: a `Profile`, the path of a profile file, or the name of a shipped profile.
@@ -79,43 +59,36 @@ def frontier(
         on_point: called with the curve so far after every point.
 
     Returns:
-        The curve; `curve.points` are plans, under rising limits.
+        The curve; `curve.points` are plans, under rising limits. Ctrl-C returns the points so far.
 
     Raises:
         SynthError: an argument is wrong.
+
+    Example:
+        >>> curve = synth.frontier("zb-1.5b-p8-m24", ranks=4, micro_batches=8, time_limit=10)
+        >>> [(plan.caps_bytes, plan.claim.makespan_us) for plan in curve.points]
     """
+    options = locals()
     draw_with(MemoryCurve, curve_html)
     check_callable(on_point, "on_point")
     if begun is not None and not isinstance(begun, MemoryCurve):
-        raise SynthError(
-            f"begun={shown_value(begun)} is not understood; give a curve that frontier returned, "
-            f"or MemoryCurve.load(path)"
+        raise not_understood(
+            "begun", begun, "a curve that frontier returned, or MemoryCurve.load(path)"
         )
-    named = profile_or_name(profile)
-    with limits_told():
-        given = CurveArguments(
-            pipeline=pipeline_arguments(named, ranks, micro_batches),
-            placement=option_text(placement, "placement", "'linear', 'looped:2', 'v', …"),
-            objective=objective_text(objective),
-            partition=numbers_text(partition, "partition") or EVEN,
-            recompute=recompute_text(recompute) or NONE,
-            weights=option_text(weights, "weights", "'stay', 'ring', 'gather' or 'auto'"),
-            hardware=HardwareArguments(link=links_texts(link)),
-            points=whole_number(points, "points"),
-            time_limit=seconds_text(time_limit),
-            search=SearchArguments(gap=share_text(gap), seed=whole_number(seed, "seed")),
-            jobs=whole_number(jobs, "jobs", 1),
-            workers=number_or_none(workers, "workers", 1) or min(num_processors(), MOST_AT_ONCE),
-        )
-    measured = given.hardware.profile(named)
-    curve = read_curve(given, measured)
-    return trace(
-        measured,
-        curve.problem,
-        effort=read_effort(given),
-        begun=begun,
-        on_point=on_point,
-        recompute=curve.recompute,
-        search_partitions=curve.search_partitions,
-        candidates=curve.candidates,
-    )
+    if workers is None:
+        options["workers"] = min(num_processors(), MOST_AT_ONCE)
+    given = from_values(CurveArguments, options)
+    measured = given.hardware.profile(given.pipeline.profile)
+    so_far: list[MemoryCurve] = []
+
+    def take(curve: MemoryCurve) -> None:
+        so_far.append(curve)
+        if on_point is not None:
+            on_point(curve)
+
+    try:
+        return trace(measured, read_curve(given, measured), read_effort(given), begun, take)
+    except KeyboardInterrupt:
+        if not so_far:
+            raise
+        return so_far[-1]

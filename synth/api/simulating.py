@@ -1,27 +1,31 @@
 """`synth.simulate`: the plan of any schedule, with its times and memory on measured costs."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from synth.api.words import (
-    AnyProfile,
-    limit_text,
-    links_texts,
-    named_as_arguments,
-    number_or_none,
-    numbers_text,
-    profile_or_name,
-    shown_value,
-)
+from pydantic import Field
+
+from synth.api.front import AnyProfile, named_as_arguments
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
-from synth.options.memory_limit import read_limit
-from synth.options.partition import read_partition
-from synth.options.profiles import load_profile
+from synth.options.arguments.groups import HardwareArguments, MemoryArguments
+from synth.options.problem_arguments import sizes_on
+from synth.options.values import Count, Partition, ProfileSource
 from synth.plan.partition.balance import balance
+from synth.records.command_option import from_values, not_understood
+from synth.records.record import Record
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
+
+
+class _SimulateArguments(Record):
+    profile: ProfileSource
+    ranks: Annotated[Count, Field(ge=1)] | None
+    micro_batches: Annotated[Count, Field(ge=1)] | None
+    memory: MemoryArguments
+    partition: Partition
+    hardware: HardwareArguments
 
 
 @named_as_arguments
@@ -55,15 +59,19 @@ def simulate(
     Raises:
         SynthError: the name is unknown or does not admit the numbers, the schedule cannot run, or
             it exceeds the memory limit.
+
+    Example:
+        >>> plan = synth.simulate("1f1b", "zb-1.5b-p8-m24", ranks=4, micro_batches=8)
+        >>> plan.claim.makespan_us
     """
-    ranks = number_or_none(ranks, "ranks", 1)
-    micro_batches = number_or_none(micro_batches, "micro_batches", 1)
-    size = _size_of(schedule, ranks, micro_batches)
+    options = locals()
+    given = from_values(_SimulateArguments, options)
+    size = _size_of(schedule, given.ranks, given.micro_batches)
     where = size.placement
-    measured = load_profile(profile_or_name(profile), links_texts(link))
-    caps = read_limit(limit_text(mem_limit), size.num_ranks, measured).caps_bytes
-    given = read_partition(numbers_text(partition, "partition") or "even", where)
-    sizes = given or balance(measured, where, caps, size.num_micro_batches)
+    measured = given.hardware.profile(given.profile)
+    caps = given.memory.limits(size.num_ranks, measured).caps_bytes
+    chosen = sizes_on(where, given.partition)
+    sizes = chosen or balance(measured, where, caps, size.num_micro_batches)
     if not isinstance(schedule, Schedule):
         costs = partition_costs(measured, sizes)
         schedule = generate(
@@ -86,10 +94,8 @@ def _size_of(schedule: object, ranks: int | None, micro_batches: int | None) -> 
         _check_sizes(schedule, ranks, micro_batches)
         return _Size(schedule.num_ranks, schedule.num_micro_batches, schedule.placement)
     if not isinstance(schedule, str):
-        raise SynthError(
-            f"schedule={shown_value(schedule)} is not understood; give a Schedule, or the name of "
-            f"a published one, such as '1f1b'"
-        )
+        needed = "a Schedule, or the name of a published one, such as '1f1b'"
+        raise not_understood("schedule", schedule, needed)
     if ranks is None or micro_batches is None:
         raise SynthError(
             f"a published schedule such as {schedule} needs the number of ranks and of "

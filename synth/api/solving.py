@@ -1,48 +1,17 @@
 """`synth.solve`: the best plan that fits in memory, as the command of the same name finds it."""
 
-import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from synth.api.words import (
-    AnyProfile,
-    check_callable,
-    limits_told,
-    links_texts,
-    named_as_arguments,
-    number_or_none,
-    numbers_text,
-    objective_text,
-    option_text,
-    pipeline_arguments,
-    profile_or_name,
-    recompute_text,
-    runtime_arguments,
-    seconds_text,
-    share_text,
-    shown_value,
-    sizes_text,
-    text_or_none,
-    truth,
-    whole_number,
-)
-from synth.errors import SynthError
-from synth.options.arguments.groups import HardwareArguments, SearchArguments
-from synth.options.arguments.solve import LimitOrLeast, SolveArguments
-from synth.options.best_so_far import BestSoFar
-from synth.options.hint import hint_name
-from synth.options.least_memory import TargetMissed, search_least, search_steady, with_limit
-from synth.options.request import NoSchedule, Request
+from synth.api.front import AnyProfile, check_callable, named_as_arguments
+from synth.options.arguments.solve import SolveArguments
+from synth.options.request import NoSchedule
 from synth.options.solve_task import SolveTask, read_solve
-from synth.options.target import is_steady
-from synth.plan.memory_curve.least_cap import LeastCap
-from synth.plan.recompute.choice_search import Listeners
-from synth.profile import Profile
+from synth.records.command_option import from_values
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
+from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
-from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 
 
@@ -106,7 +75,8 @@ def solve(
             the search chooses. The plan is for all their ranks.
         versions: never flush the pipeline, and minimize the time of a micro-batch while it is full:
             `"2bw"`, `"2bw:every=8"`, `"stash"`, `"vertical"`, `"none"` or `"none:every=8"`
-            (docs/flush-free.md); `plan.claim.steady` has that time and its bounds. None: flush.
+            (docs/weights-and-versions.md); `plan.claim.steady` has that time and its bounds.
+            None: flush.
         link: latency and bandwidth instead of the profile's: `"10us,25GB/s"` between all ranks,
             `"8:20us,200Gb/s"` between nodes of 8 ranks; or several of these.
         time_limit: the time limit of the search, in seconds.
@@ -126,119 +96,35 @@ def solve(
 
     Raises:
         SynthError: an argument is wrong, no schedule fits, or none was found in time.
+
+    Example:
+        >>> plan = synth.solve("zb-1.5b-p8-m24", ranks=4, micro_batches=8, mem_limit=30 * 10**9)
+        >>> plan.save("plan.json")
     """
+    options = locals()
+    given = from_values(SolveArguments, options)
     check_callable(on_improvement, "on_improvement")
-    measured, begin = profile_or_name(profile), _hint(hint)
-    with limits_told():
-        given = SolveArguments(
-            pipeline=pipeline_arguments(measured, ranks, micro_batches),
-            memory=LimitOrLeast(
-                mem_limit=sizes_text(mem_limit, "mem_limit"),
-                mem_reserve=sizes_text(mem_reserve, "mem_reserve"),
-            ),
-            target=None if target is None else seconds_text(target, "target"),
-            objective=objective_text(objective),
-            placement=text_or_none(placement, "placement", "'linear', 'v', 'auto', …"),
-            partition=numbers_text(partition, "partition"),
-            recompute=recompute_text(recompute),
-            freedom=runtime_arguments(runtime, offload),
-            hardware=HardwareArguments(link=links_texts(link)),
-            time_limit=seconds_text(time_limit),
-            search=SearchArguments(gap=share_text(gap), seed=whole_number(seed, "seed")),
-            deterministic=truth(deterministic, "deterministic"),
-            workers=number_or_none(workers, "workers", 1),
-            hint=hint_name(begin),
-            solver=option_text(solver, "solver", "'cpsat' or 'milp'"),
-            weights=option_text(weights, "weights", "'stay', 'ring', 'gather' or 'auto'"),
-            data_parallel=whole_number(data_parallel, "data_parallel", 1),
-            versions=text_or_none(versions, "versions", "'2bw', 'stash', 'vertical' or 'none'"),
-        )
-    asked = read_solve(
-        given,
-        measured if isinstance(measured, Profile) else None,
-        begin if isinstance(begin, Plan) else None,
-    )
-    stop = threading.Event()
-    try:
-        if asked.target is not None:
-            return _least(asked, on_improvement, stop)
-        request, result = _search(asked, on_improvement, stop)
-    finally:
-        stop.set()
+    asked = read_solve(given)
+    result = _search(asked, on_improvement)
     if result.schedule is None:
         raise NoSchedule(result)
-    return request.on(result.problem).plan(result)
+    return asked.request.of(result).plan(result)
 
 
-def _hint(given: AnyPath | Plan | None) -> str | Plan | None:
-    """Return a plan itself, or a path or name as text.
-
-    Raises:
-        SynthError: something else.
-    """
-    if given is None or isinstance(given, Plan):
-        return given
-    if not isinstance(given, str | os.PathLike):
-        raise SynthError(
-            f"hint={shown_value(given)} is not understood; give a Plan (synth.simulate makes one "
-            f"of a Schedule), the path of a plan file, or a name such as 'zb-h1'"
-        )
-    return os.fspath(given)
-
-
-def _search(
-    asked: SolveTask, on_improvement: Callable[[Plan], None] | None, stop: threading.Event
-) -> tuple[Request, Result]:
+def _search(asked: SolveTask, on_improvement: Callable[[Plan], None] | None) -> Result:
     """Run the search; Ctrl-C returns the best result so far."""
-    so_far, request = BestSoFar(), asked.request
 
-    def listeners(searched: SolveTask) -> Listeners:
-        nonlocal request
-        request = searched.request
+    def tell(found: Incumbent) -> None:
+        if on_improvement is not None:
+            on_improvement(asked.request.of(found).plan(found))
 
-        def listener(problem: Problem) -> Callable[[Incumbent], None]:
-            if on_improvement is None:
-                return so_far.listening(problem, None)
-            trial = searched.request.on(problem)
-            return so_far.listening(problem, lambda found: on_improvement(trial.plan(found)))
-
-        return listener
-
+    so_far, stop = BestSoFar(tell), threading.Event()
     try:
-        if is_steady(request.arguments.get("target")):
-            return search_steady(asked, listeners, stop)
-        return request, asked.search(listeners(asked), stop).result
+        return asked.search(so_far, stop).result
     except KeyboardInterrupt:
-        found = so_far.result(request.deadline.elapsed_s, is_interrupted=True)
-        if found is None:
+        best = so_far.close()
+        if best is None:
             raise
-        return request, found
-
-
-def _least(
-    asked: SolveTask, on_improvement: Callable[[Plan], None] | None, stop: threading.Event
-) -> Plan:
-    """Minimize memory subject to a time; Ctrl-C returns the best plan so far."""
-    last: LeastCap | None = None
-    told: tuple[int | None, int] | None = None
-
-    def plan(least: LeastCap) -> Plan:
-        result = least.result()
-        if result is None:
-            raise TargetMissed(least)
-        return with_limit(asked.request, least, result).plan(result)
-
-    def take(least: LeastCap) -> None:
-        nonlocal last, told
-        last, known = least, (least.cap_bytes, least.not_below_bytes)
-        if on_improvement is not None and least.found is not None and known != told:
-            told = known
-            on_improvement(plan(least))
-
-    try:
-        return plan(search_least(asked, take, stop))
-    except KeyboardInterrupt:
-        if last is None or last.found is None:
-            raise
-        is_proven = last.stopped_by == StoppedBy.OPTIMAL
-        return plan(last if is_proven else replace(last, stopped_by=StoppedBy.INTERRUPT))
+        return best.as_result(asked.request.deadline.elapsed_s, StoppedBy.INTERRUPT)
+    finally:
+        stop.set()

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from synth.cli.read.options import ForceOption
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
 
 
 class ExportFormat(StrEnum):
@@ -18,29 +20,35 @@ class ExportFormat(StrEnum):
     JAXPP = "jaxpp"
 
 
-def command(
-    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
+class ExportRequest(Record):
+    """The options of `synth export`."""
+
     to: Annotated[
         ExportFormat,
-        typer.Option(
-            help="Format. torch: CSV for torch.distributed.pipelining, and beside it the layers "
+        CommandOption(
+            "Format. torch: CSV for torch.distributed.pipelining, and beside it the layers "
             "and the rank of each stage; torchtitan: options as TOML, and beside it the CSV; "
             "megatron: value of --pipeline-model-parallel-layout; jaxpp: module with a schedule."
         ),
-    ] = ExportFormat.TORCH,
+    ] = ExportFormat.TORCH
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; - or none: stdout.")
-    ] = None,
+        Path | None, CommandOption("File to write; - or none: stdout.", names=("--output", "-o"))
+    ] = None
     layer: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=TARGET",
-            help="What the format calls the layers of this name. torchtitan: modules, such as "
+        CommandOption(
+            "What the format calls the layers of this name. torchtitan: modules, such as "
             "head=norm,output or moe=layers.{}, with {} for their number; megatron: a letter, such "
             "as mtp=m. Can be repeated.",
+            metavar="NAME=TARGET",
         ),
-    ] = None,
-    force: ForceOption = False,
+    ] = None
+    force: ForceOption = False
+
+
+def command(
+    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
+    request: ExportRequest,
 ) -> None:
     """Write a schedule for another runtime; `synth import` reads PyTorch's CSV again.
 
@@ -48,4 +56,4 @@ def command(
     """
     from synth.cli.work.export import work
 
-    work(plan_path, to, output, layer, force)
+    work(plan_path, request)

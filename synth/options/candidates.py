@@ -5,17 +5,13 @@ from dataclasses import dataclass, replace
 
 from synth.errors import SynthError
 from synth.options.deadline import Deadline
-from synth.options.defaults import AUTO, FOR_ALL, SolveChoices
-from synth.options.keywords import word
-from synth.options.objective import read_objective
-from synth.options.partition import EVEN, SEARCH, is_searched, read_sizes
+from synth.options.defaults import FOR_ALL, SolveChoices
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
-from synth.options.target import is_steady
+from synth.options.values import AUTO, EVEN, STEADY, Hint, Partition, Target, word
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.recompute.choice import why_infeasible
 from synth.plan.runtimes import Allowed
-from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.system.messages import talk
@@ -44,7 +40,7 @@ def is_choice(chosen: SolveChoices, *, is_for_one: bool) -> bool:
         is_for_one: a hint or a target is given; then `search` chooses the stages that recompute.
     """
     chooses_stages = _is_auto(chosen.recompute) and not is_for_one
-    return chooses_stages or _is_auto(chosen.placement) or is_searched(chosen.partition)
+    return chooses_stages or _is_auto(chosen.placement) or chosen.partition == AUTO
 
 
 def _is_auto(text: str) -> bool:
@@ -62,9 +58,7 @@ def read_candidates(
     Raises:
         SynthError: no placement is possible, or the stages named do not exist on all.
     """
-    sizes = read_sizes(asked.partition)
     placements, left_out = _placements(chosen.placement, num_ranks, asked)
-    read_objective(asked.objective)
     _check_stages(chosen)
     found: list[Candidate] = []
     refusals: dict[str, str] = {}
@@ -75,7 +69,7 @@ def read_candidates(
             talk(f"not tried, for lack of time: {', '.join([*placements][place:])}")
             break
         try:
-            _check_sizes(sizes, where)
+            _check_sizes(asked.partition, where)
             problem = asked.on(where, deadline.for_partitions(place + 1, len(placements)))
             order = asked.allowed.order_on(where, asked.num_micro_batches)
         except SynthError as error:
@@ -87,17 +81,15 @@ def read_candidates(
         raise SynthError(_why_none(chosen, refusals))
     # Refusals of placements that were not named are not reported.
     told = refusals if chosen.placement_is_given else {}
-    return Candidates(tuple(found), told, _left_out(asked, left_out, sizes))
+    return Candidates(tuple(found), told, _left_out(asked, left_out))
 
 
-def _left_out(
-    asked: ProblemArguments, placements: dict[str, Placement], sizes: tuple[int, ...] | None
-) -> tuple[Candidate, ...]:
+def _left_out(asked: ProblemArguments, placements: dict[str, Placement]) -> tuple[Candidate, ...]:
     """Return candidates on placements that are not searched, for comparison."""
     free, found = replace(asked, allowed=Allowed(offloads=True)), []
     for name, where in placements.items():
         with suppress(SynthError):
-            _check_sizes(sizes, where)
+            _check_sizes(asked.partition, where)
             found.append(Candidate(name, free.on(where, lambda: True)))
     return tuple(found)
 
@@ -105,16 +97,16 @@ def _left_out(
 def _check_stages(chosen: SolveChoices) -> None:
     if _is_auto(chosen.placement) and word(chosen.recompute) not in FOR_ALL:
         raise SynthError(
-            f"--recompute {shown(chosen.recompute)} names stages of one placement; with "
-            f"--placement {AUTO} give {', '.join(FOR_ALL)}"
+            f"§recompute {shown(chosen.recompute)} names stages of one placement; with "
+            f"§placement {AUTO} give {', '.join(FOR_ALL)}"
         )
 
 
-def _check_sizes(sizes: tuple[int, ...] | None, where: Placement) -> None:
+def _check_sizes(sizes: Partition, where: Placement) -> None:
     """Raise SynthError if the partition has another number of stages than the placement."""
-    if sizes is not None and len(sizes) != where.num_stages:
+    if not isinstance(sizes, str) and len(sizes) != where.num_stages:
         raise SynthError(
-            f"the placement has {where.num_stages} stages, and --partition has the layers of "
+            f"the placement has {where.num_stages} stages, and §partition has the layers of "
             f"{len(sizes)}; give one number for each stage"
         )
 
@@ -127,7 +119,7 @@ def _may_fit(found: list[Candidate]) -> bool:
 def _why_none(chosen: SolveChoices, refusals: dict[str, str]) -> str:
     name, why = next(iter(refusals.items()))
     if _is_auto(chosen.placement) and chosen.placement_is_given:
-        return f"--placement {AUTO}: no placement is possible; {name}: {why}"
+        return f"§placement {AUTO}: no placement is possible; {name}: {why}"
     return why
 
 
@@ -145,22 +137,20 @@ def _placements(
     return where, {} if asked.allowed.orders_freely else where
 
 
-def check_goes_with_choice(
-    chosen: SolveChoices, target: str | None, hint: str | Plan | None
-) -> None:
+def check_goes_with_choice(chosen: SolveChoices, target: Target | None, hint: Hint | None) -> None:
     """Refuse options that are for one placement, or for one partition of it.
 
     Raises:
         SynthError: a hint; or a target with several placements, or a target that is no time.
     """
-    left, way_out = f"--partition {SEARCH}", f"give layers per stage or {EVEN}"
+    left, way_out = f"§partition {AUTO}", f"give layers per stage or {EVEN}"
     is_placed = not _is_auto(chosen.placement)
     if not is_placed:
-        left, way_out = f"--placement {AUTO}", "name the placement (linear, looped:2, v, …)"
-    elif not is_searched(chosen.partition):
+        left, way_out = f"§placement {AUTO}", "name the placement (linear, looped:2, v, …)"
+    elif chosen.partition != AUTO:
         return
-    is_for_one = target is not None and (not is_placed or is_steady(target))
-    given = "--hint" if hint is not None else "--target" if is_for_one else None
+    is_for_one = target is not None and (not is_placed or target == STEADY)
+    given = "§hint" if hint is not None else "§target" if is_for_one else None
     if given is not None:
         raise SynthError(
             f"{given} and {left} do not go together, as it is for one placement in one partition; "

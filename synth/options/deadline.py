@@ -5,9 +5,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from synth.errors import SynthError
-from synth.units import parse_seconds
-
 # Start of the running command line, as of `time.monotonic`; unset in other programs.
 BEGAN: ContextVar[float] = ContextVar("BEGAN")
 
@@ -23,21 +20,6 @@ _ANSWER_S = 8e-6
 _FEW_OPS = 20_000
 
 
-def read_time_limit(text: str) -> float:
-    """Read `--time-limit` of a search, in seconds.
-
-    Raises:
-        SynthError: it is not a time, or zero.
-    """
-    limit_s = parse_seconds(text)
-    if limit_s == 0:
-        raise SynthError(
-            f"--time-limit {text} leaves no time to search; give seconds, such as 60, or a time "
-            f"such as 2m"
-        )
-    return limit_s
-
-
 @dataclass(frozen=True)
 class Deadline:
     """Start of a command and its wall-clock limit in seconds; None: the limit is deterministic."""
@@ -46,13 +28,8 @@ class Deadline:
     limit_s: float | None
 
     @classmethod
-    def of(cls, time_limit: str, *, is_clock: bool = True) -> "Deadline":
-        """Return the limit asked for, from the start of the command line or from now on.
-
-        Raises:
-            SynthError: the limit is not a time, or zero.
-        """
-        limit_s = read_time_limit(time_limit)
+    def of(cls, limit_s: float, *, is_clock: bool = True) -> "Deadline":
+        """Return the limit asked for, from the start of the command line or from now on."""
         return cls(BEGAN.get(time.monotonic()), limit_s if is_clock else None)
 
     @classmethod

@@ -16,14 +16,13 @@ from pathlib import Path
 from synth.errors import SynthError
 from synth.families import family_layout, family_placement
 from synth.options.arguments.solve import SolveArguments
-from synth.options.keywords import word
-from synth.options.partition import EVEN, read_sizes
+from synth.options.values import AUTO, EVEN, NONE, Hint, Partition, word
 from synth.plan.choose.candidates import placements_to_try
 from synth.plan.runtimes import Allowed
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 
-AUTO, LINEAR, NONE = "auto", "linear", "none"
+LINEAR = "linear"
 
 # Seconds per layer of the model to make the menus of recomputed layers on a placement. They are
 # made if they take at most this share of the time limit, for about this many placements.
@@ -40,28 +39,25 @@ class SolveChoices:
     """Placement, partition and recomputation to use; `placement_is_given`: by the user."""
 
     placement: str
-    partition: str
+    partition: Partition
     recompute: str
     placement_is_given: bool
 
 
-def choices(
-    given: SolveArguments, profile: Profile, hint: str | Plan | None, recompute: str | None
-) -> SolveChoices:
+def choices(given: SolveArguments, profile: Profile, recompute: str | None) -> SolveChoices:
     """Fill in the options that were not given.
 
     Args:
         given: the options.
         profile: the profile that they name.
-        hint: the initial schedule, or its name; None: there is none.
         recompute: the stages that recompute, as on the command line; None: not given.
     """
     placement, partition, num_ranks = given.placement, given.partition, given.pipeline.ranks
     fallback = SolveChoices(AUTO, AUTO, AUTO, placement is not None)
     if given.is_for_one:
         fallback = SolveChoices(LINEAR, EVEN, NONE, True)
-    elif hint is not None:
-        fallback = _of_hint(hint, num_ranks, profile, is_placed=placement is not None)
+    elif given.hint is not None:
+        fallback = _of_hint(given.hint, num_ranks, profile, is_placed=placement is not None)
     elif not _is_for_several(num_ranks, len(profile.layers), partition, recompute):
         fallback = SolveChoices(LINEAR, AUTO, AUTO, True)
     return SolveChoices(
@@ -73,22 +69,18 @@ def choices(
 
 
 def _is_for_several(
-    num_ranks: int, num_layers: int, partition: str | None, recompute: str | None
+    num_ranks: int, num_layers: int, partition: Partition | None, recompute: str | None
 ) -> bool:
     """True if the partition and the stages given can hold on several placements."""
     if recompute is not None and word(recompute) not in FOR_ALL:
         return False
-    sizes = None if partition is None else read_sizes(partition)
-    if sizes is None:
+    if partition is None or isinstance(partition, str):
         return True
-
     every = placements_to_try(num_ranks, num_layers).values()
-    return any(where.num_stages == len(sizes) for where in every)
+    return any(where.num_stages == len(partition) for where in every)
 
 
-def _of_hint(
-    hint: str | Plan, num_ranks: int, profile: Profile, *, is_placed: bool
-) -> SolveChoices:
+def _of_hint(hint: Hint, num_ranks: int, profile: Profile, *, is_placed: bool) -> SolveChoices:
     """Return the placement of a hint, and of a file also its partition; else linear and even.
 
     Wrong hints are refused by `read_hint`.
@@ -98,11 +90,11 @@ def _of_hint(
         if isinstance(hint, str) and not Path(hint).exists():
             family_placement(hint, num_ranks)
             return SolveChoices(family_layout(hint), EVEN, AUTO, True)
-        plan = Plan.load(Path(hint)) if isinstance(hint, str) else hint
+        plan = hint if isinstance(hint, Plan) else Plan.load(Path(str(hint)))
     except SynthError:
         return found
     is_cut_alike = sum(plan.partition) == len(profile.layers) and not is_placed
-    sizes = ",".join(map(str, plan.partition)) if is_cut_alike else EVEN
+    sizes: Partition = plan.partition if is_cut_alike else EVEN
     for name, where in placements_to_try(num_ranks, len(profile.layers)).items():
         if where == plan.placed:
             return SolveChoices(name, sizes, AUTO, True)

@@ -6,6 +6,7 @@ from synth.costs.costs import Costs
 from synth.errors import SynthError
 from synth.families import current_name, families, family_placement, generate, generate_for
 from synth.options.recompute import LAYERS
+from synth.options.values import Hint
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Profile
 from synth.report.text.tables import places
@@ -15,12 +16,7 @@ from synth.solver.problem import Problem
 from synth.system.messages import talk
 
 
-def hint_name(given: str | Plan | None) -> str | None:
-    """Return the text of a hint; of a plan that is in memory its name."""
-    return given if given is None or isinstance(given, str) else given.name
-
-
-def read_hint(given: str | Plan | None, problem: Problem, profile: Profile) -> Schedule | None:
+def read_hint(given: Hint | None, problem: Problem, profile: Profile) -> Schedule | None:
     """Return the schedule to start from; a file takes precedence over a published schedule.
 
     Raises:
@@ -28,8 +24,9 @@ def read_hint(given: str | Plan | None, problem: Problem, profile: Profile) -> S
     """
     if given is None:
         return None
-    if not isinstance(given, str):
+    if isinstance(given, Plan):
         return _as_ordered(given.name, _of_plan(given, given.name, problem, profile), problem)
+    assert isinstance(given, str)
     path = Path(given)
     if path.exists() or path.suffix or len(path.parts) > 1:
         found = _of_plan(Plan.load(path), given, problem, profile)
@@ -46,7 +43,7 @@ def _as_ordered(text: str, given: Schedule, problem: Problem) -> Schedule:
     """
     if given.versions is not None:
         raise SynthError(
-            f"--hint {text} updates weights between its ops, and the search orders those of one "
+            f"§hint {text} updates weights between its ops, and the search orders those of one "
             f"update; {_those_that_can_be(problem)}"
         )
     ordered = without_recompute(given)
@@ -55,13 +52,13 @@ def _as_ordered(text: str, given: Schedule, problem: Problem) -> Schedule:
         if ordered.weights is not None:
             moved = "weights from rank to rank"
         raise SynthError(
-            f"--hint {text} moves {moved}, and the search orders F, B and W alone; "
+            f"§hint {text} moves {moved}, and the search orders F, B and W alone; "
             f"{_those_that_can_be(problem)}"
         )
     if recomputed(given):
         talk(
-            f"note: of --hint {text} the order of F, B and W is taken; which stages recompute is "
-            f"for --recompute to say"
+            f"note: of §hint {text} the order of F, B and W is taken; which stages recompute is "
+            f"for §recompute to say"
         )
     return ordered
 
@@ -70,7 +67,7 @@ def _made(name: str, problem: Problem) -> Schedule:
     """Return the published schedule of a name, on the problem's placement."""
     if current_name(name).partition(":")[0] not in families():
         raise SynthError(
-            f"--hint {name} is neither a schedule file nor a published schedule; "
+            f"§hint {name} is neither a schedule file nor a published schedule; "
             f"{_those_that_can_be(problem)}"
         )
     try:
@@ -82,11 +79,11 @@ def _made(name: str, problem: Problem) -> Schedule:
             caps_bytes=problem.caps_bytes,
         )
     except SynthError as error:
-        raise SynthError(f"--hint {name}: {error}; {_those_that_can_be(problem)}") from None
+        raise SynthError(f"§hint {name}: {error}; {_those_that_can_be(problem)}") from None
     if made.placement != problem.placement:
         raise SynthError(
-            f"--hint {name} places its stages on ranks {_placed(made.placement)}, asked for is "
-            f"{_placed(problem.placement)}; give another --placement; {_those_that_can_be(problem)}"
+            f"§hint {name} places its stages on ranks {_placed(made.placement)}, asked for is "
+            f"{_placed(problem.placement)}; give another §placement; {_those_that_can_be(problem)}"
         )
     return made
 
@@ -115,18 +112,18 @@ def _of_plan(plan: Plan, name: str, problem: Problem, profile: Profile) -> Sched
     sizes = (plan.num_ranks, plan.num_micro_batches)
     if sizes != (problem.num_ranks, problem.num_micro_batches):
         raise SynthError(
-            f"--hint {name} is for {plan.num_ranks} ranks and {plan.num_micro_batches} "
+            f"§hint {name} is for {plan.num_ranks} ranks and {plan.num_micro_batches} "
             f"micro-batches, asked for are {problem.num_ranks} ranks and "
             f"{problem.num_micro_batches} micro-batches; give a plan for the same sizes, or none"
         )
     if schedule.placement != problem.placement:
         raise SynthError(
-            f"--hint {name} places its stages on ranks {_placed(schedule.placement)}, asked for is "
-            f"{_placed(problem.placement)}; give a plan with the same --placement, or none"
+            f"§hint {name} places its stages on ranks {_placed(schedule.placement)}, asked for is "
+            f"{_placed(problem.placement)}; give a plan with the same §placement, or none"
         )
     if plan.profile_fingerprint != profile.fingerprint():
         talk(
-            f"note: --hint {name} was made from another profile, or for other links "
+            f"note: §hint {name} was made from another profile, or for other links "
             f"({plan.profile_name}, not this {profile.name}); its order is taken, its times are not"
         )
     _tell_of_layers(name, plan.recomputed_layers or (), problem.recomputed_layers)
@@ -138,8 +135,8 @@ def _tell_of_layers(name: str, recomputed: tuple[int, ...], asked: tuple[int, ..
     if recomputed and recomputed != asked:
         given = places(recomputed).replace("–", "-").replace(" ", "")
         talk(
-            f"note: the layers that --hint {name} recomputes are not taken, and its order may not "
-            f"fit without; --recompute {LAYERS}{given} recomputes them"
+            f"note: the layers that §hint {name} recomputes are not taken, and its order may not "
+            f"fit without; §recompute {LAYERS}{given} recomputes them"
         )
 
 

@@ -11,7 +11,7 @@ from synth.records.record import describe
 from synth.system.messages import talk
 from synth.units import parse_bandwidth, parse_seconds, shown
 
-_EXAMPLES = "--link 10us,25GB/s, or between nodes of 8 ranks --link 8:20us,200Gb/s"
+_EXAMPLES = "§link 10us,25GB/s, or between nodes of 8 ranks §link 8:20us,200Gb/s"
 
 
 def read_links(given: Sequence[str], measured: Links) -> Links:
@@ -30,7 +30,7 @@ def read_links(given: Sequence[str], measured: Links) -> Links:
         size = link.ranks_per_node if isinstance(link, NodeLink) else None
         if size in seen:
             raise SynthError(
-                f"--link {shown(seen[size])} and --link {shown(text)} are for the same ranks; "
+                f"§link {shown(seen[size])} and §link {shown(text)} are for the same ranks; "
                 f"give one of them"
             )
         seen[size] = text
@@ -55,7 +55,7 @@ def _read(text: str) -> Link:
         return NodeLink(ranks_per_node=_read_ranks(size), **dict(link)) if colon else link
     except (SynthError, ValidationError) as error:
         why = describe(error) if isinstance(error, ValidationError) else error
-        raise SynthError(f"--link {shown(text)}: {why}; write {_EXAMPLES}") from None
+        raise SynthError(f"§link {shown(text)}: {why}; write {_EXAMPLES}") from None
 
 
 def _read_ranks(text: str) -> int:

@@ -1,13 +1,12 @@
-"""Reading `--mem-limit` and `--mem-reserve`, against the profile."""
+"""The memory limits of ranks, as `--mem-limit` and `--mem-reserve` and the profile say."""
 
 from dataclasses import dataclass
 
 from synth.errors import SynthError
-from synth.options.keywords import word
+from synth.option_names import named
+from synth.options.values import AUTO, LEAST, Limit
 from synth.profile import Profile
-from synth.units import format_bytes, format_bytes_both, parse_bytes
-
-LEAST = "min"
+from synth.units import format_bytes, format_bytes_both
 
 # Share that `auto` reserves for the CUDA context, communicators' buffers and fragmentation.
 RESERVED_SHARE = 0.1
@@ -22,41 +21,37 @@ class MemoryLimit:
 
 
 def read_limit(
-    text: str | None, num_ranks: int, profile: Profile, reserve: str | None = None
+    given: Limit | None, num_ranks: int, profile: Profile, reserve: int | None = None
 ) -> MemoryLimit:
-    """Read one size for all ranks, one per rank separated by commas, `auto`, `min` or nothing.
-
-    The limits are these sizes less the reserve, which is a size.
+    """Return the limit of each rank, in bytes: the given ones less the reserve.
 
     Raises:
-        SynthError: sizes without a clear unit, too few or too many, or `auto` without a capacity; a
-            reserve without a limit, or as large as one.
+        SynthError: too few or too many sizes, or `auto` without a capacity; a reserve without a
+            limit, or as large as one.
     """
-    if reserve is not None and (text is None or is_least(text)):
+    if reserve is not None and given in (None, LEAST):
         raise SynthError(
-            "--mem-reserve is subtracted from a --mem-limit that is a size or auto; give one, "
-            "for example --mem-limit 40GB"
+            "§mem_reserve is subtracted from a §mem_limit that is a size or auto; give one, "
+            "for example §mem_limit 40GB"
         )
-    if text is None:
-        return MemoryLimit(None, "no memory limit (--mem-limit sets one)")
-    reserved = None if reserve is None else parse_bytes(reserve)
-    if word(text) == "auto":
-        return _automatic(num_ranks, profile, reserved)
-    if is_least(text):
+    if given is None:
+        return MemoryLimit(None, named("no memory limit (§mem_limit sets one)"))
+    if given == AUTO:
+        return _automatic(num_ranks, profile, reserve)
+    if isinstance(given, str):
         return MemoryLimit(None, "memory limit: minimized subject to the target")
-    given = tuple(parse_bytes(part) for part in text.split(","))
     if len(given) == 1:
         given *= num_ranks
     if len(given) != num_ranks:
         raise SynthError(
-            f"--mem-limit gives {len(given)} sizes for {num_ranks} ranks; give one, or one per rank"
+            f"§mem_limit gives {len(given)} sizes for {num_ranks} ranks; give one, or one per rank"
         )
     if min(given) <= 0:
-        raise SynthError("--mem-limit must be more than 0 bytes; leave it out for no limit")
-    caps = _less(given, reserved)
+        raise SynthError("§mem_limit must be more than 0 bytes; leave it out for no limit")
+    caps = _less(given, reserve)
     listed = [format_bytes_both(cap) for cap in dict.fromkeys(caps)]
     limit = f"{listed[0]} on every rank" if len(listed) == 1 else ", ".join(map(format_bytes, caps))
-    return MemoryLimit(caps, f"memory limit {limit}{_reserve_words(reserved)}")
+    return MemoryLimit(caps, f"memory limit {limit}{_reserve_words(reserve)}")
 
 
 def _less(sizes: tuple[int, ...], reserved: int | None) -> tuple[int, ...]:
@@ -68,7 +63,7 @@ def _less(sizes: tuple[int, ...], reserved: int | None) -> tuple[int, ...]:
     caps = tuple(size - (reserved or 0) for size in sizes)
     if min(caps) <= 0:
         raise SynthError(
-            f"--mem-reserve {format_bytes_both(reserved or 0)} leaves nothing of a limit of "
+            f"§mem_reserve {format_bytes_both(reserved or 0)} leaves nothing of a limit of "
             f"{format_bytes_both(min(sizes))}; reserve less"
         )
     return caps
@@ -87,7 +82,7 @@ def _automatic(num_ranks: int, profile: Profile, reserved: int | None) -> Memory
     capacity = profile.capacity_bytes
     if capacity is None:
         raise SynthError(
-            f"--mem-limit auto: profile {profile.name} does not say how much memory its device "
+            f"§mem_limit auto: profile {profile.name} does not say how much memory its device "
             f"has; give a size, for example 40GB"
         )
     if reserved is None:
@@ -100,8 +95,3 @@ def _automatic(num_ranks: int, profile: Profile, reserved: int | None) -> Memory
         f"{profile.provenance.device} less {less} for context, communicators and "
         f"fragmentation",
     )
-
-
-def is_least(text: str | None) -> bool:
-    """Return True if the memory limit is to be minimized subject to a target."""
-    return text is not None and word(text) == LEAST

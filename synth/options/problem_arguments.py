@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from synth.errors import SynthError
-from synth.options.data_parallel import check_one_copy
-from synth.options.objective import read_objective
-from synth.options.partition import read_partition
+from synth.objective import Objective
+from synth.options.values import Partition
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.plan.weight_passing.data_parallel_plan import costs_of_one, sharing_optimizer
@@ -23,8 +22,8 @@ class ProblemArguments:
     Attributes:
         profile: the profile of whole layers as they are run.
         num_micro_batches: per iteration.
-        partition: `--partition` as given.
-        objective: `--objective` as given.
+        partition: layers of each stage, or a keyword.
+        objective: the time to minimize.
         caps_bytes: memory limit of each rank; None: no limit.
         recomputed_layers: layers that are recomputed, as `profile` counts already.
         chooses_layers: let the search choose layers to recompute.
@@ -34,8 +33,8 @@ class ProblemArguments:
 
     profile: Profile
     num_micro_batches: int
-    partition: str
-    objective: str
+    partition: Partition
+    objective: Objective
     caps_bytes: tuple[int, ...] | None = None
     recomputed_layers: tuple[int, ...] = ()
     chooses_layers: bool = False
@@ -58,11 +57,10 @@ class ProblemArguments:
             SynthError: a partition for other stages or layers, too few layers or micro-batches, or
                 copies of stages in data-parallel pipelines, or a placement that the runtime lacks.
         """
-        check_one_copy(where, self.num_pipelines)
+        _check_one_copy(where, self.num_pipelines)
         if (why := self.allowed.why_not_on(where)) is not None:
-            raise SynthError(f"--for {self.allowed.runtime}: {why}; name another --placement")
-        objective = read_objective(self.objective)
-        given = read_partition(self.partition, where)
+            raise SynthError(f"§runtime {self.allowed.runtime}: {why}; name another §placement")
+        given = sizes_on(where, self.partition)
         one = self.profile_of_one
         sizes = given or balance(
             one, where, self.caps_bytes, self.num_micro_batches, should_stop=should_stop
@@ -72,7 +70,7 @@ class ProblemArguments:
             where,
             num_micro_batches=self.num_micro_batches,
             caps_bytes=self.caps_bytes,
-            objective=objective,
+            objective=self.objective,
             partition=sizes,
             # A balance that was cut short is not proven best.
             partition_is_best=is_proven_best(where, given) and not should_stop(),
@@ -81,3 +79,38 @@ class ProblemArguments:
             layer_menu=self.allowed.layer_menu,
             further_ops=self.allowed.further_ops,
         )
+
+
+def _check_one_copy(where: Placement, num_pipelines: int) -> None:
+    """Refuse copies of stages in data-parallel pipelines.
+
+    Raises:
+        SynthError: the placement has some.
+    """
+    if num_pipelines > 1 and len(where.ranks) > 1:
+        raise SynthError(
+            f"a placement with {len(where.ranks)} copies of each stage and §data_parallel "
+            f"{num_pipelines} do not go together; take one with a single copy, such as linear or v"
+        )
+
+
+def sizes_on(where: Placement, partition: Partition) -> tuple[int, ...] | None:
+    """Return the layers of each stage of a placement; None for `even` and for `auto`.
+
+    Raises:
+        SynthError: they are for another number of stages.
+    """
+    if isinstance(partition, str):
+        return None
+    if len(partition) != where.num_stages:
+        raise SynthError(f"§partition gives {len(partition)} stages for {_needed_sizes(where)}")
+    return partition
+
+
+def _needed_sizes(where: Placement) -> str:
+    if where == Placement.linear(where.num_ranks):
+        return f"{where.num_ranks} ranks; give one size per rank"
+    return (
+        f"{where.num_ranks} ranks that hold {where.num_stages} stages in this placement; give one "
+        f"size per stage"
+    )

@@ -5,26 +5,25 @@ from collections.abc import Sequence
 from synth.options.links import read_links
 from synth.profile import Profile
 from synth.profile.measurement_conditions import warn_of
-from synth.profile.model_flops import parse_flops_per_s
 from synth.system.messages import talk
 
 
 def load_profile(
-    given: Profile | str, links: Sequence[str] | None = None, peak_flops: str | None = None
+    given: Profile | str, links: Sequence[str] | None = None, peak_flops: float | None = None
 ) -> Profile:
     """Read a profile file or a shipped profile, with other links or another peak if given.
 
     A profile that is there already only gets the other links and the other peak.
 
     Raises:
-        SynthError: no profile, or links or FLOP/s that are not understood.
+        SynthError: no profile, or links that are not understood.
     """
     from synth.profiles import find
 
     profile = given if isinstance(given, Profile) else Profile.load(find(given))
     warn_of(profile.provenance.conditions, f"profile {profile.name}")
     if peak_flops is not None:
-        profile = profile.replace(peak_flops_per_s=parse_flops_per_s(peak_flops))
+        profile = profile.replace(peak_flops_per_s=peak_flops)
         unknown = next(
             (name for name, one in profile.layer_profiles.items() if one.forward_flops is None),
             None,
@@ -37,7 +36,5 @@ def load_profile(
     if links:
         return profile.replace(links=read_links(links, profile.links))
     if profile.links.are_free:
-        talk(
-            "transfers take no time in this profile; --link 10us,25GB/s sets latency and bandwidth"
-        )
+        talk("transfers take no time in this profile; §link 10us,25GB/s sets latency and bandwidth")
     return profile

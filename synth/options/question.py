@@ -6,15 +6,11 @@ from typing import NamedTuple
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.options.arguments.compare import CompareArguments
-from synth.options.deadline import read_time_limit
-from synth.options.defaults import AUTO, has_time_for_layers
-from synth.options.keywords import word
-from synth.options.memory_limit import MemoryLimit, is_least
-from synth.options.objective import read_objective
-from synth.options.partition import is_searched, read_sizes
+from synth.options.conflicts import check_rows_of_runtime, check_rows_without_flush
+from synth.options.defaults import has_time_for_layers
+from synth.options.memory_limit import MemoryLimit
 from synth.options.recompute import read_recompute
-from synth.options.runtime import check_rows_go_with_runtime
-from synth.options.versions import check_goes_with_version_rows
+from synth.options.values import AUTO, word
 from synth.plan.comparison import Question, SearchRequest
 from synth.plan.planners.planned import Planner
 from synth.plan.recompute.choice import Choice
@@ -23,7 +19,7 @@ from synth.schedule.placements import placement as named_placement
 from synth.solver.flush_free.flush_free_problem import parse_consistency
 from synth.solver.options import SolveOptions
 from synth.solver.weight_passing.problem import WeightMovement
-from synth.units import parse_fraction, shown
+from synth.units import shown
 
 
 class ComparisonTask(NamedTuple):
@@ -39,75 +35,54 @@ class ComparisonTask(NamedTuple):
     options: SolveOptions
 
 
-def read_comparison(given: CompareArguments, profile: Profile | None = None) -> ComparisonTask:
+def read_comparison(given: CompareArguments) -> ComparisonTask:
     """Read and check all options.
-
-    Args:
-        given: the options.
-        profile: the profile, if it is there already; None: the one of the given name.
 
     Raises:
         SynthError: an option is wrong, or options do not go together.
     """
-    profile = given.hardware.profile(profile or given.pipeline.profile_name)
-    limit = _limit(given, profile)
+    profile = given.hardware.profile(given.pipeline.profile)
+    limit = given.memory.limits(given.pipeline.ranks, profile)
     question = _question(given, profile, limit)
-    check_rows_go_with_runtime(given)
+    check_rows_of_runtime(given)
     if given.no_solve:
         _refuse_options_of_the_solver(given)
     searches = _searches(given)
     options = SolveOptions(
-        time_limit_s=read_time_limit(given.time_limit),
-        gap=parse_fraction(given.search.gap),
-        seed=given.search.seed,
+        time_limit_s=given.time_limit, gap=given.search.gap, seed=given.search.seed
     )
     planners = _planners(given.planner or ())
     return ComparisonTask(question, limit, [] if given.no_solve else searches, planners, options)
 
 
-def _limit(given: CompareArguments, profile: Profile) -> MemoryLimit:
-    if is_least(given.memory.mem_limit):
-        raise SynthError(
-            "--mem-limit min minimizes memory subject to a time, which only synth solve does; "
-            "give a size here, or none"
-        )
-    return given.memory.limits(given.pipeline.ranks, profile)
-
-
 def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> Question:
-    """Return the question, without a search.
-
-    Raises:
-        SynthError: an unknown objective, or a partition that is not understood.
-    """
+    """Return the question, without a search."""
     allowed, num_layers = given.freedom.allowed, len(profile.layers)
-    limit_s = read_time_limit(given.time_limit)
     return Question(
         profile,
         given.pipeline.ranks,
         num_micro_batches=given.pipeline.micro_batches,
         caps_bytes=limit.caps_bytes,
-        objective=read_objective(given.objective),
-        partition=read_sizes(given.partition),
-        partition_is_sought=is_searched(given.partition),
+        objective=given.objective,
+        partition=None if isinstance(given.partition, str) else given.partition,
+        partition_is_sought=given.partition == AUTO,
         allowed=allowed,
         published_recompute=word(given.recompute or AUTO) != "none",
         # Where stages can recompute, rows choose among these.
         chooses_layers=OpKind.R not in allowed.further_ops
-        and has_time_for_layers(given.placement or [AUTO], allowed, num_layers, limit_s),
+        and has_time_for_layers(given.placement or [AUTO], allowed, num_layers, given.time_limit),
     )
 
 
 def _refuse_options_of_the_solver(given: CompareArguments) -> None:
     """Refuse options that say what the solver searches."""
-    refused = [f"--weights {name}" for name in given.weights or ()]
-    refused += [f"--versions {name}" for name in given.versions or ()]
+    refused = [f"§weights {name}" for name in given.weights or ()]
+    refused += [f"§versions {name}" for name in given.versions or ()]
     if word(given.recompute or "none") != "none":
-        refused.append(f"--recompute {given.recompute}")
+        refused.append(f"§recompute {given.recompute}")
     if refused:
         raise SynthError(
-            f"{refused[0]} is for the solver, and --no-solve leaves the solver out; give one of "
-            f"them"
+            f"{refused[0]} is for the solver, and §no_solve leaves the solver out; give one of them"
         )
 
 
@@ -135,9 +110,9 @@ def _searches(given: CompareArguments) -> list[SearchRequest]:
             searches.append(SearchRequest(name, where, choice))
     for name in given.weights or ():
         if name not in [*map(str, WeightMovement)]:
-            raise SynthError(f"--weights {shown(name)} is not understood; give ring or gather")
+            raise SynthError(f"§weights {shown(name)} is not understood; give ring or gather")
         searches.append(SearchRequest(name, None, movement=WeightMovement(name)))
-    check_goes_with_version_rows(given.versions or (), names, given.recompute)
+    check_rows_without_flush(given)
     for name in given.versions or ():
         parse_consistency(name)
         searches.append(SearchRequest(word(name), None, never_flushes=True))
@@ -153,7 +128,7 @@ def _planners(names: Sequence[str]) -> list[Planner]:
     known = [str(planner) for planner in Planner]
     for name in names:
         if name not in known:
-            raise SynthError(f"--planner {shown(name)} is unknown; give {' or '.join(known)}")
+            raise SynthError(f"§planner {shown(name)} is unknown; give {' or '.join(known)}")
     return [Planner(name) for name in names]
 
 
@@ -165,7 +140,7 @@ def _on_any(recompute: str) -> Choice:
     """
     if word(recompute) not in (AUTO, "none"):
         raise SynthError(
-            f"--recompute {shown(recompute)} is for one placement; with --placement {AUTO} give "
+            f"§recompute {shown(recompute)} is for one placement; with §placement {AUTO} give "
             f"{AUTO} or none"
         )
     return None if word(recompute) == AUTO else ()

@@ -1,8 +1,8 @@
 """Reading `--recompute`: stages, layers, or a keyword."""
 
 from synth.errors import SynthError
-from synth.options.keywords import word
 from synth.options.ranges import MOST_DIGITS, read_ranges
+from synth.options.values import word
 from synth.units import shown
 
 # Prefix of the layers that `--recompute` lists.
@@ -23,7 +23,7 @@ def read_layers(text: str, num_layers: int) -> tuple[int, ...]:
     layers = read_ranges(name.removeprefix(LAYERS), num_layers)
     if layers is None:
         raise SynthError(
-            f"--recompute {shown(text)} is not understood; write layers from 0 to "
+            f"§recompute {shown(text)} is not understood; write layers from 0 to "
             f"{num_layers - 1}, such as {LAYERS}3-8 or {LAYERS}0,2,4, or {LAYERS}all"
         )
     return layers
@@ -38,7 +38,7 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
     name = word(text)
     if name.startswith(LAYERS):
         raise SynthError(
-            f"--recompute {shown(text)} lists layers, which `synth solve` takes; give none, all, "
+            f"§recompute {shown(text)} lists layers, which `synth solve` takes; give none, all, "
             f"auto, or stages such as 0,1"
         )
     if name in ("auto", "none", "all"):
@@ -47,7 +47,7 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
     short = all(part.isdecimal() and len(part) <= MOST_DIGITS for part in parts)
     if not short or max(map(int, parts)) >= num_stages:
         raise SynthError(
-            f"--recompute {shown(text)} is not understood; write none, all, auto, or stages from 0 "
+            f"§recompute {shown(text)} is not understood; write none, all, auto, or stages from 0 "
             f"to {num_stages - 1}, such as 0,1; of `synth solve` also layers, such as {LAYERS}3-8"
         )
     return tuple(sorted({int(part) for part in parts}))

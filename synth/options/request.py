@@ -8,7 +8,7 @@ from synth.errors import ExitCode, SynthError
 from synth.objective import HasSpans
 from synth.options.deadline import Deadline
 from synth.options.memory_limit import MemoryLimit
-from synth.options.partition import is_searched, read_sizes
+from synth.options.values import AUTO, EVEN
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.claim import claim_of
 from synth.plan.runtimes import DEFAULT, Allowed
@@ -56,10 +56,8 @@ class Request:
     @property
     def partitioning(self) -> Partitioning:
         """Way in which the model is partitioned."""
-        text = self.arguments["partition"]
-        if is_searched(text):
-            return Partitioning.SEARCHED
-        return Partitioning.EVEN if read_sizes(text) is None else Partitioning.GIVEN
+        known = {AUTO: Partitioning.SEARCHED, EVEN: Partitioning.EVEN}
+        return known.get(self.arguments["partition"], Partitioning.GIVEN)
 
     def throughput(self, spans: HasSpans) -> Throughput:
         """Return tokens per second and MFU of a schedule of the problem."""
@@ -71,6 +69,14 @@ class Request:
         """Return the request for another partition or placement."""
         assert problem.partition is not None
         return replace(self, problem=problem, partition=problem.partition)
+
+    def of(self, found: Incumbent | Result) -> "Request":
+        """Return the request for the problem of a solution, under the limit found with it."""
+        request, memory = self.on(found.problem), found.memory
+        if memory is None or memory.cap_bytes is None:
+            return request
+        limit = MemoryLimit(found.problem.caps_bytes, memory.explanation)
+        return replace(request, limit=limit)
 
     def of_all_pipelines(self) -> "Request":
         """Return the request for the ranks of all data-parallel pipelines."""

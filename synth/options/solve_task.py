@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from synth.options.candidates import (
     is_choice,
     read_candidates,
 )
-from synth.options.data_parallel import check_data_parallel
+from synth.options.conflicts import STAY, check_data_parallel, check_runtime, check_versions
 from synth.options.deadline import Deadline
 from synth.options.defaults import SolveChoices, choices, chooses_layers
 from synth.options.hint import read_hint
@@ -23,38 +22,37 @@ from synth.options.memory_limit import MemoryLimit
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
-from synth.options.runtime import check_goes_with_runtime
-from synth.options.target import STEADY, is_steady, read_least_target
-from synth.options.versions import check_goes_with_versions
+from synth.options.values import AUTO, LEAST, NONE, STEADY, written_partition
 from synth.options.weights import (
-    AUTO,
-    STAY,
     read_sharded_pipelines,
     read_weight_passing,
     with_weights,
 )
 from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking
+from synth.plan.memory_curve.least_cap_search import LeastForTime
+from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
-from synth.plan.recompute.choice_search import Listeners
+from synth.plan.runtimes import Runtime
 from synth.plan.search_space import (
+    LimitedSpace,
     OneCandidate,
     Placements,
     SearchSpace,
     WeightPlaces,
     WithoutFlush,
 )
-from synth.plan.weight_passing.candidates import WeightCandidates
-from synth.plan.weight_passing.choice import WeightCandidate, WeightPassingCandidate
+from synth.plan.weight_passing.choice import WeightCandidate
 from synth.profile import Profile
+from synth.records.command_option import written
 from synth.records.record import check_outputs
-from synth.schedule.files.plan_file import Plan, check_replaceable
+from synth.schedule.files.plan_file import check_replaceable
 from synth.schedule.model import Schedule
 from synth.schedule.placements import placement
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.options import SolveOptions, SolverName
 from synth.solver.problem import Problem
+from synth.solver.search_state import OnImprovement
 from synth.system.messages import talk
-from synth.units import parse_fraction, parse_seconds
 
 
 class SolveTask(NamedTuple):
@@ -63,13 +61,11 @@ class SolveTask(NamedTuple):
     Attributes:
         request: the problem to begin with, options and limits.
         space: what the search chooses from.
-        target: the time to meet with the least memory, if there is one.
         refusals: by placement that was named, why it is impossible.
     """
 
     request: Request
     space: SearchSpace
-    target: TimeTarget | None = None
     refusals: Mapping[str, str] = MappingProxyType({})
 
     @property
@@ -79,60 +75,32 @@ class SolveTask(NamedTuple):
 
     def search(
         self,
-        listeners: Listeners,
+        on_improvement: OnImprovement | None,
         stop: threading.Event,
         on_standings: OnStandings = lambda _: None,
     ) -> Ranking:
         """Find the best schedule; see `SearchSpace.search`."""
-        return self.space.search(self.request.options, listeners, stop, on_standings)
-
-    def on(self, request: Request) -> "SolveTask":
-        """Return the search of its one candidate for another problem and other options."""
-        assert isinstance(self.space, OneCandidate)
-        candidate = self.space.candidate.on(request.problem)
-        return self._replace(request=request, space=replace(self.space, candidate=candidate))
-
-    @property
-    def weight_candidates(self) -> WeightCandidates | None:
-        """The candidates of a search for the least memory; None if weights stay.
-
-        With auto the pipelines are those of one placement.
-        """
-        if not isinstance(self.space, WeightPlaces):
-            return None
-        request = self.request
-        moving = tuple(one for one in self.space.moving if isinstance(one, WeightPassingCandidate))
-        if request.arguments["weights"] != AUTO:
-            return WeightCandidates(moving)
-        name = request.arguments["placement"]
-        return WeightCandidates(moving, (Candidate(name, request.problem, request.recompute),))
+        return self.space.search(self.request.options, on_improvement, stop, on_standings)
 
 
-def read_solve(
-    given: SolveArguments, profile: Profile | None = None, hint: Plan | None = None
-) -> SolveTask:
+def read_solve(given: SolveArguments) -> SolveTask:
     """Read and check all options.
-
-    Args:
-        given: the options.
-        profile: the profile, if it is there already; None: the one of the given name.
-        hint: the plan of the given name as initial schedule; None: the hint that the name says.
 
     Raises:
         SynthError: an option is wrong, or options do not go together.
     """
-    check_goes_with_versions(given)
-    check_goes_with_runtime(given)
+    check_versions(given)
+    check_runtime(given)
     as_given, given = given, with_weights(given)
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
-    _check_files(given, reads_profile=profile is None)
+    check_outputs(given.output, inputs=[given.pipeline.profile_file])
+    check_replaceable(given.output)
     target = _target(given)
     check_data_parallel(given)
-    profile = given.hardware.profile(profile or given.pipeline.profile_name)
+    profile = given.hardware.profile(given.pipeline.profile)
     layers = read_layers(given.recompute or "none", len(profile.layers))
-    begin = given.hint if hint is None else hint
     limit = given.memory.limits(given.pipeline.ranks, profile)
-    chosen = choices(given, profile, begin, "none" if layers else given.recompute)
+    chosen = choices(given, profile, "none" if layers else given.recompute)
     asked = _problem_arguments(given, recomputing(profile, layers), chosen, layers, limit)
     searched = _searched(given, as_given.placement, profile, chosen, asked, deadline)
     problem = searched.problem
@@ -143,7 +111,7 @@ def read_solve(
         profile,
         problem.partition,
         problem=problem,
-        options=_options(given, read_hint(begin, problem, profile), deadline),
+        options=_options(given, read_hint(given.hint, problem, profile), deadline),
         limit=limit,
         arguments=_recorded(given, chosen, layers),
         output=given.output,
@@ -154,37 +122,55 @@ def read_solve(
         allowed=given.freedom.allowed,
         left_out=() if searched.candidates is None else searched.candidates.left_out,
     )
-    if is_steady(given.target):
+    if given.target == STEADY:
         _check_keeps_saved(request)
     refusals = {} if searched.candidates is None else searched.candidates.refusals
-    return SolveTask(request, _space(given, searched, request), target, refusals)
+    return SolveTask(request, _space(given, searched, request, target), refusals)
 
 
-def _space(given: SolveArguments, searched: "_Searched", request: Request) -> SearchSpace:
+def _space(
+    given: SolveArguments, searched: "_Searched", request: Request, target: TimeTarget | None
+) -> SearchSpace:
     """Return what the search chooses from."""
-    candidates = () if searched.candidates is None else searched.candidates.them
-    profile, partitioning = request.as_run, request.partitioning
-    if searched.moving:
-        return WeightPlaces(searched.moving, candidates, profile, partitioning)
-    name = request.arguments["placement"]
     if given.versions is not None:
         flush_free = FlushFreeProblem.parse(given.versions, request.problem)
-        return WithoutFlush(name, flush_free)
+        return WithoutFlush(request.arguments["placement"], flush_free)
+    space = _limited_space(given, searched, request)
+    if target is not None:
+        return LeastForTime(space, target)
+    if given.target == STEADY:
+        assert isinstance(space, OneCandidate)
+        return LeastWithoutBubble(space)
+    return space
+
+
+def _limited_space(given: SolveArguments, searched: "_Searched", request: Request) -> LimitedSpace:
+    candidates = () if searched.candidates is None else searched.candidates.them
+    profile, partitioning = request.as_run, request.partitioning
+    one = Candidate(request.arguments["placement"], request.problem, request.recompute)
+    if searched.moving and given.target is not None:
+        # With a target the pipelines beside them have one placement in one partition.
+        return WeightPlaces(searched.moving, (one,) if given.weights == AUTO else (), profile)
+    if searched.moving:
+        return WeightPlaces(searched.moving, candidates, profile, partitioning)
     if candidates:
         return Placements(candidates, profile, partitioning)
-    one = Candidate(name, request.problem, request.recompute)
     return OneCandidate(one, profile if partitioning == Partitioning.EVEN else None)
 
 
-def _check_files(given: SolveArguments, *, reads_profile: bool) -> None:
-    """Raise if the output would replace an input, or cannot be replaced."""
-    check_outputs(given.output, inputs=[given.pipeline.profile_name] if reads_profile else [])
-    check_replaceable(given.output)
-
-
 def _target(given: SolveArguments) -> TimeTarget | None:
-    target = read_least_target(given.memory.mem_limit, given.target)
-    if target is not None and given.deterministic:
+    """Return the time to meet with the least memory; None: there is none."""
+    target, is_least = given.target, given.memory.mem_limit == LEAST
+    if is_least != (target is not None):
+        names = "§target", f"§mem_limit {LEAST}"
+        there, missing = reversed(names) if is_least else names
+        raise SynthError(
+            f"{there} is given without {missing}; together they minimize memory subject to a "
+            f"time, such as 105% of the lower bound"
+        )
+    if target is None or isinstance(target, str):
+        return None
+    if given.deterministic:
         raise SynthError(NOT_REPEATABLE)
     return target
 
@@ -209,7 +195,7 @@ def _problem_arguments(
             chosen,
             given.freedom.allowed,
             len(profile.layers),
-            parse_seconds(given.time_limit),
+            given.time_limit,
         ),
         num_pipelines=given.data_parallel,
         allowed=given.freedom.allowed,
@@ -266,8 +252,8 @@ def _problem(
 
 def _options(given: SolveArguments, hint: Schedule | None, deadline: Deadline) -> SolveOptions:
     return SolveOptions(
-        time_limit_s=deadline.left_of(parse_seconds(given.time_limit)),
-        gap=parse_fraction(given.search.gap),
+        time_limit_s=deadline.left_of(given.time_limit),
+        gap=given.search.gap,
         workers=given.workers,
         seed=given.search.seed,
         deterministic=given.deterministic,
@@ -281,39 +267,35 @@ def _recorded(
     given: SolveArguments, chosen: SolveChoices, layers: tuple[int, ...]
 ) -> dict[str, str]:
     """Return the options that a plan file records, with their defaults filled in."""
-    link = given.hardware.link
+    link, memory, runtime = given.hardware.link, given.memory, given.freedom.runtime
     recorded = {
-        "mem_limit": given.memory.mem_limit or "none",
+        "mem_limit": written(memory, "mem_limit") or NONE,
         "placement": chosen.placement,
-        "partition": chosen.partition,
+        "partition": written_partition(chosen.partition),
         "recompute": given.recompute if given.recompute and layers else chosen.recompute,
         "link": "; ".join(link) if link else "as in the profile",
-        "time_limit": given.time_limit,
-        "gap": given.search.gap,
+        "time_limit": written(given, "time_limit"),
+        "gap": written(given.search, "gap"),
         "solver": given.solver,
         "deterministic": str(given.deterministic).lower(),
         "seed": str(given.search.seed),
-        "workers": "all cores" if given.workers is None else str(given.workers),
-        "hint": given.hint or "none",
-    }
-    weights = None if given.weights == STAY else given.weights
-    pipelines = None if given.data_parallel == 1 else str(given.data_parallel)
-    optional = {
-        "target": given.target,
-        "mem_reserve": given.memory.mem_reserve,
-        "weights": weights,
-        "data_parallel": pipelines,
+        "workers": written(given, "workers") or "all cores",
+        "hint": written(given, "hint") or NONE,
+        "target": written(given, "target"),
+        "mem_reserve": written(memory, "mem_reserve"),
+        "weights": None if given.weights == STAY else given.weights,
+        "data_parallel": None if given.data_parallel == 1 else str(given.data_parallel),
         "versions": given.versions,
-        "for": None if given.freedom.runtime == "synth" else given.freedom.runtime,
+        "for": None if runtime == Runtime.SYNTH.value else runtime,
         "offload": "true" if given.freedom.offload else None,
     }
-    return recorded | {name: text for name, text in optional.items() if text is not None}
+    return {name: text for name, text in recorded.items() if text is not None}
 
 
 def _check_keeps_saved(request: Request) -> None:
     if request.recompute != ():
         raise SynthError(
-            f"--recompute {request.arguments['recompute']} and --target {STEADY} do not go "
+            f"§recompute {request.arguments['recompute']} and §target {STEADY} do not go "
             f"together: a steady state is searched for without recomputation; give a time as "
-            f"target, or leave --recompute out"
+            f"target, or leave §recompute out"
         )

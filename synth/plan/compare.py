@@ -14,6 +14,7 @@ from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import current_name, family_placement, reads_times, variants_for
+from synth.option_names import named
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.comparison import (
     PLANNED,
@@ -30,7 +31,6 @@ from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.choice import Choice
-from synth.plan.recompute.choice_search import Listeners
 from synth.plan.search_space import (
     OneCandidate,
     Placements,
@@ -48,6 +48,7 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
+from synth.search.best_so_far import BestSoFar
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
@@ -55,8 +56,8 @@ from synth.solver.result import Incumbent
 from synth.solver.tuning import SEARCH
 from synth.solver.weight_passing.problem import WeightMovement
 
-# Takes the title of a search, the problem, and an improvement of its schedule or bound.
-OnFound = Callable[[str, Problem, Incumbent], None]
+# Takes the title of a search, and an improvement of its schedule or bound.
+OnFound = Callable[[str, Incumbent], None]
 
 
 def compare(
@@ -84,8 +85,7 @@ def compare(
         on_begin: called with the name of each schedule before it is made, or searched.
         stop: set it to end the comparison with the results so far.
         so_far: an empty comparison to fill, which other threads may read meanwhile.
-        on_found: called with the title of a search, its problem and each improvement of its
-            schedule or bound.
+        on_found: called with the title of a search and each improvement of its schedule or bound.
         planners: published ones, whose choices become rows.
 
     Raises:
@@ -182,9 +182,9 @@ class _Comparing:
         if not self._is_due(name) and self._is_late(self.longest_s):
             reason = (
                 f"not simulated: the time limit of {self.options.time_limit_s:g} s for all "
-                "published schedules is over; allow more --time-limit"
+                "published schedules is over; allow more §time_limit"
             )
-            self.comparison.refusals.append(Refusal(name, reason))
+            self.comparison.refusals.append(Refusal(name, named(reason)))
             return
         self._simulate(name)
         self.longest_s = max(self.longest_s, self.clock.elapsed_s - began_s)
@@ -249,14 +249,16 @@ class _Comparing:
         """Add the solver's schedule on a placement, or the reason why there is none."""
         name = search.title
         try:
-            space = self._space(search)
-            listeners = self._listeners(name)
-            result = space.search(self.options, listeners, self.stop).result
+            on_found = None if self._on_found is None else partial(self._on_found, name)
+            so_far = self.comparison.searching[name] = BestSoFar(on_found)
+            result = self._space(search).search(self.options, so_far, self.stop).result
         except SynthError as error:
+            self.comparison.searching.pop(name, None)
             self.comparison.refusals.append(Refusal(name, str(error)))
             return
+        del self.comparison.searching[name]
         if result.schedule is None:
-            reason = result.message or "nothing was found"
+            reason = named(result.message or "nothing was found")
             self.comparison.refusals.append(Refusal(name, reason))
             return
         self.comparison.entries.append(solved_entry(self.question, name, result, self.options))
@@ -280,11 +282,6 @@ class _Comparing:
             return OneCandidate(one, asked.profile if asked.partition is None else None)
         candidates = tuple(self._candidates(search))
         return Placements(candidates, asked.profile, asked.partitioning)
-
-    def _listeners(self, title: str) -> Listeners:
-        """Return the listeners that are told of the improvements of a search."""
-        on_found = self._on_found
-        return lambda problem: None if on_found is None else partial(on_found, title, problem)
 
     def _weight_passing(self, movement: WeightMovement) -> tuple[WeightPassingCandidate, ...]:
         asked = self.question

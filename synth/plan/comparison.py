@@ -12,7 +12,9 @@ from synth.profile import Profile
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
+from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import relative_gap
+from synth.solver.result import Incumbent
 from synth.solver.weight_passing.problem import WeightMovement
 from synth.system.display import MOST_ROWS, Displayed
 from synth.units import format_bytes, format_us
@@ -147,11 +149,15 @@ class Refusal:
 
 @dataclass
 class Comparison(Displayed):
-    """Results of a comparison so far: simulated schedules and refusals."""
+    """Results of a comparison so far: simulated schedules and refusals.
+
+    `searching` has the best schedule so far of each search that is not over, by its title.
+    """
 
     question: Question
     entries: list[Entry] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    searching: dict[str, BestSoFar[Incumbent]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """List the best entries, one per line, and count the rest."""

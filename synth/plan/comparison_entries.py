@@ -2,7 +2,7 @@
 
 from synth.costs.costs import HOST
 from synth.plan.claim import claim_of
-from synth.plan.comparison import Entry, Question
+from synth.plan.comparison import Comparison, Entry, Question
 from synth.schedule.files.claim import Claim
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes, static_bytes
@@ -10,8 +10,27 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
 from synth.schedule.version_facts import largest_versions
+from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.result import Result
+
+
+def so_far(found: Comparison, options: SolveOptions, stopped_by: StoppedBy) -> Comparison:
+    """Return a comparison as if it ended here, with the best schedules of unfinished searches.
+
+    Args:
+        found: the comparison, which another thread may still fill.
+        options: those of each search.
+        stopped_by: why the searches that are not over end here.
+    """
+    question, entries, refusals = found.question, list(found.entries), list(found.refusals)
+    names = {entry.name for entry in entries}
+    for name, search in list(found.searching.items()):
+        best = search.close()
+        if best is not None and name not in names:
+            result = best.as_result(options.time_limit_s, stopped_by)
+            entries.append(solved_entry(question, name, result, options))
+    return Comparison(question, entries, refusals)
 
 
 def solved_entry(question: Question, name: str, result: Result, options: SolveOptions) -> Entry:

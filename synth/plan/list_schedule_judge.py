@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from synth.objective import Objective
 from synth.plan.tuning import LIST_JUDGING
-from synth.solver.improve import list_scheduling
+from synth.solver.improve import list_scheduling, priority_rules
 from synth.solver.instance.instance import SPLIT, Instance
 from synth.solver.problem import Problem
 
@@ -54,7 +54,7 @@ class ListScheduleJudge:
             should_stop: asked after each rule once one has a schedule.
         """
         builder = list_scheduling.Builder(instance, objective)
-        rules = list(islice(list_scheduling.variants(instance), num_rules))
+        rules = list(islice(priority_rules.variants(instance), num_rules))
         found: list[RuleValue] = []
         for rule in (first_rule, *(rule for rule in range(len(rules)) if rule != first_rule)):
             self.effort_ops -= instance.num_ops

@@ -136,5 +136,5 @@ def _of_megatron(where: Placement, num_micro_batches: int) -> str:
             return f"{_INTERLEAVED}:{rounds},group={group}"
     raise SynthError(
         f"Megatron-LM interleaves at least as many micro-batches as there are ranks, "
-        f"{num_ranks}, and {num_micro_batches} are given; give --placement linear"
+        f"{num_ranks}, and {num_micro_batches} are given; give §placement linear"
     )

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from synth.errors import SynthError
-from synth.records.command_option import CommandOption
+from synth.records.command_option import CommandOption, Read
 from synth.records.record import Record
 from synth.units import shown
 
@@ -54,12 +54,11 @@ class CheckpointOptions(Record):
     ] = False
     resume_from: Annotated[
         NonNegativeInt | Literal["last-good"] | None,
-        BeforeValidator(_read_source),
+        Read(_read_source, "the step of a checkpoint"),
         CommandOption(
             "Resume from the checkpoint of this step, or from the last intact one; later ones are "
             "set aside.",
             metavar=f"STEP|{LAST_GOOD}",
-            written_as=str,
         ),
     ] = None
     ignore_data: Annotated[

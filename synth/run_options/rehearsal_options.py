@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from synth.errors import SynthError
-from synth.records.command_option import CommandOption
+from synth.records.command_option import CommandOption, Read
 from synth.records.record import Record
 from synth.run_options.train_options import TrainOptions
 from synth.units import shown
@@ -29,8 +29,8 @@ class RehearsalOptions(Record):
 
     ranks: Annotated[
         tuple[int, ...] | None,
-        BeforeValidator(_read_ranks),
-        CommandOption("Ranks to rehearse, such as 0,7.", default="all", written_as=str),
+        Read(_read_ranks, "numbers of ranks"),
+        CommandOption("Ranks to rehearse, such as 0,7.", default="all"),
     ] = None
     data: Annotated[
         Path | None,

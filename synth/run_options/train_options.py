@@ -18,7 +18,7 @@ from pydantic import (
 
 from synth.errors import SynthError
 from synth.profile.optimizer import OptimizerKind, OptimizerSpec, OptimizerSwitches
-from synth.records.command_option import CommandOption, OptionPanel
+from synth.records.command_option import CommandOption, OptionPanel, Read
 from synth.records.record import Record
 from synth.run_options.checkpoint_options import CheckpointOptions
 from synth.run_options.delay_options import DelayOptions
@@ -126,11 +126,10 @@ class TrainOptions(Record):
     ] = 1
     optimizer: Annotated[
         OptimizerSpec | None,
-        BeforeValidator(_read_optimizer),
+        Read(_read_optimizer, "an optimizer"),
         _OPTIMIZER,
         CommandOption(
             "adamw, sgd, or sgd:MOMENTUM; by default that of the profile.",
-            written_as=str,
         ),
     ] = None
     switches: Annotated[OptimizerSwitches, _OPTIMIZER] = OptimizerSwitches()
@@ -145,9 +144,9 @@ class TrainOptions(Record):
     ] = 0.0
     betas: Annotated[
         tuple[float, float] | None,
-        BeforeValidator(_read_betas),
+        Read(_read_betas, "two numbers"),
         _OPTIMIZER,
-        CommandOption("Adam β₁, β₂.", default="0.9,0.999", written_as=str),
+        CommandOption("Adam β₁, β₂.", default="0.9,0.999"),
     ] = None
     clip_norm: Annotated[
         Annotated[float, Field(ge=0, le=1e30)] | None,

@@ -2,8 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 class Clock:
@@ -59,6 +62,17 @@ class Clock:
     def moment_s(self, share: float) -> float:
         """Return the moment at which a share of the remaining time will be over."""
         return self.limit_s - (1 - share) * self.left_s()
+
+    def shared(
+        self, items: Sequence[Item], until_s: float | None = None
+    ) -> Iterator[tuple[Item, float]]:
+        """Share the time until a moment equally among items, in their order.
+
+        Yields:
+            Each item with its seconds, 0 at least. What one leaves is for those after it.
+        """
+        for place, item in enumerate(items):
+            yield item, max(0.0, self.left_s(until_s) / (len(items) - place))
 
     def deadline(self, limit_s: float) -> Callable[[], bool]:
         """Return a function that is true after `limit_s` seconds, or once the search is stopped.

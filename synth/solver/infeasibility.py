@@ -54,9 +54,9 @@ class Shortage:
             f"  static (weights, gradients, optimizer): {format_bytes_both(self.static_bytes)}\n"
             f"  one micro-batch alone:                  "
             f"{format_bytes_both(self.micro_batch_bytes)}\n"
-            f"  smallest feasible --mem-limit:          {self.smallest_cap_bytes}B "
+            f"  smallest feasible §mem_limit:          {self.smallest_cap_bytes}B "
             f"({format_bytes_both(self.smallest_cap_bytes)}, {self._limit_is})\n"
-            f"  other ways out: more ranks, a smaller micro-batch, --recompute auto"
+            f"  other ways out: more ranks, a smaller micro-batch, §recompute auto"
             f"{self._other_partition}"
         )
 
@@ -82,7 +82,7 @@ class Shortage:
     def _other_partition(self) -> str:
         if self.of_all:
             return ""
-        automatic = "; --partition auto looks for one" if self.partition else ""
+        automatic = "; §partition auto looks for one" if self.partition else ""
         return f", a partition with fewer layers on rank {self.rank}{automatic}"
 
 

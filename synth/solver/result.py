@@ -1,6 +1,7 @@
 """The answer of a search: schedule, bound, baselines, and the reason why it ended."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
 from synth.objective import BoundScope
 from synth.schedule.files.certificate import Certificate
@@ -72,9 +73,37 @@ class SteadyProof:
 
 
 @dataclass(frozen=True)
+class MemoryProof:
+    """The least memory limit found, one for all ranks, under which a target is met.
+
+    Attributes:
+        cap_bytes: the limit; None: no schedule that meets the target was found.
+        not_below_bytes: a limit below which no schedule meets the target; None: none is proven.
+        explanation: a sentence about the limit.
+    """
+
+    cap_bytes: int | None
+    not_below_bytes: int | None
+    explanation: str
+
+    @property
+    def gap(self) -> float | None:
+        """(found − proven) / found."""
+        cap, least = self.cap_bytes, self.not_below_bytes
+        return None if cap is None or least is None else max(0.0, (cap - least) / cap)
+
+    @property
+    def rank_key(self) -> tuple[float, float]:
+        """The key that orders proofs, best first: the limit, then its bound."""
+        cap = math.inf if self.cap_bytes is None else self.cap_bytes
+        return cap, -(self.not_below_bytes or 0)
+
+
+@dataclass(frozen=True)
 class Incumbent:
     """A step of progress: a better verified schedule, or a better bound of the same one."""
 
+    problem: Problem
     elapsed_s: float
     schedule: Schedule
     timeline: Timeline
@@ -85,11 +114,38 @@ class Incumbent:
     bound_scope: BoundScope = BoundScope.PARTITION
     certificate: Certificate | None = None
     steady: SteadyProof | None = None
+    memory: MemoryProof | None = None
 
     @property
     def gap(self) -> float:
         """(value − bound) / value."""
         return relative_gap(self.value_us, self.lower_bound_us)
+
+    @property
+    def rank_key(self) -> tuple[float, ...]:
+        """The key that orders incumbents, best first.
+
+        They are ordered by the memory limit, if that is minimized, then by time, by the bound of
+        the time, and by the highest peak.
+        """
+        us: float = self.value_us
+        bound_us: float = self.lower_bound_us
+        if self.steady is not None:
+            us, bound_us = self.steady.us, self.steady.lower_bound_us
+        limit = () if self.memory is None else self.memory.rank_key
+        return *limit, us, -bound_us, max(self.peak_bytes)
+
+    @property
+    def _is_proven(self) -> bool:
+        proof = self.memory or self.steady or self
+        return proof.gap == 0
+
+    def as_result(self, wall_s: float, stopped_by: StoppedBy) -> "Result":
+        """Return the result of a search that ends here, for a reason unless it is proven."""
+        names = {field.name for field in fields(self)} - {"elapsed_s"}
+        own = {name: getattr(self, name) for name in names}
+        stopped_by = StoppedBy.OPTIMAL if self._is_proven else stopped_by
+        return Result(**own, stopped_by=stopped_by, baselines=(), wall_s=wall_s)
 
 
 @dataclass(frozen=True)
@@ -98,7 +154,8 @@ class Result:
 
     Every value is an exact simulation of a verified schedule. Without a schedule, `schedule`,
     `timeline`, `value_us`, `gap` and `found_by` are None, and `message` says why. `certificate` is
-    that of the bound, if it has one. `steady` is of searches without a flush.
+    that of the bound, if it has one. `steady` is of searches without a flush, and `memory` of those
+    for the least memory limit.
     """
 
     problem: Problem
@@ -115,8 +172,42 @@ class Result:
     bound_scope: BoundScope = BoundScope.PARTITION
     certificate: Certificate | None = None
     steady: SteadyProof | None = None
+    memory: MemoryProof | None = None
 
     @property
     def gap(self) -> float | None:
         """(value − bound) / value."""
         return None if self.value_us is None else relative_gap(self.value_us, self.lower_bound_us)
+
+    @classmethod
+    def without_schedule(
+        cls, problem: Problem, stopped_by: StoppedBy, message: str, bound_us: int = 0
+    ) -> "Result":
+        """Make the result of a search that took no time and found nothing.
+
+        Args:
+            problem: the problem.
+            stopped_by: why the search ended.
+            message: why there is no schedule.
+            bound_us: the lower bound.
+        """
+        return cls(
+            problem=problem,
+            schedule=None,
+            timeline=None,
+            value_us=None,
+            lower_bound_us=bound_us,
+            peak_bytes=None,
+            found_by=None,
+            stopped_by=stopped_by,
+            baselines=(),
+            wall_s=0.0,
+            message=message,
+        )
+
+    def as_incumbent(self) -> Incumbent | None:
+        """Return the schedule as a step of progress; None if there is none."""
+        if self.schedule is None:
+            return None
+        names = {field.name for field in fields(Incumbent)} - {"elapsed_s"}
+        return Incumbent(elapsed_s=self.wall_s, **{name: getattr(self, name) for name in names})

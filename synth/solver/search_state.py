@@ -222,6 +222,7 @@ class SearchState:
         if best is not None and self._on_improvement is not None:
             self._on_improvement(
                 Incumbent(
+                    self.problem,
                     self.budget.elapsed_s,
                     best.schedule,
                     best.timeline,

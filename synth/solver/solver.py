@@ -66,10 +66,14 @@ class _Search:
     def run(self) -> Result:
         """Begin with published schedules, run the steps, finish."""
         shortage = infeasibility.find_shortage(self.problem)
+        is_even = self.problem.num_replicas == 1
+        if shortage is None and is_even:  # the first schedule that is reported has a bound
+            self.prover.closed_forms()
         self._begin(is_feasible=shortage is None)
         if shortage is not None:
             return self.state.result(StoppedBy.INFEASIBLE, str(shortage))
-        self.prover.closed_forms()
+        if not is_even:  # a schedule may be below them, see `SearchState.raise_bound`
+            self.prover.closed_forms()
         try:
             for step in steps(self.setting):
                 if self.state.poll():

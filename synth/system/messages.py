@@ -2,15 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
+from synth.option_names import named
 from synth.system.terminal_text import escaped
-
-# Rewords messages that name options of the command line, where they are called otherwise.
-REWORDED: ContextVar[Callable[[str], str]] = ContextVar("REWORDED", default=str)
-
 
 # This variable of the environment silences messages, also those of the processes of a run.
 QUIET = "SYNTH_QUIET"
@@ -24,7 +20,7 @@ def talk(text: str) -> None:
 
 def warn(text: str) -> None:
     """Write a warning to stderr, unbuffered."""
-    print(escaped(REWORDED.get()(text)), file=sys.stderr, flush=True)
+    print(escaped(named(text)), file=sys.stderr, flush=True)
 
 
 def is_quiet() -> bool:

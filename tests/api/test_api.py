@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import synth
-from synth.api.words import named_as_arguments
+from synth.api.front import named_as_arguments
 from synth.op_kinds import OpKind
 from synth.options.solve_task import SolveTask
+from synth.plan.memory_curve.curve_file import empty_curve
 from synth.profiles import find
 from synth.schedule.model import Placement
 
@@ -102,6 +103,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"mem_limit": 0.5}, r"^mem_limit=0\.5 is not understood; give a size"),
     ({"mem_limit": {}}, r"^mem_limit=\{\} is not understood; give a size"),
     ({"mem_limit": float("inf")}, "^mem_limit=inf is not understood"),
+    ({"mem_limit": -5}, "^mem_limit=-5 is not understood; give a size"),
+    ({"mem_limit": "1GB", "mem_reserve": -5}, "^mem_reserve=-5 is not understood; give a size"),
+    ({"gap": 2}, "^gap=2.* give at most 1"),
+    ({"time_limit": float("inf")}, "^time_limit=inf is not understood; give seconds"),
     ({"mem_limit": []}, r"^mem_limit=\[\] is not understood"),
     ({"partition": 6}, "^partition=6 is not understood; give layers per stage"),
     ({"link": 10}, "^link=10 is not understood; give a text such as '10us"),
@@ -115,7 +120,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"placement": 3}, "^placement=3 is not understood; give a text: 'linear'"),
     ({"objective": None}, "^objective=None is not understood; give a text: 'makespan'"),
     ({"recompute": [0, 1]}, r"^recompute=\[0, 1\] is not understood; give a text: 'none'"),
-    ({"weights": None}, "^weights=None is not understood; give a text: 'stay'"),
+    ({"weights": None}, "^weights=None is not understood; give 'stay'"),
     ({"deterministic": "false"}, "^deterministic='false' is not understood; give True or False"),
     ({"on_improvement": 3}, "^on_improvement=3 is not understood; give a function"),
 ]
@@ -128,7 +133,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         *(
             (
                 partial(call, NAME, **SIZE, mem_limit="min"),
-                "^mem_limit='min' is only of synth",
+                "^mem_limit min .* only synth solve",
             )
             for call in (synth.compare, partial(synth.simulate, "1f1b"))
         ),
@@ -251,14 +256,17 @@ def test_a_search_begins_from_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         synth.solve(NAME, ranks=4, micro_batches=9, hint=plan)
 
 
-def test_options_in_a_quoted_command_keep_their_names() -> None:
-    @named_as_arguments
+def test_an_error_has_the_options_that_it_is_about() -> None:
     def fail() -> None:
-        raise synth.SynthError("--mem-limit: see `synth solve --mem-limit`, or --time-limit")
+        raise synth.SynthError("§mem_limit: see `synth solve --mem-limit`, or §runtime $x {y}")
 
-    with pytest.raises(synth.SynthError) as caught:
-        fail()
-    assert str(caught.value) == "mem_limit: see `synth solve --mem-limit`, or time_limit"
+    for call, said in (
+        (named_as_arguments(fail), "mem_limit: see `synth solve --mem-limit`, or runtime $x {y}"),
+        (fail, "--mem-limit: see `synth solve --mem-limit`, or --for $x {y}"),
+    ):
+        with pytest.raises(synth.SynthError) as caught:
+            call()
+        assert (str(caught.value), caught.value.fields) == (said, ("mem_limit", "runtime"))
 
 
 def test_without_torch_all_but_the_pipeline_can_be_imported() -> None:
@@ -352,3 +360,50 @@ def test_files_are_saved_and_loaded_by_paths_of_any_kind(tmp_path: Path) -> None
 def test_dir_lists_what_programs_use_and_nothing_else() -> None:
     listed = {name for name in dir(synth) if not name.startswith("__")}
     assert listed == {name for name in synth.__all__ if not name.startswith("__")}
+
+
+def test_prove_proves_the_bound_of_a_plan_or_of_its_file_again(tmp_path: Path) -> None:
+    plan = synth.solve(NAME, ranks=2, micro_batches=2, **SHORT, recompute="none", gap=0)
+    proof = synth.prove(plan, time_limit=60, workers=1)
+    assert proof.is_proven and proof.reached_us >= plan.claim.lower_bound_us
+    plan.save(tmp_path / "plan.json")
+    again = synth.prove(tmp_path / "plan.json", profile=NAME, time_limit="60s", workers=1)
+    assert (again.verdict, again.holds_for) == (proof.verdict, proof.holds_for)
+
+
+def test_prove_finds_a_bound_that_is_false() -> None:
+    plan = synth.simulate("gpipe", NAME, ranks=2, micro_batches=4)
+    claim = plan.claim.replace(
+        lower_bound_us=plan.claim.makespan_us, gap=0.0, stopped_by="optimal", certificate=None
+    )
+    proof = synth.prove(plan.replace(claim=claim), workers=1)
+    assert proof.verdict == "false" and not proof.is_proven
+    assert proof.witness_us is not None and proof.witness_us < plan.claim.makespan_us
+
+
+def test_prove_refuses_what_is_no_plan() -> None:
+    with pytest.raises(synth.SynthError, match="3 is no path of a file"):
+        synth.prove(3)  # type: ignore[arg-type]
+
+
+def test_ctrl_c_ends_a_comparison_and_a_curve_with_what_they_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("synth.plan.compare._Comparing.add_solved", interrupted)
+    found = synth.compare(NAME, **SIZE, only="1f1b", placement="linear", time_limit=5)
+    assert [entry.name for entry in found.entries] == ["1f1b"]
+    with pytest.raises(KeyboardInterrupt):
+        synth.compare(NAME, ranks=3, micro_batches=3, only="chimera", placement="linear")
+
+    def first_point(*given: Any) -> None:
+        given[-1](empty_curve(given[0], given[1]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("synth.api.curves.trace", first_point)
+    assert synth.frontier(NAME, **SIZE).num_micro_batches == SIZE["micro_batches"]
+    monkeypatch.setattr("synth.api.curves.trace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        synth.frontier(NAME, **SIZE)

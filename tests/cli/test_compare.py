@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from synth.cli.answer.compare_page import write_compare_page
-from synth.cli.work.compare import _Progress
 from synth.options.arguments.compare import CompareArguments
 from synth.options.profiles import load_profile
 from synth.options.question import read_comparison
 from synth.plan.compare import compare
 from synth.plan.comparison import Comparison, Question
+from synth.plan.comparison_entries import so_far
 from synth.plan.recompute.stages import recomputed
 from synth.schedule.files.plan_file import Plan
+from synth.search.outcome import StoppedBy
+from synth.solver.result import Incumbent
 from tests.cli.conftest import NAME, Synth
 
 SIZE = ("--ranks", "4", "--micro-batches", "8")
@@ -294,18 +296,24 @@ def test_a_search_of_the_solver_that_is_not_over_has_a_row_of_what_it_has_found(
     asked = read_comparison(
         CompareArguments.model_validate(
             {
-                "pipeline": {"profile_name": NAME, "ranks": 2, "micro_batches": 4},
+                "pipeline": {"profile": NAME, "ranks": 2, "micro_batches": 4},
                 "placement": ["linear"],
                 "time_limit": "5s",
             }
         )
     )
     found = Comparison(asked.question)
-    progress = _Progress(found)
-    compare(asked.question, [], asked.searches, asked.options, on_found=progress.improved)
-    (row,) = progress.unfinished(asked, set())
+    cut_short: list[Comparison] = []
+
+    def improved(name: str, incumbent: Incumbent) -> None:
+        cut_short.append(so_far(found, asked.options, StoppedBy.INTERRUPT))
+
+    compare(asked.question, [], asked.searches, asked.options, so_far=found, on_found=improved)
+    (row,) = cut_short[0].entries
     assert row.name == "solved linear" and row.claim is not None
-    assert progress.unfinished(asked, {"solved linear"}) == []
+    assert row.claim.stopped_by in (StoppedBy.INTERRUPT, StoppedBy.OPTIMAL)
+    assert [entry.name for entry in found.entries] == ["solved linear"]
+    assert so_far(found, asked.options, StoppedBy.INTERRUPT).entries == found.entries
 
 
 def test_a_page_that_is_stopped_has_the_charts_that_are_shown_first(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ import pytest
 from synth.cli.progress import interrupt
 from synth.cli.progress.interrupt import OutOfTime, run_interruptibly
 from synth.costs.costs import uniform_costs
-from synth.options.best_so_far import BestSoFar
 from synth.options.deadline import Deadline
+from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
@@ -149,23 +150,26 @@ def _waiting(over: threading.Event) -> Callable[[threading.Event], str]:
 
 
 def incumbent(value_us: int) -> Incumbent:
-    return Incumbent(0.0, None, None, value_us, 1, "test", (1,))  # type: ignore[arg-type]
-
-
-def test_the_best_that_was_told_is_the_answer_and_nothing_is_heard_after_it() -> None:
-    so_far, heard = BestSoFar(), list[int]()
     problem = Problem.linear(
         uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1), 2
     )
-    tell = so_far.listening(problem, lambda found: heard.append(found.value_us))
-    assert so_far.result(1.0) is None
+    return Incumbent(problem, 0.0, None, None, value_us, 1, "test", (1,))  # type: ignore[arg-type]
+
+
+def test_the_best_that_was_told_is_the_answer_and_nothing_is_heard_after_it() -> None:
+    heard = list[int]()
+    so_far = BestSoFar[Incumbent](lambda found: heard.append(found.value_us))
+    assert so_far.close() is None
     for value_us in (9, 7, 8):
-        tell(incumbent(value_us))
-    result = so_far.result(1.0)
-    tell(incumbent(5))
-    assert result is not None
+        so_far(incumbent(value_us))
+    best = so_far.close()
+    so_far(incumbent(5))
+    assert best is not None
+    result = best.as_result(1.0, StoppedBy.TIME_LIMIT)
     assert (result.value_us, result.stopped_by, result.wall_s) == (7, StoppedBy.TIME_LIMIT, 1.0)
-    assert heard == [9, 7, 8]
+    assert heard == [9, 7]
+    proven = replace(best, lower_bound_us=7).as_result(1.0, StoppedBy.TIME_LIMIT)
+    assert proven.stopped_by == StoppedBy.OPTIMAL
 
 
 def test_what_there_is_no_time_for_is_left_out_of_the_comparison_and_named(synth: Synth) -> None:
@@ -181,7 +185,7 @@ def test_reading_and_cutting_count_towards_the_time_limit(monkeypatch: pytest.Mo
     worked = [1.0]
     monkeypatch.setattr("synth.options.deadline.time.monotonic", lambda: now[0])
     monkeypatch.setattr("synth.options.deadline.time.thread_time", lambda: worked[0])
-    deadline = Deadline.of("10s")
+    deadline = Deadline.of(10)
     is_over = deadline.for_partitions()
     assert not is_over() and deadline.left_of(10.0) == 10.0
     now[0] += 4.0
@@ -194,6 +198,6 @@ def test_reading_and_cutting_count_towards_the_time_limit(monkeypatch: pytest.Mo
 
 
 def test_a_limit_that_is_no_clock_leaves_the_search_all_of_it() -> None:
-    deadline = Deadline.of("0.5s", is_clock=False)
+    deadline = Deadline.of(0.5, is_clock=False)
     assert deadline.left_of(0.5) == 0.5
     assert deadline.until() is None and not deadline.for_partitions()()

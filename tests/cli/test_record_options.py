@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import pytest
 import typer
 from pydantic import NonNegativeInt
@@ -14,9 +15,16 @@ from synth.cli.read.run_request import RunRequest
 from synth.errors import SynthError
 from synth.options.arguments.compare import CompareArguments
 from synth.options.arguments.curve import CurveArguments
+from synth.options.arguments.groups import MemoryArguments
 from synth.options.arguments.solve import SolveArguments
 from synth.profile.optimizer import OptimizerSpec
-from synth.records.command_option import After, CommandArgument, CommandOption
+from synth.records.command_option import (
+    After,
+    CommandArgument,
+    CommandOption,
+    from_values,
+    written,
+)
 from synth.records.record import Record
 from synth.run_options.train_options import TrainOptions
 
@@ -117,3 +125,47 @@ def test_a_group_without_a_default_has_required_options_and_arguments() -> None:
     for missing, words in (("PLACE", ["-c", "2"]), ("--count", ["here"])):
         refused = CliRunner().invoke(app, words)
         assert refused.exit_code == 2 and missing in refused.output
+
+
+SAME: list[tuple[str, dict[str, Any]]] = [
+    ("--mem-limit 40GB --mem-reserve 1.5GB", {"mem_limit": 40 * 10**9, "mem_reserve": 1.5e9}),
+    ("--mem-limit 1GiB,2GiB", {"mem_limit": [np.int64(2**30), 2**31]}),
+    ("--mem-limit min --target 850ms", {"mem_limit": "min", "target": 0.85}),
+    ("--target 105%", {"target": "105%"}),
+    ("--time-limit 2m --gap 1%", {"time_limit": 120, "gap": 0.01}),
+    ("--partition 3,2", {"partition": (3, 2)}),
+    ("--partition search", {"partition": "auto"}),
+    ("--objective iterations:8", {"objective": "iterations:8"}),
+    ("--for torch --offload", {"runtime": "torch", "offload": True}),
+    ("--link 10us,25GB/s --peak-flops 1TFLOPS", {"link": "10us,25GB/s", "peak_flops": 1e12}),
+]
+
+
+@pytest.mark.parametrize(("words", "values"), SAME)
+def test_texts_and_values_make_the_same_record(words: str, values: dict[str, Any]) -> None:
+    made: list[SolveArguments] = []
+
+    def command(arguments: SolveArguments) -> None:
+        made.append(arguments)
+
+    app = typer.Typer()
+    app.command()(with_records(command))
+    size = ["mine.json", "--ranks", "2", "--micro-batches", "4"]
+    CliRunner().invoke(app, [*size, *words.split()], catch_exceptions=False)
+    of_python = {"profile": Path("mine.json"), "ranks": 2, "micro_batches": 4.0, **values}
+    assert made == [from_values(SolveArguments, of_python)]
+
+
+@pytest.mark.parametrize(
+    "text", ["40GB", "37.5GiB", "1234567B", "1GB,2GB", "1536MiB", "0.5kB", "auto", "min"]
+)
+def test_a_limit_is_written_as_it_is_read(text: str) -> None:
+    limit = MemoryArguments.model_validate({"mem_limit": text})
+    assert MemoryArguments.model_validate({"mem_limit": written(limit, "mem_limit")}) == limit
+
+
+@pytest.mark.parametrize("text", ["850ms", "1.2s", "20us", "105%", "100.5%", "steady"])
+def test_a_target_is_written_as_it_is_read(text: str) -> None:
+    values = {"profile": "mine", "ranks": 2, "micro_batches": 4}
+    given = from_values(SolveArguments, {**values, "target": text})
+    assert from_values(SolveArguments, {**values, "target": written(given, "target")}) == given

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from synth.cli.answer import candidates
-from synth.cli.searches import within_limits
+from synth.cli.work import solve
 from synth.families import generate
-from synth.options.arguments.groups import PipelineArguments
 from synth.options.arguments.solve import SolveArguments
 from synth.options.defaults import choices
+from synth.options.values import written_partition
 from synth.plan.choose.candidates import placements_to_try
 from synth.profile import Profile
 from synth.profiles import find
+from synth.records.command_option import from_values
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, Synth
 
@@ -221,7 +222,7 @@ def too_late(
 def test_one_candidate_has_an_answer_if_its_search_does_not_end_in_time(
     synth: Synth, monkeypatch: pytest.MonkeyPatch, choice: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
+    monkeypatch.setattr(solve, "run_interruptibly", too_late)
     ended = synth(*SIZE[:-1], "8", *choice, "--time-limit", "2s", "--format", "json")
     assert ended.code == 0, ended.stderr
     found = json.loads(ended.stdout)
@@ -236,7 +237,7 @@ def test_places_of_weights_keep_their_names_and_bounds_if_the_search_does_not_en
 ) -> None:
     asked = (*SIZE[:-1], "4", "--link", "10us,25GB/s", "--weights", weights)
     whole = synth(*asked, "--time-limit", "6s", "--gap", "80%", "--format", "json")
-    monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
+    monkeypatch.setattr(solve, "run_interruptibly", too_late)
     ended = synth(*asked, "--time-limit", "6s", "--gap", "80%", "--format", "json")
     assert ended.code == 0, ended.stderr
     found, all_found = json.loads(ended.stdout), json.loads(whole.stdout)
@@ -258,7 +259,7 @@ def test_places_of_weights_keep_their_names_and_bounds_if_the_search_does_not_en
 def test_an_answer_of_a_search_that_does_not_end_in_time_knows_all_placements(
     synth: Synth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(within_limits, "run_interruptibly", too_late)
+    monkeypatch.setattr(solve, "run_interruptibly", too_late)
     ended = synth(*AUTO, "--time-limit", "2s", "--all")
     table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
     rows = {line.split()[0]: line for line in table.splitlines() if line}
@@ -325,8 +326,7 @@ def test_defaults_are_all_of_them_auto_and_say_so_in_the_file(synth: Synth, tmp_
 
 def arguments(**given: Any) -> SolveArguments:
     """Return the arguments of a search on four ranks."""
-    pipeline = PipelineArguments(profile_name=NAME, ranks=4, micro_batches=8)
-    return SolveArguments(pipeline=pipeline, **given)
+    return from_values(SolveArguments, {"profile": NAME, "ranks": 4, "micro_batches": 8, **given})
 
 
 @pytest.mark.parametrize(
@@ -345,16 +345,21 @@ def test_a_default_gives_way_to_what_is_for_one_placement(
     given: tuple[str, str], chosen: tuple[str, str, str]
 ) -> None:
     asked = arguments(**{given[0].removeprefix("--"): given[1]})
-    found = choices(asked, Profile.load(find(NAME)), asked.hint, asked.recompute)
-    assert (found.placement, found.partition, found.recompute) == chosen
+    found = choices(asked, Profile.load(find(NAME)), asked.recompute)
+    sizes = written_partition(found.partition)
+    assert (found.placement, sizes, found.recompute) == chosen
 
 
 def test_a_plan_as_a_hint_names_the_placement_and_the_partition(tmp_path: Path) -> None:
     profile, path = Profile.load(find(NAME)), tmp_path / "plan.json"
     Plan.of(profile, (2, 3, 3, 4, 3, 3, 3, 3), generate("zb-v", 4, 8)).save(path)
-    found = choices(arguments(), profile, str(path), None)
-    assert (found.placement, found.partition, found.recompute) == ("v", "2,3,3,4,3,3,3,3", "auto")
-    named = choices(arguments(placement="v"), profile, str(path), None)
+    found = choices(arguments(hint=path), profile, None)
+    assert (found.placement, found.partition, found.recompute) == (
+        "v",
+        (2, 3, 3, 4, 3, 3, 3, 3),
+        "auto",
+    )
+    named = choices(arguments(placement="v", hint=path), profile, None)
     assert named.partition == "even"
 
 

@@ -94,12 +94,12 @@ def test_a_search_of_the_sharded_state_fits_where_a_shared_optimizer_does_not(
     ("arguments", "words"),
     [
         (("--weights", "ring"), "--weights ring and --data-parallel 2 do not go together"),
-        (("--weights", "gather", "--hint", "1f1b"), "--hint and --weights gather --data-par"),
+        (("--weights", "gather", "--hint", "1f1b"), "--hint 1f1b and --weights gather --data-par"),
         (("--weights", "auto", "--solver", "milp"), "--solver milp and --weights auto --data-par"),
         (("--weights", "auto", "--partition", "auto"), "--partition auto and --weights auto"),
         (("--weights", "gather", "--recompute", "0,1"), "--recompute 0,1 and --weights gather"),
         (("--weights", "gather", "--placement", "bidirectional"), "2 copies of each stage and"),
-        (("--mem-limit", "min", "--target", "110%"), "--target and --data-parallel 2"),
+        (("--mem-limit", "min", "--target", "110%"), "--target 110% and --data-parallel 2"),
         (("--placement", "bidirectional"), "with 2 copies of each stage and --data-parallel 2"),
     ],
 )

@@ -3,14 +3,14 @@
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from synth.families import generate
-from synth.options.solve_task import SolveTask
 from synth.plan.choose.candidates import Ranking
 from synth.plan.memory_curve.steady_cap import SteadyCap
-from synth.plan.recompute.choice_search import Listeners
+from synth.plan.search_space import OneCandidate
 from synth.schedule.files.plan_file import Plan
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
@@ -35,7 +35,7 @@ def test_the_least_limit_without_a_bubble_once_full(synth: Synth, tmp_path: Path
 @pytest.mark.parametrize(
     ("is_interrupted", "code", "stopped_by", "words"),
     [
-        (False, 4, "time limit", "no schedule that repeats without bubble was found in 5 s"),
+        (False, 4, "time limit", "no schedule that repeats without bubble was found in the time"),
         (True, 130, "interrupt", "interrupted before a schedule that repeats without bubble"),
     ],
 )
@@ -51,7 +51,7 @@ def test_where_nothing_is_found_it_ends_as_other_searches_do(
         if is_interrupted:
             stop.set()
 
-    monkeypatch.setattr("synth.options.least_memory.least_steady", nothing)
+    monkeypatch.setattr("synth.plan.memory_curve.steady_cap.least_steady", nothing)
     ended = synth(*SMALL_SOLVE, *STEADY, "--format", "json")
     found = json.loads(ended.stdout)
     assert (ended.code, found["stopped_by"]) == (code, stopped_by)
@@ -61,17 +61,17 @@ def test_where_nothing_is_found_it_ends_as_other_searches_do(
 
 
 def test_both_searches_share_the_time_limit(synth: Synth, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits_s, search = [], SolveTask.search
+    limits_s, search = [], OneCandidate.search
 
     def found_at_once(problem: Problem, options: SolveOptions, stop: threading.Event) -> SteadyCap:
         return SteadyCap(60 * 10**9, None, generate("1f1b", 4, 4), 100.0, 100)
 
-    def searched(asked: SolveTask, listeners: Listeners, stop: threading.Event) -> Ranking:
-        limits_s.append(asked.request.options.time_limit_s)
-        return search(asked, listeners, stop)
+    def searched(space: OneCandidate, options: SolveOptions, *rest: Any) -> Ranking:
+        limits_s.append(options.time_limit_s)
+        return search(space, options, *rest)
 
-    monkeypatch.setattr("synth.options.least_memory.least_steady", found_at_once)
-    monkeypatch.setattr(SolveTask, "search", searched)
+    monkeypatch.setattr("synth.plan.memory_curve.steady_cap.least_steady", found_at_once)
+    monkeypatch.setattr(OneCandidate, "search", searched)
     for arguments in (("--deterministic",), ()):
         ended = synth(*SMALL_SOLVE, *STEADY, "--time-limit", "1s", *arguments)
         assert ended.code == 0 and "memory limit found: 60 GB" in ended.stderr

@@ -96,7 +96,7 @@ def test_compare_lists_it_with_its_delay_beside_the_others(synth: Synth) -> None
         (("2bw", "--placement", "bidirectional"), "is for one copy of each stage"),
         (("2bw", "--objective", "period"), "while the pipeline is full"),
         (("2bw", "--recompute", "all"), "--recompute all and --versions 2bw"),
-        (("2bw", "--hint", "1f1b"), "--hint and --versions 2bw"),
+        (("2bw", "--hint", "1f1b"), "--hint 1f1b and --versions 2bw"),
     ],
 )
 def test_options_that_do_not_go_with_it_are_refused(

@@ -1,4 +1,4 @@
-"""The blocks of README and of the pages in `docs/`: files, programs and commands.
+"""The blocks of README, of the pages in `docs/` and of `notes/`: files, programs and commands.
 
 Comments that a reader does not see say what a block is, on the line above it:
 
@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "notes").glob("*.md")),
 ]
 
 _BLOCK = re.compile(

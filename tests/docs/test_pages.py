@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from synth.cli.commands import app
+from tests.docs import option_tables
 from tests.docs.pages import PAGES, ROOT, Block, blocks, is_quick, spans
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -28,7 +29,7 @@ OTHERS = [page for page in PAGES if page not in (README, TUTORIAL)]
 
 
 def name_of(page: Path) -> str:
-    return page.name
+    return str(page.relative_to(ROOT))
 
 
 def of_synth(commands: list[str]) -> Iterator[list[str]]:
@@ -61,6 +62,29 @@ def test_sentences_of_a_page_are_short(page: Path) -> None:
     text = re.sub(r"\]\([^)]*\)", "]", text)  # targets of links are not read
     lines = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "<!--"))]
     assert not [line for line in lines if len(line) > LONGEST_LINE]
+
+
+def test_tables_of_options_are_those_of_the_program() -> None:
+    text = option_tables.PAGE.read_text(encoding="utf-8")
+    assert option_tables.filled(text) == text, "make schemas"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_to_a_heading_of_a_page_lead_there(page: Path) -> None:
+    links = re.findall(r"\]\(([^):#]*\.md|)#([^)]+)\)", page.read_text())
+    wrong = [
+        (name, heading)
+        for name, heading in links
+        if heading not in anchors(page.parent / name if name else page)
+    ]
+    assert not wrong
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the headings of a page as links name them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def test_the_readme_shows_the_commands_of_make_demo() -> None:

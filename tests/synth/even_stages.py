@@ -1,7 +1,8 @@
 """The best-known problem: equal stages, one per rank."""
 
 from synth.op_kinds import OpKind
-from synth.solver.instance.instance import SPLIT, Instance, StageCopy
+from synth.solver.instance.instance import SPLIT, Instance
+from synth.solver.instance.stage_copy import StageCopy
 
 F, B, W = SPLIT
 

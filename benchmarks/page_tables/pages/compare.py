@@ -1,4 +1,4 @@
-"""The table of docs/compare.md: copies of stages on one node, or on two."""
+"""The table of notes/compare.md: copies of stages on one node, or on two."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -66,7 +66,7 @@ def _table(document: Mapping[str, Any]) -> str:
 TABLES = (
     PageTable(
         "two-nodes",
-        "docs/compare.md",
+        "notes/compare.md",
         "makespans in ms on two nodes of four ranks.",
         (_COPIES, _NEIGHBOURS),
         _two_nodes,

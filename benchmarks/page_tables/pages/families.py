@@ -1,4 +1,4 @@
-"""The tables of docs/families.md: peaks with offloading, simulated and of real runs."""
+"""The tables of notes/families.md: peaks with offloading, simulated and of real runs."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -107,7 +107,7 @@ def _peaks_line(row: PeakRow) -> list[str]:
 TABLES = (
     PageTable(
         "offloading",
-        "docs/families.md",
+        "notes/families.md",
         "simulated with a link of 64 GB/s to the hosts' memory.",
         (_HOST,),
         _offloading,
@@ -116,7 +116,7 @@ TABLES = (
     ),
     PageTable(
         "measured-peaks",
-        "docs/families.md",
+        "notes/families.md",
         "peaks in MB, planned and measured; four processes, gloo.",
         (_PROFILE, _SAVE, _RUN),
         _peaks,

@@ -1,4 +1,4 @@
-"""The tables of docs/flush-free.md: published and searched schedules, and published planners."""
+"""The tables of notes/flush-free.md: published and searched schedules, and published planners."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,11 +8,11 @@ from benchmarks.page_tables.page_table import PageTable
 from benchmarks.results_file import markdown_table
 from synth.costs.partition_costs import partition_costs
 from synth.families import family_placement
-from synth.options.memory_limit import read_limit
 from synth.options.profiles import load_profile
 from synth.solver.flush_free.bounds import closed_form_us
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.problem import Problem
+from synth.units import parse_bytes
 
 _SPEED = (
     "synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 48 --no-solve --only 1f1b --only zb-h2 "
@@ -88,7 +88,7 @@ def _closed_forms_us(versions: str, limit: str, partition: Sequence[int]) -> flo
         partition_costs(profile, partition),
         family_placement("1f1b", 8),
         48,
-        caps_bytes=read_limit(limit, 8, profile).caps_bytes,
+        caps_bytes=(parse_bytes(limit),) * 8,
     )
     return closed_form_us(FlushFreeProblem.parse(versions, problem))
 
@@ -136,7 +136,7 @@ def _planner_line(row: Row) -> list[str]:
 TABLES = (
     PageTable(
         "without-flush",
-        "docs/flush-free.md",
+        "notes/flush-free.md",
         "published schedules without a flush, and with one.",
         (_SPEED,),
         lambda: compared(_SPEED),
@@ -145,7 +145,7 @@ TABLES = (
     ),
     PageTable(
         "searched-without-flush",
-        "docs/flush-free.md",
+        "notes/flush-free.md",
         "deterministic searches, with two lower bounds.",
         (_SEARCH,),
         _searched,
@@ -153,7 +153,7 @@ TABLES = (
     ),
     PageTable(
         "planners",
-        "docs/flush-free.md",
+        "notes/flush-free.md",
         "the choices of two published planners, beside published and searched schedules.",
         (_PLANNERS,),
         lambda: compared(_PLANNERS),

@@ -162,7 +162,7 @@ def _proof(row: Row) -> str:
 TABLES = (
     PageTable(
         "frameworks",
-        "docs/compare.md",
+        "notes/compare.md",
         "the schedules of Megatron-LM and torchtitan, and the solver's, within 30 GB.",
         (_FREE, _LIMITED),
         _frameworks,
@@ -171,7 +171,7 @@ TABLES = (
     ),
     PageTable(
         "periods",
-        "docs/results.md",
+        "notes/results.md",
         "the least period within 30 GB.",
         (_PUBLISHED, _SOLVE),
         _periods,

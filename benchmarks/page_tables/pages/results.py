@@ -1,4 +1,4 @@
-"""The tables of docs/results.md: recomputation by memory limit."""
+"""The tables of notes/results.md: recomputation by memory limit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -31,7 +31,7 @@ def _table(document: Mapping[str, Any]) -> str:
 TABLES = (
     PageTable(
         "recomputation-1.5b",
-        "docs/results.md",
+        "notes/results.md",
         "1.5B, 8 ranks, 24 micro-batches.",
         (_SOLVE,),
         partial(
@@ -44,7 +44,7 @@ TABLES = (
     ),
     PageTable(
         "recomputation-6.2b",
-        "docs/results.md",
+        "notes/results.md",
         "6.2B, 8 ranks, 24 micro-batches.",
         (),
         partial(

@@ -1,4 +1,4 @@
-"""The tables of docs/runtime.md: post-validation, and the bytes held between B and W."""
+"""The tables of notes/runtime.md: post-validation, and the bytes held between B and W."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -139,7 +139,7 @@ def _size(num_bytes: int, row: HeldRow) -> str:
 TABLES = (
     PageTable(
         "post-validation",
-        "docs/runtime.md",
+        "notes/runtime.md",
         "an iteration on emulated devices, medians of 7 iterations.",
         (_SOLVE, _EMULATE, f"{_EMULATE} --post-validation"),
         _post_validation,
@@ -147,7 +147,7 @@ TABLES = (
     ),
     PageTable(
         "held-after-b",
-        "docs/runtime.md",
+        "notes/runtime.md",
         "an encoder layer with ReLU; unit: one activation, rows × width.",
         (),
         _held,

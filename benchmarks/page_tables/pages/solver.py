@@ -1,4 +1,4 @@
-"""The table of docs/solver.md: makespan and period by objective."""
+"""The table of notes/results.md: makespan and period by objective."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -31,7 +31,7 @@ def _line(row: Row) -> list[str]:
 TABLES = (
     PageTable(
         "objectives",
-        "docs/solver.md",
+        "notes/results.md",
         "makespan and period in ms.",
         (_SOLVE,),
         _objectives,

@@ -1,24 +1,16 @@
 """The answer of `synth check`: facts that it has verified of a plan, and claims taken on trust."""
 
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping
 from typing import Any
 
 from synth.errors import Mismatch
-from synth.options.links import read_links
+from synth.options.plan_profile import Facts
 from synth.plan.reprove.reproof import Reproof
-from synth.profile import Profile
-from synth.schedule.files.check_against_profile import differences
 from synth.schedule.files.fingerprint import misfit, stored_fingerprint
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.simulate import Timeline
-from synth.units import format_bytes_both, shown
-
-# Recorded by `synth solve` if it used the profile's links.
-_OWN_LINKS = "as in the profile"
-
-Facts = dict[str, str]
+from synth.units import format_bytes_both
 
 
 def findings(plan: Plan, lowered: Lowered, timeline: Timeline) -> Facts:
@@ -69,75 +61,6 @@ def fingerprint_of(data: Mapping[str, Any], verified: Facts, on_trust: Facts) ->
     if reason is not None:
         raise Mismatch(reason)
     verified["unchanged"] = "the file is as it was written: its fingerprint fits every field"
-
-
-def costs_of(
-    plan: Plan,
-    given: str | None,
-    link: Sequence[str] | None,
-    verified: Facts,
-    on_trust: Facts,
-) -> Profile | None:
-    """Derive the costs again from the plan's profile, if it is available, and return the profile.
-
-    Args:
-        plan: contains the costs to compare.
-        given: a profile's file or name; None: the shipped one that the plan names, if there is one.
-        link: links instead of the profile's; None: those that the plan was solved with.
-        verified: gets the fact that the costs are the profile's.
-        on_trust: gets the reason if that cannot be verified.
-
-    Raises:
-        SynthError: the profile given cannot be read.
-        Mismatch: the plan is not of the profile, or was changed.
-    """
-    from synth.profiles import names
-
-    if given is None and plan.profile_name not in names():
-        on_trust["costs"] = (
-            f"that the costs are those of profile {plan.profile_name}: give --profile to have them "
-            f"derived again"
-        )
-        return None
-    profile = _profile(plan, given or plan.profile_name, link)
-    found = list(islice(differences(plan, profile), 2))
-    is_it = profile.fingerprint() == plan.profile_fingerprint
-    if found and given is None and not is_it:
-        on_trust["costs"] = (
-            f"that the costs are those of its profile: the shipped one named {plan.profile_name} "
-            f"is another; give --profile"
-        )
-        return None
-    if found:
-        more = "" if len(found) == 1 else "; more differs"
-        why = "the plan was changed" if is_it else "the plan is of another profile, or was changed"
-        raise Mismatch(f"{found[0]}{more}: {why}; solve again, or give the profile that it is of")
-    if not is_it and given is not None:
-        raise Mismatch(
-            f"profile_fingerprint is {shown(plan.profile_fingerprint)}, and that of profile "
-            f"{profile.name} is {profile.fingerprint()}, whose costs are the same: the plan was "
-            f"changed, or is of another version of the profile; give the profile that it is of"
-        )
-    if not is_it:
-        on_trust["profile"] = (
-            f"that it is of the shipped profile {profile.name}: costs are the same, and its "
-            f"profile_fingerprint is another's"
-        )
-    verified["costs"] = (
-        f"layers, workload, links and the costs of every stage are those of profile {profile.name}"
-    )
-    return profile
-
-
-def _profile(plan: Plan, name: str, link: Sequence[str] | None) -> Profile:
-    """Return the profile with the given links, or with those that the plan was solved with."""
-    from synth.profiles import find
-
-    profile = Profile.load(find(name))
-    noted = plan.arguments.get("link", _OWN_LINKS)
-    if link is None and noted != _OWN_LINKS:
-        link = noted.split("; ")
-    return profile.replace(links=read_links(link, profile.links)) if link else profile
 
 
 def raise_if_false(plan: Plan, proof: Reproof | None) -> None:

@@ -276,7 +276,7 @@ def _proofs(comparison: Comparison) -> list[str]:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Return everything for scripts; docs/compare.md documents the fields."""
+    """Return everything for scripts; docs/families.md documents the fields."""
     asked, pareto = comparison.question, drawn(comparison)
     front = {mark.name for mark in pareto.front}
     return {

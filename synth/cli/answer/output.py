@@ -12,6 +12,7 @@ import typer
 
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.measurement_conditions import warn_of as warn_of
+from synth.records.command_option import CommandOption
 from synth.system.messages import talk as talk
 from synth.system.terminal_text import escaped
 from synth.units import format_us
@@ -34,7 +35,7 @@ class AnswerForm(NamedTuple):
     has_all_rows: bool = False
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Output on stdout.")]
+FormatOption = Annotated[Format, CommandOption("Output on stdout.")]
 
 
 def answer(text: str) -> None:

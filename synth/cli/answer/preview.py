@@ -6,9 +6,11 @@ from synth.cli.answer.candidates import sizes
 from synth.cli.answer.output import Format, answer, answer_json
 from synth.errors import ExitCode, SynthError
 from synth.op_kinds import MEASURED
+from synth.option_names import named
 from synth.options.request import Request
 from synth.options.solve_task import SolveTask
 from synth.plan.choose.standings import why_all_infeasible
+from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, why_infeasible
 from synth.plan.search_space import Placements, WeightPlaces, WithoutFlush
 from synth.report.text.tables import milliseconds, size_unit, table
@@ -35,6 +37,7 @@ def preview(asked: SolveTask, format: Format) -> None:
             out.
     """
     request, space = asked.request, asked.space
+    space = space.space if isinstance(space, LeastForTime) else space
     if isinstance(space, WeightPlaces):
         _preview_weights(request, space, format)
     elif isinstance(space, Placements) and asked.has_several:
@@ -75,7 +78,7 @@ def _preview_placements(asked: SolveTask, space: Placements, format: Format) -> 
                 "partition": problem.partition,
                 "needed_bytes": need,
                 "feasible": shortage is None,
-                "message": shortage,
+                "message": shortage and named(shortage),
             }
         )
     if format == Format.JSON:
@@ -99,7 +102,7 @@ def _preview_one(request: Request, format: Format, flush_free: FlushFreeProblem 
                 "caps_bytes": request.problem.caps_bytes,
                 "costs": request.problem.costs.model_dump(mode="json"),
                 "feasible": shortage is None,
-                "message": shortage,
+                "message": shortage and named(shortage),
                 **_versions_json(flush_free),
             }
         )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from synth.cli.answer.idle import idle_line
+from synth.cli.answer.least_memory import memory_json, memory_text
 from synth.cli.answer.output import (
     conditions_json,
     percent,
@@ -14,9 +15,11 @@ from synth.cli.answer.output import (
 from synth.cli.answer.versions import steady_json, steady_text
 from synth.objective import Objective
 from synth.op_kinds import OpKind
+from synth.option_names import named
 from synth.options.recompute import LAYERS
 from synth.options.request import Request
 from synth.plan.choose.left_out import best_left_out
+from synth.plan.memory_curve.target_proof import TargetProof
 from synth.plan.reason import reason_of
 from synth.plan.recompute.stages import recomputed
 from synth.plan.runtimes import Runtime
@@ -59,8 +62,10 @@ def as_text(
     rivals = _rivals(request, result)
     shown = rivals if has_all_rows else worth_showing(rivals, objective, result.value_us)
     missing = len(rivals) - len(shown)
+    proof = result.memory
     return "\n".join(
         (
+            *([memory_text(result, proof), ""] if isinstance(proof, TargetProof) else []),
             baselines_table(_contenders(request, result, shown), objective, window_columns()),
             *([f"({missing} more published schedules: --all)"] if missing else []),
             *_own_partitions(request, shown),
@@ -108,7 +113,7 @@ def as_json(request: Request, result: Result) -> dict[str, Any]:
         "bound_holds_for": result.bound_scope,
         **found,
         "stopped_by": result.stopped_by,
-        "message": result.message,
+        "message": result.message and named(result.message),
         "seconds": round(result.wall_s, 3),
         "conditions": conditions_json(request.profile.provenance.conditions),
         "partition": request.partition,
@@ -130,6 +135,7 @@ def as_json(request: Request, result: Result) -> dict[str, Any]:
         ],
         "plan": str(request.output) if request.output and timeline is not None else None,
         **steady_json(result.steady),
+        **memory_json(result),
     }
 
 

@@ -3,9 +3,15 @@
 import sys
 import time
 
+from synth.cli.answer.candidates import sizes
+from synth.cli.answer.least_memory import memory_line
 from synth.cli.answer.output import percent, talk
 from synth.cli.progress.line import current_line
+from synth.options.memory_limit import MemoryLimit
 from synth.options.request import Request
+from synth.options.solve_task import SolveTask
+from synth.plan.memory_curve.target_proof import TargetProof
+from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from synth.units import format_bytes, format_us
 
@@ -15,62 +21,71 @@ _PAUSE_S, _PAUSE_ON_TERMINAL_S = 5.0, 0.5
 class ProgressReporter:
     """Saves and reports improvements; better bounds are reported only."""
 
-    def __init__(
-        self, request: Request, heading: str = "", before: "ProgressReporter | None" = None
-    ) -> None:
-        """Report on the search for a request.
-
-        Args:
-            request: what is searched.
-            heading: stands above the first line.
-            before: another search on which there was a report, so that lines come no faster.
-        """
-        self._request = request
-        self._objective = request.problem.objective
+    def __init__(self, asked: SolveTask) -> None:
+        """Report on a search."""
+        self._asked = asked
         self._pause_s = _PAUSE_ON_TERMINAL_S if sys.stderr.isatty() else _PAUSE_S
-        self._told_at: float = -self._pause_s if before is None else before._told_at
-        self._heading = heading
+        self._told_at: float = -self._pause_s
+        # The only candidate was announced.
+        self._place = None if asked.has_several else self._place_of(asked.request.problem)
+        self._heading = ""
+        self._limit: MemoryLimit = asked.request.limit
         self._saved: object = None
         self._line = current_line()
 
-    def is_of(self, request: Request) -> bool:
-        """Return True if a request has the same placement, partition and recomputed layers."""
-        one, other = self._request.problem, request.problem
-        where = (one.placement, one.partition, one.recomputed_layers)
-        return where == (other.placement, other.partition, other.recomputed_layers)
-
     def __call__(self, incumbent: Incumbent) -> None:
         """Save and report an improvement of the schedule or of the bound."""
+        request = self._asked.request.of(incumbent)
+        self._take_place(request, incumbent)
         if incumbent.schedule is not self._saved:
-            self._request.save_so_far(incumbent)
+            request.save_so_far(incumbent)
             self._saved = incumbent.schedule
-        self._line.tell(f"{self._value_of(incumbent)}, {bound_of(incumbent)}")
+        self._line.tell(f"{_value_of(incumbent)}, {bound_of(incumbent)}")
         now = time.monotonic()
         if now - self._told_at >= self._pause_s:
             self._told_at = now
             if self._heading:
                 talk(self._heading)
                 self._heading = ""
-            talk(self._report(incumbent))
+            talk(f"{incumbent.elapsed_s:7.1f} s  {_report(incumbent)}  by {incumbent.found_by}")
 
-    def _report(self, incumbent: Incumbent) -> str:
-        line = incumbent.timeline
-        rate = self._objective.bubble_rate(line, max(line.work_us))
-        idle = self._objective.bubble_rate(line, line.mean_work_us)
-        # Of a pipeline that is never flushed the rates are those of filling and draining.
-        rates = f"bubble rate {percent(rate)}  mean idle {percent(idle)}  "
-        peak = max(incumbent.peak_bytes)
-        return (
-            f"{incumbent.elapsed_s:7.1f} s  {self._value_of(incumbent)}  {bound_of(incumbent)}  "
-            f"{rates if incumbent.steady is None else ''}peak {format_bytes(peak)} on rank "
-            f"{incumbent.peak_bytes.index(peak)}  by {incumbent.found_by}"
-        )
+    def _take_place(self, request: Request, incumbent: Incumbent) -> None:
+        """Set the heading of the next line if it is of another place, or under a limit found."""
+        problem = incumbent.problem
+        if isinstance(incumbent.memory, TargetProof):
+            return
+        if (place := self._place_of(problem)) != self._place:
+            self._place, self._heading = place, f"on {place[0]}: {sizes(problem)}"
+        if request.limit != self._limit:
+            self._limit, self._heading = request.limit, request.limit.explanation
 
-    def _value_of(self, incumbent: Incumbent) -> str:
-        """Return the time that the search minimizes."""
-        if incumbent.steady is not None:
-            return f"{format_us(incumbent.steady.us)} of a micro-batch"
-        return f"{self._objective.words} {format_us(incumbent.value_us)}"
+    def _place_of(self, problem: Problem) -> tuple[object, ...]:
+        name = self._asked.space.name_of(problem)
+        return name, problem.partition, problem.recomputed_layers
+
+
+def _report(incumbent: Incumbent) -> str:
+    """Return the figures of a line of progress."""
+    if isinstance(incumbent.memory, TargetProof):
+        return memory_line(incumbent, incumbent.memory)
+    line, objective = incumbent.timeline, incumbent.problem.objective
+    rate = objective.bubble_rate(line, max(line.work_us))
+    idle = objective.bubble_rate(line, line.mean_work_us)
+    # Of a pipeline that is never flushed the rates are those of filling and draining.
+    rates = f"bubble rate {percent(rate)}  mean idle {percent(idle)}  "
+    peak = max(incumbent.peak_bytes)
+    return (
+        f"{_value_of(incumbent)}  {bound_of(incumbent)}  "
+        f"{rates if incumbent.steady is None else ''}peak {format_bytes(peak)} on rank "
+        f"{incumbent.peak_bytes.index(peak)}"
+    )
+
+
+def _value_of(incumbent: Incumbent) -> str:
+    """Return the time that the search minimizes."""
+    if incumbent.steady is not None:
+        return f"{format_us(incumbent.steady.us)} of a micro-batch"
+    return f"{incumbent.problem.objective.words} {format_us(incumbent.value_us)}"
 
 
 def bound_of(incumbent: Incumbent) -> str:

@@ -4,18 +4,21 @@ from typing import Annotated
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.options.arguments.groups import AtOnce, LinkTexts
+from synth.options.values import TimeLimit
 from synth.records.command_option import CommandOption
 from synth.records.record import Record
 
-PROOF_LIMIT = "60s"
+PROOF_LIMIT_S = 60
 
 
 class ProofOptions(Record):
     """The options by which the lower bound of a plan is proven again."""
 
     time_limit: Annotated[
-        str | None,
-        CommandOption("With --prove: time limit, such as 60s or 2m.", default=PROOF_LIMIT),
+        TimeLimit | None,
+        CommandOption(
+            "With --prove: time limit, such as 60s or 2m.", default=f"{PROOF_LIMIT_S:g}s"
+        ),
     ] = None
     workers: Annotated[
         AtOnce | None,

@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from synth.cli.answer.output import Format, FormatOption
-from synth.cli.read.options import ForceOption, width_option
+from synth.cli.read.options import Columns, ForceOption, width_option
 from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.options.arguments.compare import CompareArguments
 from synth.options.arguments.groups import OUTPUT
+from synth.records.command_option import CommandOption
 from synth.records.overwrite_guard import PAGE, check_replaceable
 from synth.records.record import Record, check_folder, check_outputs
 
@@ -22,15 +21,15 @@ class CompareRequest(Record):
     html: Annotated[
         Path | None,
         OUTPUT,
-        typer.Option(
-            help="Write table, plot and charts of all schedules here, as one page for a browser."
+        CommandOption(
+            "Write table, plot and charts of all schedules here, as one page for a browser."
         ),
     ] = None
     save: Annotated[
-        Path | None, OUTPUT, typer.Option(help="Folder to write the plan file of every row to.")
+        Path | None, OUTPUT, CommandOption("Folder to write the plan file of every row to.")
     ] = None
     width: Annotated[
-        int | None, OUTPUT, width_option("table and plot", "the terminal's, or 80")
+        Columns | None, OUTPUT, width_option("table and plot", "the terminal's, or 80")
     ] = None
     force: Annotated[ForceOption, OUTPUT] = False
     format: Annotated[FormatOption, OUTPUT] = Format.TEXT
@@ -46,7 +45,7 @@ class CompareRequest(Record):
         Raises:
             SynthError: a picture, the page or the folder cannot be written.
         """
-        check_outputs(*self.pictures, self.html, inputs=[self.arguments.pipeline.profile_name])
+        check_outputs(*self.pictures, self.html, inputs=[self.arguments.pipeline.profile_file])
         check_pictures(self.pictures, self.force)
         check_replaceable(self.html, PAGE, "--html", self.force)
         check_folder("--save", self.save)

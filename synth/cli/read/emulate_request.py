@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ChartWidthOption, ForceOption
-from synth.records.command_option import After
+from synth.records.command_option import After, CommandOption
 from synth.records.record import Record
 from synth.run_options.emulation_options import EmulationOptions
 
@@ -16,19 +14,19 @@ class EmulateRequest(Record):
     """The options of `synth emulate`."""
 
     emulation: EmulationOptions = EmulationOptions()
-    times: Annotated[float, After("--steps"), typer.Option(help="Factor for all times.")] = 1.0
+    times: Annotated[float, After("--steps"), CommandOption("Factor for all times.")] = 1.0
     sizes: Annotated[
         float | None,
         After("--times"),
-        typer.Option(
-            help="Factor for all sizes; transfers keep their times.",
-            show_default="1, or the power of ten that this machine can transfer in time",
+        CommandOption(
+            "Factor for all sizes; transfers keep their times.",
+            default="1, or the power of ten that this machine can transfer in time",
         ),
     ] = None
     trace: Annotated[
         Path | None,
         After("--sizes"),
-        typer.Option(help="Write the times of all ops and transfers here, as JSON."),
+        CommandOption("Write the times of all ops and transfers here, as JSON."),
     ] = None
     width: ChartWidthOption = None
     force: ForceOption = False

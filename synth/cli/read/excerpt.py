@@ -2,10 +2,9 @@
 
 from typing import Annotated
 
-import typer
-
 from synth.errors import SynthError
 from synth.options.ranges import read_ranges
+from synth.records.command_option import CommandOption
 from synth.records.record import Record
 from synth.report.chart.excerpt import Excerpt
 from synth.units import parse_seconds, shown
@@ -18,23 +17,23 @@ class ExcerptOptions(Record):
 
     begin: Annotated[
         str | None,
-        typer.Option(
-            "--from",
+        CommandOption(
+            f"Draw from this time on, such as 250ms, {_WHERE}.",
+            names=("--from",),
             metavar="TIME",
-            help=f"Draw from this time on, such as 250ms, {_WHERE}.",
-            show_default="the beginning",
+            default="the beginning",
         ),
     ] = None
     end: Annotated[
         str | None,
-        typer.Option(
-            "--to", metavar="TIME", help=f"Draw up to this time, {_WHERE}.", show_default="the end"
+        CommandOption(
+            f"Draw up to this time, {_WHERE}.", names=("--to",), metavar="TIME", default="the end"
         ),
     ] = None
     ranks: Annotated[
         str | None,
-        typer.Option(
-            metavar="RANKS", help=f"Draw these ranks, such as 0-3,7, {_WHERE}.", show_default="all"
+        CommandOption(
+            f"Draw these ranks, such as 0-3,7, {_WHERE}.", metavar="RANKS", default="all"
         ),
     ] = None
 

@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from synth.cli.answer.output import Format, FormatOption
-from synth.cli.read.options import ForceOption, width_option
+from synth.cli.read.options import Columns, ForceOption, width_option
 from synth.cli.read.pictures import CurvePictureOption, check_pictures
 from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
 from synth.options.arguments.groups import OUTPUT
-from synth.records.command_option import After
+from synth.records.command_option import After, CommandOption
 from synth.records.overwrite_guard import PAGE, check_replaceable
 from synth.records.record import Record, check_folder, check_outputs
 
@@ -23,25 +21,24 @@ class FrontierRequest(Record):
     output: Annotated[
         Path,
         After("--micro-batches"),
-        typer.Option(
-            "--output",
-            "-o",
-            help="Curve file, written after every point; an existing one is continued.",
+        CommandOption(
+            "Curve file, written after every point; an existing one is continued.",
+            names=("--output", "-o"),
         ),
     ]
     picture: Annotated[CurvePictureOption, OUTPUT] = None
     html: Annotated[
         Path | None,
         OUTPUT,
-        typer.Option(
-            help="Write table, plot and the charts of all points here, as one page for a browser."
+        CommandOption(
+            "Write table, plot and the charts of all points here, as one page for a browser."
         ),
     ] = None
     save: Annotated[
-        Path | None, OUTPUT, typer.Option(help="Folder to write the plan file of every point to.")
+        Path | None, OUTPUT, CommandOption("Folder to write the plan file of every point to.")
     ] = None
     width: Annotated[
-        int | None, OUTPUT, width_option("table and plot", "the terminal's, or 100")
+        Columns | None, OUTPUT, width_option("table and plot", "the terminal's, or 100")
     ] = None
     force: Annotated[ForceOption, OUTPUT] = False
     format: Annotated[FormatOption, OUTPUT] = Format.TEXT
@@ -57,7 +54,7 @@ class FrontierRequest(Record):
         Raises:
             SynthError: one of them cannot be written, or two are the same.
         """
-        inputs = [self.arguments.pipeline.profile_name]
+        inputs = [self.arguments.pipeline.profile_file]
         check_outputs(self.output, inputs=inputs)
         if self.output.resolve() in [path.resolve() for path in self.pictures]:
             raise SynthError(

@@ -1,22 +1,25 @@
 """Options that several commands share, besides those of `synth.options.arguments`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
+from pydantic import Field
+
+from synth.records.command_option import CommandOption
 
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Overwrite existing files even if synth did not write them.")
+    bool, CommandOption("Overwrite existing files even if synth did not write them.")
 ]
 
 # Most columns of a plot: far more than any terminal has.
 MOST_COLUMNS = 10_000
 
 
-def width_option(what: str, default: str) -> Any:
+Columns = Annotated[int, Field(ge=40, le=MOST_COLUMNS)]
+
+
+def width_option(what: str, default: str) -> CommandOption:
     """Declare `--width` of something that a command draws, with its default in words."""
-    return typer.Option(
-        min=40, max=MOST_COLUMNS, help=f"Width of {what} in columns.", show_default=default
-    )
+    return CommandOption(f"Width of {what} in columns.", default=default)
 
 
-ChartWidthOption = Annotated[int | None, width_option("the chart", "the terminal's, or 100")]
+ChartWidthOption = Annotated[Columns | None, width_option("the chart", "the terminal's, or 100")]

@@ -2,18 +2,16 @@
 
 from typing import Annotated
 
-import typer
-
 from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
 from synth.profile.workload import Workload
+from synth.records.command_option import CommandOption
 from synth.run_options.train_options import TrainOptions
 
 TrustOption = Annotated[
     bool,
-    typer.Option(
-        "--trust",
-        help="Import the model and the inputs that PLAN names, which runs their code; not needed "
+    CommandOption(
+        "Import the model and the inputs that PLAN names, which runs their code; not needed "
         "for built-in models and --data.",
     ),
 ]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from synth.records.command_option import CommandOption
 from synth.records.overwrite_guard import PICTURE, check_replaceable
 from synth.report.picture.formats import check_drawable
 
@@ -14,15 +13,15 @@ _FORMATS = "SVG, PNG or PDF by the file's suffix. Can be repeated."
 
 PictureOption = Annotated[
     list[Path] | None,
-    typer.Option(*_NAMES, metavar="FILE", help=f"Write the picture here, as {_FORMATS}"),
+    CommandOption(f"Write the picture here, as {_FORMATS}", names=_NAMES, metavar="FILE"),
 ]
 CurvePictureOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        *_NAMES,
+    CommandOption(
+        f"Write the plot here, as {_FORMATS}",
+        names=_NAMES,
         metavar="FILE",
-        help=f"Write the plot here, as {_FORMATS}",
-        show_default="-o with the suffix .svg",
+        default="-o with the suffix .svg",
     ),
 ]
 

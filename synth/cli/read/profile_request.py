@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from synth.cli.read.options import ForceOption
 from synth.errors import SynthError
 from synth.options.arguments.groups import PeakFlops
-from synth.profile.model_flops import parse_flops_per_s
 from synth.profile.optimizer import OptimizerSpec, OptimizerSwitches
 from synth.profile.workload import ModelArguments
+from synth.records.command_option import CommandOption
 from synth.records.overwrite_guard import PROFILE, check_replaceable
 from synth.records.record import Record, check_outputs
 
@@ -18,67 +18,62 @@ from synth.records.record import Record, check_outputs
 class ProfileRequest(Record):
     """The options of `synth profile`."""
 
-    output: Annotated[Path, typer.Option("-o", "--output", help="Profile file to write.")]
+    output: Annotated[
+        Path,
+        CommandOption(
+            "Profile file to write.",
+            names=("--output", "-o"),
+        ),
+    ]
     arguments: Annotated[
         list[str] | None,
-        typer.Option("--arg", help="Argument name=value of the model's function. Can be repeated."),
+        CommandOption(
+            "Argument name=value of the model's function. Can be repeated.", names=("--arg",)
+        ),
     ] = None
     inputs: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.py:FUNCTION",
-            help="Function that returns or yields (inputs, targets) of a micro-batch, also as "
+        CommandOption(
+            "Function that returns or yields (inputs, targets) of a micro-batch, also as "
             "package.module:function; without it, inputs are random token ids.",
+            metavar="FILE.py:FUNCTION",
         ),
     ] = None
     micro_batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Sequences per micro-batch.", show_default="1, or of --inputs"),
+        PositiveInt | None,
+        CommandOption("Sequences per micro-batch.", default="1, or of --inputs"),
     ] = None
     seq_len: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens per sequence.", show_default="1024, or of --inputs"),
+        PositiveInt | None,
+        CommandOption("Tokens per sequence.", default="1024, or of --inputs"),
     ] = None
-    dtype: Annotated[str, typer.Option(help="Parameter type: float32 or bfloat16 (bf16).")] = (
-        "float32"
-    )
-    optimizer: Annotated[str, typer.Option(help="adamw, sgd, or sgd:MOMENTUM.")] = "adamw"
+    dtype: Annotated[str, CommandOption("Parameter type: float32 or bfloat16 (bf16).")] = "float32"
+    optimizer: Annotated[str, CommandOption("adamw, sgd, or sgd:MOMENTUM.")] = "adamw"
     switches: OptimizerSwitches = OptimizerSwitches()
     autocast: Annotated[
-        str | None, typer.Option(help="Compute type under torch.autocast: bfloat16 (bf16).")
+        str | None, CommandOption("Compute type under torch.autocast: bfloat16 (bf16).")
     ] = None
     recompute: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Activation checkpointing: layers to recompute within B, by name or pattern "
+        CommandOption(
+            "Activation checkpointing: layers to recompute within B, by name or pattern "
             "('block.*'). Can be repeated."
         ),
     ] = None
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads per rank.")] = 1
-    warmup: Annotated[int, typer.Option(min=0, help="Warm-up iterations.")] = 3
-    iters: Annotated[int, typer.Option(min=1, help="Measured iterations.")] = 20
+    device: Annotated[str, CommandOption("auto, cpu or cuda.")] = "auto"
+    threads: Annotated[PositiveInt, CommandOption("CPU threads per rank.")] = 1
+    warmup: Annotated[NonNegativeInt, CommandOption("Warm-up iterations.")] = 3
+    iters: Annotated[PositiveInt, CommandOption("Measured iterations.")] = 20
     separate: Annotated[
         bool,
-        typer.Option("--separate", help="Measure identical layers, too, each by itself."),
+        CommandOption("Measure identical layers, too, each by itself."),
     ] = False
     ranks: Annotated[
-        int | None,
-        typer.Option(
-            min=2, help="Also measure the links between this many processes on this machine."
-        ),
+        Annotated[int, Field(ge=2)] | None,
+        CommandOption("Also measure the links between this many processes on this machine."),
     ] = None
     peak_flops: PeakFlops = None
     force: ForceOption = False
-
-    @property
-    def peak_per_s(self) -> float | None:
-        """The FLOP/s of a rank's device; None if they are not given.
-
-        Raises:
-            SynthError: they are not understood.
-        """
-        return None if self.peak_flops is None else parse_flops_per_s(self.peak_flops)
 
     @property
     def optimizer_spec(self) -> OptimizerSpec:

@@ -1,29 +1,35 @@
 """Commands that take records: the fields of a record are the command's options.
 
 A field is declared once, in its record. Its type, limits and default are those of the option, and
-its metadata is a `CommandOption`, a `CommandArgument`, or typer's own; without one it is no option.
+its metadata is a `CommandOption` or a `CommandArgument`; without one it is no option.
 A field that is a record itself, a group, gives the options of that record, with the defaults of the
 group, or those of its type if the group has none. A group that is None by default stays None unless
 one of its options is given.
 """
 
-import copy
 import functools
 import inspect
 import keyword
-import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import typer
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
-from typer.models import OptionInfo
 
-from synth.records.command_option import After, CommandArgument, CommandOption, OptionPanel
+from synth.records.command_option import (
+    After,
+    CommandArgument,
+    CommandOption,
+    OptionPanel,
+    Read,
+    constraints,
+    group_of,
+    grouped,
+    members,
+    metadata_of,
+)
 from synth.records.record import Record
-
-_Metadata = TypeVar("_Metadata")
 
 
 class _Parameter(NamedTuple):
@@ -41,6 +47,7 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
     """
     parameters: list[inspect.Parameter] = []
     records: dict[str, type[Record]] = {}
+    own: list[str] = []
     for parameter in inspect.signature(command).parameters.values():
         kind = parameter.annotation
         if isinstance(kind, type) and issubclass(kind, Record):
@@ -48,11 +55,13 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
             parameters += _in_order(_parameters(kind, _own_defaults(kind)))
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            own.append(parameter.name)
 
     @functools.wraps(command)
     def parsed(**values: Any) -> None:
-        made = {name: kind.model_validate(_taken(kind, values)) for name, kind in records.items()}
-        command(**values, **made)
+        made = {name: _made(kind, values) for name, kind in records.items()}
+        others = {name: value for name, value in values.items() if name in own}
+        command(**others, **made)
 
     # Typer reads the options from these two.
     parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -68,7 +77,7 @@ def _in_order(found: Iterator[_Parameter]) -> list[inspect.Parameter]:
             ordered.append(parameter)
             continue
         names = [each.name for each in ordered]
-        ordered.insert(names.index(_key(after)) + 1, parameter)
+        ordered.insert(names.index(_as_parameter(after)) + 1, parameter)
     return ordered
 
 
@@ -83,13 +92,13 @@ def _parameters(
         panel: the heading over its options; None: that of each option.
     """
     for name, field in record.model_fields.items():
-        heading = _metadata(field, OptionPanel)
+        heading = metadata_of(field, OptionPanel)
         title = panel if heading is None else heading.title
-        group, default = _group(field), defaults.get(name)
+        group, default = group_of(field), defaults.get(name)
         if group is not None:
             yield from _parameters(group, _group_defaults(group, default), title)
         elif _is_option(field):
-            after = _metadata(field, After)
+            after = metadata_of(field, After)
             parameter = _parameter(name, field, defaults, title)
             yield _Parameter(parameter, None if after is None else after.option)
 
@@ -116,24 +125,22 @@ def _own_defaults(record: type[Record]) -> dict[str, Any]:
 def _parameter(
     name: str, field: FieldInfo, defaults: Mapping[str, Any], panel: str | None
 ) -> inspect.Parameter:
-    kind = _plain_type(field.annotation)
+    kind = _type_on_the_line(field)
     default = defaults.get(name, False if kind is bool else None)
-    argument, option = _metadata(field, CommandArgument), _metadata(field, CommandOption)
+    read = metadata_of(field, Read)
+    if read is not None and read.as_text and default not in (None, inspect.Parameter.empty):
+        default = read.written(default)
+    argument, option = metadata_of(field, CommandArgument), metadata_of(field, CommandOption)
     if argument is not None:
         place = typer.Argument(metavar=argument.metavar, help=argument.help)
         return _keyword(name, Annotated[kind, place], default)
-    if option is None:
-        place = copy.copy(_metadata(field, OptionInfo))
-        if place is not None and panel is not None:
-            place.rich_help_panel = panel
-        return _keyword(name, Annotated[kind, place], default)
-    names = _names(name, option)
+    assert option is not None
     shown: bool | str = option.default or True
     if name not in defaults and not field.is_required() and field.default:
         shown = str(field.default)
-    least, most = _limits(field) if option.written_as is None else (None, None)
+    least, most = _limits(field)
     info = typer.Option(
-        *names,
+        *_names(name, option),
         help=option.help,
         metavar=option.metavar,
         show_default=shown,
@@ -141,8 +148,7 @@ def _parameter(
         min=least,
         max=most,
     )
-    kind = kind if option.written_as is None else option.written_as | None
-    return _keyword(_key(names[0]), Annotated[kind, info], default)
+    return _keyword(_key(name, field), Annotated[kind, info], default)
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -151,80 +157,49 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     )
 
 
-def _taken(record: type[Record], values: dict[str, Any]) -> dict[str, Any]:
-    """Take the values of a record's fields out of those of a command's parameters."""
-    taken: dict[str, Any] = {}
-    for name, field in record.model_fields.items():
-        group, option = _group(field), _metadata(field, CommandOption)
-        if group is not None:
-            inner = _taken(group, values)
-            if field.default is None:
-                inner = {key: value for key, value in inner.items() if _is_given(value)}
-            if inner:
-                taken[name] = inner
-        elif _is_option(field):
-            taken[name] = values.pop(name if option is None else _key(_names(name, option)[0]))
-    return taken
-
-
-def _is_given(value: object) -> bool:
-    """True if an option without a default is given; 0 is."""
-    return value is not None and value is not False
+def _made(record: type[Record], values: dict[str, Any]) -> Record:
+    """Make a record of the values of a command's parameters."""
+    return record.model_validate(grouped(record, values, _key))
 
 
 def _is_option(field: FieldInfo) -> bool:
-    declared = CommandOption | CommandArgument | OptionInfo
+    declared = CommandOption | CommandArgument
     return any(isinstance(each, declared) for each in field.metadata)
-
-
-def _group(field: FieldInfo) -> type[Record] | None:
-    """Return the type of a field that holds a record; None: it holds none.
-
-    A record that is parsed from text is a value like others.
-    """
-    option = _metadata(field, CommandOption)
-    if option is not None:
-        return None
-    for kind in _members(field.annotation):
-        if isinstance(kind, type) and issubclass(kind, Record):
-            return kind
-    return None
 
 
 def _names(name: str, option: CommandOption) -> tuple[str, ...]:
     return option.names or (f"--{name.replace('_', '-')}",)
 
 
-def _key(option: str) -> str:
+def _key(name: str, field: FieldInfo) -> str:
+    """Return the name of the parameter of a field: that of its option."""
+    option = metadata_of(field, CommandOption)
+    return name if option is None else _as_parameter(_names(name, option)[0])
+
+
+def _as_parameter(option: str) -> str:
     """Return the name of an option as that of a parameter; `for`, a keyword, becomes `for_`."""
-    name = option.removeprefix("--").replace("-", "_")
+    name = option.partition("/")[0].removeprefix("--").replace("-", "_")
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
-def _metadata(field: FieldInfo, kind: type[_Metadata]) -> _Metadata | None:
-    return next((each for each in field.metadata if isinstance(each, kind)), None)
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the type alone."""
-    return (
-        get_args(annotation)
-        if get_origin(annotation) in (Union, types.UnionType)
-        else (annotation,)
-    )
-
-
-def _plain_type(annotation: Any) -> Any:
-    """Return a type without the metadata of itself and of the members of a union."""
-    members = [get_args(m)[0] if get_origin(m) is Annotated else m for m in _members(annotation)]
-    return members[0] if len(members) == 1 else Union[tuple(members)]  # noqa: UP007 - made here
+def _type_on_the_line(field: FieldInfo) -> Any:
+    """Return a field's type as of the command line, without metadata; a text if it is read."""
+    kinds = [get_args(m)[0] if get_origin(m) is Annotated else m for m in members(field.annotation)]
+    read = metadata_of(field, Read)
+    if read is not None and read.as_text:
+        kinds = [str, type(None)] if type(None) in kinds else [str]
+    return kinds[0] if len(kinds) == 1 else Union[tuple(kinds)]  # noqa: UP007 - made here
 
 
 def _limits(field: FieldInfo) -> tuple[Any, Any]:
     """Return the least and the largest value of a number; None: there is none."""
     least: Any = None
     most: Any = None
-    for limit in _constraints(field):
+    read = metadata_of(field, Read)
+    if read is not None and read.as_text:
+        return None, None
+    for limit in constraints(field):
         if isinstance(limit, Ge):
             least = limit.ge
         elif isinstance(limit, Gt) and isinstance(limit.gt, int):
@@ -232,12 +207,3 @@ def _limits(field: FieldInfo) -> tuple[Any, Any]:
         elif isinstance(limit, Le):
             most = limit.le
     return least, most
-
-
-def _constraints(field: FieldInfo) -> Iterator[object]:
-    yield from field.metadata
-    for member in _members(field.annotation):
-        if get_origin(member) is not Annotated:
-            continue
-        for each in get_args(member)[1:]:
-            yield from each.metadata if isinstance(each, FieldInfo) else (each,)

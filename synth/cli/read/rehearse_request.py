@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.own_model import TrustOption
-from synth.records.command_option import After
+from synth.records.command_option import After, CommandOption
 from synth.records.record import Record
 from synth.run_options.rehearsal_options import RehearsalOptions
 
@@ -20,7 +18,10 @@ class RehearseRequest(Record):
     output: Annotated[
         Path | None,
         After("--inputs"),
-        typer.Option("-o", "--output", help="Write times and memory here, as JSON."),
+        CommandOption(
+            "Write times and memory here, as JSON.",
+            names=("--output", "-o"),
+        ),
     ] = None
     trust: Annotated[TrustOption, After("--model")] = False
     width: ChartWidthOption = None

@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.own_model import TrustOption
 from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.errors import SynthError
-from synth.records.command_option import After
+from synth.records.command_option import After, CommandOption
 from synth.records.overwrite_guard import PAGE, RUN, TRACE, check_replaceable
 from synth.records.record import Record, check_folder, check_outputs
 from synth.run_options.train_options import TrainOptions
@@ -23,18 +21,21 @@ class RunRequest(Record):
     output: Annotated[
         Path | None,
         After("--inputs"),
-        typer.Option("-o", "--output", help="Write losses and times of the run here, as JSON."),
+        CommandOption(
+            "Write losses and times of the run here, as JSON.",
+            names=("--output", "-o"),
+        ),
     ] = None
     trust: Annotated[TrustOption, After("--model")] = False
     trace: Annotated[
         Path | None,
         After("--patience"),
-        typer.Option(help="Write the times of all ops and transfers here, as JSON."),
+        CommandOption("Write the times of all ops and transfers here, as JSON."),
     ] = None
     html: Annotated[
         Path | None,
-        typer.Option(
-            help="Write charts of the plan and of the median step here, as one page for a browser."
+        CommandOption(
+            "Write charts of the plan and of the median step here, as one page for a browser."
         ),
     ] = None
     picture: PictureOption = None

@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.arguments import is_file_name
 from synth.cli.read.excerpt import ExcerptOptions
 from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.errors import SynthError
+from synth.records.command_option import CommandOption
 from synth.records.overwrite_guard import PAGE, PERFETTO, TRACE, check_replaceable
 from synth.records.record import Record, check_outputs
 
@@ -21,32 +20,37 @@ class ShowRequest(Record):
     width: ChartWidthOption = None
     measured: Annotated[
         Path | None,
-        typer.Option(help="Trace of a run of PLAN (`synth run --trace`) to draw beside it."),
+        CommandOption("Trace of a run of PLAN (`synth run --trace`) to draw beside it."),
     ] = None
     trace: Annotated[
-        Path | None, typer.Option(help="Write the simulated times here, as a trace file.")
+        Path | None, CommandOption("Write the simulated times here, as a trace file.")
     ] = None
     perfetto: Annotated[
         Path | None,
-        typer.Option(help="Write the chart here, for ui.perfetto.dev or chrome://tracing."),
+        CommandOption("Write the chart here, for ui.perfetto.dev or chrome://tracing."),
     ] = None
     html: Annotated[
         Path | None,
-        typer.Option(
-            help="Write charts and memory curves here, as one page for a browser that zooms and "
+        CommandOption(
+            "Write charts and memory curves here, as one page for a browser that zooms and "
             "needs no network."
         ),
     ] = None
     picture: PictureOption = None
     against: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Another plan file, or a published schedule on the costs of PLAN, to draw above "
+        CommandOption(
+            "Another plan file, or a published schedule on the costs of PLAN, to draw above "
             "it in --html, --picture and --perfetto. Can be repeated."
         ),
     ] = None
     excerpt: ExcerptOptions = ExcerptOptions()
-    memory: Annotated[bool, typer.Option(help="Draw the memory of each rank in --picture.")] = True
+    memory: Annotated[
+        bool,
+        CommandOption(
+            "Draw the memory of each rank in --picture.", names=("--memory/--no-memory",)
+        ),
+    ] = True
     force: ForceOption = False
     format: FormatOption = Format.TEXT
 

@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-import typer
-
 from synth.cli.answer.output import Format, FormatOption
 from synth.options.arguments.groups import OUTPUT
 from synth.options.arguments.solve import SolveArguments
@@ -19,9 +17,8 @@ class SolveRequest(Record):
         bool,
         After("--solver"),
         OUTPUT,
-        typer.Option(
-            "--dry-run",
-            help="Show stages, costs, and whether the memory limit is feasible; do not search.",
+        CommandOption(
+            "Show stages, costs, and whether the memory limit is feasible; do not search.",
         ),
     ] = False
     has_all_rows: Annotated[

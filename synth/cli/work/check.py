@@ -7,7 +7,6 @@ import typer
 
 from synth.cli.answer.check import (
     bound_json,
-    costs_of,
     findings,
     fingerprint_of,
     how_the_bound_stands,
@@ -15,9 +14,9 @@ from synth.cli.answer.check import (
 )
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.progress.interrupt import run_interruptibly
-from synth.cli.read.check_request import PROOF_LIMIT, CheckRequest, ProofOptions
+from synth.cli.read.check_request import PROOF_LIMIT_S, CheckRequest, ProofOptions
 from synth.errors import ExitCode, Mismatch, SynthError
-from synth.options.deadline import read_time_limit
+from synth.options.plan_profile import costs_of
 from synth.plan.reprove.reproof import Reproof
 from synth.profile import Profile
 from synth.report.text.tables import facts
@@ -67,9 +66,9 @@ def _prove(
 ) -> Reproof:
     from synth.plan.reprove.reprove import reprove
 
-    limit = given.time_limit or PROOF_LIMIT
-    options = SolveOptions(time_limit_s=read_time_limit(limit), workers=given.workers)
-    talk(f"proving the bound again, for {limit} at most")
+    limit_s = given.time_limit or PROOF_LIMIT_S
+    options = SolveOptions(time_limit_s=limit_s, workers=given.workers)
+    talk(f"proving the bound again, for {limit_s:g}s at most")
 
     def prove(stop: threading.Event) -> Reproof:
         return reprove(plan, timeline, options, profile, stop, all_provers=given.all_provers)

@@ -12,16 +12,15 @@ from synth.cli.progress.reporter import bound_of
 from synth.cli.read.compare_request import CompareRequest
 from synth.cli.read.plans import save_plans
 from synth.errors import ExitCode, SynthError
-from synth.options.best_so_far import BestSoFar
 from synth.options.deadline import Deadline
 from synth.options.question import ComparisonTask, read_comparison
 from synth.plan.compare import compare
-from synth.plan.comparison import SOLVED, WITH_R, Comparison, Entry
-from synth.plan.comparison_entries import solved_entry
+from synth.plan.comparison import SOLVED, WITH_R, Comparison
+from synth.plan.comparison_entries import so_far as so_far_of
 from synth.report.picture.formats import save_picture
 from synth.report.picture.pareto import pareto_picture
 from synth.schedule.files.plan_file import Plan
-from synth.solver.problem import Problem
+from synth.search.outcome import StoppedBy
 from synth.solver.result import Incumbent
 from synth.units import format_us
 
@@ -73,9 +72,9 @@ def _compare(
         return compared, stop.is_set()
 
     def so_far() -> tuple[Comparison, bool] | None:
-        entries, refusals = list(found.entries), list(found.refusals)
-        entries += progress.unfinished(asked, {entry.name for entry in entries})
-        return (Comparison(asked.question, entries, refusals), False) if entries else None
+        reason = StoppedBy.INTERRUPT if is_stop_asked() else StoppedBy.TIME_LIMIT
+        compared = so_far_of(found, asked.options, reason)
+        return (compared, False) if compared.entries else None
 
     return run_interruptibly(search, deadline.until(1 + len(asked.searches)), so_far)
 
@@ -102,7 +101,6 @@ class _Progress:
         self._found = found
         self._told_at = time.monotonic()
         self._line = current_line()
-        self._announced: dict[str, BestSoFar] = {}
 
     def __call__(self, name: str) -> None:
         """Report a schedule or a search that begins."""
@@ -115,25 +113,11 @@ class _Progress:
             talk(f"simulating {name}")
             self._told_at = time.monotonic()
 
-    def improved(self, name: str, problem: Problem, incumbent: Incumbent) -> None:
-        """Keep what a search has found, and show its value, bound and gap."""
-        self._announced.setdefault(name, BestSoFar()).listening(problem, None)(incumbent)
+    def improved(self, name: str, incumbent: Incumbent) -> None:
+        """Show the value, bound and gap of what a search has found."""
         objective = self._found.question.objective
         value = format_us(objective.value_us(incumbent.timeline))
         self._line.tell(f"{name}: {objective.words} {value}, {bound_of(incumbent)}{self._best()}")
-
-    def unfinished(self, asked: ComparisonTask, finished: set[str]) -> list[Entry]:
-        """Return the rows of searches that have found a schedule and are not over."""
-        found = {
-            name: best.result(asked.options.time_limit_s)
-            for name, best in self._announced.items()
-            if name not in finished
-        }
-        return [
-            solved_entry(asked.question, name, result, asked.options)
-            for name, result in found.items()
-            if result is not None
-        ]
 
     def _best(self) -> str:
         """Return the best value so far, with its bound and gap if a search has found it."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from synth.cli.answer.output import answer, talk
-from synth.cli.export import ExportFormat
+from synth.cli.export import ExportFormat, ExportRequest
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
 from synth.interop.jaxpp import to_jaxpp
@@ -41,16 +41,14 @@ _KINDS: dict[ExportFormat, FileKind] = {
 _STDOUT = Path("-")
 
 
-def work(
-    plan_path: Path, to: ExportFormat, output: Path | None, layer: list[str] | None, force: bool
-) -> None:
+def work(plan_path: Path, request: ExportRequest) -> None:
     """Write a schedule for another runtime; `synth import` reads PyTorch's CSV again."""
-    output = None if output == _STDOUT else output
-    names = _layer_names(to, layer or [])
+    to, output = request.to, None if request.output == _STDOUT else request.output
+    names = _layer_names(to, request.layer or [])
     files = _files(to, output)
     check_outputs(*files, inputs=[plan_path])
     for path, kind in files.items():
-        check_replaceable(path, kind, "-o", force)
+        check_replaceable(path, kind, "-o", request.force)
     plan, _, _ = load_checked(plan_path)
     texts = _texts(plan, to, names, *list(files)[1:])
     if files:

@@ -11,7 +11,7 @@ from synth.cli.progress.line import current_line
 from synth.cli.read.frontier_request import FrontierRequest
 from synth.cli.read.plans import save_plans
 from synth.errors import SynthError
-from synth.options.curve import CurveProblem, read_curve, read_effort
+from synth.options.curve import read_curve, read_effort
 from synth.plan.memory_curve.curve_file import (
     MemoryCurve,
     cap_of,
@@ -20,6 +20,7 @@ from synth.plan.memory_curve.curve_file import (
     value_of,
 )
 from synth.plan.memory_curve.curve_search import Effort, trace
+from synth.plan.search_space import LimitedSpace, Placements, WeightPlaces
 from synth.profile import Profile
 from synth.records.file_lock import only_writer
 from synth.report.picture.curve import curve_picture
@@ -31,10 +32,10 @@ from synth.units import format_bytes, format_us
 def work(request: FrontierRequest) -> None:
     """Trace the Pareto front of time and memory limit, from the smallest feasible limit on."""
     given = request.arguments
-    profile = given.hardware.profile(given.pipeline.profile_name)
-    problem = read_curve(given, profile)
+    profile = given.hardware.profile(given.pipeline.profile)
+    space = read_curve(given, profile)
     request.check_files()
-    asked = _CurveTask(request, profile, problem, read_effort(given))
+    asked = _CurveTask(request, profile, space, read_effort(given))
     with only_writer(request.output, "let that end and run this again, or give another -o"):
         curve, is_cut_short = _trace(asked)
     if not curve.points:
@@ -55,22 +56,19 @@ def _by_file(curve: MemoryCurve) -> dict[str, Plan]:
 class _CurveTask:
     request: FrontierRequest
     profile: Profile
-    curve: CurveProblem
+    space: LimitedSpace
     effort: Effort
 
     @property
     def title(self) -> str:
         """The title of the plot."""
-        problem, candidates = self.curve.problem, self.curve.candidates
-        if candidates is not None:
-            return (
-                f"{self.profile.name} on {problem.num_ranks} ranks ({'; '.join(candidates.names)}),"
-                f" {problem.num_micro_batches} micro-batches"
-            )
+        space, problem = self.space, self.space.problem
+        partition = f", in {'any' if isinstance(space, Placements) else 'one'} partition"
+        if isinstance(space, WeightPlaces):
+            partition = ""
         return (
-            f"{self.profile.name} on {problem.num_ranks} ranks "
-            f"({self.request.arguments.placement}), {problem.num_micro_batches} micro-batches, in "
-            f"{'any' if self.curve.search_partitions else 'one'} partition"
+            f"{self.profile.name} on {problem.num_ranks} ranks ({'; '.join(space.names)}), "
+            f"{problem.num_micro_batches} micro-batches{partition}"
         )
 
     def save(self, curve: MemoryCurve) -> None:
@@ -82,13 +80,13 @@ class _CurveTask:
 
 def _trace(asked: _CurveTask) -> tuple[MemoryCurve, bool]:
     """Return the curve, and True if a stop was asked for."""
-    begun, given, effort = _begun(asked), asked.curve, asked.effort
-    problem = given.problem
+    begun, space, effort = _begun(asked), asked.space, asked.effort
+    problem = space.problem
     there = f"; {len(begun.points)} points are there already" if begun else ""
     sizes = ",".join(map(str, problem.partition or ()))
-    how = "in the best partition" if given.search_partitions else f"as {sizes}"
-    if given.candidates is not None:
-        how = f"with {'; '.join(given.candidates.names)}"
+    how = "in the best partition" if isinstance(space, Placements) else f"as {sizes}"
+    if isinstance(space, WeightPlaces):
+        how = f"with {'; '.join(space.names)}"
     talk(
         f"{asked.profile.name}: {problem.num_ranks} ranks {how}, {problem.num_micro_batches} "
         f"micro-batches;"
@@ -97,18 +95,7 @@ def _trace(asked: _CurveTask) -> tuple[MemoryCurve, bool]:
     progress = _Progress(asked, begun)
 
     def search(stop: threading.Event) -> tuple[MemoryCurve, bool]:
-        traced = trace(
-            asked.profile,
-            problem,
-            effort=effort,
-            begun=begun,
-            on_point=progress,
-            stop=stop,
-            recompute=given.recompute,
-            search_partitions=given.search_partitions,
-            candidates=given.candidates,
-        )
-        return traced, stop.is_set()
+        return trace(asked.profile, space, effort, begun, progress, stop), stop.is_set()
 
     curve, is_cut_short = run_interruptibly(search)
     if curve.points:
@@ -122,20 +109,11 @@ def _begun(asked: _CurveTask) -> MemoryCurve | None:
     Raises:
         SynthError: the file is no curve, or that of another problem.
     """
-    output, given = asked.request.output, asked.curve
+    output = asked.request.output
     if not output.exists():
         return None
     begun = MemoryCurve.load(output)
-    differs = difference(
-        begun,
-        empty_curve(
-            asked.profile,
-            given.problem,
-            given.recompute,
-            search_partitions=given.search_partitions,
-            candidates=given.candidates,
-        ),
-    )
+    differs = difference(begun, empty_curve(asked.profile, asked.space))
     if differs is not None:
         raise SynthError(
             f"{output} holds the curve of another problem ({differs}); give another -o, or "

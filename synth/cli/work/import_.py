@@ -6,8 +6,9 @@ from synth.cli.answer.output import talk
 from synth.cli.read.import_request import ImportRequest
 from synth.errors import SynthError
 from synth.interop.torch_csv_reader import read_torch_csv
-from synth.options.partition import is_searched, read_partition
+from synth.options.problem_arguments import sizes_on
 from synth.options.profiles import load_profile
+from synth.options.values import AUTO
 from synth.plan.partition.balance import balance
 from synth.records.record import check_outputs
 from synth.records.safe_read import read_text
@@ -16,18 +17,18 @@ from synth.schedule.files.plan_file import Plan, check_replaceable
 
 def work(schedule_path: Path, request: ImportRequest) -> None:
     """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs."""
-    if is_searched(request.partition):
+    if request.partition == AUTO:
         raise SynthError(
             f"--partition {request.partition} searches, which `synth import` does not; give even, "
             f"or layers per stage such as 3,3,2"
         )
-    check_outputs(request.output, inputs=[schedule_path, request.profile_name])
+    check_outputs(request.output, inputs=[schedule_path, str(request.profile)])
     check_replaceable(request.output)
-    profile = load_profile(request.profile_name, request.link)
+    profile = load_profile(request.profile, request.link)
     text = read_text(schedule_path, "a CSV of actions such as 0F0")
     schedule, notes = read_torch_csv(text, schedule_path.stem)
     where = schedule.placement
-    sizes = read_partition(request.partition, where) or balance(profile, where)
+    sizes = sizes_on(where, request.partition) or balance(profile, where)
     plan = Plan.of(profile, sizes, schedule, arguments={"imported": schedule_path.name})
     plan.save(request.output)
     for note in notes:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 def work(context: typer.Context, model: str, request: ProfileRequest) -> None:
     """Measure MODEL layer by layer: time and memory of F, B, W, BW and STEP."""
-    peak_per_s = request.peak_per_s
+    peak_flops = request.peak_flops
     if model.lower().endswith(".csv"):
         _check_only_of_times(context, model)
-        _read_times(Path(model), request, peak_per_s)
+        _read_times(Path(model), request, peak_flops)
         return
     addresses = filter(None, (model, request.inputs))
     request.check_files(*(given.rpartition(":")[0] or None for given in addresses))
@@ -46,7 +46,7 @@ def work(context: typer.Context, model: str, request: ProfileRequest) -> None:
     workload, batch = _workload(model, request)
     for name in filter(None, (workload.dtype, workload.autocast)):
         dtype_of(name)
-    measure = partial(_measure, workload, batch, request, peak_flops_per_s=peak_per_s)
+    measure = partial(_measure, workload, batch, request, peak_flops_per_s=peak_flops)
     if under_torchrun():
         _measure_inside_torchrun(request, measure)
         return

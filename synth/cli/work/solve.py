@@ -1,24 +1,91 @@
-"""The work of `synth solve`."""
+"""The work of `synth solve`: one way for all searches, from the options to the answer."""
 
-from synth.cli.answer.output import AnswerForm
+from collections import deque
+from collections.abc import Sequence
+
+from synth.cli.answer.candidates import candidates_json, candidates_table
+from synth.cli.answer.output import AnswerForm, Format, answer, answer_json, talk
 from synth.cli.answer.preview import preview
+from synth.cli.answer.solve import as_json, as_text
+from synth.cli.progress.interrupt import is_stop_asked, run_interruptibly
+from synth.cli.progress.reporter import ProgressReporter
 from synth.cli.read.solve_request import SolveRequest
-from synth.cli.searches.least_cap import solve_least
-from synth.cli.searches.steady_cap import solve_steady
-from synth.cli.searches.within_limits import solve_within_limits
-from synth.options.solve_task import read_solve
-from synth.options.target import is_steady
+from synth.options.request import NoSchedule, announce, announce_sizes
+from synth.options.solve_task import SolveTask, read_solve
+from synth.plan.choose.candidates import Partitioning, Ranking, Trial
+from synth.plan.choose.standings import cut_short
+from synth.plan.weight_passing.data_parallel_plan import of_all
+from synth.search.best_so_far import BestSoFar
+from synth.search.outcome import StoppedBy
+from synth.solver.result import Incumbent
 
 
 def work(request: SolveRequest) -> None:
     """Find the best pipeline schedule that fits in memory, with a proven bound."""
     asked = read_solve(request.arguments)
-    form = AnswerForm(request.format, request.has_all_rows)
     if request.dry_run:
         preview(asked, request.format)
-    elif asked.target is not None:
-        solve_least(asked, form)
-    elif is_steady(request.arguments.target):
-        solve_steady(asked, form)
+        return
+    _announce(asked)
+    _answer(asked, _search(asked), AnswerForm(request.format, request.has_all_rows))
+
+
+def _announce(asked: SolveTask) -> None:
+    if asked.has_several:
+        announce_sizes(asked.request)
+        talk(f"to try: {'; '.join(asked.space.names)}")
     else:
-        solve_within_limits(asked, form)
+        announce(asked.request)
+    for name, why in asked.refusals.items():
+        talk(f"not {name}: {why}")
+
+
+def _search(asked: SolveTask) -> Ranking:
+    """Search, and save every improvement; without an end in time the best so far is the answer."""
+    so_far, deadline = BestSoFar[Incumbent](ProgressReporter(asked)), asked.request.deadline
+    standings: deque[Sequence[Trial]] = deque(maxlen=1)
+
+    def ranking_so_far() -> Ranking | None:
+        best = so_far.close()
+        if best is None:
+            return None
+        reason = StoppedBy.INTERRUPT if is_stop_asked() else StoppedBy.TIME_LIMIT
+        found = best.as_result(deadline.elapsed_s, reason)
+        return cut_short(standings[-1], found) if standings else Ranking(found, ())
+
+    return run_interruptibly(
+        lambda stop: asked.search(so_far, stop, standings.append),
+        deadline.until(),
+        ranking_so_far,
+    )
+
+
+def _answer(asked: SolveTask, chosen: Ranking, form: AnswerForm) -> None:
+    """Save the best plan, and print the answer.
+
+    Raises:
+        NoSchedule: nothing was found.
+    """
+    request, result = asked.request.of(chosen.result), chosen.result
+    num_pipelines, request = request.num_pipelines, request.of_all_pipelines()
+    result = of_all(result, request.problem, num_pipelines, request.options.gap)
+    plan = None if result.schedule is None else request.plan(result)
+    if plan is not None and request.output is not None:
+        plan.save(request.output)
+    if form.format == Format.JSON:
+        candidates = {"candidates": candidates_json(chosen)} if chosen.trials else {}
+        answer_json(as_json(request, result) | candidates)
+    if plan is None:
+        raise NoSchedule(result)
+    if form.format == Format.TEXT:
+        more = _candidates(asked, chosen, form) if chosen.trials else ""
+        answer(as_text(request, result, plan, more, has_all_rows=form.has_all_rows))
+    talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
+
+
+def _candidates(asked: SolveTask, chosen: Ranking, form: AnswerForm) -> str:
+    """Return the table of the candidates, with their partitions if these differ."""
+    request, partitions = asked.request, {one.problem.partition for one in chosen.trials}
+    is_given = request.partitioning == Partitioning.GIVEN and request.recompute == ()
+    with_partitions = len(partitions) > 1 or not is_given
+    return candidates_table(chosen, with_partitions=with_partitions, has_all_rows=form.has_all_rows)

@@ -2,17 +2,19 @@
 
 from typing import Annotated
 
+from synth.objective import Objective
 from synth.options.arguments.groups import (
     PROBLEM,
     SEARCH,
     ChosenRecompute,
     HardwareArguments,
     MemoryArguments,
-    ObjectiveText,
+    ObjectiveOption,
     PipelineArguments,
     RuntimeArguments,
     SearchArguments,
 )
+from synth.options.values import AUTO, Flag, Partition, TimeLimit, texts_like
 from synth.records.command_option import CommandOption, OptionPanel
 from synth.records.record import Record
 
@@ -21,13 +23,13 @@ ROWS = OptionPanel("Rows of the table")
 
 
 class CompareArguments(Record):
-    """The arguments of a comparison of published schedules with those of the solver, as texts."""
+    """The arguments of a comparison of published schedules with those of the solver."""
 
     pipeline: PipelineArguments
     memory: MemoryArguments = MemoryArguments()
-    objective: Annotated[ObjectiveText, PROBLEM] = "makespan"
+    objective: Annotated[ObjectiveOption, PROBLEM] = Objective.MAKESPAN
     only: Annotated[
-        list[str] | None,
+        Annotated[list[str], texts_like("1f1b")] | None,
         ROWS,
         CommandOption(
             "Published schedule, with options: interleaved:3,group=8. Can be repeated.",
@@ -35,7 +37,7 @@ class CompareArguments(Record):
         ),
     ] = None
     placement: Annotated[
-        list[str] | None,
+        Annotated[list[str], texts_like("linear")] | None,
         ROWS,
         CommandOption(
             "Placement on which the solver searches: linear, v, bidirectional, …; auto: all with "
@@ -46,7 +48,7 @@ class CompareArguments(Record):
     recompute: Annotated[ChosenRecompute, PROBLEM] = None
     freedom: Annotated[RuntimeArguments, PROBLEM] = RuntimeArguments()
     weights: Annotated[
-        list[str] | None,
+        Annotated[list[str], texts_like("ring")] | None,
         ROWS,
         CommandOption(
             "ring or gather: a further row of the solver, with weight passing. Can be repeated.",
@@ -54,7 +56,7 @@ class CompareArguments(Record):
         ),
     ] = None
     planner: Annotated[
-        list[str] | None,
+        Annotated[list[str], texts_like("pipedream")] | None,
         ROWS,
         CommandOption(
             "pipedream or 2bw: a further row, the choice of that published planner, with its "
@@ -63,7 +65,7 @@ class CompareArguments(Record):
         ),
     ] = None
     versions: Annotated[
-        list[str] | None,
+        Annotated[list[str], texts_like("2bw")] | None,
         ROWS,
         CommandOption(
             "2bw, 2bw:every=8, stash, vertical or none: a further row of the solver, which never "
@@ -73,21 +75,21 @@ class CompareArguments(Record):
         ),
     ] = None
     hardware: Annotated[HardwareArguments, PROBLEM] = HardwareArguments()
-    no_solve: Annotated[bool, ROWS, CommandOption("Compare published schedules only.")] = False
+    no_solve: Annotated[Flag, ROWS, CommandOption("Compare published schedules only.")] = False
     partition: Annotated[
-        str,
+        Partition,
         PROBLEM,
         CommandOption(
             "Layers per stage, such as 3,3,2, on placements of as many stages; even: balance the "
             "work of the ranks, or equal numbers of layers for published schedules that are "
             "faster so; auto: the best for each published schedule, searched by the solver."
         ),
-    ] = "auto"
+    ] = AUTO
     time_limit: Annotated[
-        str,
+        TimeLimit,
         CommandOption(
             "Time limit of each search, and of all published schedules together, such as 30s or "
             "2m. Schedules that do not finish in time are left out."
         ),
-    ] = "30s"
+    ] = 30.0
     search: Annotated[SearchArguments, SEARCH] = SearchArguments()

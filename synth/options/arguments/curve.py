@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from synth.objective import Objective
 from synth.options.arguments.groups import (
     PARTITION_HELP,
     PLACEMENT_HELP,
@@ -12,29 +13,34 @@ from synth.options.arguments.groups import (
     SEARCH,
     AtOnce,
     HardwareArguments,
-    ObjectiveText,
+    ObjectiveOption,
     PipelineArguments,
+    PlacementName,
+    RecomputeText,
     SearchArguments,
     WeightsPlace,
 )
+from synth.options.values import EVEN, Count, Partition, TimeLimit
 from synth.records.command_option import After, CommandOption
 from synth.records.record import Record
 
 
 class CurveArguments(Record):
-    """The arguments of a memory curve, as texts."""
+    """The arguments of a memory curve."""
 
     pipeline: PipelineArguments
-    placement: Annotated[str, PROBLEM, CommandOption(PLACEMENT_HELP)] = "linear"
-    objective: Annotated[ObjectiveText, PROBLEM] = "makespan"
-    partition: Annotated[str, PROBLEM, CommandOption(PARTITION_HELP)] = "even"
-    recompute: Annotated[str, PROBLEM, CommandOption(RECOMPUTE_HELP)] = "none"
+    placement: Annotated[PlacementName, PROBLEM, CommandOption(PLACEMENT_HELP)] = "linear"
+    objective: Annotated[ObjectiveOption, PROBLEM] = Objective.MAKESPAN
+    partition: Annotated[Partition, PROBLEM, CommandOption(PARTITION_HELP)] = EVEN
+    recompute: Annotated[RecomputeText, PROBLEM, CommandOption(RECOMPUTE_HELP)] = "none"
     weights: Annotated[WeightsPlace, PROBLEM] = "stay"
     hardware: Annotated[HardwareArguments, PROBLEM] = HardwareArguments()
-    points: Annotated[int, Field(ge=2), CommandOption("Number of memory limits to solve for.")] = 8
-    time_limit: Annotated[str, CommandOption("Time limit of each point, such as 30s or 2m.")] = (
-        "30s"
-    )
+    points: Annotated[
+        Count, Field(ge=2), CommandOption("Number of memory limits to solve for.")
+    ] = 8
+    time_limit: Annotated[
+        TimeLimit, CommandOption("Time limit of each point, such as 30s or 2m.")
+    ] = 30.0
     search: Annotated[SearchArguments, SEARCH] = SearchArguments()
     jobs: Annotated[
         AtOnce | None,

@@ -2,10 +2,24 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 
+from synth.errors import SynthError
 from synth.options.memory_limit import MemoryLimit, read_limit
 from synth.options.profiles import load_profile
+from synth.options.values import (
+    LEAST,
+    Bytes,
+    Count,
+    Flag,
+    FlopsPerS,
+    Limit,
+    ObjectiveValue,
+    ProfileSource,
+    Share,
+    text_like,
+    texts_like,
+)
 from synth.plan.runtimes import Allowed, Runtime
 from synth.profile import Profile
 from synth.profile.links import MOST_RANKS
@@ -21,7 +35,7 @@ MEMORY = OptionPanel("Memory")
 SEARCH = OptionPanel("Search")
 OUTPUT = OptionPanel("Output")
 
-AtOnce = Annotated[int, Field(ge=1, le=MOST_AT_ONCE)]
+AtOnce = Annotated[Count, Field(ge=1, le=MOST_AT_ONCE)]
 
 LIMIT_HELP = (
     "Memory limit of each rank: 40GB; 40GB,36GB,…: one per rank; auto: the device's capacity less "
@@ -41,18 +55,21 @@ RECOMPUTE_HELP = (
     "schedules that recompute."
 )
 
-ProfileName = Annotated[
-    str, CommandArgument("Profile file, or the name of a shipped profile.", metavar="PROFILE")
+ProfileArgument = Annotated[
+    ProfileSource,
+    CommandArgument("Profile file, or the name of a shipped profile.", metavar="PROFILE"),
 ]
-ObjectiveText = Annotated[
-    str,
+ObjectiveOption = Annotated[
+    ObjectiveValue,
     CommandOption(
         "Time to minimize. makespan: from the first op of an iteration to the last; period: per "
         "iteration when iterations overlap; iterations:8: of 8 iterations, one makespan and 7 "
         "periods."
     ),
 ]
-ChosenRecompute = Annotated[str | None, CommandOption(RECOMPUTE_HELP, default="auto")]
+RecomputeText = Annotated[str, text_like("'none', 'all', 'auto', or stages such as '0,1'")]
+ChosenRecompute = Annotated[RecomputeText | None, CommandOption(RECOMPUTE_HELP, default="auto")]
+PlacementName = Annotated[str, text_like("'linear', 'looped:2', 'v', …")]
 WeightsPlace = Annotated[
     Literal["stay", "ring", "gather", "auto"],
     CommandOption(
@@ -63,7 +80,7 @@ WeightsPlace = Annotated[
     ),
 ]
 LinkTexts = Annotated[
-    list[str] | None,
+    Annotated[list[str], texts_like("10us,25GB/s")] | None,
     CommandOption(
         "Latency and bandwidth of transfers, instead of the profile's: 10us,25GB/s between all "
         "ranks, 8:20us,200Gb/s between nodes of 8 ranks. Can be repeated.",
@@ -71,7 +88,7 @@ LinkTexts = Annotated[
     ),
 ]
 PeakFlops = Annotated[
-    str | None,
+    FlopsPerS | None,
     CommandOption(
         "FLOP/s of a rank's device at its peak, in the dtype of the layers, for the MFU: 989e12 or "
         "989TFLOPS.",
@@ -84,24 +101,30 @@ PeakFlops = Annotated[
 class PipelineArguments(Record):
     """A model's profile, and the size of the pipeline that runs it."""
 
-    profile_name: ProfileName
+    profile: ProfileArgument
     ranks: Annotated[
-        int,
+        Count,
         Field(ge=1, le=MOST_RANKS),
         CommandOption("Number of pipeline ranks.", names=("--ranks", "-r")),
     ]
     micro_batches: Annotated[
-        PositiveInt,
+        Count,
+        Field(ge=1),
         CommandOption("Micro-batches per iteration.", names=("--micro-batches", "-m")),
     ]
+
+    @property
+    def profile_file(self) -> str | None:
+        """The path or the name of the profile; None: it is given itself."""
+        return self.profile if isinstance(self.profile, str) else None
 
 
 class MemoryArguments(Record):
     """The memory limit of ranks."""
 
-    mem_limit: Annotated[str | None, CommandOption(f"{LIMIT_HELP}.", default="no limit")] = None
+    mem_limit: Annotated[Limit | None, CommandOption(f"{LIMIT_HELP}.", default="no limit")] = None
     mem_reserve: Annotated[
-        str | None,
+        Bytes | None,
         MEMORY,
         CommandOption(
             "Memory to subtract from --mem-limit for what the profile does not contain: CUDA "
@@ -112,7 +135,16 @@ class MemoryArguments(Record):
     ] = None
 
     def limits(self, num_ranks: int, profile: Profile) -> MemoryLimit:
-        """Return the limits of all ranks; see `read_limit`."""
+        """Return the limits of all ranks.
+
+        Raises:
+            SynthError: the limit is to be minimized; or see `read_limit`.
+        """
+        if self.mem_limit == LEAST:
+            raise SynthError(
+                "§mem_limit min minimizes memory subject to a time, which only synth solve does; "
+                "give a size here, or none"
+            )
         return read_limit(self.mem_limit, num_ranks, profile, self.mem_reserve)
 
 
@@ -144,7 +176,7 @@ class RuntimeArguments(Record):
         ),
     ] = "synth"
     offload: Annotated[
-        bool,
+        Flag,
         CommandOption(
             "Also take published schedules that offload activations to the host's memory or to "
             "another rank (BPipe, PipeOffload)."
@@ -160,5 +192,5 @@ class RuntimeArguments(Record):
 class SearchArguments(Record):
     """The gap at which a search may stop, and its seed."""
 
-    gap: Annotated[str, CommandOption("Stop at this proven gap to the lower bound.")] = "0.5%"
-    seed: Annotated[NonNegativeInt, CommandOption("Random seed of the search.")] = 0
+    gap: Annotated[Share, CommandOption("Stop at this proven gap to the lower bound.")] = 0.005
+    seed: Annotated[Count, Field(ge=0), CommandOption("Random seed of the search.")] = 0

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from synth.objective import Objective
 from synth.options.arguments.groups import (
     LIMIT_HELP,
     MEMORY,
@@ -17,12 +18,16 @@ from synth.options.arguments.groups import (
     ChosenRecompute,
     HardwareArguments,
     MemoryArguments,
-    ObjectiveText,
+    ObjectiveOption,
     PipelineArguments,
+    PlacementName,
     RuntimeArguments,
     SearchArguments,
     WeightsPlace,
 )
+from synth.options.memory_limit import MemoryLimit, read_limit
+from synth.options.values import Count, Flag, Hint, Limit, Partition, Target, TimeLimit, text_like
+from synth.profile import Profile
 from synth.profile.links import MOST_COPIES
 from synth.records.command_option import CommandOption
 from synth.records.record import Record
@@ -32,18 +37,22 @@ class LimitOrLeast(MemoryArguments):
     """The memory limit of ranks, which may be minimized."""
 
     mem_limit: Annotated[
-        str | None,
+        Limit | None,
         CommandOption(f"{LIMIT_HELP}; min: minimize it, subject to --target.", default="no limit"),
     ] = None
 
+    def limits(self, num_ranks: int, profile: Profile) -> MemoryLimit:
+        """Return the limits of all ranks; see `read_limit`."""
+        return read_limit(self.mem_limit, num_ranks, profile, self.mem_reserve)
+
 
 class SolveArguments(Record):
-    """The arguments of a search for the best schedule, as texts."""
+    """The arguments of a search for the best schedule."""
 
     pipeline: PipelineArguments
     memory: LimitOrLeast = LimitOrLeast()
     target: Annotated[
-        str | None,
+        Target | None,
         MEMORY,
         CommandOption(
             "With --mem-limit min: the time to meet, such as 850ms; 105%: of the lower bound "
@@ -56,21 +65,23 @@ class SolveArguments(Record):
             "Plan file to write; updated on every improvement.", names=("--output", "-o")
         ),
     ] = None
-    objective: Annotated[ObjectiveText, PROBLEM] = "makespan"
+    objective: Annotated[ObjectiveOption, PROBLEM] = Objective.MAKESPAN
     placement: Annotated[
-        str | None,
+        PlacementName | None,
         PROBLEM,
         CommandOption(
             f"{PLACEMENT_HELP}; auto: search over all of them with one copy of the weights.",
             default="auto",
         ),
     ] = None
-    partition: Annotated[str | None, PROBLEM, CommandOption(PARTITION_HELP, default="auto")] = None
+    partition: Annotated[
+        Partition | None, PROBLEM, CommandOption(PARTITION_HELP, default="auto")
+    ] = None
     recompute: Annotated[ChosenRecompute, PROBLEM] = None
     freedom: Annotated[RuntimeArguments, PROBLEM] = RuntimeArguments()
     weights: Annotated[WeightsPlace, PROBLEM] = "stay"
     data_parallel: Annotated[
-        int,
+        Count,
         PROBLEM,
         Field(ge=1, le=MOST_COPIES),
         CommandOption(
@@ -80,7 +91,7 @@ class SolveArguments(Record):
         ),
     ] = 1
     versions: Annotated[
-        str | None,
+        Annotated[str, text_like("'2bw', 'stash', 'vertical' or 'none'")] | None,
         PROBLEM,
         CommandOption(
             "Never flush the pipeline, and minimize the time of a micro-batch while it is full. "
@@ -92,12 +103,12 @@ class SolveArguments(Record):
         ),
     ] = None
     hardware: Annotated[HardwareArguments, PROBLEM] = HardwareArguments()
-    time_limit: Annotated[str, CommandOption("Time limit of the search, such as 60s or 2m.")] = (
-        "60s"
-    )
+    time_limit: Annotated[
+        TimeLimit, CommandOption("Time limit of the search, such as 60s or 2m.")
+    ] = 60.0
     search: Annotated[SearchArguments, SEARCH] = SearchArguments()
     deterministic: Annotated[
-        bool,
+        Flag,
         SEARCH,
         CommandOption(
             "The same input gives the same plan. Limits are then deterministic, not wall-clock: "
@@ -108,7 +119,7 @@ class SolveArguments(Record):
         AtOnce | None, SEARCH, CommandOption("Number of solver threads.", default="all cores")
     ] = None
     hint: Annotated[
-        str | None,
+        Hint | None,
         SEARCH,
         CommandOption(
             "Initial schedule: a plan file of the same problem, or the name of a published "

@@ -24,13 +24,13 @@ from synth.plan.choose.standings import Standings
 from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
-from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.layer_choice import applies, with_layers
 from synth.profile import Profile
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.options import SolveOptions
+from synth.solver.search_state import OnImprovement
 
 
 def best_of_given_orders(
@@ -38,7 +38,7 @@ def best_of_given_orders(
     profile: Profile,
     partitioning: Partitioning,
     options: SolveOptions,
-    listeners: Listeners,
+    on_improvement: OnImprovement | None,
     stop: threading.Event,
     on_standings: OnStandings,
 ) -> Ranking:
@@ -48,7 +48,7 @@ def best_of_given_orders(
         SynthError: the schedules admit none of the numbers.
     """
     clock, race = options.clock(stop), Standings(candidates, partitioning, options.gap)
-    announcer = Announcer(race, clock, listeners)
+    announcer = Announcer(race, clock, on_improvement)
     search = _Search(profile, race, clock.deadline(options.time_limit_s))
     race.trials = [race.new(candidate) for candidate in candidates]
     on_standings(race.copies())
@@ -86,14 +86,14 @@ def _why_none_fits(those: Sequence[Trial], *, is_over: bool) -> str:
     keeps_all = all(trial.candidate.choice == () for trial in those)
     ways = [
         *([] if is_over else ["more time"]),
-        *(["--recompute auto"] if keeps_all else []),
+        *(["§recompute auto"] if keeps_all else []),
         "more memory",
         "more ranks",
         "a smaller micro-batch",
     ]
     return (
         f"no partition was found {'' if is_over else 'in the time given '}on which {names} fits; "
-        f"give {', '.join(ways)}, or leave --for out"
+        f"give {', '.join(ways)}, or leave §runtime out"
     )
 
 

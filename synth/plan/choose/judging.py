@@ -123,19 +123,8 @@ def infeasible_result(trial: Trial) -> Result | None:
 
 def result_without_schedule(trial: Trial, stopped_by: StoppedBy, message: str) -> Result:
     """Return a trial's result that has no schedule; `stopped_by` says whether that is a proof."""
-    return Result(
-        trial.problem,
-        None,
-        timeline=None,
-        value_us=None,
-        lower_bound_us=trial.lower_bound_us,
-        peak_bytes=None,
-        found_by=None,
-        stopped_by=stopped_by,
-        baselines=(),
-        wall_s=0.0,
-        message=message,
-    )
+    bound_us = trial.lower_bound_us
+    return Result.without_schedule(trial.problem, stopped_by, message, bound_us)
 
 
 def repartitioned_trials(

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Candidate, Trial
+from synth.plan.choose.cut_trials import CutsOf
 from synth.plan.choose.standings import Standings
+from synth.plan.partition import bounds
 from synth.plan.partition.partition_search import PartitionSearch
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.layer_choice import without_layers
@@ -19,8 +21,23 @@ class PartitionTrials:
     """Makes new trials of a race by searching for partitions."""
 
     def __init__(
-        self, profile: Profile, options: SolveOptions, race: Standings, clock: Clock
+        self,
+        profile: Profile,
+        options: SolveOptions,
+        race: Standings,
+        clock: Clock,
+        cuts: CutsOf,
     ) -> None:
+        """Make no trial yet.
+
+        Args:
+            profile: of the model.
+            options: of the search.
+            race: the standings.
+            clock: of the race.
+            cuts: returns those to begin with where there are no bounds over all partitions.
+        """
+        self.cuts = cuts
         self.profile, self.options, self.race, self.clock = profile, options, race, clock
 
     def first(self, until_s: float) -> Iterator[list[Trial]]:
@@ -67,8 +84,9 @@ class PartitionTrials:
             order = without_recompute(best.schedule)
             if candidate.choice is None:
                 stages, problem = recomputed(best.schedule), without_layers(best.problem)
+        others = () if bounds.applies(problem) else self.cuts(problem.placement)
         search = PartitionSearch(
-            self.profile, problem, limit_s, should_stop, stages, options, order
+            self.profile, problem, limit_s, should_stop, stages, options, order, others
         )
         if not search.run() and candidate.choice is None:
             every = range(problem.costs.num_stages)

@@ -7,19 +7,23 @@ from these, and is never above them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.families import names_on
+from synth.families import names_on, reads_times
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
 from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
-from synth.plan.published.best_variant import PublishedVariant
+from synth.plan.partition.bounds import is_linear
+from synth.plan.published.best_variant import BestVariant, PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.layer_choice import applies, with_layers
+from synth.plan.tuning import BEST_VARIANT, JUDGING
 from synth.profile import Profile
+from synth.schedule.model import Placement
 from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, split_backward
 from synth.solver.result import Baseline
@@ -28,60 +32,57 @@ from synth.solver.result import Baseline
 class PublishedCuts:
     """Makes trials on the best partitions of published schedules."""
 
-    def __init__(
-        self,
-        profile: Profile,
-        race: Standings,
-        should_stop: Callable[[], bool],
-        charge: Callable[[int], None],
-    ) -> None:
-        """Search for nothing yet.
-
-        Args:
-            profile: of the model.
-            race: the standings.
-            should_stop: ends the search.
-            charge: told of the ops that were simulated.
-        """
+    def __init__(self, profile: Profile, race: Standings) -> None:
+        """Search for nothing yet."""
         self.profile, self.race = profile, race
-        self.should_stop, self.charge = should_stop, charge
         problem = race.candidates[0].problem
-        judge = Judge(problem.objective, problem.caps_bytes)
         self.searches = FamilySearches(
             profile,
             problem.num_micro_batches,
-            judge,
-            should_stop,
+            Judge(problem.objective, problem.caps_bytes),
             is_free=race.partitioning == Partitioning.SEARCHED,
             menu=problem.layer_menu,
         )
+        self._begun: dict[tuple[str, Placement], BestVariant] = {}
 
-    def trials(self, judged: Sequence[Trial]) -> Iterator[Trial]:
+    def trials(
+        self,
+        judged: Sequence[Trial],
+        should_stop: Callable[[], bool],
+        charge: Callable[[int], None],
+    ) -> Iterator[Trial]:
         """Yield trials that have a published schedule as result, the best one of their partition.
 
-        Families are searched in the order of their values so far, over all placements. The rows of
-        the table are replaced by those on the best partitions.
+        If any partition will do, all families are tried on the candidate partitions before one of
+        them is searched for its best one. Then, with several stages per rank, families that read
+        times are made for each candidate partition, as long as there is time. Families come in the
+        order of their values so far, over all placements. The rows of the table are replaced by
+        those on the best partitions.
 
         Args:
             judged: trials whose published schedules were judged, one for each placement.
+            should_stop: ends the search.
+            charge: told of the ops that were simulated.
         """
-        known = [(trial, {one.name: one for one in trial.published}) for trial in judged]
-        asked = [
-            (rank_key(_value_us(trial, baselines.get(name))), name, place)
-            for place, (trial, baselines) in enumerate(known)
-            if trial.candidate.choice in ((), None)
-            for name in names_on(trial.candidate.problem.placement)
+        self.searches.should_stop = should_stop
+        known = [_Rows(trial, {one.name: one for one in trial.published}) for trial in judged]
+        pairs = [
+            (rows, name)
+            for rows in known
+            if rows.trial.candidate.choice in ((), None)
+            for name in names_on(rows.trial.candidate.problem.placement)
         ]
-        for _, name, place in sorted(asked):
-            if self.should_stop():
-                return
-            trial, baselines = known[place]
-            for found in self._searched(name, trial.candidate):
-                if not found.recomputed_layers:
-                    baselines[name] = baseline_of(name, found)
-                    trial.published = tuple(baselines.values())
-                if (new := self._trial(trial.candidate, name, found)) and self._is_better(new):
-                    yield new
+        for step in _Step if self.searches.is_free else (_Step.SEARCHED,):
+            for rows, name in sorted(pairs, key=lambda pair: pair[0].rank(pair[1])):
+                if should_stop():
+                    return
+                candidate = rows.trial.candidate
+                if step == _Step.MADE_ANEW and not _depends_on_cut(name, candidate):
+                    continue
+                for found in self._searched(name, candidate, charge, step):
+                    rows.take(name, found)
+                    if (new := self._trial(candidate, name, found)) and self._is_better(new):
+                        yield new
 
     def _is_better(self, new: Trial) -> bool:
         """Return True if no trial on the partition has as good a value."""
@@ -91,20 +92,38 @@ class PublishedCuts:
             if (one.name, one.problem.partition) == (new.name, new.problem.partition)
         )
 
-    def _searched(self, name: str, candidate: Candidate) -> Iterator[PublishedVariant]:
-        """Yield a family's schedule on its best partition, then with its best layers."""
-        problem = candidate.problem
+    def _searched(
+        self, name: str, candidate: Candidate, charge: Callable[[int], None], step: "_Step"
+    ) -> Iterator[PublishedVariant]:
+        """Yield a family's schedule on its best partition, then with its best layers.
+
+        Args:
+            name: of the family.
+            candidate: its placement.
+            charge: told of the ops that were simulated.
+            step: which partitions are tried.
+        """
+        problem, key = candidate.problem, (name, candidate.problem.placement)
         try:
-            search = self.searches.of(name, problem.placement)
-            plain = search.plain()
+            search = self._begun.get(key) or self.searches.of(name, problem.placement)
         except SynthError:
             return  # its definition does not admit the numbers
+        self._begun[key] = search
+        scored, made = search.order.num_scored, len(search.made)
+        plain = _TRY[step](search)
         yield plain
-        if candidate.choice is None and problem.caps_bytes is not None and applies(problem):
+        if (
+            step == _Step.SEARCHED
+            and candidate.choice is None
+            and problem.caps_bytes is not None
+            and applies(problem)
+        ):
             found = search.with_layers(plain)
             if found is not None:
                 yield found
-        self.charge(search.order.num_scored * problem.num_ops)
+        scored = max(0, search.order.num_scored - scored)
+        made = (len(search.made) - made) * (JUDGING.late_timed_cost if reads_times(name) else 1)
+        charge((scored + made) * max(problem.num_ops, BEST_VARIANT.least_ops))
 
     def _trial(self, candidate: Candidate, name: str, found: PublishedVariant) -> Trial | None:
         """Return the trial that has this schedule as result; None if no search can start there."""
@@ -126,8 +145,46 @@ class PublishedCuts:
         return trial
 
 
-def _value_us(trial: Trial, baseline: Baseline | None) -> int | None:
-    return None if baseline is None else trial.problem.objective.value_us(baseline)
+def _depends_on_cut(name: str, candidate: Candidate) -> bool:
+    """Return True if a family's order may suit one cut only, where ranks hold several stages."""
+    return reads_times(name) and not is_linear(candidate.problem)
+
+
+class _Step(Enum):
+    """The partitions on which a family is tried, and how it gets its order there."""
+
+    CANDIDATES = auto()  # the candidates, most of them in the order made for another one
+    SEARCHED = auto()  # their neighbours too; layers may be recomputed
+    MADE_ANEW = auto()  # the candidates, each in an order of its own
+
+
+_TRY = {
+    _Step.CANDIDATES: BestVariant.on_candidates,
+    _Step.SEARCHED: BestVariant.plain,
+    _Step.MADE_ANEW: BestVariant.anew_on_candidates,
+}
+
+
+@dataclass
+class _Rows:
+    """The rows of the table of a placement, by the family's name."""
+
+    trial: Trial
+    of_names: dict[str, Baseline]
+
+    def rank(self, name: str) -> tuple[tuple[bool, int], bool, str]:
+        """Sort key: families that fit first, by their value; then those made in less time."""
+        row = self.of_names.get(name)
+        fits = row is not None and row.fits is not False
+        value_us = self.trial.problem.objective.value_us(row) if row and fits else None
+        return rank_key(value_us), reads_times(name), name
+
+    def take(self, name: str, found: PublishedVariant) -> None:
+        """Take the better schedule of a family, without recomputed layers."""
+        if found.recomputed_layers:
+            return
+        self.of_names[name] = baseline_of(name, found)
+        self.trial.published = tuple(self.of_names.values())
 
 
 def baseline_of(name: str, found: PublishedVariant) -> Baseline:

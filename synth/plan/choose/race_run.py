@@ -9,11 +9,16 @@ A trial starts from the best schedule found for its candidate. If the stages tha
 be chosen, trials alternate: the first one keeps the stages of that schedule, the second one chooses
 anew, and so on; without a schedule every trial chooses. A candidate is out once its lower bound
 proves that it cannot win. Time that a trial leaves is for those after it.
+
+Rounds of fewer and fewer candidates with more and more time are sequential halving (Karnin, Koren
+and Somekh, ICML 2013), also known as successive halving (Jamieson and Talwalkar, AISTATS 2016).
+That a proof ends a trial is the racing of Maron and Moore (NeurIPS 1993).
 """
 
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import (
@@ -23,6 +28,7 @@ from synth.plan.choose.candidates import (
     Ranking,
     Trial,
 )
+from synth.plan.choose.cut_trials import CutTrials
 from synth.plan.choose.given_orders import best_of_given_orders
 from synth.plan.choose.judging import (
     infeasible_result,
@@ -37,15 +43,15 @@ from synth.plan.choose.published_cuts import PublishedCuts
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
 from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
-from synth.plan.recompute.choice_search import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.stages import recomputed
-from synth.plan.tuning import JUDGING, RACE
+from synth.plan.tuning import CUT_MOVES, JUDGING, RACE
 from synth.profile import Profile
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.search.outcome import StoppedBy
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result
+from synth.solver.search_state import OnImprovement
 
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 
@@ -55,7 +61,7 @@ def solve_best_of(
     profile: Profile,
     partitioning: Partitioning = Partitioning.EVEN,
     options: SolveOptions | None = None,
-    listeners: Listeners = lambda problem: None,
+    on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
     on_standings: OnStandings = lambda trials: None,
 ) -> Ranking:
@@ -67,8 +73,7 @@ def solve_best_of(
         profile: the profile of the candidates' costs.
         partitioning: given, even or searched; a search begins with those given.
         options: the time limit is for all candidates together; a hint is ignored.
-        listeners: returns for the problem of a trial the listener that hears of improvements over
-            all candidates.
+        on_improvement: called with improvements over all candidates, on the problem of a trial.
         stop: ends the race with the best so far.
         on_standings: called after each step with copies of all trials, best first.
 
@@ -78,9 +83,9 @@ def solve_best_of(
     options, stop = options or SolveOptions(), stop or threading.Event()
     if all(candidate.order is not None for candidate in candidates):
         return best_of_given_orders(
-            candidates, profile, partitioning, options, listeners, stop, on_standings
+            candidates, profile, partitioning, options, on_improvement, stop, on_standings
         )
-    run = _RaceRun(candidates, profile, partitioning, options, listeners, stop, on_standings)
+    run = _RaceRun(candidates, profile, partitioning, options, on_improvement, stop, on_standings)
     return run.run()
 
 
@@ -93,29 +98,32 @@ class _RaceRun:
         profile: Profile,
         partitioning: Partitioning,
         options: SolveOptions,
-        listeners: Listeners,
+        on_improvement: OnImprovement | None,
         stop: threading.Event,
         on_standings: OnStandings,
     ) -> None:
         self.profile, self.options, self.on_standings = profile, options, on_standings
         self.stop, self.clock = stop, options.clock(stop, RACE.least_share_of_limit)
         self.race = Standings(list(map(_decided, candidates)), partitioning, options.gap)
-        self.announcer = Announcer(self.race, self.clock, listeners)
-        self.partitions = PartitionTrials(profile, options, self.race, self.clock)
+        self.announcer = Announcer(self.race, self.clock, on_improvement)
+        self.published = PublishedCuts(profile, self.race)
+        cuts = self.published.searches.cuts
+        self.partitions = PartitionTrials(profile, options, self.race, self.clock, cuts)
+        self.cuts = CutTrials(profile, self.race, cuts)
+        self.cuts_may_move = partitioning == Partitioning.SEARCHED
         self.late_ops = 0  # judged after the time for it was over
         self.is_over = False  # nothing is left to try
 
     def _begin(self) -> None:
-        """Judge published schedules, and search for partitions if asked for.
-
-        If ranks hold several stages, partitions are judged by a good order, so the first partition
-        is solved before.
-        """
+        """Judge published schedules, and search for partitions if asked for."""
         race = self.race
         race.trials = [race.new(candidate, is_quick=True) for candidate in race.candidates]
         self.on_standings(race.copies())
-        until_s = self.clock.moment_s(JUDGING.with_r_share_of_left)
-        self._judge(race.trials, until_s, self.clock.moment_s(JUDGING.published_share_of_left))
+        # Published schedules on their best partitions come next, these among them.
+        share = JUDGING.first_cut_share if self._has_many_cuts else 1
+        until_s = self.clock.moment_s(share * JUDGING.with_r_share_of_left)
+        plain_s = self.clock.moment_s(share * JUDGING.published_share_of_left)
+        self._judge(race.trials, until_s, plain_s)
         race.is_judged = race.best_us is not None
         for trial in race.trials:
             if not self.stop.is_set() and (nothing := infeasible_result(trial)) is not None:
@@ -125,9 +133,7 @@ class _RaceRun:
             self._start_from_published_cuts()
         if race.partitioning != Partitioning.SEARCHED:
             return
-        is_alone = len(race.candidates) == 1
-        if is_alone and not bounds.applies(race.candidates[0].problem):
-            self._try(race.trials[0], RACE.start_share_of_limit * self.options.time_limit_s)
+        self._move_cuts()
         until_s = self.clock.moment_s(RACE.partitions_share_of_left)
         for new in self.partitions.first(until_s):
             race.trials += new
@@ -173,7 +179,7 @@ class _RaceRun:
             race.tighten(trial)
         for trial in race.trials:
             if trial.value_us is not None and trial.value_us == race.best_us:
-                self.announcer.announce_judged(trial, is_again=True)
+                self.announcer.announce_judged(trial)
 
     def _is_due(self, ops: int, step: Pass) -> bool:
         """Return True if a candidate without a schedule gets this one although it is late.
@@ -189,9 +195,18 @@ class _RaceRun:
         self.late_ops += ops if is_due else 0
         return is_due
 
+    @property
+    def _has_many_cuts(self) -> bool:
+        """True if one placement is searched for its partition without bounds over all of them."""
+        candidates, searched = self.race.candidates, Partitioning.SEARCHED
+        is_alone = len(candidates) == 1 and self.race.partitioning == searched
+        return is_alone and not bounds.applies(candidates[0].problem)
+
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""
-        race, until_s = self.race, self.clock.moment_s(RACE.published_cuts_share_of_left)
+        race, many = self.race, RACE.many_cuts_share_of_left
+        share = many if self._has_many_cuts else RACE.published_cuts_share_of_left
+        until_s = self.clock.moment_s(share)
         num_ops = 0
 
         def charge(ops: int) -> None:
@@ -204,10 +219,9 @@ class _RaceRun:
             end_s = until_s if is_enough else self.options.time_limit_s
             return self.stop.is_set() or self.clock.left_s(end_s) <= 0
 
-        cuts = PublishedCuts(self.profile, race, should_stop, charge)
         judged = race.trials[: len(race.candidates)]
         found = []
-        for trial in cuts.trials(judged):
+        for trial in self.published.trials(judged, should_stop, charge):
             found.append(trial)
             race.trials.append(trial)
             self.announcer.announce_judged(trial)
@@ -246,7 +260,10 @@ class _RaceRun:
             if near and not race.is_of_others(near[0], promising):
                 untried = [trial for trial in near if not trial.num_searches]
                 waiting = len(untried) + race.others_can_win
-                self._try((*untried, near[0])[0], self.clock.left_s(limit_s) / (waiting + 1))
+                part_s = self.clock.left_s(limit_s) / (waiting + 1)
+                share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1
+                self._try((*untried, near[0])[0], share * part_s)
+                self._move_cuts()
             elif not self._try_further() and not self._try_least(promising):
                 self.is_over = self.clock.has_time(limit_s)
                 break
@@ -257,12 +274,46 @@ class _RaceRun:
         )
 
     def _worth_a_trial(self) -> Sequence[Trial]:
-        """Return the trials of the first round: as many as there is time for, best first."""
+        """Return the trials of the first round: as many as there is time for, best first.
+
+        Those without a schedule, on partitions that look good, take turns with the others. The
+        first partition of a single placement is among them however long its published schedules
+        are.
+        """
         near = self.race.near(RACE.trial_factor, is_first_round=True)
-        untried = [trial for trial in near if not trial.num_searches]
+        first = self.race.trials[0]
+        if len(self.race.candidates) == 1 and first not in near and self.race.can_win(first):
+            near.append(first)
+        of_kinds: tuple[list[Trial], list[Trial]] = ([], [])
+        for trial in near:
+            if not trial.num_searches:
+                of_kinds[trial.found is None or trial is first].append(trial)
+        turns = (turn for kind in of_kinds for turn in enumerate(kind))
+        untried = [trial for _, trial in sorted(turns, key=itemgetter(0))]
         limit_s = RACE.first_share_of_left * self.clock.left_s(self.options.time_limit_s)
         most = limit_s / (RACE.trial_s_per_op * self.race.candidates[0].problem.num_ops)
         return untried[: max(1, int(most))]
+
+    def _move_cuts(self) -> None:
+        """Add a trial of the best order on a better cut, if partitions are searched."""
+        if self.race.partitioning != Partitioning.SEARCHED:
+            return
+        until_s = self.clock.moment_s(CUT_MOVES.share_of_left)
+        charged = 0
+
+        def should_stop(num_ops: int) -> bool:
+            nonlocal charged
+            if self.options.deterministic:
+                self.clock.grant((num_ops - charged) / CUT_MOVES.ops_per_s)
+            charged = num_ops
+            return not self.clock.has_time(until_s)
+
+        found = self.cuts.next(should_stop)
+        self.cuts_may_move = found is not None
+        if found is not None:
+            self.race.trials.append(found)
+            self.announcer.announce_judged(found)
+            self.on_standings(self.race.copies())
 
     def _try_further(self) -> bool:
         """Try further partitions that look good; return False if there are none."""
@@ -287,8 +338,8 @@ class _RaceRun:
         return True
 
     def _round(self, those: Sequence[Trial], until_s: float) -> None:
-        for place, trial in enumerate(those):
-            self._try(trial, self.clock.left_s(until_s) / (len(those) - place))
+        for trial, seconds in self.clock.shared(those, until_s):
+            self._try(trial, seconds)
 
     def _try(self, trial: Trial, limit_s: float) -> None:
         """Search on a candidate from its best schedule; the first trial runs even without time."""
@@ -317,7 +368,7 @@ class _RaceRun:
             trial.candidate.problem,
             trial.candidate.choice,
             options,
-            lambda problem: self.announcer.listener(trial, problem),
+            self.announcer.listener(trial),
             self.stop,
         )
 
@@ -325,7 +376,7 @@ class _RaceRun:
         """Search with given stages recomputing; the bound holds for any choice of stages."""
         problem = trial.problem
         least_us = bound_us(problem, None)
-        listener = self.announcer.listener(trial, problem)
+        listener = self.announcer.listener(trial)
 
         def tell(incumbent: Incumbent) -> None:
             if listener is not None:
@@ -333,7 +384,7 @@ class _RaceRun:
                 told = replace(incumbent, lower_bound_us=own_us, certificate=_ANY_CHOICE)
                 listener(told)
 
-        found = solve_with(problem, stages, options, lambda on: tell, self.stop)
+        found = solve_with(problem, stages, options, tell, self.stop)
         found = replace(found, certificate=_ANY_CHOICE)
         if found.value_us is None:
             is_out = why_infeasible(problem, None) is not None

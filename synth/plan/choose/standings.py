@@ -72,6 +72,12 @@ class Standings:
         return min((value_us for value_us in values if value_us is not None), default=None)
 
     @property
+    def best(self) -> Trial | None:
+        """The best trial from which a search can start; None if there is no schedule."""
+        ranked = (one for one in self._ranked() if not one.is_fixed and one.value_us is not None)
+        return next(ranked, None)
+
+    @property
     def is_untried(self) -> bool:
         """True if no candidate has a result yet."""
         return all(trial.found is None for trial in self.trials)

@@ -5,62 +5,10 @@ proven under a limit holds under all smaller ones.
 """
 
 import math
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from synth.schedule.files.certificate import Certificate
-from synth.schedule.model import Schedule
-from synth.schedule.simulate import Timeline
-from synth.solver.result import Incumbent, Result
-
-
-@dataclass(frozen=True)
-class KnownSchedule:
-    """A verified schedule and its figures; it fits under any limit of at least `peak`.
-
-    `partition` is its partition, if several are searched.
-    """
-
-    schedule: Schedule
-    makespan_us: int
-    period_us: int
-    value_us: int
-    peak_bytes: tuple[int, ...]
-    found_by: str
-    partition: tuple[int, ...] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        schedule: Schedule,
-        timeline: Timeline,
-        value_us: int,
-        peak_bytes: tuple[int, ...],
-        found_by: str,
-    ) -> "KnownSchedule":
-        """Make it of a schedule and its figures."""
-        return cls(
-            schedule, timeline.makespan_us, timeline.period_us, value_us, peak_bytes, found_by
-        )
-
-    @classmethod
-    def of_result(cls, result: Result) -> "KnownSchedule | None":
-        """Make it of a result; None without a schedule."""
-        if result.schedule is None or result.timeline is None:
-            return None
-        assert result.value_us is not None and result.found_by is not None
-        assert result.peak_bytes is not None
-        kept = cls.of(
-            result.schedule, result.timeline, result.value_us, result.peak_bytes, result.found_by
-        )
-        return replace(kept, partition=result.problem.partition)
-
-    @property
-    def peak(self) -> int:
-        """The highest peak of all ranks."""
-        return max(self.peak_bytes)
 
 
 class Bound(NamedTuple):
@@ -70,17 +18,32 @@ class Bound(NamedTuple):
     certificate: Certificate | None
 
 
+class Known(Protocol):
+    """A verified schedule with its time and memory."""
+
+    @property
+    def value_us(self) -> int:
+        """The time."""
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """The peak of each rank."""
+
+
+Schedules = TypeVar("Schedules", bound=Known)
+
+
 @dataclass
-class CapKnowledge:
+class CapKnowledge(Generic[Schedules]):
     """Schedules and bounds so far. A limit is one for all ranks; None is no limit."""
 
-    schedules: list[KnownSchedule] = field(default_factory=list)
+    schedules: list[Schedules] = field(default_factory=list)
     bounds: list[tuple[float, Bound]] = field(default_factory=list)
 
     def add(
         self,
         cap_bytes: int | None,
-        found: KnownSchedule | None,
+        found: Schedules | None,
         lower_bound_us: int,
         certificate: Certificate | None = None,
     ) -> None:
@@ -90,15 +53,15 @@ class CapKnowledge:
         bound = Bound(lower_bound_us, certificate)
         self.bounds.append((math.inf if cap_bytes is None else cap_bytes, bound))
 
-    def best_within(self, cap_bytes: int | None) -> KnownSchedule | None:
+    def best_within(self, cap_bytes: int | None) -> Schedules | None:
         """Return the fastest schedule within a limit; of equals, the one in the least memory."""
-        fitting = [f for f in self.schedules if cap_bytes is None or f.peak <= cap_bytes]
-        return min(fitting, key=lambda found: (found.value_us, found.peak), default=None)
+        fitting = [f for f in self.schedules if cap_bytes is None or max(f.peak_bytes) <= cap_bytes]
+        return min(fitting, key=lambda found: (found.value_us, max(found.peak_bytes)), default=None)
 
-    def least_for(self, target_us: int) -> KnownSchedule | None:
+    def least_for(self, target_us: int) -> Schedules | None:
         """Return the schedule in the least memory that meets a target."""
         fast = [found for found in self.schedules if found.value_us <= target_us]
-        return min(fast, key=lambda found: (found.peak, found.value_us), default=None)
+        return min(fast, key=lambda found: (max(found.peak_bytes), found.value_us), default=None)
 
     def bound_us(self, cap_bytes: int | None) -> int:
         """Return the best bound under a limit; those of larger limits hold too."""
@@ -109,25 +72,3 @@ class CapKnowledge:
         cap = math.inf if cap_bytes is None else cap_bytes
         holding = (bound for at, bound in self.bounds if at >= cap)
         return max(holding, key=lambda bound: bound.lower_bound_us, default=Bound(0, None))
-
-
-class ConditionalStop(threading.Event):
-    """A stop event that is also set once an incumbent satisfies a condition.
-
-    Args:
-        stop: another stop event, which counts too.
-        is_shown: the condition, called with every incumbent.
-    """
-
-    def __init__(self, stop: threading.Event, is_shown: Callable[[Incumbent], bool]) -> None:
-        super().__init__()
-        self._stop, self._is_shown = stop, is_shown
-
-    def watch(self, incumbent: Incumbent) -> None:
-        """Set the event if an incumbent satisfies the condition."""
-        if self._is_shown(incumbent):
-            self.set()
-
-    def is_set(self) -> bool:
-        """Return True if stopped, for either reason."""
-        return super().is_set() or self._stop.is_set()

@@ -7,30 +7,25 @@ under all smaller ones: points are kept *closed* under both.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
-from synth.plan.memory_curve.cap_knowledge import CapKnowledge, KnownSchedule
-from synth.plan.partition import bounds
-from synth.plan.partition.balance import smallest_limit_of_any
-from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
-from synth.plan.weight_passing.candidates import WeightCandidates
+from synth.plan.choose.candidates import Candidate
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge
+from synth.plan.recompute.choice import Choice, of_words, words
+from synth.plan.search_space import LimitedSpace, Placements, WeightPlaces
 from synth.profile import Profile
 from synth.records.field_types import PlainText
 from synth.records.record import FileRecord, Record
-from synth.schedule.files.certificate import Certificate
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import current_placement_name
 from synth.search.outcome import StoppedBy, relative_gap
-from synth.solver.problem import Problem
 from synth.system.display import Displayed
 from synth.units import format_bytes, format_us
-from synth.version import __version__
 
 # Word for a curve whose points have partitions of their own.
 _SEARCHED = "searched"
@@ -45,20 +40,6 @@ class FamilyPoint(Record):
     name: PlainText
     value_us: NonNegativeInt
     peak_bytes: NonNegativeInt
-
-
-@dataclass(frozen=True)
-class Searched:
-    """The result of a search under one limit; `time_limit_s` is the time that it had."""
-
-    cap_bytes: int
-    partition: tuple[int, ...]
-    found: KnownSchedule
-    lower_bound_us: int
-    stopped_by: StoppedBy
-    wall_s: float
-    time_limit_s: float
-    certificate: Certificate | None = None
 
 
 class MemoryCurve(Displayed, FileRecord):
@@ -144,11 +125,19 @@ class MemoryCurve(Displayed, FileRecord):
         if caps != sorted(set(caps)):
             raise ValueError("the points' memory limits must rise")
         for plan in self.points:
-            is_candidate = plan.partition in self.candidate_partitions or not self.candidates
-            if difference(self, plan) is not None or not is_candidate:
+            if not self._is_of_problem(plan):
                 raise ValueError(f"the point at {cap_of(plan)} bytes is of another problem")
             time_limit_of_s(plan)
         return self
+
+    def _is_of_problem(self, plan: Plan) -> bool:
+        own = self.profile_fingerprint, self.num_micro_batches, self.objective
+        if own != (plan.profile_fingerprint, plan.num_micro_batches, plan.claim.objective):
+            return False
+        if self.candidates:
+            return plan.partition in self.candidate_partitions
+        is_cut_alike = self.partition_is_sought or plan.partition == self.partition
+        return plan.placement == self.placement and is_cut_alike
 
     def check(self) -> None:
         """Verify every plan.
@@ -190,164 +179,67 @@ def value_of(plan: Plan) -> int:
     return plan.claim.value_us
 
 
-def difference(one: MemoryCurve | Plan, other: MemoryCurve | Plan) -> str | None:
+def difference(there: MemoryCurve, here: MemoryCurve) -> str | None:
     """Return how two problems differ, as a word and both values; None if they do not."""
-    names, others_names = _candidates(one), _candidates(other)
-    is_point = isinstance(one, Plan) or isinstance(other, Plan)
-    if names != others_names and not is_point:
-        there, here = ("; ".join(words) or "stay" for words in (names, others_names))
-        return f"weights: {there} there, {here} here"
+    one, other = _identity(there), _identity(here)
+    differing = (name for name in one if one[name] != other.get(name))
+    return next((f"{name}: {one[name]} there, {other[name]} here" for name in differing), None)
+
+
+def _identity(curve: MemoryCurve) -> dict[str, object]:
+    """Return what tells one problem from another, the weights first."""
     # Each candidate has a placement and a partition of its own.
-    is_placed = not names and not others_names
-    for name in ("profile_fingerprint", *(["placement"] if is_placed else []), "num_micro_batches"):
-        mine, others = getattr(one, name), getattr(other, name)
-        if mine != others:
-            return f"{name.replace('_', ' ')}: {mine} there, {others} here"
-    mine, others = _partition(one), _partition(other)
-    if is_placed and mine != others and not (is_point and _SEARCHED in (mine, others)):
-        return f"partition: {mine} there, {others} here"
-    parts = zip(names, _candidate_partitions(one), _candidate_partitions(other), strict=False)
-    for name, mine, others in parts:
-        if mine != others:
-            return f"partition of {name}: {mine} there, {others} here"
-    mine, others = _recompute(one), _recompute(other)
-    if None not in (mine, others) and mine != others:
-        return f"recompute: {mine} there, {others} here"
-    mine, others = _objective(one), _objective(other)
-    return None if mine == others else f"objective: {mine} there, {others} here"
+    is_placed = not curve.candidates
+    partition = _SEARCHED if curve.partition_is_sought else curve.partition
+    of_candidates = zip(curve.candidates, curve.candidate_partitions, strict=True)
+    return {
+        "weights": "; ".join(curve.candidates) or "stay",
+        "profile fingerprint": curve.profile_fingerprint,
+        **({"placement": curve.placement} if is_placed else {}),
+        "num micro batches": curve.num_micro_batches,
+        **({"partition": partition} if is_placed else {}),
+        **{f"partition of {name}": sizes for name, sizes in of_candidates},
+        "recompute": curve.recompute,
+        "objective": curve.objective,
+    }
 
 
-def _partition(of: MemoryCurve | Plan) -> tuple[int, ...] | str:
-    """Return the partition of all points, or a word if each has its own."""
-    return _SEARCHED if isinstance(of, MemoryCurve) and of.partition_is_sought else of.partition
-
-
-def _candidates(of: MemoryCurve | Plan) -> tuple[str, ...]:
-    """Return the candidates of a curve; a plan does not name any."""
-    return of.candidates if isinstance(of, MemoryCurve) else ()
-
-
-def _candidate_partitions(of: MemoryCurve | Plan) -> tuple[tuple[int, ...], ...]:
-    """Return the partitions of a curve's candidates; a plan is of one that it does not name."""
-    return of.candidate_partitions if isinstance(of, MemoryCurve) else ()
-
-
-def _recompute(of: MemoryCurve | Plan) -> str | None:
-    """Return the recomputation of a curve; None for a plan, where it is no part of the problem."""
-    return of.recompute if isinstance(of, MemoryCurve) else None
-
-
-def _objective(of: MemoryCurve | Plan) -> str:
-    return of.objective if isinstance(of, MemoryCurve) else of.claim.objective
-
-
-def empty_curve(
-    profile: Profile,
-    problem: Problem,
-    recompute: Choice = (),
-    *,
-    search_partitions: bool = False,
-    candidates: WeightCandidates | None = None,
-) -> MemoryCurve:
-    """Return the curve of a problem, without points.
-
-    Args:
-        problem: without caps, with its partition.
-        recompute: the stages that do.
-        search_partitions: each point has a partition of its own.
-        candidates: the candidates of `--weights`, if each point has the best of them.
+def empty_curve(profile: Profile, space: LimitedSpace) -> MemoryCurve:
+    """Return the curve of a space without memory limits, without points.
 
     Raises:
-        SynthError: there is no partition; or there are no bounds over all partitions to search
-            for one (`check_partitions_searchable`).
+        SynthError: there is no partition; or the memory limit of the space cannot vary.
     """
+    problem = space.problem
     if problem.partition is None:
         raise SynthError("a curve needs the problem's partition, the layers of each stage")
-    if candidates is not None:
-        never, least = candidates.limits_bytes()
-    elif search_partitions:
-        check_partitions_searchable(problem, recompute)
-        least = never = smallest_limit_of_any(profile, problem.num_ranks)
-    else:
-        never, least = limits_bytes(problem, recompute)
+    never, least = space.limits_bytes()
+    candidates = space.all_candidates if isinstance(space, WeightPlaces) else ()
+    # Where weights move, nothing else is recomputed than in the pipelines beside them.
+    choices = [one.choice for one in space.all_candidates if isinstance(one, Candidate)]
     return MemoryCurve(
         profile_name=profile.name,
         profile_fingerprint=profile.fingerprint(),
         partition=problem.partition,
-        partition_is_sought=search_partitions,
+        partition_is_sought=isinstance(space, Placements),
         placement=problem.placement.ranks,
         num_micro_batches=problem.num_micro_batches,
         objective=str(problem.objective),
-        recompute=words(recompute),
-        candidates=() if candidates is None else candidates.names,
-        candidate_partitions=() if candidates is None else candidates.partitions,
+        recompute=words(choices[0] if choices else ()),
+        candidates=tuple(one.name for one in candidates),
+        candidate_partitions=tuple(one.problem.partition or () for one in candidates),
         never_below_bytes=never,
         least_cap_bytes=least,
     )
 
 
-def check_partitions_searchable(problem: Problem, recompute: Choice) -> None:
-    """Refuse problems without bounds over all partitions: a bound would not hold for other points.
-
-    Raises:
-        SynthError: several stages per rank, stages that recompute, or too many layers.
-    """
-    if bounds.is_linear(problem) and not bounds.applies(problem):
-        raise SynthError(
-            f"{sum(problem.partition or ())} layers on {problem.num_ranks} ranks have too many "
-            f"partitions for bounds over all of them; give --partition even, or layers per stage"
-        )
-    if not bounds.is_linear(problem) or recompute != ():
-        raise SynthError(
-            "bounds over all partitions exist only for one stage per rank (--placement linear) and "
-            "without --recompute; give --partition even, or layers per stage"
-        )
-
-
-def knowledge_of(points: Iterable[Plan]) -> CapKnowledge:
+def knowledge_of(points: Iterable[Plan]) -> CapKnowledge[Claim]:
     """Collect what the points of a curve prove and find for all limits."""
-    known = CapKnowledge()
+    known = CapKnowledge[Claim]()
     for plan in points:
         claim = plan.claim
-        found = KnownSchedule(
-            plan.schedule(),
-            claim.makespan_us,
-            claim.period_us,
-            value_of(plan),
-            claim.peak_bytes,
-            claim.found_by,
-            plan.partition,
-        )
-        known.add(cap_of(plan), found, claim.lower_bound_us, claim.certificate)
+        known.add(cap_of(plan), claim, claim.lower_bound_us, claim.certificate)
     return known
-
-
-def plan_of(profile: Profile, frontier: MemoryCurve, searched: Searched, seed: int) -> Plan:
-    """Return the point of a search."""
-    found = searched.found
-    claim = Claim(
-        objective=frontier.objective,
-        makespan_us=found.makespan_us,
-        period_us=found.period_us,
-        peak_bytes=found.peak_bytes,
-        lower_bound_us=searched.lower_bound_us,
-        gap=relative_gap(found.value_us, searched.lower_bound_us),
-        bound_holds_for=frontier.bound_scope,
-        certificate=searched.certificate,
-        found_by=found.found_by,
-        stopped_by=searched.stopped_by.value,
-        seed=seed,
-        solve_seconds=round(searched.wall_s, 3),
-        synth_version=__version__,
-    )
-    return Plan.of(
-        profile,
-        searched.partition,
-        found.schedule,
-        claim=claim,
-        caps_bytes=(searched.cap_bytes,) * found.schedule.num_ranks,
-        arguments={TIME_LIMIT: f"{searched.time_limit_s:g}"},
-    )
 
 
 def closed(points: Sequence[Plan]) -> tuple[Plan, ...]:

@@ -13,29 +13,25 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from synth.errors import SynthError
-from synth.plan.memory_curve.cap_search import CapSearch, cap_search
 from synth.plan.memory_curve.curve_file import (
+    TIME_LIMIT,
     FamilyPoint,
     MemoryCurve,
-    Searched,
     cap_of,
     closed,
     difference,
     empty_curve,
     knowledge_of,
-    plan_of,
     time_limit_of_s,
     value_of,
 )
 from synth.plan.memory_curve.workers import Task, TaskResult, Workers
-from synth.plan.recompute.choice import Choice
+from synth.plan.search_space import LimitedSpace
 from synth.plan.tuning import CURVE
-from synth.plan.weight_passing.candidates import WeightCandidates
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
-from synth.solver.problem import Problem
 from synth.solver.result import Baseline
 
 OnPoint = Callable[[MemoryCurve], None]
@@ -84,15 +80,11 @@ class _Range(NamedTuple):
 
 def trace(
     profile: Profile,
-    problem: Problem,
+    space: LimitedSpace,
     effort: Effort | None = None,
     begun: MemoryCurve | None = None,
     on_point: OnPoint | None = None,
     stop: threading.Event | None = None,
-    recompute: Choice = (),
-    *,
-    search_partitions: bool = False,
-    candidates: WeightCandidates | None = None,
 ) -> MemoryCurve:
     """Trace the curve: the best time and its lower bound under limits that are one for all ranks.
 
@@ -101,39 +93,27 @@ def trace(
     to fit, and then those where the curve bends.
 
     Args:
-        profile: the profile of the problem's costs.
-        problem: without memory limits, with its partition.
+        profile: the profile of the costs.
+        space: what is searched for each point, without memory limits.
         effort: number of points, time and workers.
         begun: an earlier curve: only missing points are searched, and points again that had
             less time.
         on_point: called in this thread after every search.
         stop: set it, from any thread, to return the curve so far within about a second.
-        recompute: the stages that recompute at every point; None: chosen at each point.
-        search_partitions: search the best partition for each point.
-        candidates: those of `--weights` to choose from at each point; the problem is that of the
-            first one.
 
     Raises:
-        SynthError: the problem has memory limits or no partition; `begun` is of another problem;
-            or partitions cannot be searched for (`check_partitions_searchable`).
+        SynthError: the space has memory limits, or none that can vary, or a problem without a
+            partition; or `begun` is of another problem.
     """
-    if problem.caps_bytes is not None:
+    if space.problem.caps_bytes is not None:
         raise SynthError("the problem has memory limits, which a curve varies; give none")
-    curve = empty_curve(
-        profile, problem, recompute, search_partitions=search_partitions, candidates=candidates
-    )
+    curve = empty_curve(profile, space)
     if begun is not None:
         differs = difference(begun, curve)
         if differs is not None:
             raise SynthError(f"what was begun is the curve of another problem: {differs}")
         curve = begun.replace(points=closed(begun.points))
-    search = cap_search(
-        problem,
-        recompute,
-        profile if search_partitions else None,
-        None if candidates is None else (candidates, profile),
-    )
-    tracing = _Tracing(profile, search, effort or Effort(), curve, on_point)
+    tracing = _Tracing(profile, space, effort or Effort(), curve, on_point)
     return tracing.run(stop or threading.Event())
 
 
@@ -143,12 +123,12 @@ class _Tracing:
     def __init__(
         self,
         profile: Profile,
-        search: CapSearch,
+        space: LimitedSpace,
         effort: Effort,
         curve: MemoryCurve,
         on_point: OnPoint | None,
     ) -> None:
-        self.profile, self.search, self.effort = profile, search, effort
+        self.profile, self.space, self.effort = profile, space, effort
         self.curve, self.on_point = curve, on_point
         self.pending: list[int | None] = []
 
@@ -231,15 +211,18 @@ class _Tracing:
         return [*parts, _Range(first, whole.end, first_us, whole.end_us)]
 
     def _task(self, cap: int | None) -> Task:
-        known = knowledge_of(self.curve.points)
-        best, effort = known.best_within(cap), self.effort
+        known, effort = knowledge_of(self.curve.points), self.effort
+        claim = known.best_within(cap)
+        best = next((plan for plan in self.curve.points if plan.claim is claim), None)
         options = SolveOptions(
             time_limit_s=effort.time_limit_s,
             gap=effort.gap,
             workers=effort.workers,
             seed=effort.seed,
+            hint=None if best is None else best.schedule(),
         )
-        return Task(self.search, options, cap, known.bound_us(cap), best)
+        space = self.space.within(cap, None if best is None else best.partition)
+        return Task(space, options, cap, known.bound_us(cap))
 
     # Results
 
@@ -248,11 +231,11 @@ class _Tracing:
 
         A search that was stopped before its first schedule adds none.
         """
-        cap, found = outcome.task.cap_bytes, outcome.found
+        cap, claim, schedule = outcome.task.cap_bytes, outcome.claim, outcome.schedule
         self.pending.remove(cap)
-        if found is None and is_stopped:
+        if schedule is None and is_stopped:
             return
-        if found is None:
+        if schedule is None or claim is None:
             raise SynthError(
                 outcome.message or f"nothing was found with a memory limit of {cap} bytes"
             )
@@ -260,23 +243,21 @@ class _Tracing:
             families = tuple(self._family(r) for r in outcome.baselines if r.keeps_saved)
             whole = outcome.stopped_by != StoppedBy.INTERRUPT
             self.curve = self.curve.replace(families=families, has_end=whole)
-        searched = Searched(
-            max(found.peak, self.curve.least_cap_bytes) if cap is None else cap,
+        at = max(*claim.peak_bytes, self.curve.least_cap_bytes) if cap is None else cap
+        plan = Plan.of(
+            self.profile,
             outcome.partition or self.curve.partition,
-            found=found,
-            lower_bound_us=outcome.lower_bound_us,
-            stopped_by=outcome.stopped_by,
-            wall_s=outcome.wall_s,
-            time_limit_s=outcome.task.options.time_limit_s,
-            certificate=outcome.certificate,
+            schedule,
+            claim=claim.replace(bound_holds_for=self.curve.bound_scope),
+            caps_bytes=(at,) * schedule.num_ranks,
+            arguments={TIME_LIMIT: f"{outcome.task.options.time_limit_s:g}"},
         )
-        plan = plan_of(self.profile, self.curve, searched, self.effort.seed)
         self.curve = self.curve.replace(points=closed([*self.curve.points, plan]))
         if self.on_point is not None:
             self.on_point(self.curve)
 
     def _family(self, baseline: Baseline) -> FamilyPoint:
-        value_us = self.search.problem.objective.value_us(baseline)
+        value_us = self.space.problem.objective.value_us(baseline)
         return FamilyPoint(
             name=baseline.name, value_us=value_us, peak_bytes=max(baseline.peak_bytes)
         )

@@ -7,68 +7,89 @@ Otherwise the limit stays open, and the search continues above and below it.
 """
 
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from synth.errors import SynthError
-from synth.plan.memory_curve.cap_knowledge import CapKnowledge, ConditionalStop, KnownSchedule
-from synth.plan.memory_curve.cap_search import CapSearch, cap_search
-from synth.plan.memory_curve.curve_file import check_partitions_searchable
-from synth.plan.memory_curve.least_cap import LeastCap
+from synth.objective import BoundScope
+from synth.plan.choose.candidates import Candidate, OnStandings, Ranking
+from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
-from synth.plan.recompute.choice import Choice
+from synth.plan.memory_curve.target_proof import TargetProof
+from synth.plan.search_space import LimitedSpace, OneCandidate, SearchSpace
 from synth.plan.tuning import LEAST_CAP
-from synth.plan.weight_passing.candidates import WeightCandidates
-from synth.profile import Profile
+from synth.plan.weight_passing.choice import WeightCandidate
+from synth.search.best_so_far import BestSoFar
 from synth.search.clock import Clock
+from synth.search.conditional_stop import ConditionalStop
 from synth.search.outcome import StoppedBy, reason_of_end
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
-from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Incumbent, Result
+from synth.solver.search_state import OnImprovement
+from synth.units import format_bytes_both, format_us
 
-OnProgress = Callable[[LeastCap], None]
+
+@dataclass(frozen=True)
+class LeastForTime(SearchSpace):
+    """The schedules of a space that meet a target, of which the least memory is searched.
+
+    Attributes:
+        space: without memory limits.
+        target: the time to meet.
+    """
+
+    space: LimitedSpace
+    target: TimeTarget
+
+    @property
+    def all_candidates(self) -> Sequence[Candidate | WeightCandidate]:
+        """The candidates of the space."""
+        return self.space.all_candidates
+
+    def search(
+        self,
+        options: SolveOptions,
+        on_improvement: OnImprovement | None,
+        stop: threading.Event,
+        on_standings: OnStandings = lambda _: None,
+    ) -> Ranking:
+        """Minimize the memory limit; see `least_cap`."""
+        return Ranking(least_cap(self.space, self.target, options, on_improvement, stop), ())
 
 
 def least_cap(
-    problem: Problem,
+    space: LimitedSpace,
     target: TimeTarget,
     options: SolveOptions | None = None,
-    on_progress: OnProgress | None = None,
+    on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
-    recompute: Choice = (),
-    profile: Profile | None = None,
-    candidates: tuple[WeightCandidates, Profile] | None = None,
-) -> LeastCap:
+) -> Result:
     """Minimize the memory limit, one for all ranks, under which a schedule meets a target.
 
     Args:
-        problem: without memory limits; its partition is kept.
-        target: the target of the problem's objective.
+        space: without memory limits. Proofs, of memory and of time, hold for its `bound_scope`.
+        target: the target of the objective.
         options: `time_limit_s` is for the whole; `gap` is the relative gap in memory, between the
             limit found and its lower bound, at which the search stops.
-        on_progress: called in this thread whenever one of the two gets better.
+        on_improvement: called in this thread with every schedule in less memory, and with better
+            bounds.
         stop: set it, from any thread, to get the best so far within about a second.
-        recompute: the stages that recompute; None: chosen under each limit.
-        profile: the profile of the problem's costs: search the best partition under each limit,
-            with proofs for all partitions. None: keep the partition.
-        candidates: the candidates of `--weights` to choose from under each limit, with the profile
-            of their costs; the problem is that of the first one.
+
+    Returns:
+        The schedule found under the limit that it needs, with a `TargetProof` as `memory`.
 
     Raises:
-        SynthError: the problem has memory limits; or the search is to be deterministic, which it is
-            not; or partitions cannot be searched for (`check_partitions_searchable`).
+        SynthError: the space has memory limits, or none that can vary; or the search is to be
+            deterministic, which it is not.
     """
-    if problem.caps_bytes is not None:
+    if space.problem.caps_bytes is not None:
         raise SynthError("the problem has memory limits; their minimum is searched without any")
     options = options or SolveOptions()
     if options.deterministic:
         raise SynthError(NOT_REPEATABLE)
-    stop = stop or threading.Event()
-    if profile is not None:
-        check_partitions_searchable(problem, recompute)
-    search = cap_search(problem, recompute, profile, candidates)
-    return _Bisection(search, target, options, on_progress, stop).run()
+    return _Bisection(space, target, options, on_improvement, stop or threading.Event()).run()
 
 
 class _Bisection:
@@ -76,26 +97,28 @@ class _Bisection:
 
     def __init__(
         self,
-        search: CapSearch,
+        space: LimitedSpace,
         target: TimeTarget,
         options: SolveOptions,
-        on_progress: OnProgress | None,
+        on_improvement: OnImprovement | None,
         stop: threading.Event,
     ) -> None:
-        self.search, self.options = search, options
+        self.space, self.options = space, options
         self.clock = Clock(options.time_limit_s, stop=stop)
         # A target relative to the bound changes whenever the bound without a limit rises.
         self.target, self.target_us = target, target.time_us or 0
-        self.on_progress = on_progress
-        self.knowledge = CapKnowledge()
-        self.breakpoints = search.breakpoints()
-        self.not_below = search.limits_bytes()[0]
+        self.so_far = None if on_improvement is None else BestSoFar(on_improvement)
+        self.knowledge = CapKnowledge[Incumbent]()
+        # With R, or several candidates, every limit may differ from its neighbours.
+        is_plain = isinstance(space, OneCandidate) and space.candidate.choice == ()
+        self.breakpoints = CapBreakpoints(space.problem) if is_plain else None
+        self.not_below = space.limits_bytes()[0]
         self.open: list[int] = []
         self.share, self.num_looks = LEAST_CAP.cap_share_of_left, 0
         self.baselines: tuple[Baseline, ...] = ()
-        self.baselines_partition = search.problem.partition
+        self.baselines_problem = space.problem
 
-    def run(self) -> LeastCap:
+    def run(self) -> Result:
         self._look_without_cap()
         for cap in self._published_caps():
             if not self._finished():
@@ -120,7 +143,7 @@ class _Bisection:
 
     def _published_caps(self) -> list[int]:
         """Yield the least memory limit of the published schedules that meet the target, if any."""
-        objective = self.search.problem.objective
+        objective = self.space.problem.objective
         peaks = [
             max(baseline.peak_bytes)
             for baseline in self.baselines
@@ -160,15 +183,17 @@ class _Bisection:
 
         def is_decided(now: Incumbent) -> bool:
             # A bound of some partitions or candidates decides nothing.
-            bound_us = now.lower_bound_us if self.search.holds(now) else 0
+            bound_us = now.lower_bound_us if now.bound_scope == self.space.bound_scope else 0
             target_us = self.target_us
             if cap is None:
                 target_us = max(target_us, self.target.in_us(bound_us))
             return now.value_us <= target_us or bound_us > target_us
 
         enough = ConditionalStop(self.clock.stop, is_decided)
-        result = self._solve(cap, share, enough, enough)
-        is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and self.search.proves_infeasible
+        result = self._solve(cap, share, enough, enough.watch)
+        # A schedule that fits in none of the partitions tried may fit in another one.
+        is_for_all = self.space.bound_scope != BoundScope.ALL
+        is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and is_for_all
         missed = is_impossible or self.knowledge.bound_us(cap) > self.target_us
         if cap is not None and missed:
             self.not_below = max(self.not_below, cap + 1)
@@ -177,7 +202,11 @@ class _Bisection:
         self._tell()
 
     def _solve(
-        self, cap: int | None, share: float, stop: threading.Event, enough: ConditionalStop | None
+        self,
+        cap: int | None,
+        share: float,
+        stop: threading.Event,
+        watch: OnImprovement | None,
     ) -> Result:
         left_s = self._left_s()
         limit_s = min(left_s, max(LEAST_CAP.shortest_s, share * left_s))
@@ -185,34 +214,30 @@ class _Bisection:
         # A limit that is searched again is searched with another seed.
         seed, self.num_looks = self.options.seed + self.num_looks, self.num_looks + 1
         hint = self.options.hint if cap is None else None
+        hint, begin = (hint, None) if best is None else (best.schedule, best.problem.partition)
         options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=hint, seed=seed)
-        watch = None if enough is None else enough.watch
-        result = self.search.solve(cap, best, options, watch, stop)
-        self.knowledge.add(
-            cap, KnownSchedule.of_result(result), result.lower_bound_us, result.certificate
-        )
+        result = self.space.within(cap, begin).search(options, watch, stop).result
+        found, bound_us = result.as_incumbent(), result.lower_bound_us
+        self.knowledge.add(cap, found, bound_us, result.certificate)
         if cap is None:
             self.target_us = self.target.in_us(self.knowledge.bound_us(None))
-            self.baselines, self.baselines_partition = result.baselines, result.problem.partition
+            self.baselines, self.baselines_problem = result.baselines, result.problem
             self._keep_hint()
         return result
 
     def _keep_hint(self) -> None:
         """Keep the hint as a result: it may be slower, but in less memory."""
         schedule = self.options.hint
-        kept = None if schedule is None else evaluate(self.search.problem, schedule, "hint")
+        kept = None if schedule is None else evaluate(self.space.problem, schedule, "hint")
         if kept is not None:
-            self.knowledge.schedules.append(
-                KnownSchedule.of(
-                    kept.schedule, kept.timeline, kept.value_us, kept.peak_bytes, kept.found_by
-                )
-            )
+            figures = kept.schedule, kept.timeline, kept.value_us, 0, kept.found_by, kept.peak_bytes
+            self.knowledge.schedules.append(Incumbent(self.space.problem, 0.0, *figures))
 
     # State of the search
 
     def _least(self) -> int | None:
         found = self.knowledge.least_for(self.target_us)
-        return None if found is None else found.peak
+        return None if found is None else max(found.peak_bytes)
 
     def _left_s(self) -> float:
         return max(0.0, self.clock.left_s())
@@ -228,27 +253,52 @@ class _Bisection:
         return least is not None and least - self.not_below <= self.options.gap * least
 
     def _tell(self) -> None:
-        if self.on_progress is not None:
-            self.on_progress(self._answer())
+        """Tell of the answer so far, if the target is met."""
+        least, so_far = self._least(), self.so_far
+        if least is None or so_far is None:
+            return
+        best = None if so_far.best is None else so_far.best.memory
+        if best is None or (least, -self.not_below) < best.rank_key:
+            now = self._answer().as_incumbent()
+            assert now is not None
+            so_far(now)
 
-    def _answer(self) -> LeastCap:
-        found, fastest = self.knowledge.least_for(self.target_us), self.knowledge.best_within(None)
-        problem = self.search.problem if found is None else self.search.problem_of(found)
-        bound_us = self.knowledge.bound_us(None)
-        bound = self.knowledge.bound(None if found is None else found.peak)
-        return LeastCap(
-            problem,
-            self.target_us,
-            not_below_bytes=self.not_below,
-            found=found,
+    def _answer(self) -> Result:
+        found = self.knowledge.least_for(self.target_us)
+        bound, reason = self.knowledge.bound(self._least()), self._reason()
+        proof, problem = self._proof(), self.space.problem if found is None else found.problem
+        cap, baselines = proof.cap_bytes, self.baselines
+        if problem.partition != self.baselines_problem.partition:
+            baselines = ()
+        if cap is not None:
+            problem = replace(problem, caps_bytes=(cap,) * problem.num_ranks)
+            baselines = tuple(replace(r, fits=max(r.peak_bytes) <= cap) for r in baselines)
+        if found is None:
+            result = Result.without_schedule(problem, reason, self._why_none(proof, reason))
+        else:
+            result = found.as_result(0.0, reason)
+        return replace(
+            result,
+            problem=problem,
             lower_bound_us=bound.lower_bound_us,
-            fastest_us=fastest.value_us if fastest else None,
-            bound_us=bound_us,
-            stopped_by=self._reason(),
-            baselines=self.baselines if problem.partition == self.baselines_partition else (),
+            stopped_by=reason,
+            baselines=baselines,
             wall_s=self.clock.elapsed_s,
-            bound_scope=self.search.scope,
+            bound_scope=self.space.bound_scope,
             certificate=bound.certificate,
+            memory=proof,
+        )
+
+    def _proof(self) -> TargetProof:
+        least, fastest = self._least(), self.knowledge.best_within(None)
+        size = "none" if least is None else f"{format_bytes_both(least)} on every rank"
+        return TargetProof(
+            least,
+            self.not_below,
+            f"memory limit found: {size}",
+            target_us=self.target_us,
+            fastest_us=None if fastest is None else fastest.value_us,
+            bound_us=self.knowledge.bound_us(None),
         )
 
     def _reason(self) -> StoppedBy:
@@ -259,4 +309,19 @@ class _Bisection:
             is_interrupted=self.clock.stop.is_set(),
             is_exhausted=False,
             is_infeasible=self._is_hopeless(),
+        )
+
+    def _why_none(self, proof: TargetProof, reason: StoppedBy) -> str:
+        objective, us = self.space.problem.objective.words, proof.target_us
+        target = f"{objective} of {format_us(us)} ({us} µs) or less"
+        if reason == StoppedBy.INFEASIBLE:
+            return (
+                f"no schedule has a {target}, however much memory there is: the lower bound is "
+                f"{proof.bound_us} µs; give a §target of that at least, other ranks or another "
+                f"placement"
+            )
+        best = "none" if proof.fastest_us is None else f"{proof.fastest_us} µs"
+        return (
+            f"no schedule with a {target} was found in the time given, with any memory: the best "
+            f"is {best}, the lower bound {proof.bound_us} µs; give more time or a larger §target"
         )

@@ -3,23 +3,30 @@
 If the ops of one micro-batch repeat every T, the work of the busiest rank, that rank is always
 busy, and further micro-batches take T each. The memory of this modulo schedule does not depend on
 the number of micro-batches, so a small model decides it
-(`synth.solver.modulo.steady_state_model`).
+(`synth.solver.modulo.least_memory`).
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from synth.objective import Objective
+from synth.plan.choose.candidates import Candidate, OnStandings, Ranking
+from synth.plan.search_space import OneCandidate, SearchSpace
 from synth.plan.tuning import STEADY_CAP
 from synth.schedule.model import Schedule
+from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
-from synth.solver.instance.timing import number, timed
-from synth.solver.modulo.steady_state_model import LeastMemory, Pattern, find, least_memory
+from synth.solver.instance.timing import timed
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
+from synth.solver.modulo.least_memory import LeastMemory, busiest_us, find, least_memory
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
+from synth.solver.result import Incumbent, MemoryProof, Result
+from synth.solver.search_state import OnImprovement
+from synth.units import format_bytes, format_bytes_both
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,80 @@ class SteadyCap:
     def bubble_rate(self) -> float:
         """1 − work / time, of one more micro-batch on the busiest rank."""
         return 1 - self.work_us / self.each_us if self.each_us else 0.0
+
+    @property
+    def proof(self) -> MemoryProof:
+        """The limit with its bound."""
+        rate = self.bubble_rate
+        rest = "" if rate < STEADY_CAP.least_bubble_rate else f" ({100 * rate:.2f} % bubble)"
+        least = "times are too fine for a proof that it is the least"
+        if self.not_below_bytes is not None:
+            least = f"proven not below {format_bytes(self.not_below_bytes)} for such a pattern"
+        explanation = (
+            f"memory limit found: {format_bytes_both(self.cap_bytes)} on every rank, in which one "
+            f"more micro-batch takes {self.each_us:,.0f} µs where the busiest rank works "
+            f"{self.work_us:,} µs{rest}; {least}"
+        )
+        return MemoryProof(self.cap_bytes, self.not_below_bytes, explanation)
+
+
+@dataclass(frozen=True)
+class LeastWithoutBubble(SearchSpace):
+    """The schedules of a candidate under the least limit without a bubble in the steady state.
+
+    Attributes:
+        one: the candidate, without memory limits and without recomputation.
+    """
+
+    one: OneCandidate
+
+    @property
+    def all_candidates(self) -> Sequence[Candidate]:
+        """The candidate."""
+        return self.one.all_candidates
+
+    def search(
+        self,
+        options: SolveOptions,
+        on_improvement: OnImprovement | None,
+        stop: threading.Event,
+        on_standings: OnStandings = lambda _: None,
+    ) -> Ranking:
+        """Find the least limit, and search under it in the remaining time.
+
+        The result has no schedule if there is none that repeats without a bubble.
+        """
+        clock = options.clock(stop)
+        clock.grant(STEADY_CAP.share_of_limit * options.time_limit_s)
+        found = least_steady(self.one.problem, options, stop)
+        if found is None:
+            nothing = _nothing(self.one.problem, is_interrupted=stop.is_set())
+            return Ranking(replace(nothing, wall_s=clock.elapsed_s), ())
+        proof, left_s = found.proof, max(0.0, clock.left_s())
+
+        def tell(incumbent: Incumbent) -> None:
+            if on_improvement is not None:
+                on_improvement(replace(incumbent, memory=proof))
+
+        rest = replace(options, hint=found.schedule, time_limit_s=left_s)
+        result = self.one.within(found.cap_bytes).search(rest, tell, stop).result
+        return Ranking(replace(result, wall_s=clock.elapsed_s, memory=proof), ())
+
+
+def _nothing(problem: Problem, *, is_interrupted: bool) -> Result:
+    """Return the result of a search that found no limit."""
+    reason, message = (
+        StoppedBy.TIME_LIMIT,
+        "§target steady: no schedule that repeats without bubble was found in the time given; "
+        "allow more §time_limit, or give a time as target",
+    )
+    if is_interrupted:
+        reason, message = (
+            StoppedBy.INTERRUPT,
+            "§target steady: interrupted before a schedule that repeats without bubble was "
+            "found; run the same command again",
+        )
+    return Result.without_schedule(problem, reason, message)
 
 
 def least_steady(
@@ -65,8 +146,7 @@ def least_steady(
     found = search.pattern(instance, runnable.ticks)
     if found is None:
         return None
-    programs = tuple(number(instance, order) for order in found.orders(instance))
-    candidate = evaluate_order(capped, programs, "pattern")
+    candidate = evaluate_order(capped, found.unrolled(instance).programs(instance), "pattern")
     if candidate is None:
         return None
     return SteadyCap(
@@ -74,7 +154,7 @@ def least_steady(
         proof.not_below_bytes if proof.is_exact else None,
         candidate.schedule,
         _each_us(problem, found),
-        max(sum(instance[c].work_us for c in held) for held in instance.held),
+        busiest_us(instance),
     )
 
 
@@ -98,7 +178,7 @@ class _Search:
         )
         return None if self.stop.is_set() else found
 
-    def pattern(self, instance: Instance, ticks: int) -> Pattern | None:
+    def pattern(self, instance: Instance, ticks: int) -> CyclicSchedule | None:
         """Find an interval without a bubble under the instance's memory limits."""
         return find(
             instance,
@@ -122,7 +202,7 @@ class _Search:
         return self.options.clock(self.stop).deadline(self._seconds)
 
 
-def _each_us(problem: Problem, pattern: Pattern) -> float:
+def _each_us(problem: Problem, pattern: CyclicSchedule) -> float:
     """Return the time of one more micro-batch in the steady state."""
     few = STEADY_CAP.micro_batches_per_rank * problem.num_ranks * problem.num_replicas
     times = [_makespan_us(_instance(problem, count), pattern) for count in (few, 2 * few)]
@@ -134,5 +214,7 @@ def _instance(problem: Problem, num_micro_batches: int) -> Instance:
     return relaxed_memory(replace(problem, num_micro_batches=num_micro_batches, caps_bytes=None))
 
 
-def _makespan_us(instance: Instance, pattern: Pattern) -> int:
-    return timed(pattern.orders(instance), instance).value_us(instance, Objective.MAKESPAN)
+def _makespan_us(instance: Instance, pattern: CyclicSchedule) -> int:
+    return timed(pattern.unrolled(instance).orders(instance), instance).value_us(
+        instance, Objective.MAKESPAN
+    )

@@ -7,7 +7,7 @@ from synth.errors import SynthError
 
 NOT_REPEATABLE = (
     "the least memory limit is bisected by the clock, so it cannot be deterministic; leave "
-    "--deterministic out, or give a --mem-limit"
+    "§deterministic out, or give a §mem_limit"
 )
 
 

@@ -1,94 +1,67 @@
-"""Solving several problems at once: long-lived processes, fed through pipes.
+"""Solving several problems at once, in long-lived processes that end with this one."""
 
-Ctrl-C in a terminal reaches every process of the group; workers leave it to their parent, which
-asks them all to stop. A worker whose parent is gone stops and ends.
-"""
-
-import multiprocessing
-import signal
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from queue import SimpleQueue
-from types import TracebackType
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
 
 from synth.errors import RunFailure, SynthError
-from synth.plan.memory_curve.cap_knowledge import ConditionalStop, KnownSchedule
-from synth.plan.memory_curve.cap_search import CapSearch
-from synth.schedule.files.certificate import Certificate
+from synth.plan.claim import claim_of
+from synth.plan.search_space import SearchSpace
+from synth.schedule.files.claim import Claim
+from synth.schedule.model import Schedule
+from synth.search.conditional_stop import ConditionalStop
 from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.options import SolveOptions
-from synth.solver.result import Baseline
-from synth.system.interrupt_signal import sigint_blocked
+from synth.solver.result import Baseline, Incumbent
+from synth.system.child_process import ChildProcess
+from synth.system.child_program import ParentProcess
 
 
 @dataclass(frozen=True)
 class Task:
-    """A search under a memory limit; it ends early once the gap to a known bound is small enough.
+    """A search under a memory limit, which ends once the gap to a known bound is small enough."""
 
-    `best` is the best known schedule that keeps the limit.
-    """
-
-    search: CapSearch
+    space: SearchSpace
     options: SolveOptions
     cap_bytes: int | None = None
     known_bound_us: int = 0
-    best: KnownSchedule | None = None
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """Result that a worker sends back, without parts that are large and can be made again."""
+    """Result that a worker sends back, without parts that are large and can be made again.
+
+    `claim` is that of the schedule; None if nothing was found, and then `message` says why.
+    """
 
     task: Task
     partition: tuple[int, ...] | None
-    found: KnownSchedule | None
-    lower_bound_us: int
+    schedule: Schedule | None
+    claim: Claim | None
     stopped_by: StoppedBy
     baselines: tuple[Baseline, ...]
-    wall_s: float
     message: str | None
-    certificate: Certificate | None = None
 
 
 class Workers(AbstractContextManager["Workers"]):
     """Processes that each solve one task at a time."""
 
     def __init__(self, number: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._free: list[Connection] = []
-        self._busy: list[Connection] = []
-        self._processes: list[BaseProcess] = []
-        for _ in range(number):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs,), daemon=True)
-            with sigint_blocked():
-                process.start()
-            theirs.close()
-            self._free.append(ours)
-            self._processes.append(process)
+        self._free = [ChildProcess(f"{__name__}:serve") for _ in range(number)]
+        self._busy: list[ChildProcess] = []
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the processes."""
-        for connection in (*self._free, *self._busy):
-            connection.close()
-        for process in self._processes:
-            process.join(timeout=0 if error else 5)
-            process.terminate()
+        for worker in (*self._free, *self._busy):
+            worker.close()
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Ids of the processes."""
-        return tuple(process.pid or 0 for process in self._processes)
+        return tuple(worker.pid for worker in (*self._free, *self._busy))
 
     @property
     def has_free(self) -> bool:
@@ -102,15 +75,14 @@ class Workers(AbstractContextManager["Workers"]):
 
     def start(self, task: Task) -> None:
         """Give a free worker a task."""
-        connection = self._free.pop()
-        connection.send(task)
-        self._busy.append(connection)
+        worker = self._free.pop()
+        worker.send(task)
+        self._busy.append(worker)
 
     def stop(self) -> None:
-        """Ask all workers for the best so far; further tasks end at once."""
-        for connection in (*self._free, *self._busy):
-            with suppress(OSError):  # a dead worker is noticed when its result is due
-                connection.send(None)
+        """Ask all workers for the best so far."""
+        for worker in self._busy:
+            worker.send(None)
 
     def outcomes(self, timeout_s: float) -> Iterator[TaskResult]:
         """Yield the results that arrive within a time.
@@ -119,32 +91,27 @@ class Workers(AbstractContextManager["Workers"]):
             SynthError: a task is refused.
             RunFailure: a worker failed or died.
         """
-        for ready in wait(self._busy, timeout_s):
-            assert isinstance(ready, Connection)
-            self._busy.remove(ready)
+        ready = wait([worker.connection for worker in self._busy], timeout_s)
+        for worker in [worker for worker in self._busy if worker.connection in ready]:
+            self._busy.remove(worker)
             try:
-                received = ready.recv()
-            except (EOFError, OSError):
+                received = worker.receive()
+            except EOFError:
+                worker.close()
                 raise RunFailure(
                     "a solver process ended without an answer (killed, or out of memory?); what "
-                    "was found is kept: run the command again, with fewer --jobs"
+                    "was found is kept: run the command again, with fewer §jobs"
                 ) from None
-            self._free.append(ready)
+            self._free.append(worker)
             if isinstance(received, Exception):
                 raise received
             yield received
 
 
-def _work(connection: Connection) -> None:
-    """Solve tasks until the other end of the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tasks: SimpleQueue[Task | None] = SimpleQueue()
-    stop = threading.Event()
-    threading.Thread(target=_listen, args=(connection, tasks, stop), daemon=True).start()
-    while (task := tasks.get()) is not None:
-        answer = _answer(task, stop)
-        with suppress(OSError):  # the parent is gone, as the listener noticed
-            connection.send(answer)
+def serve(parent: ParentProcess) -> None:
+    """Solve the tasks of the parent process until it is gone."""
+    while True:
+        parent.report(_answer(parent.tasks.get(), parent.stop))
 
 
 def _answer(task: Task, stop: threading.Event) -> TaskResult | SynthError:
@@ -160,36 +127,21 @@ def _answer(task: Task, stop: threading.Event) -> TaskResult | SynthError:
         )
 
 
-def _listen(connection: Connection, tasks: SimpleQueue[Task | None], stop: threading.Event) -> None:
-    """Receive tasks; None asks to stop, and so does the end of the pipe."""
-    while True:
-        try:
-            received = connection.recv()
-        except (EOFError, OSError):
-            stop.set()
-            tasks.put(None)
-            return
-        if received is None:
-            stop.set()
-        else:
-            tasks.put(received)
-
-
 def _solve(task: Task, stop: threading.Event) -> TaskResult:
     gap = task.options.gap
-    enough = ConditionalStop(
+    enough = ConditionalStop[Incumbent](
         stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap
     )
-    result = task.search.solve(task.cap_bytes, task.best, task.options, enough.watch, enough)
-    ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
+    result = task.space.search(task.options, enough.watch, enough).result
+    if result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set():
+        result = replace(result, stopped_by=StoppedBy.GAP)
+    is_found = result.schedule is not None
     return TaskResult(
         task,
         result.problem.partition,
-        found=KnownSchedule.of_result(result),
-        lower_bound_us=result.lower_bound_us,
-        stopped_by=StoppedBy.GAP if ended_here else result.stopped_by,
-        baselines=result.baselines,
-        wall_s=result.wall_s,
-        message=result.message,
-        certificate=result.certificate,
+        result.schedule,
+        claim_of(result, result.problem, task.options) if is_found else None,
+        result.stopped_by,
+        result.baselines,
+        result.message,
     )

@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
 from synth.errors import SynthError
+from synth.plan.partition.candidates import candidate_cuts
 from synth.plan.partition.most_even import Stopped, most_even, smallest_limit_bytes
-from synth.plan.partition.rebalance import rebalance
+from synth.plan.partition.rebalance import compromises, rebalance
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import BALANCE
 from synth.profile import Profile
@@ -64,6 +65,25 @@ def balance(
     if is_linear:
         return _balance_linear(table, num_stages, caps_bytes, recompute, should_stop)
     return rebalance(table, placement, caps_bytes, num_micro_batches, recompute, should_stop)
+
+
+def starting_cuts(
+    table: StageCostTable,
+    placement: Placement,
+    caps_bytes: Sequence[int] | None = None,
+    num_micro_batches: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[tuple[int, ...]]:
+    """Return cuts from which searches begin: the candidates, and with several stages per rank those
+    between even ranks and even stages.
+
+    Args:
+        should_stop: ends the local search for the latter.
+    """
+    found = candidate_cuts(table, placement.num_stages)
+    if placement != Placement.linear(placement.num_stages) and placement.backward_ranks is None:
+        found += compromises(table, placement, caps_bytes, num_micro_batches, should_stop)
+    return list(dict.fromkeys(found))
 
 
 def smallest_limit_of_any(profile: Profile, num_ranks: int) -> int:

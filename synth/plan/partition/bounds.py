@@ -18,6 +18,7 @@ from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
+from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.plan.partition.path_dp import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_cost_table import StageCostTable
@@ -34,10 +35,12 @@ from synth.search.outcome import relative_gap
 from synth.solver.bounds.bound import Reference
 from synth.solver.bounds.closed_form import rank_bounds
 from synth.solver.bounds.forward_spacing_model import Spacings
+from synth.solver.bounds.link_load import spaced_bounds
 from synth.solver.bounds.rank_subsets import RankSubsets, model_of
 from synth.solver.cpsat.model import ExactModel
-from synth.solver.instance.instance import BW, STEP, B, F, Instance, StageCopy, W
+from synth.solver.instance.instance import BW, STEP, B, F, Instance, W
 from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.instance.stage_copy import StageCopy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 
@@ -231,7 +234,11 @@ class PartitionBounds:
         caps = self.problem.caps_bytes
         if caps is not None and self.table.need_bytes(run.first, run.end) > caps[run.rank]:
             return NEVER
-        spans = rank_bounds(self._instance(run))[self._place(run)]
+        instance, place = self._instance(run), self._place(run)
+        spans = rank_bounds(instance)[place]
+        if run.end < self.num_layers:
+            of_link = spaced_bounds(instance, place, max(self.layers.transfers_us(run)))
+            spans = Spans.most((spans, of_link))
         return self.problem.objective.value_us(spans)
 
     def _instance(self, run: RankLayers) -> Instance:
@@ -248,7 +255,11 @@ class PartitionBounds:
             copies[0] = self.layers.before(run, copies[0])
         if run.end < self.num_layers:
             way = self.layers.way_behind_us(run)
-            copies[place] = copies[place]._replace(down_us=way.down_us, up_us=way.up_us)
+            copies[place] = copies[place]._replace(
+                down_us=way.down_us,
+                up_us=way.up_us,
+                passing_us=min(self.layers.transfers_us(run)),
+            )
             idle = dict.fromkeys((F, B, W, BW, STEP), 0)
             copies[-1] = copies[-1]._replace(duration_us=idle)
         return replace(instance, copies=tuple(copies), headroom_bytes=tuple(rooms))
@@ -308,6 +319,7 @@ class _Layers:
             duration_us=duration,
             down_us=way.down_us + forward_us - mean_us,
             up_us=way.up_us + max(0, backward_us - least_us),
+            passing_us=0,
         )
 
     def way_behind_us(self, run: RankLayers) -> _Way:
@@ -317,6 +329,14 @@ class _Layers:
         return _Way(
             way.down_us + self._least_us(self.forward[behind], ranks),
             way.up_us + self._least_us(self.backward[behind], ranks),
+        )
+
+    def transfers_us(self, run: RankLayers) -> tuple[int, int]:
+        """The transfers of a micro-batch from the rank of a run to the next one, and back."""
+        here, there = run.rank, run.rank + 1
+        return (
+            self.links.between(here, there).transfer_us(self.output[run.end]),
+            self.links.between(there, here).transfer_us(self.returned[run.end]),
         )
 
     def _hops_us(self, farthest: int, nearest: int, edge: int) -> _Way:

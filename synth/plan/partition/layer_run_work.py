@@ -11,7 +11,8 @@ class RunWorks:
     """Works by first layer and end.
 
     Up to 2,000 layers they are exactly those of the stage table. With more layers they are
-    differences of prefix sums, which may be off by a microsecond of rounding.
+    differences of prefix sums, which may be off by a microsecond of rounding. If all layers take
+    equally long, they are multiples of one layer's work: rounding is no reason to prefer a run.
     """
 
     def __init__(self, table: StageCostTable) -> None:
@@ -20,6 +21,9 @@ class RunWorks:
 
     def of(self, first: IntArray, end: IntArray, *, recompute: bool = False) -> IntArray:
         """Return the work of layers first … end − 1, with R if asked for, for arrays of both."""
+        if (unit_us := self._table.unit_us(recompute=recompute)) is not None:
+            units: IntArray = (end - first) * max(1, unit_us)
+            return units
         if self._table.num_layers > BALANCE.most_layers_in_table:
             return self._table.nearly_works_us(first, end, recompute=recompute)
         if recompute not in self._all:

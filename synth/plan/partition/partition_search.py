@@ -14,7 +14,7 @@ deterministic.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, repeat
 
@@ -48,6 +48,7 @@ class PartitionSearch:
         recompute: Collection[int] = (),
         options: SolveOptions | None = None,
         order: Schedule | None = None,
+        others: Sequence[Sizes] = (),
     ) -> None:
         """Judge nothing yet.
 
@@ -58,6 +59,7 @@ class PartitionSearch:
             recompute: stages that recompute; their time and memory count as such.
             options: options and total time limit for proving bounds; None: closed forms only.
             order: a good schedule of any partition; partitions are judged in this order, too.
+            others: more partitions to start from; the search goes on from the best one.
         """
         self.problem, self.should_stop = problem, should_stop
         self.judge = ListScheduleJudge(problem, effort_s)
@@ -67,7 +69,7 @@ class PartitionSearch:
         self.judged: dict[Sizes, RuleValue | None] = {}
         self.bounds_us: dict[Sizes, int | None] = {}
         assert problem.partition is not None
-        self.start = problem.partition
+        self.start, self.others = problem.partition, others
         self.order = order if self.num_micro_batches == problem.num_micro_batches else None
         self.bounds: PartitionBounds | None = None
         if bounds.applies(problem) and not recompute:
@@ -83,6 +85,12 @@ class PartitionSearch:
     def run(self) -> bool:
         """Move layers while that helps; return False if the first partition has no schedule."""
         at, best = self.start, self._judge(self.start)
+        for sizes in self.others:
+            if best is None or self._is_over():
+                break
+            found = self._judge(sizes, best) if sizes not in self.judged else None
+            if found is not None and found.value_us < best.value_us:
+                at, best = sizes, found
         while best is not None:
             better = self._leap(best, TIGHT_CAPS.leaps) or self._step(at, best) or self._leap(best)
             if better is None:

@@ -4,6 +4,10 @@ A move shifts one boundary, or several neighbouring ones together, by a layer: o
 layer more, another one less, and those between slide along. All moves are scored at once, by work
 exactly and by memory from an estimate that is corrected where the search stands; a move is taken
 only if the exact score says that it is better. Random kicks, seeded, lead out of local optima.
+
+The least largest work of a rank often belongs to uneven stages, by less than times are known to:
+32 equal layers as 3 × 8, 1 × 8 or as 2 × 16 on a V, which fills the pipeline sooner. So a second
+descent takes the most even stages of those that leave the busiest rank nearly as little work.
 """
 
 import math
@@ -14,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.plan.partition.boundary_moves import BoundaryMoves
-from synth.plan.partition.candidates import nearest_cut
+from synth.plan.partition.candidates import equal_cuts, nearest_cut
 from synth.plan.partition.layer_run_work import RunWorks
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import SEVERAL_STAGES
@@ -27,13 +31,17 @@ _Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 class _Score(NamedTuple):
-    """Score, smaller is better: bytes above the limits, largest of a rank and sum; then work."""
+    """Score, smaller is better: bytes above the limits, largest of a rank and sum; then work.
+
+    `above_us` is the largest work of a rank, as far as it counts. Then come the sums of squares:
+    of ranks and of stages, or of stages and of ranks.
+    """
 
     worst_excess: int
     total_excess: int
-    largest_us: int
-    squares_of_ranks: float
-    squares_of_stages: float
+    above_us: int
+    squares: float
+    further_squares: float
 
 
 class _State(NamedTuple):
@@ -54,8 +62,9 @@ def rebalance(
 ) -> tuple[int, ...]:
     """Choose the layers of each stage so that the busiest rank has little work.
 
-    Memory beyond the limits is minimized first, then the largest work of a rank, then the squares
-    of the works of ranks and of stages. The search is a heuristic, and deterministic.
+    Memory beyond the limits is minimized first, then the largest work of a rank. Within a
+    tolerance of that, which is less than the noise of measured times, stages are as even as
+    possible, and then ranks. The search is a heuristic, and deterministic.
 
     Args:
         caps_bytes: one for each rank; none: memory does not matter.
@@ -65,8 +74,26 @@ def rebalance(
     """
     search = _Search(table, placement, caps_bytes, num_micro_batches, recompute)
     search.should_stop = should_stop
-    edges = search.run().edges
-    return tuple(int(size) for size in np.diff(edges))
+    return search.most_even(search.least_largest(), SEVERAL_STAGES.noise_share)
+
+
+def compromises(
+    table: StageCostTable,
+    placement: Placement,
+    caps_bytes: Sequence[int] | None = None,
+    num_micro_batches: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[tuple[int, ...]]:
+    """Return partitions between even ranks and even stages, the one of the most even ranks first.
+
+    Each has the most even stages of those that leave the busiest rank at most some share more work
+    than it must have. The arguments are those of `rebalance`.
+    """
+    search = _Search(table, placement, caps_bytes, num_micro_batches, ())
+    search.should_stop = should_stop
+    even = search.least_largest()
+    found = (search.most_even(even, share) for share in SEVERAL_STAGES.compromise_shares)
+    return list(dict.fromkeys(found))
 
 
 class _Search:
@@ -89,11 +116,28 @@ class _Search:
         self.with_r = np.array([stage in recompute for stage in stages])
         self.bytes = self._bytes()
         self.held = np.minimum(self._copies(), 1)
+        self.ample_bytes, self.margin_bytes = self._ample()
         self.moves = BoundaryMoves(placement.num_stages)
-        self.exact: dict[bytes, _State] = {}
+        self.needs: dict[bytes, _Array] = {}
+        # The largest work of a rank up to which stages count first; None: ranks do.
+        self.allowed_us: int | None = None
         self.should_stop: Callable[[], bool] = lambda: False
 
-    def run(self) -> _State:
+    def most_even(self, even: _State, share: float) -> tuple[int, ...]:
+        """Return the layers of the most even stages that leave ranks about as even.
+
+        Args:
+            even: the partition of the most even ranks.
+            share: by which the largest work of a rank may be above the one there.
+        """
+        largest_us = int(self._rank_works(even.edges).max())
+        self.allowed_us = largest_us + int(share * largest_us)
+        starts = [even.edges, self._even_start(), *self._equal_starts()]
+        best = min(map(self._descend, map(self._state, starts)), key=lambda state: state.score)
+        return tuple(int(size) for size in np.diff(best.edges))
+
+    def least_largest(self) -> _State:
+        """Return the partition found with the least largest work of a rank."""
         rng = np.random.default_rng(0)
         best = self._descend(self._state(self._even_start()))
         in_vain = 0
@@ -108,7 +152,7 @@ class _Search:
 
     def _is_tired(self) -> bool:
         most = SEVERAL_STAGES.memory_evaluations
-        return self.should_stop() or (self.caps is not None and len(self.exact) > most)
+        return self.should_stop() or (self.caps is not None and len(self.needs) > most)
 
     # Tables
 
@@ -136,12 +180,30 @@ class _Search:
         sums: _Array = self.table.static_up_to + self.table.saved_up_to
         return sums
 
+    def _ample(self) -> tuple[_Array, _Array]:
+        """Return prefix sums over layers of memory that is ample, and for each rank some more.
+
+        One micro-batch needs no more than what its layers save, twice over, what the largest op of
+        a layer adds, and the tensors at the boundaries of stages.
+        """
+        layers = [self.table.profile.layer_profile(n) for n in range(self.table.num_layers)]
+        saved = [2 * max(layer.saved_bytes, layer.saved_w_bytes) for layer in layers]
+        rise = max(max(layer.rise_bytes.values()) for layer in layers)
+        boundary = max(layer.output_bytes + layer.returned_bytes for layer in layers)
+        more: _Array = rise + 2 * boundary * self.held.sum(axis=1)
+        return self.table.static_up_to + np.concatenate(([0], np.cumsum(saved))), more
+
     # Moves
 
     def _even_start(self) -> _Array:
         """Return stages of equal work, as far as layers allow."""
         sizes = nearest_cut(self.works.up_to, [1] * self.placement.num_stages)
         return np.concatenate(([0], np.cumsum(sizes)))
+
+    def _equal_starts(self) -> list[_Array]:
+        """Return stages of equal numbers of layers."""
+        cuts = equal_cuts(self.table, self.placement.num_stages)
+        return [np.concatenate(([0], np.cumsum(sizes))) for sizes in cuts]
 
     def _kicked(self, edges: _Array, rng: np.random.Generator) -> _Array:
         """Return the partition after a few random moves that leave every stage a layer."""
@@ -173,15 +235,11 @@ class _Search:
     # Scores
 
     def _state(self, edges: _Array) -> _State:
-        key = edges.tobytes()
-        if key not in self.exact:
-            needs = self._needs(edges)
-            works = self._stage_works(edges[:-1], edges[1:])
-            ranks = self.weights @ works
-            columns = [*self._excess(needs[None, :]), *_columns(ranks[None, :], _squares(works))]
-            score = _Score(*(column[0].item() for column in columns))
-            self.exact[key] = _State(edges, score, needs)
-        return self.exact[key]
+        needs = self._needs(edges)
+        works = self._stage_works(edges[:-1], edges[1:])
+        work_columns = self._columns((self.weights @ works)[None, :], _squares(works))
+        columns = [*self._excess(needs[None, :]), *work_columns]
+        return _State(edges, _Score(*(column[0].item() for column in columns)), needs)
 
     def _estimate(self, moves: _Array, state: _State) -> list[_Column]:
         """Estimate the score columns after moves, from a partition that was evaluated exactly."""
@@ -191,7 +249,7 @@ class _Search:
         ranks += self.weights @ works
         one = np.ones((1, len(works)), np.int64)
         squares = changes(edges, moves, self._squares_of, one)[:, 0] + _squares(works)
-        columns = _columns(ranks, squares)
+        columns = self._columns(ranks, squares)
         if self.caps is None:
             return columns
         held = changes(
@@ -199,9 +257,20 @@ class _Search:
         )
         return [*self._excess(held + state.need_bytes), *columns]
 
+    def _columns(self, ranks: _Array, squares_of_stages: Any) -> list[_Column]:
+        """Score partitions by the works of their ranks, a row for each partition."""
+        squares = [(ranks.astype(np.float64) ** 2).sum(axis=1), np.atleast_1d(squares_of_stages)]
+        if self.allowed_us is None:
+            return [ranks.max(axis=1), *squares]
+        return [np.maximum(ranks.max(axis=1), self.allowed_us), *squares[::-1]]
+
     def _squares_of(self, first: _Array, end: _Array) -> _Column:
         squares: _Column = self._stage_works(first, end).astype(np.float64) ** 2
         return squares
+
+    def _rank_works(self, edges: _Array) -> _Array:
+        works: _Array = self.weights @ self._stage_works(edges[:-1], edges[1:])
+        return works
 
     def _stage_works(self, first: _Array, end: _Array) -> _Array:
         """Return the work of each stage, from where they begin and end."""
@@ -217,24 +286,24 @@ class _Search:
         return [excess.max(axis=1), excess.sum(axis=1)]
 
     def _needs(self, edges: _Array) -> _Array:
-        """Return the exact least memory of each rank; 0 without memory limits."""
+        """Return the least memory of each rank, exactly unless all surely fit; 0 without limits."""
         if self.caps is None:
             return np.zeros(self.placement.num_ranks, np.int64)
-        costs = self.table.costs(tuple(map(int, edges)))
-        problem = Problem(costs, self.placement, len(self.placement.ranks))
-        return np.array(needed_bytes(problem), np.int64)
+        ample = self.held @ np.diff(self.ample_bytes[edges]) + self.margin_bytes
+        if (ample <= self.caps).all():
+            return ample
+        key = edges.tobytes()
+        if key not in self.needs:
+            costs = self.table.costs(tuple(map(int, edges)))
+            problem = Problem(costs, self.placement, len(self.placement.ranks))
+            self.needs[key] = np.array(needed_bytes(problem), np.int64)
+        return self.needs[key]
 
     def _is_perfect(self, state: _State) -> bool:
         """Return True if all ranks have the same work and fit."""
-        ranks = self.weights @ self._stage_works(state.edges[:-1], state.edges[1:])
+        ranks = self._rank_works(state.edges)
         return state.score.worst_excess == 0 and bool(ranks.max() == ranks.min())
 
 
 def _squares(works: _Array) -> float:
     return float((works.astype(np.float64) ** 2).sum())
-
-
-def _columns(ranks: _Array, squares_of_stages: Any) -> list[_Column]:
-    """Score partitions by the works of their ranks, a row for each partition."""
-    squares = (ranks.astype(np.float64) ** 2).sum(axis=1)
-    return [ranks.max(axis=1), squares, np.atleast_1d(squares_of_stages)]

@@ -37,7 +37,9 @@ class StageCostTable:
             [[layer.time_us[kind].median_us for layer in layers] for kind in _WORK]
         )
         self._rebuild = np.array([layer.recompute_us for layer in layers])
-        self._times_up_to = [_sums(times) for times in (*self._times, self._rebuild)]
+        self.times_up_to = dict(
+            zip((*_WORK, OpKind.R), map(_sums, (*self._times, self._rebuild)), strict=True)
+        )
         self.work_up_to = _sums(self._times.sum(axis=0))
         # Of a run of layers at most what it has: each layer counts its part of what it shares.
         self.static_up_to = _sums(_static_parts(profile))
@@ -62,9 +64,15 @@ class StageCostTable:
     ) -> IntArray:
         """Return the works of many runs as differences of sums, at most 1 µs off per op."""
         works = np.zeros(np.broadcast(first, end).shape, np.int64)
-        for up_to in self._times_up_to if recompute else self._times_up_to[:-1]:
+        for kind in (*_WORK, OpKind.R) if recompute else _WORK:
+            up_to = self.times_up_to[kind]
             works += np.rint(up_to[end] - up_to[first]).astype(np.int64)
         return works
+
+    def unit_us(self, *, recompute: bool = False) -> int | None:
+        """Return the work of each layer if all take equally long, else None."""
+        times = np.vstack((self._times, self._rebuild)) if recompute else self._times
+        return None if np.ptp(times, axis=1).any() else self.work_us(0, 1, recompute=recompute)
 
     def need_bytes(self, first: int, end: int) -> int:
         """Return the least memory of a rank that holds these layers and no others."""

@@ -28,7 +28,7 @@ def machine_levels(links: Links, num_ranks: int) -> list[MachineLevel]:
     if links.pairs:
         raise SynthError(
             "the profile has links of single pairs of ranks, and PipeDream's planner knows one "
-            "bandwidth for each level of nodes; give --link, or links of nodes"
+            "bandwidth for each level of nodes; give §link, or links of nodes"
         )
     found: list[MachineLevel] = []
     size, link = 1, links.default

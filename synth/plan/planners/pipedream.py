@@ -70,7 +70,7 @@ def pipedream_partition(
         raise SynthError(
             f"a memory limit of {format_bytes(memory_bytes)} is given with links of {len(levels)} "
             f"bandwidths, within nodes and between them, and PipeDream's planner counts memory "
-            f"with one only; leave out the memory limit, or give all ranks the same --link"
+            f"with one only; leave out the memory limit, or give all ranks the same §link"
         )
     for number, machines in enumerate(levels, start=1):
         level = _Level(runs, machines, level, memory_bytes, is_highest=number == len(levels))

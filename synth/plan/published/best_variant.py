@@ -105,11 +105,25 @@ class BestVariant:
 
     def plain(self) -> PublishedVariant:
         """Return the schedule as it was published, on its best cut."""
+        return self._climbed(self.on_candidates())
+
+    def on_candidates(self) -> PublishedVariant:
+        """Return the schedule as it was published, on the best of the candidates."""
         for variant in sorted(map(Variant, self.cuts), key=self._least_us):
             self._score(variant)
         best = self._best_made(self._ranked())
         assert best is not None  # the first one was made
-        return self._climbed(best)
+        return best
+
+    def anew_on_candidates(self) -> PublishedVariant:
+        """Return the best one of the schedules made for each candidate by itself."""
+        ranked = [variant for variant in self._ranked() if variant.rule is None]
+        for variant in dict.fromkeys((*ranked, *map(Variant, self.cuts))):
+            is_candidate = variant.sizes in self.cuts and variant not in self.made
+            if is_candidate and not self.should_stop():
+                with suppress(SynthError):  # the family does not admit it
+                    self._make(variant)
+        return min(self.made.values(), key=lambda one: one.score)
 
     def with_layers(self, plain: PublishedVariant) -> PublishedVariant | None:
         """Return the best one with recomputed layers; None unless it fits and is faster.
@@ -143,7 +157,7 @@ class BestVariant:
         if not self.is_local:
             return [variant.sizes]
         near = Neighbours(self.costs.table, self.family.where)
-        found = near.of(variant.sizes, self.order.room(self._costs(variant)))
+        found = near.of(variant.sizes, self.order.guide(self._costs(variant)))
         return [variant.sizes, *islice(found, BEST_VARIANT.neighbours_with_rules)]
 
     def _ranked_with_rules(self) -> list[Variant]:
@@ -263,10 +277,10 @@ class BestVariant:
         """
         score = self.scores[best]
         assert score is not None
-        room = self.order.room(self._costs(best))
+        guide = self.order.guide(self._costs(best))
         most, in_vain = BEST_VARIANT.efforts(fits=score.fits)
         most, in_vain = began + most, self.order.num_scored + in_vain
-        for sizes in near.of(best.sizes, room):
+        for sizes in near.of(best.sizes, guide):
             variant = best._replace(sizes=sizes)
             if self.should_stop() or self.order.num_scored >= min(most, in_vain):
                 return None

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from synth.costs.costs import Costs
 from synth.families import generate, reads_times
-from synth.plan.partition.balance import balance
-from synth.plan.partition.candidates import candidate_cuts, equal_cuts
+from synth.plan.partition.balance import balance, starting_cuts
+from synth.plan.partition.candidates import equal_cuts
 from synth.plan.published.best_variant import BestVariant, PublishedFamily
 from synth.plan.published.order_scores import Judge
 from synth.plan.published.variants import Sizes, VariantCosts
@@ -92,10 +92,20 @@ class FamilySearches:
         if self.given is not None and len(self.given) == where.num_stages:
             return [self.given]
         if where not in self._cuts:
-            others = candidate_cuts if self.is_free else equal_cuts
-            found = [self._balanced(where), *others(self.costs.table, where.num_stages)]
+            found = [self._balanced(where), *self._others(where)]
             self._cuts[where] = list(dict.fromkeys(found))
         return self._cuts[where]
+
+    def _others(self, where: Placement) -> list[Sizes]:
+        if not self.is_free:
+            return equal_cuts(self.costs.table, where.num_stages)
+        return starting_cuts(
+            self.costs.table,
+            where,
+            self.judge.caps_bytes,
+            self.num_micro_batches,
+            self.should_stop,
+        )
 
     def _balanced(self, where: Placement) -> Sizes:
         """Return the balanced cut; where ranks hold all stages, that of stages by themselves."""

@@ -11,6 +11,7 @@ from synth.op_kinds import OpKind
 from synth.plan.partition.boundary_moves import BoundaryMoves
 from synth.plan.partition.layer_run_work import RunWorks
 from synth.plan.partition.stage_cost_table import StageCostTable
+from synth.plan.published.critical_path import COUNTED
 from synth.plan.published.variants import Sizes
 from synth.schedule.model import Placement, Schedule
 
@@ -27,6 +28,16 @@ class Room(NamedTuple):
     in_flight: _Array
 
 
+class Guide(NamedTuple):
+    """A schedule's say on the neighbours of its cut: its critical ops, and its memory.
+
+    `critical` counts them by kind and stage (see `critical_path`); `room` is None without limits.
+    """
+
+    critical: _Array
+    room: Room | None = None
+
+
 class Neighbours:
     """The neighbours of cuts for a placement."""
 
@@ -38,12 +49,10 @@ class Neighbours:
             for stage, _ in held:
                 self._held[rank, stage] += 1
 
-    def of(self, sizes: Sizes, room: Room | None = None) -> Iterator[Sizes]:
-        """Yield the neighbours, those of the most even work of ranks first.
+    def of(self, sizes: Sizes, guide: Guide) -> Iterator[Sizes]:
+        """Yield the neighbours: those that seem to exceed limits least first, then by time.
 
-        Args:
-            sizes: the cut.
-            room: with limits; those that seem to exceed them least come first then.
+        The time is estimated by the length of the critical path, then by how even ranks are.
         """
         edges = np.array(list(accumulate(sizes, initial=0)), np.int64)
         moves = self._moves.possible(edges)
@@ -51,13 +60,23 @@ class Neighbours:
             return
         moved = np.stack([self._moves.moved(edges, move) for move in moves])
         ranks = self._works.of(moved[:, :-1], moved[:, 1:]) @ self._held.T
-        keys = [(ranks.astype(np.float64) ** 2).sum(axis=1), ranks.max(axis=1)]
+        keys = [(ranks.astype(np.float64) ** 2).sum(axis=1), self._critical_us(moved, guide)]
+        room = guide.room
         if room is not None:
             changed = self._bytes(moved, room) - self._bytes(edges[None, :], room)
             excess = (np.array(room.excess_bytes) + changed).max(axis=1)
             keys.append(np.maximum(excess, 0))
         for at in np.lexsort(keys):
             yield tuple(np.diff(moved[at]).tolist())
+
+    def _critical_us(self, edges: _Array, guide: Guide) -> _Array:
+        """Return by row of edges the time of the critical ops, to the µs."""
+        first, end, us = edges[:, :-1], edges[:, 1:], np.zeros(len(edges))
+        for kind, counts in zip(COUNTED, guide.critical, strict=True):
+            up_to = self._table.times_up_to[kind]
+            us += (up_to[end] - up_to[first]) @ counts
+        rounded: _Array = np.rint(us)
+        return rounded
 
     def _bytes(self, edges: _Array, room: Room) -> _Array:
         """Return by row of edges and rank about what is held at most."""

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from synth.costs.costs import Costs, IntArray
 from synth.objective import Objective
-from synth.plan.published.neighbours import Room, in_flight
+from synth.plan.published.critical_path import critical_counts
+from synth.plan.published.neighbours import Guide, Room, in_flight
 from synth.schedule.arrays import OpArrays
 from synth.schedule.lowering.lower import Lowered, lower_arrays
 from synth.schedule.model import Schedule
@@ -77,12 +78,14 @@ class OrderScores:
             return None
         return Score(excess, self._judge.objective.value_us(line), max(peaks))
 
-    def room(self, costs: Costs) -> Room | None:
-        """Return what ranks have too much on some costs; None without limits."""
+    def guide(self, costs: Costs) -> Guide:
+        """Return what the schedule says about the neighbours of a cut on which it runs."""
+        lowered = lower_arrays(self._arrays, costs)
+        critical = critical_counts(simulate(lowered))
         if self._judge.caps_bytes is None:
-            return None
-        peaks = peak_bytes(lower_arrays(self._arrays, costs))
-        return Room(self._judge.above_bytes(peaks), self._in_flight)
+            return Guide(critical)
+        above_bytes = self._judge.above_bytes(peak_bytes(lowered))
+        return Guide(critical, Room(above_bytes, self._in_flight))
 
     @cached_property
     def _in_flight(self) -> IntArray:

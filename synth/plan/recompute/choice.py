@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from synth.costs.merged_recomputation import merged
 from synth.op_kinds import OpKind
-from synth.plan.recompute.choice_search import Listeners, counts_tried, solve_choosing
+from synth.plan.recompute.choice_search import counts_tried, solve_choosing
 from synth.plan.recompute.given_stages import (
     least_needed_bytes,
     solve_recomputing,
@@ -21,6 +21,7 @@ from synth.solver.infeasibility import find_shortage, needed_bytes, smallest_lim
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
+from synth.solver.search_state import OnImprovement
 
 # Stages that recompute; None: chosen by the search, also layers if the problem has its profile.
 Choice = tuple[int, ...] | None
@@ -46,19 +47,19 @@ def solve_with(
     problem: Problem,
     choice: Choice,
     options: SolveOptions | None = None,
-    listeners: Listeners = lambda problem: None,
+    on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
     """Solve with the given stages recomputing.
 
     Args:
         choice: the stages; None: search for the best choice of stages and layers.
-        listeners: returns the listener for improvements on a problem, which may have other layers
-            recomputed than the one given.
+        on_improvement: called with improvements, whose problems may have other layers recomputed
+            than the one given.
     """
     if choice is None:
-        return solve_choosing(problem, options, listeners, stop)
-    return solve_recomputing(problem, choice, options, listeners(problem), stop)
+        return solve_choosing(problem, options, on_improvement, stop)
+    return solve_recomputing(problem, choice, options, on_improvement, stop)
 
 
 def why_infeasible(problem: Problem, choice: Choice) -> str | None:

@@ -7,24 +7,23 @@ from typing import NamedTuple
 
 from synth.costs.merged_recomputation import merged
 from synth.op_kinds import OpKind
-from synth.plan.recompute.given_stages import OnImprovement, solve_recomputing, without_schedule
+from synth.plan.recompute.given_stages import solve_recomputing, without_schedule
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.menu_search import layer_search
 from synth.plan.recompute.stages import bounds
 from synth.plan.tuning import RECOMPUTE_TRIALS
 from synth.schedule.files.certificate import Certificate, ProverName
+from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
 from synth.solver.infeasibility import may_fit
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Incumbent, Result
+from synth.solver.result import Baseline, Result
+from synth.solver.search_state import OnImprovement
 
 # For stages that recompute, the problems to try.
 Partitions = Callable[[tuple[int, ...]], Sequence[Problem]]
-
-# The listener for improvements on a problem; None: nobody listens.
-Listeners = Callable[[Problem], OnImprovement | None]
 
 # For a problem with layers recomputed, the same with a partition that counts their time; None: no
 # other.
@@ -36,7 +35,7 @@ _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 def solve_choosing(
     problem: Problem,
     options: SolveOptions | None = None,
-    listeners: Listeners = lambda problem: None,
+    on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
     """Choose layers, or a number of first stages, to recompute, and solve with these.
@@ -50,33 +49,12 @@ def solve_choosing(
     layers.
 
     Args:
-        listeners: returns the listener for improvements with a choice of layers, whose problem it
-            gets: a schedule that fits there may not fit without that choice.
+        on_improvement: called with improvements. The problem of each has the choice of layers: a
+            schedule that fits there may not fit without that choice.
     """
-    return solve_choosing_partition(problem, lambda stages: (problem,), options, listeners, stop)
-
-
-def solve_choosing_partition(
-    problem: Problem,
-    partitions: Partitions,
-    options: SolveOptions | None = None,
-    listeners: Listeners = lambda problem: None,
-    stop: threading.Event | None = None,
-    repartition: Repartition = lambda problem: None,
-) -> Result:
-    """Choose what to recompute, on a partition that suits it.
-
-    Args:
-        problem: without recomputation.
-        partitions: returns the problems to try where some stages recompute: the first one for
-            every number of stages, the others for the best number and its neighbours.
-        listeners: returns the listener for improvements on a partition.
-        repartition: makes the partition for the best choice of layers.
-    """
-    choosing = _Choosing(
-        problem, partitions, options or SolveOptions(), listeners, stop, repartition
-    )
-    return choosing.run()
+    return ChoiceSearch(
+        problem, lambda stages: (problem,), options or SolveOptions(), on_improvement, stop
+    ).run()
 
 
 class _Attempt(NamedTuple):
@@ -87,37 +65,44 @@ class _Attempt(NamedTuple):
     found: Result
 
 
-class _Choosing:
-    """Trials of choices, with the best one so far."""
+class ChoiceSearch:
+    """Trials of what to recompute, each on a partition that suits it, with the best one so far."""
 
     def __init__(
         self,
         problem: Problem,
         partitions: Partitions,
         options: SolveOptions,
-        listeners: Listeners,
-        stop: threading.Event | None,
-        repartition: Repartition,
+        on_improvement: OnImprovement | None = None,
+        stop: threading.Event | None = None,
+        repartition: Repartition = lambda problem: None,
     ) -> None:
-        self.problem, self.partitions, self.options, self.repartition = (
-            problem,
-            partitions,
-            options,
-            repartition,
-        )
-        self.listeners, self.clock = listeners, self.options.clock(stop)
+        """Begin the time limit.
+
+        Args:
+            problem: without recomputation.
+            partitions: returns the problems to try where some stages recompute: the first one for
+                every number of stages, the others for the best number and its neighbours.
+            options: limits and seed.
+            on_improvement: called with improvements on any of the partitions.
+            stop: set it to get the best so far.
+            repartition: makes the partition for the best choice of layers.
+        """
+        self.problem, self.options = problem, options
+        self.partitions, self.repartition = partitions, repartition
+        self.on_improvement, self.clock = on_improvement, self.options.clock(stop)
+        self.so_far = BestSoFar(on_improvement)
         self.stop = self.clock.stop
         self.best: _Attempt | None = None
         self.baselines: tuple[Baseline, ...] = ()
-        self.told_us: int | None = None
         self.searched_s = 0.0
         self.further: list[Problem] = []
         self.bounds_us: dict[tuple[int, ...] | None, int] = {}
 
     def run(self) -> Result:
+        """Try choices, then search with the best one in the remaining time."""
         if self.problem.caps_bytes is None:  # without a memory limit recomputation only costs time
-            listener = self.listeners(self.problem)
-            return solve_recomputing(self.problem, (), self.options, listener, self.stop)
+            return solve_recomputing(self.problem, (), self.options, self.on_improvement, self.stop)
         layered = self._with_layers(self.problem)
         most = (
             RECOMPUTE_TRIALS.most_counts_beside_layers if layered else RECOMPUTE_TRIALS.most_counts
@@ -215,24 +200,17 @@ class _Choosing:
 
     def _tell(self, problem: Problem) -> OnImprovement | None:
         """Return the listener for improvements, with a bound that holds for every choice."""
-        listener = self.listeners(problem)
-        if listener is None:
+        if self.on_improvement is None:
             return None
         bound_us = self._bound_us(problem)
-
-        def tell(incumbent: Incumbent) -> None:
-            if self.told_us is None or incumbent.value_us < self.told_us:
-                self.told_us = incumbent.value_us
-                listener(
-                    replace(
-                        incumbent,
-                        elapsed_s=self.clock.elapsed_s,
-                        lower_bound_us=min(bound_us, incumbent.value_us),
-                        certificate=_ANY_CHOICE,
-                    )
-                )
-
-        return tell
+        return lambda incumbent: self.so_far(
+            replace(
+                incumbent,
+                elapsed_s=self.clock.elapsed_s,
+                lower_bound_us=min(bound_us, incumbent.value_us),
+                certificate=_ANY_CHOICE,
+            )
+        )
 
     def _bound_us(self, problem: Problem) -> int:
         """Return the lower bound over all choices on the problem's partition."""

@@ -1,7 +1,7 @@
 """Solving with given recomputing stages: the search has no R, which is inserted afterwards."""
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 from synth.costs.merged_recomputation import merged
@@ -10,16 +10,16 @@ from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.stages import bounds, relaxed, without_recompute, written_out
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.schedule.model import Schedule
+from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
+from synth.solver.search_state import OnImprovement
 from synth.solver.solver import solve
 from synth.units import format_bytes_both
-
-OnImprovement = Callable[[Incumbent], None]
 
 _CLOSED_FORMS = Certificate(prover=ProverName.CLOSED_FORMS)
 
@@ -57,19 +57,16 @@ class _Recomputing:
         self.problem, self.stages = problem, stages
         self.seen = replace(problem, costs=merged(problem.costs, stages))
         self.bound_us = problem.objective.value_us(bounds(problem, stages))
-        self.best: EvaluatedSchedule | None = None
-        self._on_improvement = on_improvement
+        self.so_far = BestSoFar(on_improvement)
 
     def take(self, incumbent: Incumbent) -> None:
-        """Write out an improvement and pass it on."""
+        """Write out an improvement, and pass it on if it is one."""
         candidate = self._evaluate(incumbent.schedule, incumbent.found_by)
-        if candidate is None or not self._is_better(candidate):
-            return
-        self.best = candidate
-        if self._on_improvement is not None:
-            self._on_improvement(
+        if candidate is not None:
+            self.so_far(
                 replace(
                     incumbent,
+                    problem=self.problem,
                     schedule=candidate.schedule,
                     timeline=candidate.timeline,
                     value_us=candidate.value_us,
@@ -82,9 +79,9 @@ class _Recomputing:
     def result(self, found: Result) -> Result:
         """Return the result of the search, on the true costs."""
         baselines = tuple(replace(one, name=f"{one.name}+R") for one in found.baselines)
-        if found.schedule is not None:
-            last = self._evaluate(found.schedule, found.found_by or "")
-            self.best = last if last is not None and self._is_better(last) else self.best
+        last = found.as_incumbent()
+        if last is not None:
+            self.take(last)
         found = replace(
             found,
             problem=self.problem,
@@ -92,7 +89,7 @@ class _Recomputing:
             lower_bound_us=self.bound_us,
             certificate=_CLOSED_FORMS,
         )
-        best = self.best
+        best = self.so_far.best
         if best is None:
             return without_schedule(found, self.problem, self.stages)
         return replace(
@@ -110,9 +107,6 @@ class _Recomputing:
         if value_us <= self.bound_us:
             return StoppedBy.OPTIMAL
         return StoppedBy.EXHAUSTED if reason in (StoppedBy.OPTIMAL, StoppedBy.GAP) else reason
-
-    def _is_better(self, candidate: EvaluatedSchedule) -> bool:
-        return self.best is None or candidate.value_us < self.best.value_us
 
     def _evaluate(self, schedule: Schedule, found_by: str) -> EvaluatedSchedule | None:
         """Evaluate a schedule with R, with its own buffering or the first one that fits."""

@@ -22,6 +22,7 @@ from synth.plan.recompute.menu_search import problems_on_menu
 from synth.plan.recompute.stages import (
     bounds,
     bounds_of_any_choice,
+    bounds_of_links,
     have_fixed_places,
     held_stages,
     relaxed,
@@ -75,8 +76,10 @@ def bounds_of_every_choice(problem: Problem) -> Spans:
     own = [_merged_to(each, choices) for choices in _choices(base)]
     num_looks = base.num_ranks * max(map(len, own)) ** most_held
     if num_looks <= RECOMPUTE_BOUNDS.most_rank_by_rank or not have_fixed_places(base):
-        return Spans.most(_of_rank(base, own, rank) for rank in range(base.num_ranks))
-    return Spans.most(_of_all_ranks(base, own))
+        found = [_of_rank(base, own, rank) for rank in range(base.num_ranks)]
+    else:
+        found = [*_of_all_ranks(base, own)]
+    return Spans.most([*found, bounds_of_links(base)])
 
 
 def needed_whatever_is_recomputed(problem: Problem) -> tuple[int, ...]:

@@ -14,14 +14,15 @@ from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice, solve_with
-from synth.plan.recompute.choice_search import Listeners, solve_choosing_partition
-from synth.plan.recompute.given_stages import OnImprovement
+from synth.plan.recompute.choice_search import ChoiceSearch
 from synth.plan.tuning import REPARTITION
 from synth.profile import Profile
+from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import rank_key
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result
+from synth.solver.result import Result
+from synth.solver.search_state import OnImprovement
 
 
 def solve_repartitioning(
@@ -29,7 +30,7 @@ def solve_repartitioning(
     problem: Problem,
     choice: Choice,
     options: SolveOptions | None = None,
-    listeners: Listeners = lambda problem: None,
+    on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
     """Solve with stages recomputing, on the given partition or on one made for these stages.
@@ -40,27 +41,28 @@ def solve_repartitioning(
         profile: the profile of the problem's costs; None: keep the partition.
         problem: with its partition.
         choice: the stages that recompute; None: chosen by trials.
-        listeners: returns the listener for improvements on a partition.
+        on_improvement: called with improvements, on whichever partition.
     """
     options = options or SolveOptions()
     clock = options.clock(stop)
     stop = clock.stop
     if profile is None:
-        return solve_with(problem, choice, options, listeners, stop)
+        return solve_with(problem, choice, options, on_improvement, stop)
     if choice is None:
         partitions = partial(_distinct, profile, problem)
         repartition = partial(_repartition, profile)
-        return solve_choosing_partition(problem, partitions, options, listeners, stop, repartition)
+        return ChoiceSearch(problem, partitions, options, on_improvement, stop, repartition).run()
     given = _distinct(profile, problem, choice)
     if len(given) == 1:
-        return solve_with(problem, choice, options, listeners, stop)
+        return solve_with(problem, choice, options, on_improvement, stop)
     part = replace(options, time_limit_s=REPARTITION.first_share_of_limit * options.time_limit_s)
-    first = solve_with(problem, choice, part, listeners, stop)
+    tell = None if on_improvement is None else BestSoFar(on_improvement)
+    first = solve_with(problem, choice, part, tell, stop)
     clock.grant(part.time_limit_s)
     if clock.is_over():
         return first
     rest = replace(options, time_limit_s=clock.left_s()).going_on_from(first)
-    second = solve_with(given[1], choice, rest, lambda on: _only_better(listeners(on), first), stop)
+    second = solve_with(given[1], choice, rest, tell, stop)
     best = min(first, second, key=lambda found: rank_key(found.value_us))
     return replace(best, wall_s=clock.elapsed_s)
 
@@ -108,15 +110,3 @@ def repartitioned(
         return problem
     costs = partition_costs(profile, sizes)
     return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
-
-
-def _only_better(listener: OnImprovement | None, first: Result) -> OnImprovement | None:
-    """Return a listener that only hears of schedules faster than an earlier result."""
-    if listener is None:
-        return None
-
-    def tell(incumbent: Incumbent) -> None:
-        if first.value_us is None or incumbent.value_us < first.value_us:
-            listener(incumbent)
-
-    return tell

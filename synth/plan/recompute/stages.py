@@ -20,6 +20,7 @@ from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.solver.bounds.closed_form import rank_bounds, work_bounds
+from synth.solver.bounds.link_load import link_bounds
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
 
@@ -54,7 +55,7 @@ def recomputed(schedule: Schedule) -> list[int]:
 
 def bounds(problem: Problem, stages: Collection[int]) -> Spans:
     """Lower bounds of makespan and period, wherever the R's of these stages stand."""
-    return Spans.most(_rank_bounds(problem, stages))
+    return Spans.most([*_rank_bounds(problem, stages), bounds_of_links(problem)])
 
 
 def bounds_of_any_choice(problem: Problem) -> Spans:
@@ -67,13 +68,20 @@ def bounds_of_any_choice(problem: Problem) -> Spans:
     most = max(map(len, held))
     if most > RECOMPUTE_BOUNDS.most_held:
         return work_bounds(relaxed_for_fusion(replace(problem, caps_bytes=None)))
+    of_links = bounds_of_links(problem)
     if not have_fixed_places(problem):
-        return Spans.most(_of_own_choice(problem, rank, own) for rank, own in enumerate(held))
+        of_ranks = (_of_own_choice(problem, rank, own) for rank, own in enumerate(held))
+        return Spans.most([*of_ranks, of_links])
     found = []
     for chosen in product((False, True), repeat=most):
         stages = {s for stages in held for s, on in zip(stages, chosen, strict=False) if on}
         found.append(_rank_bounds(problem, stages))
-    return Spans.most(Spans.least(of_rank) for of_rank in zip(*found, strict=True))
+    return Spans.most([*map(Spans.least, zip(*found, strict=True)), of_links])
+
+
+def bounds_of_links(problem: Problem) -> Spans:
+    """Lower bounds by the load of links, whatever recomputes: that changes no transfer."""
+    return link_bounds(relaxed_for_fusion(replace(problem, caps_bytes=None)))
 
 
 def held_stages(problem: Problem) -> list[list[int]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from synth.errors import SynthError
 from synth.schedule.model import Schedule
 from synth.search.clock import Clock
+from synth.search.conditional_stop import ConditionalStop
 from synth.search.outcome import StoppedBy, relative_gap
 from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.instance.memory_models import relaxed_for_fusion
@@ -25,6 +26,7 @@ class ClaimSearch:
     """Searches, within one time limit, for a proof of a claimed bound or a schedule below it.
 
     Attributes:
+        claimed_us: the bound that the plan claims.
         options: the options of every search; the time limit is for all of them together.
         clock: the time of all searches together.
         witness_us: the value of a schedule below the claimed bound; None: none is known.
@@ -43,24 +45,28 @@ class ClaimSearch:
         """
         self.options = replace(options, without=options.without | _WITHOUT)
         self.witness_us: int | None = None
-        self._claimed_us, self._best_us = claimed_us, best_us
+        self.claimed_us, self._best_us = claimed_us, best_us
         self.clock = Clock(options.time_limit_s, stop=stop)
 
     def is_over(self) -> bool:
         """Return True if the time is up, or the bound is disproved."""
         return self.witness_us is not None or self.clock.is_over()
 
+    @property
+    def remaining(self) -> SolveOptions:
+        """The options, with the time that is left."""
+        return replace(self.options, time_limit_s=self.clock.left_s())
+
     def note(self, value_us: int | None) -> None:
         """Note that a schedule of this value exists."""
-        if value_us is not None and value_us < self._claimed_us:
+        if value_us is not None and value_us < self.claimed_us:
             self.witness_us = value_us
 
     def look_for_witness(self, problem: Problem, begin: Schedule) -> None:
         """Look for a schedule below the bound with the quick heuristics."""
         if self.is_over():
             return
-        without = self.options.without | _NO_PROOFS
-        options = replace(self.options, time_limit_s=self.clock.left_s(), without=without)
+        options = replace(self.remaining, without=self.options.without | _NO_PROOFS)
         found = self._search(problem, begin, self._best_us, options)
         self.note(found.value_us)
 
@@ -69,7 +75,7 @@ class ClaimSearch:
         reached_us = work_bound_us(relaxed_for_fusion(problem), problem.objective)
         until_s = min(self.clock.elapsed_s + limit_s, self.clock.limit_s)
         best_us = self._best_us
-        while reached_us < self._claimed_us and not self.is_over():
+        while reached_us < self.claimed_us and not self.is_over():
             left_s = self.clock.left_s(until_s)
             if left_s <= 0:
                 break
@@ -78,7 +84,7 @@ class ClaimSearch:
             self.note(found.value_us)
             reached_us = max(reached_us, found.lower_bound_us)
             if found.stopped_by == StoppedBy.INFEASIBLE:
-                return self._claimed_us  # infeasible, so no schedule beats it
+                return self.claimed_us  # infeasible, so no schedule beats it
             if found.stopped_by != StoppedBy.GAP or found.value_us is None:
                 break
             # A better schedule closed the gap before the bound was reached.
@@ -89,29 +95,16 @@ class ClaimSearch:
         self, problem: Problem, begin: Schedule | None, best_us: int, options: SolveOptions
     ) -> Result:
         """Search until the gap is that between the best known schedule and the claimed bound."""
-        ended = _Either(self.clock.stop)
-        gap = max(0.0, relative_gap(best_us, self._claimed_us))
-        options = replace(options, gap=gap, hint=begin)
 
-        def look(incumbent: Incumbent) -> None:
+        def is_enough(incumbent: Incumbent) -> bool:
             self.note(incumbent.value_us)
-            if self.is_over() or incumbent.lower_bound_us >= self._claimed_us:
-                ended.set()
+            return self.is_over() or incumbent.lower_bound_us >= self.claimed_us
 
+        ended = ConditionalStop(self.clock.stop, is_enough)
+        gap = max(0.0, relative_gap(best_us, self.claimed_us))
+        options = replace(options, gap=gap, hint=begin)
         try:
-            return solve(problem, options, look, ended)
+            return solve(problem, options, ended.watch, ended)
         except SynthError:
             # The plan runs micro-batches out of order, which the search for a period excludes.
-            return solve(problem, replace(options, hint=None), look, ended)
-
-
-class _Either(threading.Event):
-    """An event that is set when another one is, too."""
-
-    def __init__(self, other: threading.Event) -> None:
-        super().__init__()
-        self._other = other
-
-    def is_set(self) -> bool:
-        """Return True if one of the two is set."""
-        return super().is_set() or self._other.is_set()
+            return solve(problem, replace(options, hint=None), ended.watch, ended)

@@ -4,16 +4,14 @@ Closed forms of runs of layers are computed on demand, along the path of the lea
 leave a path open, the certificate names the run of it, or the partition, that models have to prove.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.path_dp import RankLayers, Sizes, runs_of
+from synth.plan.reprove.claim_search import ClaimSearch
 from synth.schedule.files.certificate import Certificate, ProverName
-from synth.search.clock import Clock
 from synth.solver.bounds.recheck import recheck
 from synth.solver.bounds.rechecker import Recheck, refute_below
-from synth.solver.options import SolveOptions
 
 
 def own_certificate(certificate: Certificate | None, sizes: Sizes) -> Certificate | None:
@@ -24,37 +22,20 @@ def own_certificate(certificate: Certificate | None, sizes: Sizes) -> Certificat
     return next(proofs, None)
 
 
-def recheck_all(
-    bounds: PartitionBounds,
-    certificate: Certificate,
-    claimed_us: int,
-    options: SolveOptions,
-    should_stop: Callable[[], bool],
-) -> Recheck:
-    """Prove a bound of all partitions from its certificate.
+class PartitionsRecheck:
+    """Proves a bound of all partitions from its certificate."""
 
-    Args:
-        bounds: without any bound yet.
-        certificate: the certificate of the bound.
-        claimed_us: the bound.
-        options: the time limit, the workers and the seed.
-        should_stop: asked often.
-    """
-    return _Checker(bounds, certificate, claimed_us, options, should_stop).run()
-
-
-class _Checker:
     def __init__(
-        self,
-        bounds: PartitionBounds,
-        certificate: Certificate,
-        claimed_us: int,
-        options: SolveOptions,
-        should_stop: Callable[[], bool],
+        self, bounds: PartitionBounds, certificate: Certificate, search: ClaimSearch
     ) -> None:
-        self.bounds, self.claimed_us, self.options = bounds, claimed_us, options
-        self.should_stop = should_stop
-        self.clock = Clock(options.time_limit_s)
+        """Begin without any proof.
+
+        Args:
+            bounds: without any bound yet.
+            certificate: the certificate of the bound.
+            search: the search for the claimed bound, which this serves and with which it ends.
+        """
+        self.bounds, self.claimed_us, self.search = bounds, search.claimed_us, search
         self.runs = {RankLayers(run.rank, run.first, run.end) for run in certificate.layer_runs}
         self.partitions = {proof.sizes: proof.certificate for proof in certificate.partitions}
         self.proven: set[Sizes] = set()
@@ -65,7 +46,7 @@ class _Checker:
             least = self.bounds.least(self.proven)
             if least.sizes is None or least.bound_us >= self.claimed_us:
                 return Recheck.PROVEN
-            if self.clock.is_over() or self.should_stop():
+            if self.search.is_over():
                 return Recheck.OPEN
             if any([self.bounds.close(run) for run in runs_of(least.sizes)]):
                 continue
@@ -89,7 +70,7 @@ class _Checker:
         if certificate is not None:
             problem = self.bounds.problem_on(sizes)
             found = recheck(
-                problem, certificate, self.claimed_us, self._options(), self.should_stop
+                problem, certificate, self.claimed_us, self.search.remaining, self.search.is_over
             )
             if found == Recheck.PROVEN:
                 self.proven.add(sizes)
@@ -97,10 +78,7 @@ class _Checker:
 
     def _prove_run(self, run: RankLayers) -> Recheck:
         model = self.bounds.model_of(run, self.claimed_us - 1)
-        found = refute_below(model, self.claimed_us, self._options(), self.should_stop)
+        found = refute_below(model, self.claimed_us, self.search.remaining, self.search.is_over)
         if found == Recheck.PROVEN:
             self.bounds.paths[run] = max(self.bounds.paths[run], self.claimed_us)
         return found
-
-    def _options(self) -> SolveOptions:
-        return replace(self.options, time_limit_s=self.clock.left_s())

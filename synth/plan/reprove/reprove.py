@@ -28,7 +28,7 @@ from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed, without_recompute
 from synth.plan.reprove.claim_search import ClaimSearch
-from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
+from synth.plan.reprove.recheck_partitions import PartitionsRecheck, own_certificate
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove_versions import prove_versions
 from synth.plan.runtimes import allowed_for
@@ -240,12 +240,9 @@ class _Reproving:
         if certificate is None:
             self.proven_from = "all provers"
             return self.search.raise_bound(self.problem, begin, self.options.time_limit_s)
-        limited = replace(self.options, time_limit_s=self.search.clock.left_s())
-        return self._take(
-            recheck(self.problem, certificate, self.claimed_us, limited, self.stop.is_set),
-            certificate,
-            begin,
-        )
+        options, claimed_us = self.search.remaining, self.claimed_us
+        found = recheck(self.problem, certificate, claimed_us, options, self.stop.is_set)
+        return self._take(found, certificate, begin)
 
     def _take(self, found: Recheck, certificate: Certificate, begin: Schedule) -> int:
         """Return the bound reached; look for a schedule that disproves a claim that was not."""
@@ -267,12 +264,9 @@ class _Reproving:
         holds_for = BoundScope.ALL.words
         certificate = self.plan.claim.certificate
         if certificate is not None:
-            limited = replace(self.options, time_limit_s=self.search.clock.left_s())
             all_bounds = PartitionBounds(StageCostTable(profile), self.problem)
-            found = recheck_all(
-                all_bounds, certificate, self.claimed_us, limited, self.search.is_over
-            )
-            return self._verdict(self._take(found, certificate, begin), holds_for)
+            checking = PartitionsRecheck(all_bounds, certificate, self.search)
+            return self._verdict(self._take(checking.run(), certificate, begin), holds_for)
         self.proven_from = "all provers"
         share = REPROVE.own_partition_share
         least_us = self.search.raise_bound(self.problem, begin, share * self.options.time_limit_s)

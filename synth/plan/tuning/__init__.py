@@ -17,7 +17,7 @@ from synth.plan.tuning.partition import (
     SEVERAL_STAGES,
     TIGHT_CAPS,
 )
-from synth.plan.tuning.race import PARTITION_TRIALS, RACE
+from synth.plan.tuning.race import CUT_MOVES, PARTITION_TRIALS, RACE
 from synth.plan.tuning.recompute import (
     LAYER_MENU,
     LAYER_SEARCH,
@@ -31,6 +31,7 @@ __all__ = [
     "BALANCE",
     "BEST_VARIANT",
     "CURVE",
+    "CUT_MOVES",
     "JUDGED_SCHEDULES",
     "JUDGING",
     "LAYER_MENU",

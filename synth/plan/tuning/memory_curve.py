@@ -39,6 +39,8 @@ class SteadyCapTuning:
     step_share_of_limit: float = 0.2
     # Micro-batches per rank and copy over which the time of one more micro-batch is measured.
     micro_batches_per_rank: int = 8
+    # Smaller bubble rates are rounding: times are whole microseconds.
+    least_bubble_rate: float = 1e-4
 
     @property
     def share_of_limit(self) -> float:

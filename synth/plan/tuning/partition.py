@@ -20,6 +20,11 @@ class BalanceTuning:
 class SeveralStagesTuning:
     """Local search over stage boundaries where ranks hold several stages."""
 
+    # Share of the largest work of a rank within which partitions count as equally balanced: medians
+    # of repeated measurements of a layer differ by about so much.
+    noise_share: float = 0.01
+    # Shares of the same that a search for partitions gives up for more even stages.
+    compromise_shares: tuple[float, ...] = (0.0, 0.03, 0.1)
     # Random kicks in all, and kicks in a row without success that end the search.
     kicks: int = 60
     kicks_in_vain: int = 20

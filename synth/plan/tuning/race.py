@@ -26,12 +26,11 @@ class RaceTuning:
     trial_s_per_op: float = 200e-6
     # Shorter trials skip the published schedules if there is a schedule already.
     least_for_families_s: float = 2.0
-    # Share of the time limit for the first partition, before others are searched, if there are no
-    # bounds over all partitions.
-    start_share_of_limit: float = 0.5
     # Share of the remaining time for the best partitions of published schedules, and ops that are
     # simulated for them even if it is over.
     published_cuts_share_of_left: float = 0.2
+    # The same share for a single placement with several stages per rank, whose cut matters most.
+    many_cuts_share_of_left: float = 0.4
     published_cuts_least_ops: int = 100_000
     # Share of the remaining time for a search for partitions, before the rounds.
     partitions_share_of_left: float = 0.15
@@ -52,5 +51,20 @@ class PartitionTrialTuning:
     partitions_of_each: int = 2
 
 
+@dataclass(frozen=True)
+class CutMovesTuning:
+    """Moves of layers across stage boundaries under the best order found."""
+
+    # Share of the remaining time, after each search for an order.
+    share_of_left: float = 0.15
+    # Cuts judged in a row without success that end the moves.
+    in_vain: int = 24
+    # Share of the remaining time for the next search for an order, as long as moves succeed.
+    search_share_of_left: float = 0.4
+    # Ops judged per second as a deterministic search counts them.
+    ops_per_s: int = 100_000
+
+
 RACE = RaceTuning()
+CUT_MOVES = CutMovesTuning()
 PARTITION_TRIALS = PartitionTrialTuning()

@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from synth.errors import SynthError
 from synth.plan.partition.balance import balance
@@ -16,6 +17,7 @@ from synth.solver.result import Result
 from synth.solver.search_state import OnImprovement, SearchState
 from synth.solver.tuning import WEIGHT_PASSING
 from synth.solver.weight_passing.bounds import least_cap_bytes
+from synth.solver.weight_passing.least_memory import limits_bytes
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.search import WeightPassingSearch
 
@@ -80,6 +82,12 @@ class WeightCandidate(Protocol):
     def needed_bytes(self) -> int:
         """A memory limit below which no schedule fits."""
 
+    def limits_bytes(self) -> tuple[int, int | None]:
+        """Return a limit that every schedule exceeds below, and the least one known to be kept."""
+
+    def on(self, problem: Problem) -> Self:
+        """Return the candidate for another problem on the same placement."""
+
     def begin(
         self,
         options: SolveOptions,
@@ -104,6 +112,14 @@ class WeightPassingCandidate(NamedTuple):
     def needed_bytes(self) -> int:
         """A memory limit below which no schedule fits."""
         return least_cap_bytes(self.passing)
+
+    def limits_bytes(self) -> tuple[int, int | None]:
+        """Return a limit in closed form, and that of the least memory known."""
+        return limits_bytes(self.passing)
+
+    def on(self, problem: Problem) -> Self:
+        """Return the candidate for another problem on the same placement."""
+        return self._replace(passing=replace(self.passing, problem=problem))
 
     def begin(
         self,

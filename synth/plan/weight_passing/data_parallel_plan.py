@@ -171,13 +171,13 @@ def _check_shares(peaks: tuple[int, ...], problem: Problem) -> None:
         (peak - cap, rank)
         for rank, (peak, cap) in enumerate(zip(peaks, problem.caps_bytes, strict=True))
     )
-    exactly = f"--partition {','.join(map(str, problem.partition or ()))}"
+    exactly = f"§partition {','.join(map(str, problem.partition or ()))}"
     if problem.recomputed_layers:
-        exactly += f" --recompute layers:{','.join(map(str, problem.recomputed_layers))}"
+        exactly += f" §recompute layers:{','.join(map(str, problem.recomputed_layers))}"
     raise SharesExceedLimit(
         f"the schedule that was found needs {format_bytes_both(excess)} more than the limit on "
         f"rank {rank}, as a stage's share of the optimizer state is rounded up; give {exactly}, "
-        f"for which the search counts exact shares, or a larger --mem-limit"
+        f"for which the search counts exact shares, or a larger §mem_limit"
     )
 
 

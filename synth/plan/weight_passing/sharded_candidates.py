@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from synth.errors import SynthError
 from synth.plan.tuning import SHARDED_PIPELINES
@@ -29,6 +29,14 @@ class ShardedCandidate(NamedTuple):
         """A memory limit below which no schedule fits, whatever is sharded."""
         costs = with_least_share(self.problem.costs, self.problem.num_replicas)
         return max(needed_bytes(one_of(self.problem, costs)))
+
+    def limits_bytes(self) -> tuple[int, int | None]:
+        """Return a limit in closed form; none is known to be kept."""
+        return self.needed_bytes, None
+
+    def on(self, problem: Problem) -> Self:
+        """Return the candidate for another problem on the same placement."""
+        return self._replace(problem=problem)
 
     def begin(
         self,

@@ -147,7 +147,7 @@ class ShardedPipelinesSearch:
             f"no schedule of {problem.num_replicas} data-parallel pipelines fits, whichever state "
             f"they share: on the tried placement that needs least, a rank's share of all state, "
             f"the running stage and one micro-batch alone need {format_bytes_both(need)} "
-            f"(--mem-limit {need}B); raise the limit, or take more ranks or pipelines"
+            f"(§mem_limit {need}B); raise the limit, or take more ranks or pipelines"
         )
 
     def _published(self) -> Iterator[bool]:

@@ -2,7 +2,8 @@
 
 Each candidate with weight passing gets an equal part of the first share of the time. With `auto`
 data parallelism is judged beside them, and then pipelines are searched. The time that is left goes
-to the candidates that can still win by their bounds and are near the best.
+to the candidates that can still win by their bounds and are near the best: half of it to all of
+them, and so on, which is successive halving (Jamieson and Talwalkar, AISTATS 2016).
 """
 
 import threading
@@ -20,48 +21,18 @@ from synth.plan.choose.candidates import (
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.choice import bound_us
-from synth.plan.recompute.choice_search import Listeners
 from synth.plan.weight_passing.choice import WeightCandidate, WeightSearch
 from synth.plan.weight_passing.data_parallel import data_parallel_trial
 from synth.profile import Profile
 from synth.search.outcome import relative_gap
 from synth.solver.options import SolveOptions
-from synth.solver.problem import Problem
+from synth.solver.result import Incumbent
 from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import WEIGHT_PASSING
 
 
-def solve_choosing_weights(
-    weight_passing: Sequence[WeightCandidate],
-    staying: Sequence[Candidate],
-    copies: Candidate | None,
-    profile: Profile,
-    partitioning: Partitioning,
-    options: SolveOptions,
-    listeners: Listeners = lambda _: None,
-    stop: threading.Event | None = None,
-    on_standings: OnStandings = lambda _: None,
-) -> Ranking:
-    """Search all candidates, and return the best result with a bound that holds for all of them.
-
-    Args:
-        weight_passing: problems with weight passing, at least one.
-        staying: placements whose weights stay with their stages.
-        copies: data parallelism, if it is one of the candidates.
-        profile: the profile of the layers.
-        partitioning: the partitioning of the model where weights stay.
-        options: limits and seed.
-        listeners: returns the listener for the problem of a candidate.
-        stop: set it to get the best so far.
-        on_standings: called after each step with copies of all trials, best first.
-    """
-    stop = stop or threading.Event()
-    run = _WeightsRace(weight_passing, staying, copies, options, listeners, stop, on_standings)
-    return run.run(profile, partitioning)
-
-
-class _WeightsRace:
-    """The steps of a race between places of weights."""
+class WeightsRace:
+    """A race between places of weights."""
 
     def __init__(
         self,
@@ -69,19 +40,30 @@ class _WeightsRace:
         staying: Sequence[Candidate],
         copies: Candidate | None,
         options: SolveOptions,
-        listeners: Listeners,
+        on_improvement: OnImprovement | None,
         stop: threading.Event,
         on_standings: OnStandings,
     ) -> None:
+        """Begin all searches; none has had any time yet.
+
+        Args:
+            weight_passing: problems with weight passing, at least one.
+            staying: placements whose weights stay with their stages.
+            copies: data parallelism, if it is one of the candidates.
+            options: limits and seed.
+            on_improvement: called with improvements over all candidates.
+            stop: set it to get the best so far.
+            on_standings: called after each step with copies of all trials, best first.
+        """
         self.options, self.stop, self.on_standings = options, stop, on_standings
         moving = [Candidate(one.name, one.problem) for one in weight_passing]
         self.clock = options.clock(stop)
         self.race = Standings([*moving, *staying], Partitioning.GIVEN, options.gap)
-        self.announcer = Announcer(self.race, self.clock, listeners)
+        self.announcer = Announcer(self.race, self.clock, on_improvement)
         self.searches: list[tuple[Trial, WeightSearch]] = []
         for one, candidate in zip(weight_passing, moving, strict=True):
             trial = Trial(candidate, 0, least_bytes=one.needed_bytes)
-            listener = self.announcer.listener(trial, one.problem)
+            listener = self.announcer.listener(trial)
             search = one.begin(options, listener, stop)
             trial.lower_bound_us = search.state.bound_us
             self.race.trials.append(trial)
@@ -94,18 +76,21 @@ class _WeightsRace:
             self.announcer.announce_judged(trial)
 
     def run(self, profile: Profile, partitioning: Partitioning) -> Ranking:
-        """Share the time, and rank what was found."""
-        limit_s = self.options.time_limit_s
-        share_s = WEIGHT_PASSING.trial_share * limit_s / len(self.searches)
-        for trial, search in self.searches:
-            self._search(trial, search, share_s)
+        """Share the time, and rank what was found, with a bound that holds for all candidates.
+
+        Args:
+            profile: the profile of the layers.
+            partitioning: the partitioning of the model where weights stay.
+        """
+        first_s = WEIGHT_PASSING.trial_share * self.options.time_limit_s
+        for (trial, search), seconds in self.clock.shared(self.searches, first_s):
+            self._search(trial, search, seconds)
         if self.staying:
             self._search_staying(profile, partitioning)
         while chances := list(self._chances()):
-            left_s = self.clock.left_s()
-            part_s = max(WEIGHT_PASSING.shortest_part_s, left_s / (2 * len(chances)))
-            for trial, search in chances:
-                self._search(trial, search, min(part_s, self.clock.left_s()))
+            half_s, least_s = self.clock.moment_s(0.5), WEIGHT_PASSING.shortest_part_s
+            for (trial, search), seconds in self.clock.shared(chances, half_s):
+                self._search(trial, search, min(max(least_s, seconds), self.clock.left_s()))
         return self.race.answer(
             self.clock.elapsed_s,
             is_interrupted=self.stop.is_set(),
@@ -147,11 +132,12 @@ class _WeightsRace:
             self.on_standings(race.copies())
 
         chosen = solve_best_of(
-            candidates, profile, partitioning, options, self._listener_of_staying, self.stop, take
+            candidates, profile, partitioning, options, self._tell_of_staying, self.stop, take
         )
         take(chosen.trials)
 
-    def _listener_of_staying(self, problem: Problem) -> OnImprovement | None:
-        """Return the listener for a problem of the pipelines."""
-        held = (trial for trial in self.staying if trial.problem.placement == problem.placement)
-        return self.announcer.listener(next(held), problem, of_others=True)
+    def _tell_of_staying(self, incumbent: Incumbent) -> None:
+        """Announce an improvement of the pipelines."""
+        where = incumbent.problem.placement
+        held = (trial for trial in self.staying if trial.problem.placement == where)
+        self.announcer.announce(incumbent, next(held), of_others=True)

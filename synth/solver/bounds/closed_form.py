@@ -15,6 +15,7 @@ from typing import ClassVar, Self
 from synth.objective import Objective, Spans
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting
+from synth.solver.bounds.link_load import link_bounds
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import TimedBounds
 from synth.solver.instance.instance import B, F, Instance, W
@@ -22,13 +23,13 @@ from synth.solver.options import Part, SolveOptions
 
 
 def work_bound_us(instance: Instance, objective: Objective) -> int:
-    """The best closed form over all ranks; for a sum of spans the sum of both."""
+    """The best closed form over all ranks and links; for a sum of spans the sum of both."""
     return objective.value_us(work_bounds(instance))
 
 
 def work_bounds(instance: Instance) -> Spans:
-    """Closed-form bounds of the makespan and of the period."""
-    return Spans.most(rank_bounds(instance))
+    """Closed-form bounds of the makespan and of the period, from all ranks and links."""
+    return Spans.most([*rank_bounds(instance), link_bounds(instance)])
 
 
 def work_bounds_of_search(instance: Instance, options: SolveOptions) -> Spans:

@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple, Self
 from synth.objective import Objective
 from synth.schedule.files.certificate import Certificate, ForwardSpacing, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting
-from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings, SpacingToEndModel
+from synth.solver.bounds.forward_spacing_model import Spacings, spacing_model
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solver.instance.instance import B, F, Instance, OpIndex, W
@@ -106,10 +106,10 @@ def of_spacings(lemmas: tuple[ForwardSpacing, ...]) -> Certificate:
 
 
 class _Question(NamedTuple):
-    """A spacing to prove: its model, and the number of forwards after the first."""
+    """A spacing to prove: the number of forwards after the first, or to the end of the rank."""
 
-    model: type[SpacingModel]
     length: int
+    is_to_end: bool
 
 
 @dataclass
@@ -194,26 +194,27 @@ class SpacingProver:
         for length in lengths(self.instance):
             nearest_us, to_end_us = self._nearest_us(length)
             if nearest_us is None or nearest_us > self.known.added_us(length):
-                yield _Question(SpacingModel, length)
+                yield _Question(length, is_to_end=False)
             may_end_later = to_end_us is None or to_end_us > self.known.whole_us(length)
             if self.instance.holds_several and may_end_later:
-                yield _Question(SpacingToEndModel, length)
+                yield _Question(length, is_to_end=True)
 
     def _prove(self, question: _Question, limit_s: float) -> ModelOutcome:
         """Prove the least time from the first forward to the last, or to the end of the rank."""
         began_s = time.monotonic()
-        model, length = question
+        length, is_to_end = question
         has_pairs = Part.PASSING_PAIRS not in self.options.without
         if has_pairs:
             self.options.report_part(Part.PASSING_PAIRS)
-        asked = model(
+        model = spacing_model(
             of_few(self.instance, length + 1),
             self.known.ranks,
             self.known,
+            is_to_end=is_to_end,
             passing_pairs=has_pairs,
         )
-        outcome = run(asked, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
-        if model is SpacingToEndModel:
+        outcome = run(model, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
+        if is_to_end:
             known_us = self.known.whole_us(length)
             self.known.to_end_us[length] = max(known_us, outcome.bound_us)
         else:
@@ -266,8 +267,8 @@ def _recheck_spacing(lemma: ForwardSpacing, known: Spacings, again: Rechecker) -
     ranks, first = again.ranks(lemma.ranks), again.instance.copies[0]
     again.require(first.rank in ranks and lemma.num_forwards <= first.last)
     few = of_few(again.instance, lemma.num_forwards + 1)
-    kind = SpacingToEndModel if lemma.is_to_end else SpacingModel
-    again.refute_below(kind(instance=few, scope=ranks, known=known), lemma.least_us)
+    model = spacing_model(few, ranks, known, is_to_end=lemma.is_to_end)
+    again.refute_below(model, lemma.least_us)
 
 
 BOUND = SpacingProver

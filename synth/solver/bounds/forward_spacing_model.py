@@ -6,14 +6,17 @@ rank 0 | F .. .. .. F .. .. .. F .. .. .. F .. B .. W |
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from synth.objective import Objective
 from synth.schedule.files.certificate import ForwardSpacing
-from synth.solver.cpsat.model import ExactModel, SpanVariable
+from synth.solver.cpsat.constraints import add_reductions
+from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.op_variables import OpVariables
 from synth.solver.cpsat.or_tools import cp_model
-from synth.solver.cpsat.run import search_from_below
+from synth.solver.cpsat.parameters import search_from_below
+from synth.solver.cpsat.spans import Minimised, SpanVariable, ends_of_rank
 from synth.solver.instance.instance import F, Instance, OpIndex
 from synth.solver.tuning import EXACT_MODEL
 
@@ -65,19 +68,21 @@ class Spacings:
                 left += [half, part - half]
         return whole_us, longest
 
-    def kept_by(self, model: ExactModel) -> None:
+    def add_to(self, ops: OpVariables, spans: Iterable[SpanVariable]) -> None:
         """Add every proven separation that shorter ones do not already imply.
 
         Args:
-            model: has the first stage's rank.
+            ops: a model with the first stage's rank.
+            spans: the spans that it minimises.
         """
-        forwards = _forwards(model)
+        forwards, rank = _forwards(ops), ops.instance[0].rank
         apart, to_end = self.not_implied(len(forwards) - 1)
         for length, us in apart:
             for first, second in zip(forwards, forwards[length:], strict=False):
-                model.cp.add(second >= first + us)
+                ops.cp.add(second >= first + us)
         for length, us in to_end:
-            model.ends_after(model.instance[0].rank, forwards[-1 - length] + us)
+            for span in spans:
+                ops.cp.add(span.length >= forwards[-1 - length] + us - span.origins[rank])
 
     def not_implied(self, longest: int) -> tuple[list[_Least], list[_Least]]:
         """Return spacings up to a length, and those to the end, that shorter ones do not imply."""
@@ -111,66 +116,53 @@ def _best_and_sums(apart_us: Mapping[int, int], longest: int) -> tuple[list[int]
     return best, sums
 
 
-def _forwards(model: ExactModel) -> list[cp_model.LinearExpr]:
+def _forwards(ops: OpVariables) -> list[cp_model.LinearExpr]:
     """The starts of all forwards of the first stage."""
-    return [model.start[0, OpIndex(F, k)] for k in range(model.instance[0].num_micro_batches)]
+    return [ops.start[0, OpIndex(F, k)] for k in range(ops.instance[0].num_micro_batches)]
 
 
-class SpacingModel(ExactModel):
-    """Minimises the time from the first forward of the first stage to the last one.
+def spacing_model(
+    instance: Instance,
+    scope: Iterable[int],
+    known: Spacings,
+    *,
+    is_to_end: bool = False,
+    passing_pairs: bool = True,
+) -> ExactModel:
+    """Make the model of the least time from the first forward of the first stage to the last one.
 
     Args:
         instance: its micro-batches are the forwards.
+        scope: the modelled ranks.
         known: spacings of it and of longer instances.
+        is_to_end: minimise the time to the end of the first stage's rank instead.
         passing_pairs: let ops pass each other on omitted ranks one at a time.
     """
+    each_us = sum(c.work_us + c.down_us + c.up_us for c in instance.copies)
+    steps_us = sum(map(instance.step_us, range(instance.num_ranks)))
+    # All ops one after the other: no schedule needs more.
+    longest_us = each_us * instance.copies[0].num_micro_batches + steps_us
+    rank = instance[0].rank
 
-    most_counted = EXACT_MODEL.most_counted_ops_of_spacing
+    def minimise(ops: OpVariables) -> Minimised:
+        """Minimise the start of the last forward or the end; no two are nearer than is known."""
+        reduced = add_reductions(ops)
+        value = ops.cp.new_int_var(0, longest_us, "apart")
+        spans = (SpanVariable(value, 1, {rank: 0}),) if is_to_end else ()
+        ops.cp.add(ops.start[0, OpIndex(F, 0)] == 0)
+        for end in ends_of_rank(ops, rank, reduced) if is_to_end else _forwards(ops)[-1:]:
+            ops.cp.add(value >= end)
+        known.add_to(ops, spans)
+        ops.cp.minimize(value)
+        return Minimised(value, spans)
 
-    def __init__(
-        self,
-        instance: Instance,
-        scope: Iterable[int],
-        known: Spacings,
-        *,
-        passing_pairs: bool = True,
-    ) -> None:
-        self._known = known
-        each_us = sum(c.work_us + c.down_us + c.up_us for c in instance.copies)
-        steps_us = sum(map(instance.step_us, range(instance.num_ranks)))
-        # All ops one after the other: no schedule needs more.
-        longest_us = each_us * instance.copies[0].num_micro_batches + steps_us
-        super().__init__(
-            instance, Objective.MAKESPAN, longest_us, scope, passing_pairs=passing_pairs
-        )
-
-    def tune(self, parameters: cp_model.SatParameters) -> None:
-        """Search from below: only the least value is needed, not its schedule."""
-        search_from_below(parameters)
-
-    def minimise(self) -> None:
-        """Minimise the start of the last forward; no two are nearer than is known."""
-        self.value = self.cp.new_int_var(0, self.horizon_us, "apart")
-        self.spans = self._spans()
-        self.cp.add(self.start[0, OpIndex(F, 0)] == 0)
-        for end in self._last():
-            self.cp.add(self.value >= end)
-        self._known.kept_by(self)
-        self.cp.minimize(self.value)
-
-    def _last(self) -> Iterator[cp_model.LinearExpr]:
-        yield _forwards(self)[-1]
-
-    def _spans(self) -> list[SpanVariable]:
-        """The end of the rank does not count."""
-        return []
-
-
-class SpacingToEndModel(SpacingModel):
-    """Minimises the time from the first forward of the first stage to the end of its rank."""
-
-    def _last(self) -> Iterator[cp_model.LinearExpr]:
-        yield from self._ends_of_rank(self.instance[0].rank)
-
-    def _spans(self) -> list[SpanVariable]:
-        return [SpanVariable(self.value, 1, {self.instance[0].rank: 0})]
+    return ExactModel(
+        instance,
+        Objective.MAKESPAN,
+        longest_us,
+        scope,
+        passing_pairs=passing_pairs,
+        minimise=minimise,
+        most_counted=EXACT_MODEL.most_counted_ops_of_spacing,
+        tune=search_from_below,
+    )

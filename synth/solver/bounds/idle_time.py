@@ -11,11 +11,11 @@ from synth.solver.bounds.closed_form import work_bounds_of_search
 from synth.solver.bounds.idle_time_agenda import IdleAgenda, IdleGrowth
 from synth.solver.bounds.idle_time_model import (
     End,
-    IdleTimeModel,
     IdleTimes,
     LeastIdle,
     Stretch,
     base_length_us,
+    idle_time_model,
 )
 from synth.solver.bounds.idle_time_sums import IdleTimeSums
 from synth.solver.bounds.rechecker import Rechecker
@@ -208,7 +208,7 @@ class IdleBounds:
         end, length_us = growth.end, self._length_us(growth)
         stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
         longest_us = self.instance.longest_us(self.objective, self.reference().value_us)
-        model = IdleTimeModel(self.instance, stretch, growth.ranks, longest_us)
+        model = idle_time_model(self.instance, stretch, growth.ranks, longest_us)
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
         self._sums.add(end, length_us, LeastIdle(outcome.bound_us, growth.ranks))
         return outcome
@@ -244,8 +244,8 @@ def _recheck_idle_time(lemma: IdleTime, stretch: Stretch, again: Rechecker) -> N
     ranks = again.ranks(lemma.ranks)
     again.require(stretch.rank in ranks and 0 < lemma.length_us < again.claimed_us)
     longest_us = again.instance.longest_us(again.objective, again.claimed_us - 1)
-    model = IdleTimeModel(again.instance, stretch, ranks, longest_us)
-    again.refute(model, model.idle_us, lemma.least_us)
+    model = idle_time_model(again.instance, stretch, ranks, longest_us)
+    again.refute(model, model.value, lemma.least_us)
 
 
 BOUND = IdleBounds

@@ -12,15 +12,18 @@ micro-batches, and stretches that do not overlap add up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from synth.objective import Objective
 from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.op_variables import OpVariables, add_starts
 from synth.solver.cpsat.or_tools import cp_model
-from synth.solver.cpsat.run import search_from_below
-from synth.solver.instance.instance import SPLIT, F, Instance, OpIndex, W
+from synth.solver.cpsat.parameters import search_from_below
+from synth.solver.cpsat.spans import Minimised, ends_above
+from synth.solver.instance.instance import SPLIT, F, Instance, Node, OpIndex, W
 from synth.solver.tuning import EXACT_MODEL
 
 
@@ -79,77 +82,98 @@ def base_length_us(instance: Instance, rank: int) -> int:
     return instance[first].work_us + instance.round_trip_us[first]
 
 
-class IdleTimeModel(ExactModel):
-    """Minimises the idle time of a rank in a stretch, with some ranks modelled exactly.
+def idle_time_model(
+    instance: Instance, stretch: Stretch, ranks: Iterable[int], value_us: int
+) -> ExactModel:
+    """Make the model of the least idle time of a rank in a stretch, with some ranks exactly.
+
+    The last (first) modelled micro-batch stands for those left out: the stretch ends where it
+    begins.
+
+    Args:
+        instance: the problem.
+        stretch: of one of the ranks.
+        ranks: the modelled ones.
+        value_us: no schedule with a larger makespan or period counts.
+    """
+    count = stretch.num_micro_batches(instance)
+    few = tuple(
+        copy._replace(num_micro_batches=min(count, copy.num_micro_batches))
+        for copy in instance.copies
+    )
+    held = instance.held[stretch.rank]
+    cut = frozenset(copy for copy in held if instance[copy].num_micro_batches > count)
+    # The largest distance of ops in a schedule within the value.
+    apart_us = value_us + max(instance.origins_us or [0])
+    horizon_us = apart_us if stretch.is_opening or not stretch.is_period else 2 * apart_us
+    return ExactModel(
+        replace(instance, copies=few),
+        Objective.MAKESPAN,
+        horizon_us,
+        ranks,
+        starts=(
+            add_starts
+            if stretch.is_opening
+            else partial(_add_starts_to_end, stretch=stretch, end_us=apart_us)
+        ),
+        minimise=lambda ops: _IdleTime(ops, stretch, cut, apart_us).minimised,
+        most_counted=EXACT_MODEL.most_counted_ops_of_idle_time,
+        tune=search_from_below,
+    )
+
+
+def _add_starts_to_end(ops: OpVariables, stretch: Stretch, end_us: int) -> None:
+    """Add start times of the drain: they count backwards from the end, which is fixed."""
+    for index in ops.copies:
+        copy = ops.instance[index]
+        is_bound = copy.rank == stretch.rank or not stretch.is_period
+        soonest_us = ops.instance.step_us(copy.rank) if is_bound else -end_us
+        for op_index in ops.instance.op_indices(index):
+            # Counted backwards, because CP-SAT tries small values first.
+            name = f"{op_index.kind}{index}.{op_index.microbatch}"
+            to_end = ops.cp.new_int_var(soonest_us, end_us, name)
+            ops.start[index, op_index] = end_us - copy.duration_us[op_index.kind] - to_end
+
+
+class _IdleTime:
+    """The objective: the length of the stretch less the work in it.
 
     Ops are inside the stretch or outside. One that the inner edge cuts moves the edge by less than
-    its duration, which adds no idle time. The last (first) modelled micro-batch stands for those
-    left out: the stretch ends where it begins.
+    its duration, which adds no idle time.
     """
 
-    most_counted = EXACT_MODEL.most_counted_ops_of_idle_time
-
     def __init__(
-        self, instance: Instance, stretch: Stretch, ranks: Iterable[int], value_us: int
+        self, ops: OpVariables, stretch: Stretch, cut: Collection[int], end_us: int
     ) -> None:
-        self.stretch = stretch
-        self.count = stretch.num_micro_batches(instance)
-        self.is_cut = {
-            copy: instance[copy].num_micro_batches > self.count
-            for copy in instance.held[stretch.rank]
-        }
-        few = tuple(
-            copy._replace(num_micro_batches=min(self.count, copy.num_micro_batches))
-            for copy in instance.copies
-        )
-        part = replace(instance, copies=few)
-        # The largest distance of ops in a schedule within the value.
-        apart_us = value_us + max(instance.origins_us or [0])
-        self.end_us = apart_us
-        horizon_us = apart_us if stretch.is_opening or not stretch.is_period else 2 * apart_us
-        super().__init__(part, Objective.MAKESPAN, horizon_us, ranks)
+        """Add the objective to a model.
 
-    def _add_variables(self) -> None:
-        """Add start times; in the drain they count backwards from the end, which is fixed."""
-        if self.stretch.is_opening:
-            return super()._add_variables()
-        self.start, self.origin = {}, {}
-        for index in self.copies:
-            copy = self.instance[index]
-            is_bound = copy.rank == self.stretch.rank or not self.stretch.is_period
-            soonest_us = self.instance.step_us(copy.rank) if is_bound else -self.end_us
-            for op_index in self.instance.op_indices(index):
-                # Counted backwards, because CP-SAT tries small values first.
-                name = f"{op_index.kind}{index}.{op_index.microbatch}"
-                to_end = self.cp.new_int_var(soonest_us, self.end_us, name)
-                self.start[index, op_index] = self.end_us - copy.duration_us[op_index.kind] - to_end
-
-    def tune(self, parameters: cp_model.SatParameters) -> None:
-        """Search from below: only the least idle time is needed, not its schedule."""
-        search_from_below(parameters)
-
-    def reduce(self) -> None:
-        """Leave gradient reductions out: they only follow."""
-        self.reduced = {}
-
-    def minimise(self) -> None:
-        """Minimise the length of the stretch less the work in it."""
-        stretch, held = self.stretch, self.instance.held[self.stretch.rank]
+        Args:
+            ops: the model.
+            stretch: of one of its ranks.
+            cut: copies of which micro-batches are left out.
+            end_us: the end of the schedule.
+        """
+        self.ops, self.cp, self.instance = ops, ops.cp, ops.instance
+        self.stretch, self.cut, self.end_us = stretch, cut, end_us
+        held = self.instance.held[stretch.rank]
         longest = max(1, *(self.instance[c].duration_us[kind] for c in held for kind in SPLIT))
         length = self.cp.new_int_var(0, stretch.length_us + longest - 1, "length")
         edge = self._begin_us() + length if stretch.is_opening else self.end_us - length
-        self._inside: dict[tuple[int, OpIndex], cp_model.IntVar] = {}
+        self._inside: dict[Node, cp_model.IntVar] = {}
         self._end_at(edge, length)
         steps_us = 0 if stretch.is_opening else self.instance.step_us(stretch.rank)
         done: list[cp_model.LinearExprT] = [steps_us]
         if not stretch.is_opening and not stretch.is_period:
-            self._end_above()
+            # Reserve time for the B's and W's of stage copies above the modelled ones.
+            for _, end in ends_above(ops):
+                self.cp.add(end <= self.end_us)
         for copy in held:
             for op_index in self.instance.op_indices(copy):
                 inside = self._inside_literal(copy, op_index, edge)
                 done.append(self.instance[copy].duration_us[op_index.kind] * inside)
-        self.idle_us = length - cp_model.LinearExpr.sum(done)
-        self.cp.minimize(self.idle_us)
+        idle_us = length - cp_model.LinearExpr.sum(done)
+        self.cp.minimize(idle_us)
+        self.minimised = Minimised(idle_us)
 
     def _begin_us(self) -> int:
         """The moment from which the rank's time counts."""
@@ -159,16 +183,6 @@ class IdleTimeModel(ExactModel):
             raise ValueError("idle times of the period need ranks that begin at fixed times")
         return self.instance.origins_us[self.stretch.rank]
 
-    def _end_above(self) -> None:
-        """Reserve time for the B's and W's of stage copies above the modelled ones."""
-        modelled = set(self.copies)
-        for index in self.copies:
-            for above in self.instance.chain_above(index):
-                if above in modelled:
-                    break
-                for end in self._ends_above(index, above):
-                    self.cp.add(end <= self.end_us)
-
     def _inside_literal(
         self, copy: int, op_index: OpIndex, edge: cp_model.LinearExprT
     ) -> cp_model.IntVar:
@@ -176,8 +190,8 @@ class IdleTimeModel(ExactModel):
         inside = self.cp.new_bool_var("")
         outside = inside.negated()
         before, behind = (inside, outside) if self.stretch.is_opening else (outside, inside)
-        self.cp.add(self.end(copy, op_index) <= edge).only_enforce_if(before)
-        self.cp.add(self.start[copy, op_index] >= edge).only_enforce_if(behind)
+        self.cp.add(self.ops.end(copy, op_index) <= edge).only_enforce_if(before)
+        self.cp.add(self.ops.start[copy, op_index] >= edge).only_enforce_if(behind)
         kind, k = op_index
         sooner = [OpIndex(kind, k - 1), *(OpIndex(s, k) for s in SPLIT[: kind.rank_in_chain][-1:])]
         for other in (self._inside[copy, s] for s in sooner if (copy, s) in self._inside):
@@ -205,19 +219,19 @@ class IdleTimeModel(ExactModel):
         rank = self.stretch.rank
         if self.stretch.is_opening:
             for copy in (chain[0] for chain in self.instance.chains(rank)):
-                if self.is_cut[copy]:
-                    yield self.start[copy, OpIndex(F, self.instance[copy].last)]
-            if not any(self.is_cut.values()) and self.instance.step_us(rank):
+                if copy in self.cut:
+                    yield self.ops.start[copy, OpIndex(F, self.instance[copy].last)]
+            if not self.cut and self.instance.step_us(rank):
                 yield self._last_end()
             return
         for copy in self.instance.held[rank]:
-            if self.is_cut[copy]:
-                yield self.end(copy, OpIndex(W, 0))
+            if copy in self.cut:
+                yield self.ops.end(copy, OpIndex(W, 0))
 
     def _last_end(self) -> cp_model.IntVar:
         """The end of the rank's last op before its STEPs."""
         held = self.instance.held[self.stretch.rank]
         last = self.cp.new_int_var(0, self.end_us, "last end")
-        ends = [self.end(copy, OpIndex(W, self.instance[copy].last)) for copy in held]
+        ends = [self.ops.end(copy, OpIndex(W, self.instance[copy].last)) for copy in held]
         self.cp.add_max_equality(last, ends)
         return last

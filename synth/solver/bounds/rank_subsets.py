@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Self
 
 from synth.objective import Objective
@@ -12,14 +13,14 @@ from synth.schedule.files.certificate import Certificate, ProvenBound, ProverNam
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
-from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings
+from synth.solver.bounds.forward_spacing_model import Spacings
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run, search_from_below
 from synth.solver.instance.instance import SPLIT, F, Instance, OpIndex
 from synth.solver.options import Part, SolveOptions
-from synth.solver.tuning import RANK_SUBSETS
+from synth.solver.tuning import EXACT_MODEL, RANK_SUBSETS
 
 
 @dataclass
@@ -216,35 +217,34 @@ def model_of(
         passing_pairs: let ops pass each other on omitted ranks one at a time.
         closed_forms: begin from the closed forms of all ranks.
     """
-    part = _Counted if spacings.say_more and len(ranks) <= RANK_SUBSETS.few_ranks else _Part
-    model = part(
-        instance, objective, value_us, ranks, passing_pairs=passing_pairs and len(ranks) > 1
+    # In a model of so few ranks memory can be counted for more ops of each.
+    are_few = spacings.say_more and len(ranks) <= RANK_SUBSETS.few_ranks
+    model = ExactModel(
+        instance,
+        objective,
+        value_us,
+        ranks,
+        passing_pairs=passing_pairs and len(ranks) > 1,
+        most_counted=(
+            EXACT_MODEL.most_counted_ops_of_spacing if are_few else EXACT_MODEL.most_counted_ops
+        ),
+        tune=partial(_tune, num_ranks=len(ranks)),
     )
     if closed_forms:
         model.both_at_least(work_bounds(instance))
-    if (0, OpIndex(F, 0)) in model.start:
-        spacings.kept_by(model)
+    if (0, OpIndex(F, 0)) in model.ops.start:
+        spacings.add_to(model.ops, model.spans)
     return model
 
 
-class _Part(ExactModel):
-    """Some ranks, within the time of a known schedule."""
-
-    def tune(self, parameters: cp_model.SatParameters) -> None:
-        """Search from below, with precedence literals where several ranks are modelled."""
-        search_from_below(parameters)
-        if len(self.ranks) < RANK_SUBSETS.ranks_with_precedence_literals:
-            return
+def _tune(parameters: cp_model.SatParameters, num_ranks: int) -> None:
+    """Search from below, with precedence literals where several ranks are modelled."""
+    search_from_below(parameters)
+    if num_ranks >= RANK_SUBSETS.ranks_with_precedence_literals:
         parameters.use_strong_propagation_in_disjunctive = True
         parameters.max_size_to_create_precedence_literals_in_disjunctive = (
             RANK_SUBSETS.most_ops_with_precedence_literals
         )
-
-
-class _Counted(_Part):
-    """A model of so few ranks that memory can be counted for more ops of each."""
-
-    most_counted = SpacingModel.most_counted
 
 
 def _spread(ranks: list[int], most: int) -> list[int]:

@@ -62,7 +62,7 @@ def refute(
         nonlocal has_solution
         has_solution |= isinstance(event, TimedOrders)
 
-    workers = 1 if len(model.ranks) <= RECHECK.few_ranks else options.workers
+    workers = 1 if len(model.ops.ranks) <= RECHECK.few_ranks else options.workers
     part = replace(options, gap=0.0, workers=workers)
     limit_s = options.time_limit_s
     found = run(model, part, limit_s, note, lambda: has_solution or should_stop())

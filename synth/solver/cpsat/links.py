@@ -6,43 +6,34 @@ modelled become delays, since they cannot be faster than empty ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import chain
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from synth.op_kinds import OpKind
-from synth.solver.cpsat.fusion import Fusion
+from synth.solver.cpsat.op_variables import OpVariables
 from synth.solver.cpsat.or_tools import cp_model
-from synth.solver.instance.instance import BW, B, F, Instance, Node, OpIndex
+from synth.solver.instance.instance import BW, B, F, OpIndex
 
 # All ops of a kind on a stage copy, and a link from one rank to another.
 _Ops: TypeAlias = tuple[int, OpKind]
 _Ends: TypeAlias = tuple[int, int]
 
 
+class _Way(NamedTuple):
+    """Through stage copies that are not modelled: the delay, and the slowest transfer on it."""
+
+    delay_us: int
+    slowest_us: int
+
+
 class LinkConstraints:
-    """Adds the transfers between some stage copies to a model.
+    """Adds the transfers between the stage copies of a model."""
 
-    Args:
-        copies: the modelled ones.
-        start: by op.
-        end: returns the end of an op of a copy.
-        fusions: the fusions of the copies whose B and W may be fused.
-        far_us: no op starts later.
-    """
-
-    def __init__(
-        self,
-        cp: cp_model.CpModel,
-        instance: Instance,
-        copies: Sequence[int],
-        start: Mapping[Node, cp_model.LinearExpr],
-        end: Callable[[int, OpIndex], cp_model.LinearExpr],
-        fusions: Mapping[int, Fusion],
-        far_us: int,
-    ) -> None:
-        self.cp, self.instance, self.copies, self.far_us = cp, instance, copies, far_us
-        self.start, self.end, self.fusions = start, end, fusions
+    def __init__(self, ops: OpVariables) -> None:
+        self.cp, self.instance = ops.cp, ops.instance
+        self.copies, self.far_us = ops.copies, ops.far_us
+        self.start, self.end, self.fusions = ops.start, ops.end, ops.fusions
         # By link and by kind of op and copy, the transfers that run one at a time.
         self._taking_turns: dict[_Ends, dict[_Ops, list[cp_model.IntervalVar]]] = {}
 
@@ -57,17 +48,36 @@ class LinkConstraints:
                 self._pass_on((above, F), (index, F), self.instance[above].down_us)
                 self._pass_on((index, B), (above, B), self.instance[above].up_us)
             else:
-                self._delay((above, F), (index, F), self.instance.way_down_us(above, index))
-                self._delay((index, B), (above, B), self.instance.way_up_us(index, above))
+                instance = self.instance
+                way = _Way(
+                    instance.way_down_us(above, index), instance.slowest_down_us(above, index)
+                )
+                self._delay((above, F), (index, F), way)
+                way = _Way(instance.way_up_us(index, above), instance.slowest_up_us(index, above))
+                self._delay((index, B), (above, B), way)
         for index in modelled - {c for one in self.copies for c in self.instance.chain_above(one)}:
-            self._delay((index, F), (index, B), self.instance.round_trip_us[index])
+            trip = _Way(self.instance.round_trip_us[index], self.instance.slowest_below_us[index])
+            self._delay((index, F), (index, B), trip)
         for transfers in self._contended():
             self.cp.add_no_overlap(transfers)
 
-    def _delay(self, source: _Ops, target: _Ops, delay_us: int) -> None:
-        for k in range(self.instance[source[0]].num_micro_batches):
-            ready = self.end(source[0], OpIndex(source[1], k)) + delay_us
-            self.cp.add(self.start[target[0], OpIndex(target[1], k)] >= ready)
+    def _delay(self, source: _Ops, target: _Ops, way: _Way) -> None:
+        """Start the k-th op when the value of the k-th op of the source can have arrived."""
+        copy, kind = self.instance[source[0]], source[1]
+        makers = (F,) if kind == F else (B, BW)
+        is_slow = way.slowest_us > min(copy.duration_us[maker] for maker in makers)
+        previous: cp_model.LinearExprT | None = None
+        for k in range(copy.num_micro_batches):
+            ready = self.end(source[0], OpIndex(kind, k)) + way.delay_us
+            reader = self.start[target[0], OpIndex(target[1], k)]
+            self.cp.add(reader >= ready)
+            if is_slow:
+                arrival = self.cp.new_int_var(0, self.far_us + way.delay_us, "")
+                self.cp.add(arrival >= ready)
+                self.cp.add(reader >= arrival)
+                if previous is not None:
+                    self.cp.add(arrival >= previous + way.slowest_us)
+                previous = arrival
 
     def _pass_on(self, source: _Ops, target: _Ops, lag_us: int) -> None:
         """Start the k-th transfer when its op has ended and the link is free.

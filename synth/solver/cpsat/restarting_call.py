@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from synth.solver.cpsat import worker_pool
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.parameters import without_aborts
-from synth.solver.cpsat.worker_pool import Event, WorkerDied
-from synth.solver.cpsat.worker_program import Answer, ModelSolution, no_values
+from synth.solver.cpsat.worker_pool import WorkerDied
+from synth.solver.cpsat.worker_program import Answer, Event, ModelSolution, no_values
 from synth.solver.tuning import CPSAT
 
 
@@ -47,36 +47,31 @@ def ask(
     Raises:
         RunFailure: no worker can be started.
     """
-    told = _Told(model.has_objective())
+    reports = _Reports(model.has_objective())
 
     def take(events: list[Event]) -> None:
-        told.note(events)
+        reports.note(events)
         if on_events is not None:
             on_events(events)
 
-    telling = None if on_events is None else take
+    listener = None if on_events is None else take
     began_s = time.monotonic()
     try:
-        return worker_pool.solve(model, parameters, telling, should_stop)
+        return worker_pool.solve(model, parameters, listener, should_stop)
     except WorkerDied as death:
-        take([_said(death)])
-        left = _what_is_left(parameters, time.monotonic() - began_s, told.deterministic_s)
-    spent_s = told.deterministic_s
-    if told.is_proven or left is None or should_stop():
-        return told.answer(spent_s)
+        take([f"CP-SAT's process ended without an answer: {death}"])
+        left = _what_is_left(parameters, time.monotonic() - began_s, reports.deterministic_s)
+    spent_s = reports.deterministic_s
+    if reports.is_proven or left is None or should_stop():
+        return reports.answer(spent_s)
     try:
-        answer = worker_pool.solve(told.model_to_go_on_with(model), left, telling, should_stop)
+        answer = worker_pool.solve(reports.continued(model), left, listener, should_stop)
     except WorkerDied as death:
-        take([_said(death)])
+        take([f"CP-SAT's process ended without an answer: {death}"])
         # Their effort is not known, so all of a deterministic limit counts as spent.
         limit_s = parameters.max_deterministic_time
-        return told.answer(limit_s if math.isfinite(limit_s) else spent_s)
-    return told.better_of(answer._replace(deterministic_s=spent_s + answer.deterministic_s))
-
-
-def _said(death: WorkerDied) -> str:
-    """Return a line for CP-SAT's log."""
-    return f"CP-SAT's process ended without an answer: {death}"
+        return reports.answer(limit_s if math.isfinite(limit_s) else spent_s)
+    return reports.better_of(answer._replace(deterministic_s=spent_s + answer.deterministic_s))
 
 
 def _what_is_left(
@@ -91,7 +86,7 @@ def _what_is_left(
 
 
 @dataclass
-class _Told:
+class _Reports:
     """The best solution and bound that workers have reported of a model, and their effort."""
 
     has_objective: bool
@@ -135,7 +130,7 @@ class _Told:
             self.note([answer.bound])
         return self.answer(answer.deterministic_s)
 
-    def model_to_go_on_with(self, model: cp_model.CpModelProto) -> cp_model.CpModelProto:
+    def continued(self, model: cp_model.CpModelProto) -> cp_model.CpModelProto:
         """Return the model with the best solution as its hint and the bound as least objective.
 
         Without a solution the bound is left out: a proof that there is none must not rest on

@@ -14,8 +14,7 @@ from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.or_tools import cp_model, cp_model_helper
 from synth.solver.cpsat.parameters import mind_orders, of_options, quiet, search_from_below
 from synth.solver.cpsat.restarting_call import ask, has_values
-from synth.solver.cpsat.worker_pool import Event
-from synth.solver.cpsat.worker_program import Answer, ModelSolution
+from synth.solver.cpsat.worker_program import Answer, Event, ModelSolution
 from synth.solver.instance.timing import TimedOrders
 from synth.solver.options import SolveOptions
 from synth.solver.tuning import CPSAT

@@ -62,7 +62,7 @@ def parse_consistency(text: str) -> tuple[Consistency, int | None]:
     name, colon, option = text.strip().lower().partition(":")
     every = _EVERY.fullmatch(option)
     if name not in [*map(str, Consistency)] or bool(colon) != bool(every):
-        raise SynthError(f"--versions {shown(text)} is not understood; give {_KNOWN}")
+        raise SynthError(f"§versions {shown(text)} is not understood; give {_KNOWN}")
     return Consistency(name), int(every[1]) if every else None
 
 
@@ -100,13 +100,13 @@ class FlushFreeProblem:
             )
         if self.every > 1 and not self.consistency.takes_batches:
             raise SynthError(
-                f"--versions {self.consistency} updates after every micro-batch; for an update "
+                f"§versions {self.consistency} updates after every micro-batch; for an update "
                 f"every {self.every} give 2bw:every={self.every} or none:every={self.every}"
             )
         if self.consistency == Consistency.TWO_VERSIONS and m // self.every < 2:
             raise SynthError(
-                f"--versions {self.name} needs at least two updates, and {m} micro-batches make "
-                f"one; give --micro-batches {2 * self.every}, or an update after fewer of them"
+                f"§versions {self.name} needs at least two updates, and {m} micro-batches make "
+                f"one; give §micro_batches {2 * self.every}, or an update after fewer of them"
             )
         check_parameters_known(self.problem.costs)
 
@@ -149,7 +149,7 @@ class FlushFreeProblem:
             if consistency.rule(rule.every) == rule:
                 return cls(problem, consistency, rule.every)
         raise SynthError(
-            f"no --versions has F read {rule.forward} and B read {rule.backward}; give {_KNOWN}"
+            f"no §versions has F read {rule.forward} and B read {rule.backward}; give {_KNOWN}"
         )
 
     @property
@@ -216,7 +216,7 @@ class FlushFreeProblem:
 def _check_one_copy(problem: Problem, consistency: Consistency) -> None:
     if problem.num_replicas > 1:
         raise SynthError(
-            f"--versions {consistency} is for one copy of each stage, and the placement "
+            f"§versions {consistency} is for one copy of each stage, and the placement "
             f"has {problem.num_replicas}; give linear, looped:N, v or wave:N"
         )
 
@@ -232,8 +232,8 @@ def _least_for_two_versions(problem: Problem) -> int:
     if fitting is None:
         enough = next(number for number in count(m + 1) if _divisor(number, least))
         raise SynthError(
-            f"--versions 2bw needs at least two updates of {least} micro-batches or more each, and "
-            f"{m} micro-batches cannot be divided so; give --micro-batches {enough}, or "
+            f"§versions 2bw needs at least two updates of {least} micro-batches or more each, and "
+            f"{m} micro-batches cannot be divided so; give §micro_batches {enough}, or "
             f"2bw:every=k with a smaller k"
         )
     return fitting

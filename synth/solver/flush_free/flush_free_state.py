@@ -14,11 +14,11 @@ from synth.search.outcome import StoppedBy, reason_of_end
 from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.flush_free.bounds import any_order_us, closed_form_us, makespan_us
-from synth.solver.flush_free.cyclic_order import CyclicOrder
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.flush_free.infeasibility import why_infeasible
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import Instance
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result, SteadyBaseline, SteadyProof
 from synth.solver.search_state import OnImprovement
@@ -32,7 +32,7 @@ ROUNDING = 1e-9
 class ModelledOrder:
     """An order that repeats with every micro-batch, and the memory model that it is from."""
 
-    order: CyclicOrder
+    order: CyclicSchedule
     instance: Instance
     is_relaxed: bool
 
@@ -125,7 +125,8 @@ class FlushFreeState:
     def offer_order(self, modelled: ModelledOrder) -> float:
         """Evaluate an order of a model, as `offer` does."""
         interval_us = modelled.order.interval / self.ticks_per_us
-        return self.offer(modelled.order.programs(modelled.instance), interval_us, modelled)
+        programs = modelled.order.unrolled(modelled.instance).programs(modelled.instance)
+        return self.offer(programs, interval_us, modelled)
 
     def offer(
         self,
@@ -188,6 +189,7 @@ class FlushFreeState:
     def _incumbent(self, found: SteadySchedule) -> Incumbent:
         one = found.evaluated
         return Incumbent(
+            self.flush_free.problem,
             self.budget.elapsed_s,
             one.schedule,
             one.timeline,
@@ -249,6 +251,6 @@ class FlushFreeState:
         if self._least_micro_batches > m:
             return (
                 f"{m} micro-batches are too few: the pipeline is never full for a whole "
-                f"repetition; give --micro-batches {self._least_micro_batches} or more"
+                f"repetition; give §micro_batches {self._least_micro_batches} or more"
             )
-        return "no schedule was found in the time given; allow more --time-limit or --mem-limit"
+        return "no schedule was found in the time given; allow more §time_limit or §mem_limit"

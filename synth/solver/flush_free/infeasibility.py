@@ -22,8 +22,8 @@ def why_infeasible(flush_free: FlushFreeProblem, *, is_only_repeating: bool) -> 
     two = " and two versions of its weights" if is_doubled else ""
     which = "order that repeats with every micro-batch" if is_only_repeating else "schedule"
     return (
-        f"no {which} fits with --versions {flush_free.name}: rank {rank} needs "
+        f"no {which} fits with §versions {flush_free.name}: rank {rank} needs "
         f"{format_bytes_both(needed[rank])} for one micro-batch at a time{two}, and its memory "
-        f"limit is {format_bytes_both(caps[rank])}; give --mem-limit {max(needed)}B, more ranks, a "
-        f"smaller micro-batch, or --recompute layers:…"
+        f"limit is {format_bytes_both(caps[rank])}; give §mem_limit {max(needed)}B, more ranks, a "
+        f"smaller micro-batch, or §recompute layers:…"
     )

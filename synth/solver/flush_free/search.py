@@ -15,16 +15,17 @@ All orders are unrolled, verified and simulated, and the simulated time counts.
 import math
 import threading
 
+from synth.solver.cpsat.run import decide_by_relaxation
 from synth.solver.evaluate.evaluate import BUFFERINGS
+from synth.solver.flush_free.flush_free_model import flush_free_model
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.flush_free_state import ROUNDING, FlushFreeState, ModelledOrder
-from synth.solver.flush_free.recurrent_job_shop import FlushFreeModel
 from synth.solver.flush_free.several_per_interval import with_early_weights, with_versions
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import BW, B, Instance
 from synth.solver.instance.memory_models import distinct, relaxed_memory, safe_memory
-from synth.solver.instance.timing import number
 from synth.solver.modulo import modulo_search
+from synth.solver.modulo.recurrent_job_shop import RecurrentJobShop
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Result
 from synth.solver.search_state import OnImprovement
@@ -94,9 +95,11 @@ class _FlushFreeSearch:
         while high - low > 1 and not self._is_over() and not state.is_within(state.repeating_us):
             interval = tries.pop(0) if tries else (low + high) // 2
             model = self._model(instance, interval, is_relaxed=is_relaxed)
-            found, _, is_refuted = model.decide(self._seconds, state.options.seed, self._is_over)
+            found, _, is_refuted = decide_by_relaxation(
+                model.cp, self._seconds, state.options.seed, self._is_over
+            )
             if found is not None:
-                us = state.offer_order(ModelledOrder(model.read(found), instance, is_relaxed))
+                us = state.offer_order(ModelledOrder(model.ops.read(found), instance, is_relaxed))
                 high = interval if us == math.inf else min(interval, math.ceil(us * ticks_per_us))
                 continue
             low = interval
@@ -118,9 +121,9 @@ class _FlushFreeSearch:
             us += self.flush_free.step_us(copy.stage)
         return math.ceil(us * self.state.ticks_per_us) + len(instance)
 
-    def _model(self, instance: Instance, interval: int, *, is_relaxed: bool) -> FlushFreeModel:
+    def _model(self, instance: Instance, interval: int, *, is_relaxed: bool) -> RecurrentJobShop:
         ticks_per_us = self.state.ticks_per_us
-        return FlushFreeModel(
+        return flush_free_model(
             self.flush_free, instance, interval, ticks_per_us, is_relaxed=is_relaxed
         )
 
@@ -135,9 +138,11 @@ class _FlushFreeSearch:
         known = best.modelled
         model = self._model(known.instance, known.order.interval, is_relaxed=known.is_relaxed)
         model.begin_soon(known.order)
-        found = model.decide(FLUSH_FREE.compact_s, self.state.options.seed, self._is_over).found
+        found = decide_by_relaxation(
+            model.cp, FLUSH_FREE.compact_s, self.state.options.seed, self._is_over
+        ).found
         if found is not None:
-            order = model.read(found)
+            order = model.ops.read(found)
             self.state.offer_order(ModelledOrder(order, known.instance, known.is_relaxed))
 
     # Several micro-batches per interval
@@ -169,8 +174,6 @@ class _FlushFreeSearch:
             early = with_early_weights(found, instance)
             step = -(-early.size // FLUSH_FREE.most_rotations)
             for first in range(0, early.size, step):
-                orders = early.orders(instance, first)
-                programs = [number(instance, order) for order in orders]
-                state.offer(programs, early.rate_us)
-                if state.is_within(early.rate_us):
+                state.offer(early.unrolled(instance, first).programs(instance), early.rate)
+                if state.is_within(early.rate):
                     break

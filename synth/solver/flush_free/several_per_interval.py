@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
-from synth.solver.instance.instance import B, Instance, OpIndex, StageCopy, W
-from synth.solver.modulo.modulo_model import ModuloSchedule
+from synth.solver.instance.instance import B, Instance, OpIndex, W
+from synth.solver.instance.stage_copy import StageCopy
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
 
 
 def with_versions(flush_free: FlushFreeProblem, whole: Instance) -> Iterator[Instance]:
@@ -37,7 +38,7 @@ def _updating(copy: StageCopy, step_us: float) -> StageCopy:
     return copy._replace(duration_us={**copy.duration_us, W: weight_us})
 
 
-def with_early_weights(found: ModuloSchedule, instance: Instance) -> ModuloSchedule:
+def with_early_weights(found: CyclicSchedule, instance: Instance) -> CyclicSchedule:
     """Let each W run in the first interval after its B, so that updates come early.
 
     The models leave W's where they are if that costs no memory in their terms.
@@ -46,5 +47,5 @@ def with_early_weights(found: ModuloSchedule, instance: Instance) -> ModuloSched
     for (index, op), at in found.starts.items():
         if op.kind == W:
             ready = starts[index, OpIndex(B, op.microbatch)] + instance[index].duration_us[B]
-            starts[index, op] = ready + (at - ready) % found.interval_us
+            starts[index, op] = ready + (at - ready) % found.interval
     return replace(found, starts=starts)

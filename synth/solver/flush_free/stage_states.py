@@ -26,7 +26,8 @@ from typing import NamedTuple, Protocol
 
 from synth.op_kinds import OpKind
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
-from synth.solver.instance.instance import STEP, B, F, Instance, StageCopy, W
+from synth.solver.instance.instance import STEP, B, F, Instance, W
+from synth.solver.instance.stage_copy import StageCopy
 
 
 class InFlight(NamedTuple):

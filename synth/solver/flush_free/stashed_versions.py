@@ -18,15 +18,14 @@ that are apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 from synth.solver.cpsat.or_tools import cp_model
-from synth.solver.flush_free.cyclic_order import CyclicOp
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.instance.instance import B, F, Instance, W
+from synth.solver.modulo.cyclic_ops import Expression
+from synth.solver.modulo.recurrent_job_shop import CyclicOp
 
-LinearExpression: TypeAlias = "cp_model.LinearExpr | int"
-Runs = Callable[[CyclicOp, CyclicOp], LinearExpression]
+Runs = Callable[[CyclicOp, CyclicOp], Expression]
 
 
 class StashedVersions:
@@ -53,7 +52,7 @@ class StashedVersions:
         self._runs, self._most = runs, most
         self._is_two = flush_free.consistency == Consistency.TWO_VERSIONS
 
-    def at_most(self, held: tuple[int, ...], x: CyclicOp) -> list[LinearExpression]:
+    def at_most(self, held: tuple[int, ...], x: CyclicOp) -> list[Expression]:
         """Bytes of a rank before a run of x, one of which is the most of all its runs.
 
         Args:
@@ -64,7 +63,7 @@ class StashedVersions:
             return [sum(self._of_newest(index, x, after=False) for index in held)]
         return [sum(self._of_two(s, t, x, after=False) for s in held) for t in held]
 
-    def after_update(self, held: tuple[int, ...], w: CyclicOp) -> LinearExpression:
+    def after_update(self, held: tuple[int, ...], w: CyclicOp) -> Expression:
         """The bytes of a rank right after an update, which directly follows a run of W.
 
         Args:
@@ -79,7 +78,7 @@ class StashedVersions:
         stage = self.instance[index].stage
         return self.flush_free.problem.costs.stages[stage].parameter_bytes
 
-    def _of_newest(self, index: int, x: CyclicOp, *, after: bool) -> LinearExpression:
+    def _of_newest(self, index: int, x: CyclicOp, *, after: bool) -> Expression:
         """The bytes of a copy whose F's read a newest version, or the first stage's, or none."""
         if self.flush_free.consistency == Consistency.NONE:
             return 0
@@ -91,7 +90,7 @@ class StashedVersions:
         self.cp.add(stashed >= late - ahead)
         return self._size(index) * stashed
 
-    def _of_two(self, index: int, updated: int, x: CyclicOp, *, after: bool) -> LinearExpression:
+    def _of_two(self, index: int, updated: int, x: CyclicOp, *, after: bool) -> Expression:
         """The bytes of a copy's second version at those runs of x that follow an update.
 
         Args:
@@ -115,6 +114,6 @@ class StashedVersions:
         self.cp.add(every * batches <= backwards - at_update).only_enforce_if(~is_held)
         return self._size(index) * is_held
 
-    def _weights_run(self, index: int, x: CyclicOp, *, after: bool) -> LinearExpression:
+    def _weights_run(self, index: int, x: CyclicOp, *, after: bool) -> Expression:
         w = CyclicOp(index, W)
         return self._runs(w, x) + int(after and w == x)

@@ -43,7 +43,8 @@ class SeveralMicroBatches:
         ):
             step = -(-found.size // MODULO.most_unrollings)
             rotations = (
-                found.orders(unrolling.instance, first) for first in range(0, found.size, step)
+                found.unrolled(unrolling.instance, first).orders(unrolling.instance)
+                for first in range(0, found.size, step)
             )
             wanted = takewhile(lambda _: not self.state.poll(), rotations)
             unrolling.offer_best(wanted, "modulo scheduling")

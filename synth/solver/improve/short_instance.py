@@ -2,7 +2,7 @@
 
 Below 1F1B's memory, with one stage per rank, the best schedules are bursts with idle time between
 them, and all but the first and the last ones are alike. An instance with just enough micro-batches
-for these and one burst between is short enough for the exact model (docs/solver-notes.md). With
+for these and one burst between is short enough for the exact model (notes/solver.md). With
 several stages per rank that holds at half of 1F1B's memory and below, and the exact model needs the
 other parts of the search.
 """

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from synth.objective import Objective
 from synth.op_kinds import OpKind
-from synth.schedule.ops import Op
+from synth.solver.instance.stage_copy import StageCopy
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
 SPLIT = (F, B, W)
@@ -27,80 +27,6 @@ class OpIndex(NamedTuple):
 
 # An op: its stage copy and its index there.
 Node = tuple[int, OpIndex]
-
-
-class StageCopy(NamedTuple):
-    """One stage of one replica on its rank.
-
-    Attributes:
-        first: its first micro-batch; `num_micro_batches` from there on pass it.
-        duration_us: by kind of op.
-        delta_bytes: by kind, the lasting change of its rank's usage; BW's is B's and W's together.
-        peak_above_bytes: by kind, the peak above the usage before the op, while it runs or right
-            after it: boundary values that it reads and makes, and its workspace.
-        above: the copy of the stage before, None at the end.
-        below: the copy of the stage after, None at the end.
-        down_us: transfer of an activation to `below`, 0 on one rank.
-        up_us: transfer of a gradient from `below`, 0 on one rank.
-        reduce_us: all-reduce of its gradients with those of its copies.
-        beside_bytes: the least that boundary buffers and values kept for W hold, besides the values
-            that F's keep, whenever most micro-batches are in flight; None if nothing is known.
-    """
-
-    rank: int
-    stage: int
-    replica: int
-    first: int
-    num_micro_batches: int
-    duration_us: dict[OpKind, int]
-    delta_bytes: dict[OpKind, int]
-    peak_above_bytes: dict[OpKind, int]
-    above: int | None
-    below: int | None
-    down_us: int
-    up_us: int
-    reduce_us: int
-    beside_bytes: int | None = None
-
-    @property
-    def work_us(self) -> int:
-        """F + B + W of one micro-batch."""
-        return sum(self.duration_us[kind] for kind in SPLIT)
-
-    def total_us(self, kind: OpKind) -> int:
-        """Return the duration of all ops of a kind."""
-        return self.num_micro_batches * self.duration_us[kind]
-
-    @property
-    def last(self) -> int:
-        """The number of the last op of each kind."""
-        return self.num_micro_batches - 1
-
-    @property
-    def gains_by_fusion(self) -> bool:
-        """True if BW is ever better than B with W right after it, in time or in memory."""
-        return fusible(self) != self
-
-    def op(self, kind: OpKind, k: int) -> Op:
-        """The k-th op of a kind."""
-        return Op(kind, self.stage, 0 if kind == STEP else self.first + k, self.replica)
-
-
-def fusible(copy: StageCopy) -> StageCopy:
-    """Return the copy with B and W as cheap as BW allows, see `relaxed_for_fusion`."""
-    durations, peak_above = copy.duration_us, copy.peak_above_bytes
-    backward_us = min(durations[B], durations[BW])
-    weight_us = min(durations[W], durations[BW] - backward_us)
-    # At W the level already has B's change in it; at BW it has not.
-    fused_peak_above = peak_above[BW] - copy.delta_bytes[B]
-    return copy._replace(
-        duration_us={**durations, B: backward_us, W: weight_us},
-        peak_above_bytes={
-            **peak_above,
-            B: min(peak_above[B], peak_above[BW]),
-            W: min(peak_above[W], fused_peak_above),
-        },
-    )
 
 
 class Lifetime(NamedTuple):
@@ -219,11 +145,17 @@ class Instance:
 
     @cached_property
     def slowest_f_us(self) -> tuple[int, ...]:
-        """The longest F of each copy and those above it: F k arrives k times that after F 0."""
+        """The longest F or transfer of F's on the way to each copy, its own F included.
+
+        F k cannot start sooner than k times that after F 0.
+        """
         slowest: list[int] = []
         for copy in self.copies:
-            above = 0 if copy.above is None else slowest[copy.above]
-            slowest.append(max(above, copy.duration_us[F]))
+            own_us = copy.duration_us[F]
+            if copy.above is not None:
+                above = self.copies[copy.above]
+                own_us = max(own_us, slowest[copy.above], above.down_apart_us)
+            slowest.append(own_us)
         return tuple(slowest)
 
     def step_down_us(self, copy: int) -> int:
@@ -255,6 +187,31 @@ class Instance:
                 break
             way_us += self.copies[other].duration_us[B]
         return way_us
+
+    def slowest_down_us(self, above: int, copy: int) -> int:
+        """Return the slowest transfer of an activation from `above` to `copy`, below it."""
+        return max(self.copies[hop].down_apart_us for hop in self._hops(above, copy))
+
+    def slowest_up_us(self, copy: int, above: int) -> int:
+        """Return the slowest transfer of a gradient from `copy` to `above`."""
+        return max(self.copies[hop].up_apart_us for hop in self._hops(above, copy))
+
+    def _hops(self, above: int, copy: int) -> Iterator[int]:
+        """Yield the copies from `above` to the one before `copy`, nearest to it first."""
+        for other in self.chain_above(copy):
+            yield other
+            if other == above:
+                return
+
+    @cached_property
+    def slowest_below_us(self) -> tuple[int, ...]:
+        """The slowest transfer of each copy's activations and gradients, all those below it."""
+        slowest = [0] * len(self.copies)
+        for index in reversed(range(len(self.copies))):
+            copy = self.copies[index]
+            if copy.below is not None:
+                slowest[index] = max(copy.down_apart_us, copy.up_apart_us, slowest[copy.below])
+        return tuple(slowest)
 
     @cached_property
     def origins_us(self) -> tuple[int, ...] | None:

@@ -8,18 +8,8 @@ from collections.abc import Iterable
 
 from synth.op_kinds import MEASURED, OpKind
 from synth.schedule.model import SMALLEST_BUFFERING, Buffering
-from synth.solver.instance.instance import (
-    BW,
-    SPLIT,
-    STEP,
-    B,
-    F,
-    Instance,
-    Lifetime,
-    StageCopy,
-    W,
-    fusible,
-)
+from synth.solver.instance.instance import BW, SPLIT, STEP, B, F, Instance, Lifetime, W
+from synth.solver.instance.stage_copy import StageCopy, fusible
 from synth.solver.problem import Problem
 
 

@@ -4,11 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from synth.solver.instance.instance import Instance
-from synth.solver.modulo.modulo_model import (
-    ModuloModel,
-    ModuloSchedule,
-    num_ops,
-)
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
+from synth.solver.modulo.modulo_model import ModuloModel, num_ops
 from synth.solver.tuning import INTERVAL_SEARCH
 
 
@@ -46,7 +43,7 @@ class IntervalSearch:
             <= INTERVAL_SEARCH.share_before_found * self.seconds
         )
 
-    def run(self, least_us: int, high_us: int) -> Iterator[ModuloSchedule]:
+    def run(self, least_us: int, high_us: int) -> Iterator[CyclicSchedule]:
         """Yield every schedule found between two intervals, each shorter than the one before.
 
         Intervals far too short are refuted at once, and those a little longer than need be are
@@ -90,7 +87,7 @@ class IntervalSearch:
         if self.is_thorough and self.is_found:
             yield from self._run_below(least_us, high_us)
 
-    def _run_below(self, least_us: int, high_us: int) -> Iterator[ModuloSchedule]:
+    def _run_below(self, least_us: int, high_us: int) -> Iterator[CyclicSchedule]:
         """Yield schedules of undecided intervals just below the shortest found."""
         interval_us, self.open_in_a_row = high_us, 0
         while (
@@ -106,7 +103,7 @@ class IntervalSearch:
                 if found is not None:
                     yield found
 
-    def _try(self, interval_us: int) -> ModuloSchedule | None:
+    def _try(self, interval_us: int) -> CyclicSchedule | None:
         found = self._find(interval_us)
         if self.is_thorough:
             self.tried_us.add(interval_us)
@@ -124,7 +121,7 @@ class IntervalSearch:
             else INTERVAL_SEARCH.first_step
         )
 
-    def _find(self, interval_us: int) -> ModuloSchedule | None:
+    def _find(self, interval_us: int) -> CyclicSchedule | None:
         model, left_s = (
             ModuloModel(self.instance, self.size, interval_us),
             self.seconds - self.spent_s,

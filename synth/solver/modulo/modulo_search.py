@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from synth.solver.instance.instance import Instance
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.modulo.interval_search import IntervalSearch
-from synth.solver.modulo.modulo_model import ModuloSchedule, num_ops
+from synth.solver.modulo.modulo_model import num_ops
 from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import SEVERAL_MICRO_BATCHES
 
@@ -33,7 +34,7 @@ def search(
     seconds: float,
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Iterator[ModuloSchedule]:
+) -> Iterator[CyclicSchedule]:
     """Yield schedules of ever shorter intervals per micro-batch.
 
     Args:
@@ -57,7 +58,7 @@ def search(
         rates_us = (us for multiple, us in refuted_rates_us.items() if multiple % size == 0)
         shortest_us = max([least_us, *rates_us])
         for found in search_of_size.run(math.ceil(size * shortest_us), int(size * most_us)):
-            most_us, is_found = min(most_us, found.rate_us), True
+            most_us, is_found = min(most_us, found.rate), True
             yield found
         refuted_rates_us[size] = search_of_size.refuted_us / size
         seconds -= search_of_size.spent_s

@@ -1,7 +1,7 @@
 """Numeric constants of the solver, one frozen dataclass for each component.
 
 Limits of size and effort are here, and shares of time; nothing here changes what is correct, only
-how long it takes. `docs/solver-notes.md` says where values were measured. Units are in the names:
+how long it takes. `notes/solver.md` says where values were measured. Units are in the names:
 `_s` seconds, `_us` microseconds, `_share` a part of a whole from 0 to 1, `_ops` F, B and W ops.
 """
 

@@ -9,7 +9,8 @@ class SteadyStateTuning:
 
     # Exact ticks are used up to this many per interval.
     most_exact_ticks: int = 400
-    # Ticks per largest work: with more the search stalls, with fewer unequal stages look alike.
+    # Ticks per largest work: in microseconds the search stalls, with fewer unequal stages look
+    # alike.
     ticks: int = 36
 
 

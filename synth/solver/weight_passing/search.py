@@ -10,12 +10,11 @@ import math
 import random
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
-from synth.schedule.model import Buffering, Schedule
-from synth.schedule.rank_memory import exceeds_caps, peak_bytes
-from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
+from synth.schedule.model import Buffering
+from synth.schedule.rank_memory import exceeds_caps
 from synth.schedule.weight_flow import Sharded
 from synth.search.outcome import StoppedBy
 from synth.solver.budget import Allowance
@@ -29,6 +28,11 @@ from synth.solver.weight_passing.bounds import (
     levels_that_may_fit,
     prove_weight_passing,
 )
+from synth.solver.weight_passing.candidates import (
+    CandidateEvaluator,
+    OrderCandidate,
+    ScoredCandidate,
+)
 from synth.solver.weight_passing.compute_order import ComputeOrder, changed
 from synth.solver.weight_passing.equal_ranks import on_two_ranks
 from synth.solver.weight_passing.first_orders import first_orders, published
@@ -37,10 +41,7 @@ from synth.solver.weight_passing.least_memory import least_memory
 from synth.solver.weight_passing.problem import (
     WeightMovement,
     WeightPassingProblem,
-    passes_from_rank_to_rank,
 )
-from synth.solver.weight_passing.programs import make_schedule
-from synth.solver.weight_passing.unshard_placement import OpNeeds
 from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.units import format_bytes_both
 
@@ -68,58 +69,6 @@ def solve_weight_passing(
     return search.run()
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """The orders of all ranks, or one for all, and the choices by which visits are placed."""
-
-    orders: tuple[ComputeOrder, ...]
-    visit_options: VisitOptions
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """A candidate with its value, on the ranks that were simulated."""
-
-    candidate: _Candidate
-    value_us: int
-
-
-class _Evaluator:
-    """Evaluates candidates on the problem itself, or on two ranks that represent all of its."""
-
-    def __init__(self, passing: WeightPassingProblem, sharded: Sharded) -> None:
-        self.passing, self.table = passing, OpNeeds(passing)
-        self.headrooms = passing.headrooms(sharded)
-
-    def schedule(self, candidate: _Candidate) -> Schedule:
-        """Return the schedule of a candidate."""
-        return make_schedule(self.table, candidate.orders, candidate.visit_options, self.headrooms)
-
-    def score(self, candidate: _Candidate) -> _Scored | None:
-        """Evaluate a candidate, with less memory for visits if it exceeds a limit.
-
-        Returns:
-            None if it still exceeds a limit, or cannot run.
-        """
-        problem = self.passing.problem
-        for _ in range(WEIGHT_PASSING.corrections):
-            try:
-                lowered = lower_checked(self.schedule(candidate), problem.costs)
-                if not passes_from_rank_to_rank(lowered):
-                    return None
-                peaks = peak_bytes(lowered)
-                if not exceeds_caps(peaks, problem.caps_bytes):
-                    value_us = problem.objective.value_us(check_deadlock(lowered))
-                    return _Scored(candidate, value_us)
-            except ScheduleError:
-                return None
-            over = max(map(int.__sub__, peaks, problem.caps_bytes or peaks))
-            reserve_bytes = candidate.visit_options.reserve_bytes + over
-            visit_options = replace(candidate.visit_options, reserve_bytes=reserve_bytes)
-            candidate = replace(candidate, visit_options=visit_options)
-        return None
-
-
 class WeightPassingSearch:
     """One search, which may run in several parts.
 
@@ -142,13 +91,14 @@ class WeightPassingSearch:
         self._rng = random.Random(options.seed)
         self._is_ring = passing.movement == WeightMovement.RING
         self._levels = levels_that_may_fit(passing)
-        self._on_all_ranks = {level: _Evaluator(passing, level) for level in self._levels}
+        self._on_all_ranks = {level: CandidateEvaluator(passing, level) for level in self._levels}
         self._evaluators = self._on_all_ranks
         if not self._is_ring:
             self._evaluators = {
-                level: _Evaluator(on_two_ranks(passing, level), level) for level in self._levels
+                level: CandidateEvaluator(on_two_ranks(passing, level), level)
+                for level in self._levels
             }
-        self._pool: list[_Scored] = []
+        self._pool: list[ScoredCandidate] = []
         self._evaluations = self._all_evaluations()
         self._num_evaluations = 0
         self._is_exhausted = False
@@ -229,7 +179,7 @@ class WeightPassingSearch:
         return (
             f"no schedule with weight passing by {self.passing.movement} fits: what a rank keeps, "
             f"the weights of one stage and one micro-batch alone need "
-            f"{format_bytes_both(need)} (--mem-limit {need}B); allow that much, or "
+            f"{format_bytes_both(need)} (§mem_limit {need}B); allow that much, or "
             f"take more ranks or a smaller micro-batch"
         )
 
@@ -255,7 +205,7 @@ class WeightPassingSearch:
         self, pairs: Iterable[tuple[ComputeOrder, VisitOptions]], names: dict[ComputeOrder, str]
     ) -> Iterator[bool]:
         for order, visit_options in pairs:
-            self._try(_Candidate((order,), visit_options), names[order])
+            self._try(OrderCandidate((order,), visit_options), names[order])
             yield True
 
     def _exactly(self) -> Iterator[bool]:
@@ -298,7 +248,7 @@ class WeightPassingSearch:
         whole = (self.passing.rounds,)
         return whole if level == Sharded.OPTIMIZER else tuple(dict.fromkeys((1, *whole)))
 
-    def _try(self, candidate: _Candidate, name: str) -> _Scored | None:
+    def _try(self, candidate: OrderCandidate, name: str) -> ScoredCandidate | None:
         """Evaluate a candidate; offer it if it is better than the incumbent."""
         scored = self._evaluators[candidate.visit_options.sharded].score(candidate)
         if scored is None:
@@ -311,7 +261,7 @@ class WeightPassingSearch:
             self.state.offer(evaluate(self.passing.problem, schedule, name))
         return scored
 
-    def _remember(self, scored: _Scored) -> None:
+    def _remember(self, scored: ScoredCandidate) -> None:
         """Keep the best candidates, one of each order."""
         orders = scored.candidate.orders
         same = next((one for one in self._pool if one.candidate.orders == orders), None)
@@ -325,12 +275,12 @@ class WeightPassingSearch:
 
     # Annealing
 
-    def _begin(self) -> _Scored:
+    def _begin(self) -> ScoredCandidate:
         """Choose a candidate to begin from, the best most often."""
         place = int(len(self._pool) * self._rng.random() ** 2)
         return self._pool[place]
 
-    def _annealing(self, current: _Scored) -> Iterator[bool]:
+    def _annealing(self, current: ScoredCandidate) -> Iterator[bool]:
         """Run from hot to cold, accepting worse candidates by Metropolis' rule."""
         cooling = WEIGHT_PASSING.coldest_share / WEIGHT_PASSING.hottest_share
         for step in range(WEIGHT_PASSING.moves_per_run):
@@ -345,7 +295,7 @@ class WeightPassingSearch:
             if worse_us <= 0 or self._rng.random() < math.exp(-worse_us / temperature_us):
                 current = scored
 
-    def _neighbour(self, candidate: _Candidate) -> _Candidate | None:
+    def _neighbour(self, candidate: OrderCandidate) -> OrderCandidate | None:
         if self._rng.random() < WEIGHT_PASSING.placing_share:
             return replace(
                 candidate, visit_options=self._other_visit_options(candidate.visit_options)
@@ -358,7 +308,7 @@ class WeightPassingSearch:
         if order is None:
             return None
         moved = (*orders[:rank], order, *orders[rank + 1 :])
-        return _Candidate(moved, replace(candidate.visit_options, reserve_bytes=0))
+        return OrderCandidate(moved, replace(candidate.visit_options, reserve_bytes=0))
 
     def _other_visit_options(self, visit_options: VisitOptions) -> VisitOptions:
         """Change one of the choices."""

@@ -1,4 +1,4 @@
-"""The library's page shows programs; here they run as shown."""
+"""The pages of the library and of weights show programs; here they run as shown."""
 
 import io
 import os
@@ -18,12 +18,13 @@ from synth.schedule.files.plan_file import Plan
 from tests.runtime.gloo_pool import GlooPool
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-PAGE = Path(__file__).parents[3] / "docs" / "library.md"
+DOCS = Path(__file__).parents[3] / "docs"
+LIBRARY, WEIGHTS = DOCS / "library.md", DOCS / "weights-and-versions.md"
 
 
-def program_with(word: str) -> str:
-    """The first program of the page in which a word stands."""
-    programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def program_with(word: str, page: Path = LIBRARY) -> str:
+    """The first program of a page in which a word stands."""
+    programs = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     return next(program for program in programs if word in program)
 
 
@@ -50,7 +51,7 @@ def test_the_pages_weights_in_the_hosts_memory_are_those_of_one_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found: dict[str, Any] = {}
-    exec(compile(program_with("shared_parameters"), str(PAGE), "exec"), found)
+    exec(compile(program_with("shared_parameters", WEIGHTS), str(WEIGHTS), "exec"), found)
     assert "tensor" in capsys.readouterr().out
     torch.manual_seed(0)
     alone = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))

@@ -1,6 +1,7 @@
-"""The partition: exact, even where ties allow, mindful of memory."""
+"""The balanced partition: even as far as layers and memory allow."""
 
 import random
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from synth.plan.partition.rebalance import _Search, _State
 from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.workload import Workload
+from synth.profiles import find
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
@@ -20,7 +22,7 @@ from synth.solver.infeasibility import Shortage, find_shortage, needed_bytes, se
 from synth.solver.problem import Problem
 
 
-def profile_of(work_us: list[int], parameter_bytes: list[int] | None = None) -> Profile:
+def profile_of(work_us: Sequence[float], parameter_bytes: list[int] | None = None) -> Profile:
     """A chain of layers with so much work each, all of it in F."""
     zero = Timing.exactly(0)
     profiles = {}
@@ -185,14 +187,19 @@ def keeps(
 
 @pytest.mark.parametrize("name", ["v", "looped:2", "bidirectional", "bidirectional-v", "wave:2"])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_busiest_rank_has_as_little_as_in_any_partition(name: str, seed: int) -> None:
-    where, m = placement(name, 2), 5
-    profile = uneven_profile(seed, 10)
-    most = {
-        sizes: max(rank_works(profile, where, sizes, m))
-        for sizes in all_partitions(10, where.num_stages)
-    }
-    assert most[balance(profile, where, None, m)] == min(most.values())
+def test_stages_are_the_most_even_of_those_that_leave_the_busiest_rank_as_little(
+    name: str, seed: int
+) -> None:
+    where, m, rng = placement(name, 2), 5, random.Random(seed)
+    profile = profile_of(
+        [*(rng.randint(4_000, 6_000) for _ in range(9)), rng.randint(5_000, 15_000)]
+    )
+    every = all_partitions(10, where.num_stages)
+    most = {sizes: max(rank_works(profile, where, sizes, m)) for sizes in every}
+    allowed = 1.01 * min(most.values())  # the noise of measured times
+    least = min(score(profile, sizes)[1] for sizes in every if most[sizes] <= allowed)
+    sizes = balance(profile, where, None, m)
+    assert most[sizes] <= allowed and score(profile, sizes)[1] == least
 
 
 @pytest.mark.parametrize("name", ["v", "looped:2", "bidirectional"])
@@ -207,11 +214,29 @@ def test_caps_are_kept_where_any_partition_keeps_them(name: str, seed: int) -> N
     assert (sizes in fitting) == bool(fitting)
     if fitting:
         least = min(max(rank_works(profile, where, s, 2)) for s in fitting)
-        assert max(rank_works(profile, where, sizes, 2)) == least
+        assert max(rank_works(profile, where, sizes, 2)) <= 1.01 * least
 
 
-def test_equal_layers_give_equal_stages_on_a_v() -> None:
-    assert balance(profile_of([5] * 16), placement("v", 4)) == (2,) * 8
+@pytest.mark.parametrize(
+    "name", ["v", "looped:2", "looped:3", "wave:2", "bidirectional", "bidirectional-v"]
+)
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("unit_us", [7429.5, 100.3, 0.4])  # whose sums are rounded
+def test_equal_layers_give_equal_stages(name: str, num_ranks: int, unit_us: float) -> None:
+    if name.startswith("bidirectional"):
+        num_ranks += num_ranks % 2
+    where = placement(name, num_ranks)
+    stages = where.num_stages
+    for num_layers in (stages, stages + 1, 2 * stages - 1, 2 * stages, 3 * stages + stages // 2):
+        sizes = balance(profile_of([unit_us] * num_layers), where, None, 2 * num_ranks + 1)
+        assert max(sizes) - min(sizes) == (num_layers % stages > 0)
+
+
+@pytest.mark.parametrize("name", ["v", "looped:2"])
+def test_half_a_microsecond_of_rounding_does_not_make_stages_unequal(name: str) -> None:
+    # 3 and 1 layers of a rank take 1 µs less than 2 and 2: 59,316 + 19,773 < 2 × 39,545.
+    profile = Profile.load(find("zb-6.2b-p8-m24"))
+    assert balance(profile, placement(name, 8), (45 * 10**9,) * 8, 24) == (2,) * 16
 
 
 def test_sixteen_ranks_of_two_unequal_stages_take_hundreds_of_steps_and_no_more(

@@ -276,7 +276,7 @@ def test_a_certificate_is_less_work_than_all_provers(models: list[ExactModel]) -
     proof = proof_of(plan)
     assert proof.verdict == ProofVerdict.PROVEN and proof.proven_from == certificate.words
     (model,) = models
-    assert tuple(model.ranks) == certificate.ranks
+    assert tuple(model.ops.ranks) == certificate.ranks
     models.clear()
     whole = proof_of(plan, all_provers=True)
     assert (whole.verdict, whole.proven_from) == (ProofVerdict.PROVEN, "all provers")

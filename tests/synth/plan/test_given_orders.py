@@ -110,7 +110,7 @@ def test_where_nothing_fits_the_reason_is_told_without_a_claim_that_nothing_can(
     assert one.problem.profile is not None
     found = solve_best_of([only], one.problem.profile, Partitioning.GIVEN, counted()).result
     assert found.schedule is None and found.stopped_by != StoppedBy.INFEASIBLE
-    assert found.message is not None and "on which interleaved:2 fits; give --" in found.message
+    assert found.message is not None and "on which interleaved:2 fits; give §" in found.message
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from benchmarks.auto_placement import question
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import names_on, variants_for
-from synth.options.best_so_far import BestSoFar
 from synth.options.profiles import load_profile
 from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
@@ -26,6 +25,7 @@ from synth.plan.recompute.stages import recomputed, without_recompute, written_o
 from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering
 from synth.schedule.verify import verify
+from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
@@ -248,19 +248,16 @@ def test_a_race_that_is_cut_short_keeps_what_is_known_of_every_placement() -> No
     profile = load_profile("zb-1.5b-p8-m24")
     those = candidates(Question(profile, 4, 8, (30 * 10**9,) * 4))
     standings: list[Sequence[Trial]] = []
-    heard: list[tuple[Problem, Incumbent]] = []
+    so_far = BestSoFar[Incumbent]()
     solve_best_of(
         those,
         profile,
         options=SolveOptions(1e-9),
-        listeners=lambda problem: lambda found: heard.append((problem, found)),
+        on_improvement=so_far,
         on_standings=standings.append,
     )
-    so_far = BestSoFar()
-    for problem, found in heard:
-        so_far.listening(problem, None)(found)
-    announced = so_far.result(1.0)
-    assert announced is not None
+    assert so_far.best is not None
+    announced = so_far.best.as_result(1.0, StoppedBy.TIME_LIMIT)
     known = {trial.name: trial.value_us for trial in standings[-1]}
     chosen = cut_short(standings[-1], announced)
     assert chosen.is_cut_short and chosen.result.value_us == announced.value_us

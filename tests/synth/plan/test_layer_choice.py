@@ -4,7 +4,7 @@ import gc
 import random
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from operator import le
@@ -195,17 +195,14 @@ def test_what_is_announced_fits_on_the_problem_with_which_it_is_announced(
     partitioning: Partitioning,
 ) -> None:
     problem = small(1)
-    told: list[tuple[Problem, Incumbent]] = []
-
-    def listener(on: Problem) -> Callable[[Incumbent], None]:
-        return lambda incumbent: told.append((on, incumbent))
-
+    told: list[Incumbent] = []
     candidate = Candidate("linear", problem, None)
     assert problem.profile is not None
-    solve_best_of([candidate], problem.profile, partitioning, counted(0.5), listener)
-    solve_choosing(problem, counted(0.5), listener)
-    assert any(on.recomputed_layers for on, _ in told)
-    for on, incumbent in told:
+    solve_best_of([candidate], problem.profile, partitioning, counted(0.5), told.append)
+    solve_choosing(problem, counted(0.5), told.append)
+    assert any(incumbent.problem.recomputed_layers for incumbent in told)
+    for incumbent in told:
+        on = incumbent.problem
         _, timeline = verify(incumbent.schedule, on.costs, on.caps_bytes)
         assert on.objective.value_us(timeline) == incumbent.value_us
 
@@ -278,7 +275,7 @@ def test_a_model_of_which_no_stage_fits_is_solved_with_its_blocks_recomputed() -
             stop.set()
 
     options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
-    found = solve_repartitioning(profile, problem, None, options, lambda _: stop_when_fast, stop)
+    found = solve_repartitioning(profile, problem, None, options, stop_when_fast, stop)
     assert found.schedule is not None and not recomputed(found.schedule)
     assert len(found.problem.recomputed_layers) > 40
     verify(found.schedule, found.problem.costs, problem.caps_bytes)

@@ -10,20 +10,33 @@ import pytest
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
+from synth.plan.choose.candidates import Candidate
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
-from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
+from synth.plan.memory_curve.target_proof import TargetProof
 from synth.plan.recompute.choice import solve_with
+from synth.plan.search_space import OneCandidate
 from synth.schedule.placements import placement
 from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Result
+from synth.solver.result import Incumbent, Result
 from tests.synth.every_order import true_curve
 from tests.synth.solver.test_solve_exact import random_problem
 
 OPTIONS = SolveOptions(time_limit_s=300, workers=2)
+
+
+def one(problem: Problem) -> OneCandidate:
+    """The space of one problem."""
+    return OneCandidate(Candidate("one", problem))
+
+
+def proof_of(found: Result | Incumbent) -> TargetProof:
+    """The limit that was found, and its bound."""
+    assert isinstance(found.memory, TargetProof)
+    return found.memory
 
 
 def plain_costs(num_ranks: int) -> Costs:
@@ -38,14 +51,15 @@ def test_1f1bs_time_needs_1f1bs_memory(num_ranks: int, m: int) -> None:
     # Every rank works 2m; rank 0 gets its first B back after 2D − 1. With k < D micro-batches at
     # once it would wait in each of its rounds of 2D, so it needs D of them, or all.
     problem = Problem.linear(plain_costs(num_ranks), m)
-    least = least_cap(problem, TimeTarget(time_us=2 * (m + num_ranks - 1)), OPTIONS)
-    assert least.cap_bytes == least.not_below_bytes == 5 * min(num_ranks, m)
-    assert (least.stopped_by, least.gap) == (StoppedBy.OPTIMAL, 0)
+    least = least_cap(one(problem), TimeTarget(time_us=2 * (m + num_ranks - 1)), OPTIONS)
+    proof = proof_of(least)
+    assert proof.cap_bytes == proof.not_below_bytes == 5 * min(num_ranks, m)
+    assert (least.stopped_by, proof.gap) == (StoppedBy.OPTIMAL, 0)
 
 
 def test_all_the_time_in_the_world_needs_one_micro_batch() -> None:
-    least = least_cap(Problem.linear(plain_costs(3), 6), TimeTarget(time_us=10**6), OPTIONS)
-    assert least.cap_bytes == least.not_below_bytes == 5
+    least = least_cap(one(Problem.linear(plain_costs(3), 6)), TimeTarget(time_us=10**6), OPTIONS)
+    assert proof_of(least).cap_bytes == proof_of(least).not_below_bytes == 5
 
 
 @cache
@@ -59,27 +73,28 @@ def test_for_every_target_the_proof_and_the_find_enclose_the_truth(seed: int) ->
     problem = tiny(seed)
     curve = true_curve(problem)
     for peak, value in curve[:6]:
-        least = least_cap(problem, TimeTarget(time_us=value), OPTIONS)
-        assert least.cap_bytes is not None
-        assert least.not_below_bytes <= peak <= least.cap_bytes
+        least = least_cap(one(problem), TimeTarget(time_us=value), OPTIONS)
+        cap_bytes, not_below = proof_of(least).cap_bytes, proof_of(least).not_below_bytes
+        assert cap_bytes is not None and not_below is not None
+        assert not_below <= peak <= cap_bytes
         if least.stopped_by == StoppedBy.OPTIMAL:
-            assert least.cap_bytes == peak
+            assert cap_bytes == peak
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])
 def test_a_target_faster_than_any_order_is_proven_out_of_reach(seed: int) -> None:
     fastest = true_curve(tiny(seed))[-1][1]
-    least = least_cap(tiny(seed), TimeTarget(time_us=fastest - 1), OPTIONS)
-    assert (least.found, least.stopped_by) == (None, StoppedBy.INFEASIBLE)
+    least = least_cap(one(tiny(seed)), TimeTarget(time_us=fastest - 1), OPTIONS)
+    assert (least.schedule, least.stopped_by) == (None, StoppedBy.INFEASIBLE)
     assert least.message is not None and f"the lower bound is {fastest} µs" in least.message
 
 
 def test_a_share_is_one_of_the_bound_without_a_cap() -> None:
     problem = Problem.linear(plain_costs(3), 8)
     # 20 without a cap; 115 % of it are 23.
-    least = least_cap(problem, TimeTarget(share_of_bound=1.15), OPTIONS)
-    assert least.target_us == 23
-    assert least.found is not None and least.found.value_us <= 23
+    least = least_cap(one(problem), TimeTarget(share_of_bound=1.15), OPTIONS)
+    assert proof_of(least).target_us == 23
+    assert least.value_us is not None and least.value_us <= 23
 
 
 def test_a_share_is_of_the_best_bound_that_is_known_in_the_end(
@@ -96,9 +111,8 @@ def test_a_share_is_of_the_best_bound_that_is_known_in_the_end(
         return replace(found, lower_bound_us=next(bounds_us))
 
     monkeypatch.setattr("synth.plan.recompute.repartition.solve_with", proving_slowly)
-    least = least_cap(problem, TimeTarget(share_of_bound=1.0), OPTIONS)
-    assert least.target_us == optimum_us
-    assert least.found is not None and least.found.value_us == optimum_us
+    least = least_cap(one(problem), TimeTarget(share_of_bound=1.0), OPTIONS)
+    assert proof_of(least).target_us == least.value_us == optimum_us
 
 
 def table_problem() -> Problem:
@@ -117,46 +131,44 @@ def table_problem() -> Problem:
 def test_the_answer_is_a_result_under_the_cap_found() -> None:
     stop = threading.Event()
 
-    def stop_when_found(step: LeastCap) -> None:
-        if step.found is not None:
-            stop.set()
-
     target = TimeTarget(share_of_bound=1.02)
-    least = least_cap(table_problem(), target, OPTIONS, stop_when_found, stop)
-    result = least.result()
-    assert result is not None and result.value_us is not None and result.peak_bytes is not None
-    assert result.value_us <= least.target_us
-    assert max(result.peak_bytes) == least.cap_bytes
-    assert result.problem.caps_bytes == (least.cap_bytes,) * 8
+    result = least_cap(one(table_problem()), target, OPTIONS, lambda _: stop.set(), stop)
+    assert result.value_us is not None and result.peak_bytes is not None
+    assert result.value_us <= proof_of(result).target_us
+    assert max(result.peak_bytes) == proof_of(result).cap_bytes
+    assert result.problem.caps_bytes == (max(result.peak_bytes),) * 8
+    assert result.stopped_by == StoppedBy.INTERRUPT
     assert result.lower_bound_us <= result.value_us
     assert {baseline.name for baseline in result.baselines if not baseline.fits} >= {"gpipe"}
 
 
 def test_progress_only_closes_in_and_the_limit_is_for_the_whole() -> None:
-    seen: list[LeastCap] = []
+    seen: list[Incumbent] = []
     options = replace(OPTIONS, time_limit_s=3)
-    last = least_cap(table_problem(), TimeTarget(share_of_bound=1.1), options, seen.append)
+    last = least_cap(one(table_problem()), TimeTarget(share_of_bound=1.1), options, seen.append)
     assert last.wall_s < 60
-    caps = [step.cap_bytes for step in seen if step.cap_bytes is not None]
-    proven = [step.not_below_bytes for step in seen]
+    caps = [max(step.peak_bytes) for step in seen]
+    proven = [proof_of(step).not_below_bytes or 0 for step in seen]
     assert caps == sorted(caps, reverse=True) and proven == sorted(proven)
-    assert (last.cap_bytes, last.not_below_bytes) == (seen[-1].cap_bytes, proven[-1])
+    assert [proof_of(step).cap_bytes for step in seen] == caps
+    assert proof_of(last).rank_key == (caps[-1], -proven[-1])
 
 
 def test_a_stop_keeps_the_best_so_far() -> None:
     stop = threading.Event()
     stop.set()
-    least = least_cap(table_problem(), TimeTarget(share_of_bound=2.0), OPTIONS, stop=stop)
+    least = least_cap(one(table_problem()), TimeTarget(share_of_bound=2.0), OPTIONS, stop=stop)
     assert least.stopped_by == StoppedBy.INTERRUPT
-    assert least.found is not None and least.not_below_bytes <= least.found.peak
+    assert least.peak_bytes is not None
+    assert (proof_of(least).not_below_bytes or 0) <= max(least.peak_bytes)
 
 
 def test_a_hint_in_less_memory_counts() -> None:
     problem = table_problem()
     serial_time = TimeTarget(time_us=32 * 8 * (55 + 58 + 35))
     options = replace(OPTIONS, time_limit_s=0.3, hint=generate("1f1b", 8, 32))
-    least = least_cap(problem, serial_time, options)
-    assert least.cap_bytes is not None and least.cap_bytes <= 8 * 300
+    least = least_cap(one(problem), serial_time, options)
+    assert least.peak_bytes is not None and max(least.peak_bytes) <= 8 * 300
 
 
 def test_several_stages_per_rank_have_a_least_cap_too() -> None:
@@ -164,18 +176,19 @@ def test_several_stages_per_rank_have_a_least_cap_too() -> None:
         4, forward_us=3, backward_input_us=3, backward_weight_us=2, saved_bytes=5, saved_w_bytes=4
     )
     problem = Problem(costs, placement("v", 2), 3)
-    least = least_cap(problem, TimeTarget(share_of_bound=1.2), replace(OPTIONS, time_limit_s=10))
-    assert least.found is not None and least.result() is not None
-    assert 2 * 5 <= least.not_below_bytes <= least.found.peak
+    options = replace(OPTIONS, time_limit_s=10)
+    least = least_cap(one(problem), TimeTarget(share_of_bound=1.2), options)
+    assert least.peak_bytes is not None
+    assert 2 * 5 <= (proof_of(least).not_below_bytes or 0) <= max(least.peak_bytes)
 
 
 def test_caps_given_or_determinism_are_refused() -> None:
     problem = Problem.linear(plain_costs(2), 2, 10)
     with pytest.raises(SynthError, match="has memory limits"):
-        least_cap(problem, TimeTarget(time_us=10))
+        least_cap(one(problem), TimeTarget(time_us=10))
     with pytest.raises(SynthError, match="cannot be deterministic"):
         free = replace(problem, caps_bytes=None)
-        least_cap(free, TimeTarget(time_us=10), SolveOptions(deterministic=True))
+        least_cap(one(free), TimeTarget(time_us=10), SolveOptions(deterministic=True))
     with pytest.raises(SynthError, match="give one"):
         TimeTarget()
 

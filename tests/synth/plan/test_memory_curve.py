@@ -16,16 +16,19 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import RunFailure, SynthError
 from synth.objective import Objective
 from synth.op_kinds import MEASURED, OpKind
+from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
-from synth.plan.memory_curve.cap_search import InOnePartition
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, closed, knowledge_of, value_of
 from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.memory_curve.workers import Task, Workers
+from synth.plan.recompute.choice import Choice
+from synth.plan.search_space import OneCandidate, Placements
 from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.workload import Workload
+from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.search.outcome import StoppedBy
@@ -81,11 +84,23 @@ def small_problem(m: int = 3, objective: Objective = Objective.MAKESPAN) -> Prob
     return replace(problem, partition=(2, 2))
 
 
+def one(problem: Problem, choice: Choice = ()) -> OneCandidate:
+    """The space of one problem."""
+    return OneCandidate(Candidate("one", problem, choice))
+
+
+def in_any_partition(profile: Profile, problem: Problem, choice: Choice = ()) -> Placements:
+    """The space of a problem in all partitions."""
+    return Placements((Candidate("one", problem, choice),), profile, Partitioning.SEARCHED)
+
+
 @cache
 def traced() -> tuple[MemoryCurve, list[int]]:
     """The curve of the small problem, and how many points there were after each search."""
     counts: list[int] = []
-    curve = trace(PROFILE, small_problem(), QUICK, None, lambda c: counts.append(len(c.points)))
+    curve = trace(
+        PROFILE, one(small_problem()), QUICK, None, lambda c: counts.append(len(c.points))
+    )
     return curve, counts
 
 
@@ -111,7 +126,7 @@ def test_the_ends_are_the_least_cap_and_the_best_time() -> None:
 
 def test_enough_points_find_every_bend() -> None:
     begun, _ = traced()
-    whole = trace(PROFILE, small_problem(), replace(QUICK, points=60), begun)
+    whole = trace(PROFILE, one(small_problem()), replace(QUICK, points=60), begun)
     steps = sorted({(max(p.claim.peak_bytes), value_of(p)) for p in whole.points})
     truth = true_curve(small_problem())
     assert {value for _, value in steps} >= {value for _, value in truth}
@@ -144,7 +159,7 @@ def test_closing_gives_better_plans_upwards_and_better_bounds_downwards() -> Non
 
 
 def test_what_is_known_of_one_cap_holds_for_others_on_the_right_side_only() -> None:
-    known = CapKnowledge()
+    known = CapKnowledge[Claim]()
     known.add(100, None, 7)
     known.add(None, None, 5)
     assert [known.bound_us(cap) for cap in (99, 100, 101, None)] == [7, 7, 5, 5]
@@ -152,12 +167,12 @@ def test_what_is_known_of_one_cap_holds_for_others_on_the_right_side_only() -> N
 
 
 def test_a_curve_is_continued_and_what_is_there_is_kept(tmp_path: Path) -> None:
-    begun = trace(PROFILE, small_problem(), replace(QUICK, points=2))
+    begun = trace(PROFILE, one(small_problem()), replace(QUICK, points=2))
     begun.save(tmp_path / "curve.json")
     loaded = MemoryCurve.load(tmp_path / "curve.json")
     assert loaded == begun
     searches: list[MemoryCurve] = []
-    more = trace(PROFILE, small_problem(), replace(QUICK, points=4), loaded, searches.append)
+    more = trace(PROFILE, one(small_problem()), replace(QUICK, points=4), loaded, searches.append)
     assert len(searches) == 2 and len(more.points) == 4
     assert set(map(cap_of, begun.points)) < set(map(cap_of, more.points))
 
@@ -167,7 +182,7 @@ def test_a_curve_that_is_done_starts_nothing(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delattr("synth.plan.memory_curve.curve_search.Workers")
     searches: list[MemoryCurve] = []
     enough = replace(QUICK, points=len(curve.points))
-    assert trace(PROFILE, small_problem(), enough, curve, searches.append) == curve
+    assert trace(PROFILE, one(small_problem()), enough, curve, searches.append) == curve
     assert searches == []
 
 
@@ -189,12 +204,12 @@ def test_a_stop_keeps_what_is_there_and_the_rest_comes_later() -> None:
 
     # The two ends are proven at once; in between a search would go on for an hour.
     effort = Effort(points=40, time_limit_s=HOURS_S, jobs=1, workers=1, gap=0)
-    curve = trace(profile, problem, effort, None, stop_after_the_ends, stop)
+    curve = trace(profile, one(problem), effort, None, stop_after_the_ends, stop)
     curve.check()
     assert "interrupt" in {plan.claim.stopped_by for plan in curve.points}
     searches: list[MemoryCurve] = []
     brief = replace(effort, time_limit_s=0.3, points=len(curve.points))
-    again = trace(profile, problem, brief, curve, searches.append)
+    again = trace(profile, one(problem), brief, curve, searches.append)
     assert searches, "an interrupted point is searched again"
     assert "interrupt" not in {plan.claim.stopped_by for plan in again.points}
 
@@ -212,16 +227,16 @@ def test_a_stop_keeps_what_is_there_and_the_rest_comes_later() -> None:
 )
 def test_a_curve_of_another_problem_is_refused(other: Problem, words: str) -> None:
     with pytest.raises(SynthError, match=words):
-        trace(PROFILE, other, QUICK, traced()[0])
+        trace(PROFILE, one(other), QUICK, traced()[0])
 
 
 def test_caps_or_too_few_points_are_refused() -> None:
     with pytest.raises(SynthError, match="has memory limits"):
-        trace(PROFILE, replace(small_problem(), caps_bytes=(50, 50)), QUICK)
+        trace(PROFILE, one(replace(small_problem(), caps_bytes=(50, 50))), QUICK)
     with pytest.raises(SynthError, match="two points at least"):
         Effort(points=1)
     with pytest.raises(SynthError, match="needs the problem's partition"):
-        trace(PROFILE, replace(small_problem(), partition=None), QUICK)
+        trace(PROFILE, one(replace(small_problem(), partition=None)), QUICK)
 
 
 @pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
@@ -230,7 +245,7 @@ def test_several_stages_per_rank_have_a_curve_too(objective: Objective) -> None:
     problem = Problem(
         partition_costs(PROFILE, sizes), placement("v", 2), 3, None, objective, partition=sizes
     )
-    curve = trace(PROFILE, problem, replace(QUICK, points=4, time_limit_s=1))
+    curve = trace(PROFILE, one(problem), replace(QUICK, points=4, time_limit_s=1))
     curve.check()
     assert len(curve.points) >= 3
     assert curve.never_below_bytes <= curve.least_cap_bytes
@@ -238,8 +253,8 @@ def test_several_stages_per_rank_have_a_curve_too(objective: Objective) -> None:
 
 def test_a_worker_that_is_killed_is_said_so() -> None:
     costs = uniform_costs(8, forward_us=5, backward_input_us=6, backward_weight_us=3, saved_bytes=3)
-    search = InOnePartition(Problem.linear(costs, 32))
-    task = Task(search, SolveOptions(time_limit_s=HOURS_S, workers=1), 18)
+    space = one(Problem.linear(costs, 32)).within(18)
+    task = Task(space, SolveOptions(time_limit_s=HOURS_S, workers=1), 18)
     with pytest.raises(RunFailure, match="ended without an answer"), Workers(1) as workers:
         workers.start(task)
         os.kill(workers.pids[0], signal.SIGKILL)
@@ -250,14 +265,14 @@ def test_a_worker_that_still_imports_leaves_ctrl_c_to_its_parent() -> None:
     costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=3)
     with Workers(1) as workers:
         os.kill(workers.pids[0], signal.SIGINT)
-        workers.start(Task(InOnePartition(Problem.linear(costs, 2)), SolveOptions(workers=1)))
+        workers.start(Task(one(Problem.linear(costs, 2)), SolveOptions(workers=1)))
         assert [outcome.stopped_by for outcome in workers.outcomes(300)] == [StoppedBy.OPTIMAL]
 
 
 def test_what_nobody_foresaw_in_a_worker_is_told_here() -> None:
     costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=3)
-    search = InOnePartition(Problem.linear(costs, 2), recompute=("a",))  # type: ignore[arg-type]
-    no_stage = Task(search, SolveOptions(workers=1))
+    space = one(Problem.linear(costs, 2), ("a",))  # type: ignore[arg-type]
+    no_stage = Task(space, SolveOptions(workers=1))
     with pytest.raises(RunFailure, match="a solver process failed: "), Workers(1) as workers:
         workers.start(no_stage)
         list(workers.outcomes(300))
@@ -276,9 +291,8 @@ def test_a_refusal_in_a_worker_is_raised_here() -> None:
     costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=3)
     problem = Problem.linear(costs, 2)
     with Workers(1) as workers:
-        serial = knowledge_of(traced()[0].points).best_within(None)
-        assert serial is not None
-        workers.start(Task(InOnePartition(problem), SolveOptions(hint=serial.schedule)))
+        other = traced()[0].points[-1].schedule()
+        workers.start(Task(one(problem), SolveOptions(hint=other)))
         with pytest.raises(SynthError, match="the hint has 2 ranks and 3 micro-batches"):
             list(workers.outcomes(300))
 
@@ -299,7 +313,7 @@ def test_a_curve_over_all_partitions_encloses_that_of_all_orders_of_all_of_them(
 ) -> None:
     profile = small_profile(layers)
     problem = replace(small_problem(), costs=partition_costs(profile, (2, 2)))
-    curve = trace(profile, problem, replace(QUICK, points=12, jobs=1), search_partitions=True)
+    curve = trace(profile, in_any_partition(profile, problem), replace(QUICK, points=12, jobs=1))
     curve.check()
     truth, known = true_curve_of_any_partition(profile), knowledge_of(curve.points)
     assert curve.least_cap_bytes == curve.never_below_bytes == truth[0][0]
@@ -323,25 +337,26 @@ def test_the_least_cap_in_any_partition_is_that_of_all_orders_of_all_of_them(
     truth = true_curve_of_any_partition(profile)
     for value in {value for _, value in truth if value < truth[-1][1] + 20}:
         peak = min(peak for peak, other in truth if other <= value)
-        least = least_cap(problem, TimeTarget(time_us=value), options, profile=profile)
-        assert (least.cap_bytes, least.not_below_bytes) == (peak, peak)
-        result = least.result()
-        assert result is not None and result.problem.partition is not None
+        space = in_any_partition(profile, problem)
+        result = least_cap(space, TimeTarget(time_us=value), options)
+        assert result.memory is not None and result.problem.partition is not None
+        assert (result.memory.cap_bytes, result.memory.not_below_bytes) == (peak, peak)
         assert result.problem.costs == partition_costs(profile, result.problem.partition)
         assert result.value_us is not None and result.value_us <= value
 
 
 def test_a_curve_over_all_partitions_goes_on_and_is_none_of_one_partition(tmp_path: Path) -> None:
-    begun = trace(PROFILE, small_problem(), replace(QUICK, points=2), search_partitions=True)
+    space = in_any_partition(PROFILE, small_problem())
+    begun = trace(PROFILE, space, replace(QUICK, points=2))
     begun.save(tmp_path / "curve.json")
     loaded = MemoryCurve.load(tmp_path / "curve.json")
     assert loaded == begun
-    more = trace(PROFILE, small_problem(), replace(QUICK, points=4), loaded, search_partitions=True)
+    more = trace(PROFILE, space, replace(QUICK, points=4), loaded)
     assert {cap_of(point) for point in begun.points} < {cap_of(point) for point in more.points}
     with pytest.raises(SynthError, match=r"partition: searched there, \(2, 2\) here"):
-        trace(PROFILE, small_problem(), QUICK, loaded)
+        trace(PROFILE, one(small_problem()), QUICK, loaded)
     with pytest.raises(SynthError, match=r"partition: \(2, 2\) there, searched here"):
-        trace(PROFILE, small_problem(), QUICK, traced()[0], search_partitions=True)
+        trace(PROFILE, space, QUICK, traced()[0])
 
 
 def test_partitions_are_sought_where_there_are_bounds_of_all_only() -> None:
@@ -349,6 +364,6 @@ def test_partitions_are_sought_where_there_are_bounds_of_all_only() -> None:
     several = Problem(partition_costs(PROFILE, (1, 1, 1, 1)), where, 3, partition=(1, 1, 1, 1))
     for problem, recompute in ((several, ()), (small_problem(), (0,)), (small_problem(), None)):
         with pytest.raises(SynthError, match="exist only for one stage per rank"):
-            trace(PROFILE, problem, QUICK, recompute=recompute, search_partitions=True)
+            trace(PROFILE, in_any_partition(PROFILE, problem, recompute), QUICK)
         with pytest.raises(SynthError, match="exist only for one stage per rank"):
-            least_cap(problem, TimeTarget(time_us=9), recompute=recompute, profile=PROFILE)
+            least_cap(in_any_partition(PROFILE, problem, recompute), TimeTarget(time_us=9))

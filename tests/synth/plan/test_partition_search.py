@@ -186,7 +186,7 @@ def test_what_is_told_on_the_way_holds_for_all_partitions() -> None:
         PROFILE,
         Partitioning.SEARCHED,
         counted(20),
-        listeners=lambda problem: heard.append,
+        on_improvement=heard.append,
     )
     assert chosen.result.bound_scope == BoundScope.ALL
     # Published schedules are told of before there are bounds of all partitions.

@@ -1,7 +1,7 @@
 """Choosing placement and partition: the best of all, with a bound that holds for all."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -98,18 +98,14 @@ def test_nothing_fits_anywhere() -> None:
 
 
 def test_who_listens_hears_of_what_is_shorter_than_all_before() -> None:
-    heard: list[tuple[Problem, Incumbent]] = []
-
-    def listener(problem: Problem) -> Callable[[Incumbent], None]:
-        return lambda incumbent: heard.append((problem, incumbent))
-
+    heard: list[Incumbent] = []
     every = candidates(m=4)
-    chosen = solve_best_of(every, PROFILE, options=counted(20), listeners=listener)
-    values = [incumbent.value_us for _, incumbent in heard]
+    chosen = solve_best_of(every, PROFILE, options=counted(20), on_improvement=heard.append)
+    values = [incumbent.value_us for incumbent in heard]
     assert values == sorted(set(values), reverse=True)
     assert values[-1] == chosen.result.value_us
-    for problem, incumbent in heard:
-        verify(incumbent.schedule, problem.costs)
+    for incumbent in heard:
+        verify(incumbent.schedule, incumbent.problem.costs)
         assert incumbent.lower_bound_us <= (chosen.result.value_us or 0)
 
 

@@ -14,9 +14,9 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.objective import Objective
 from synth.op_kinds import OpKind
+from synth.plan.choose.candidates import Candidate
 from synth.plan.memory_curve.curve_file import knowledge_of
 from synth.plan.memory_curve.curve_search import Effort, trace
-from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.recompute.choice import limits_bytes, solve_with
@@ -29,6 +29,7 @@ from synth.plan.recompute.stages import (
     without_recompute,
     written_out,
 )
+from synth.plan.search_space import OneCandidate
 from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.workload import Workload
@@ -178,7 +179,7 @@ def test_where_memory_is_short_recomputing_does_what_nothing_else_can(
             stop.set()
 
     options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
-    choosing = solve_choosing(problem, options, lambda on: stop_when_faster, stop)
+    choosing = solve_choosing(problem, options, stop_when_faster, stop)
     assert choosing.schedule is not None and choosing.value_us is not None
     assert choosing.lower_bound_us <= choosing.value_us < unreached_us
     verify(choosing.schedule, problem.costs, problem.caps_bytes)
@@ -305,8 +306,9 @@ def test_a_curve_with_recomputation_begins_lower_and_is_nowhere_slower() -> None
     sizes = (1, 1, 1, 1)
     problem = Problem(partition_costs(profile, sizes), placement("v", 2), 3, partition=sizes)
     effort = Effort(points=3, time_limit_s=1, jobs=2, workers=1, gap=0)
-    plain = trace(profile, problem, effort)
-    curve = trace(profile, problem, effort, recompute=None)
+    plain = trace(profile, OneCandidate(Candidate("v", problem)), effort)
+    chosen = OneCandidate(Candidate("v", problem, None))
+    curve = trace(profile, chosen, effort)
     curve.check()
     assert curve.least_cap_bytes < plain.least_cap_bytes
     assert recomputed(curve.points[0].schedule()) and not recomputed(curve.points[-1].schedule())
@@ -316,7 +318,7 @@ def test_a_curve_with_recomputation_begins_lower_and_is_nowhere_slower() -> None
         assert mine is not None and known.bound_us(cap) <= mine.value_us
         assert without is None or known.bound_us(cap) <= without.value_us
     with pytest.raises(SynthError, match="recompute: auto there, none here"):
-        trace(profile, problem, effort, curve)
+        trace(profile, OneCandidate(Candidate("v", problem)), effort, curve)
 
 
 def test_the_least_cap_with_recomputation_is_below_what_is_proven_without() -> None:
@@ -325,14 +327,16 @@ def test_the_least_cap_with_recomputation_is_below_what_is_proven_without() -> N
     assert kept.lower_bound_us > 450
     stop = threading.Event()
 
-    def stop_when_less(step: LeastCap) -> None:
-        if step.cap_bytes is not None and step.cap_bytes <= 59:
+    def stop_when_less(step: Incumbent) -> None:
+        if max(step.peak_bytes) <= 59:
             stop.set()
 
     options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
-    least = least_cap(problem, TimeTarget(time_us=450), options, stop_when_less, stop, None)
-    result = least.result()
-    assert result is not None and result.schedule is not None and result.value_us is not None
-    assert least.cap_bytes is not None and least.not_below_bytes <= least.cap_bytes <= 59
+    chosen = OneCandidate(Candidate("linear", problem, None))
+    result = least_cap(chosen, TimeTarget(time_us=450), options, stop_when_less, stop)
+    assert result.schedule is not None and result.value_us is not None
+    proof = result.memory
+    assert proof is not None and proof.cap_bytes is not None and proof.gap is not None
+    assert proof.gap >= 0 and proof.cap_bytes <= 59
     assert result.value_us <= 450 and recomputed(result.schedule)
-    verify(result.schedule, problem.costs, (least.cap_bytes,) * 3)
+    verify(result.schedule, problem.costs, (proof.cap_bytes,) * 3)

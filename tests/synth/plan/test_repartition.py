@@ -1,6 +1,5 @@
 """Partitions for recomputing stages: balanced with R included, kept if they are better."""
 
-from collections.abc import Callable
 from itertools import combinations, pairwise
 
 import pytest
@@ -60,21 +59,17 @@ def test_with_r_counted_the_busiest_rank_has_as_little_as_in_any_partition(
 
 def test_a_plan_on_the_new_cut_is_shorter_than_any_on_the_old_one() -> None:
     # Six layers take 6 · (30 + 10) = 240 for a micro-batch of the first rank, five take 200.
-    problem, heard = problem_of("linear", 2, 16), list[tuple[Problem, int]]()
-
-    def listener(at: Problem) -> Callable[[Incumbent], None]:
-        return lambda incumbent: heard.append((at, incumbent.value_us))
-
-    found = solve_repartitioning(PROFILE, problem, (0,), counted(0.1), listener)
+    problem, heard = problem_of("linear", 2, 16), list[Incumbent]()
+    found = solve_repartitioning(PROFILE, problem, (0,), counted(0.1), heard.append)
     assert found.value_us is not None and found.schedule is not None
     assert (problem.partition, found.problem.partition) == ((6, 6), (5, 7))
     assert found.value_us < bounds(problem, (0,)).makespan_us
     assert found.lower_bound_us <= found.value_us
     verify(found.schedule, found.problem.costs)
     # Listeners hear of each partition, and of no schedule slower than an earlier one.
-    values = [value for _, value in heard]
+    values = [incumbent.value_us for incumbent in heard]
     assert values == sorted(values, reverse=True) and values[-1] == found.value_us
-    assert {at.partition for at, _ in heard} == {(6, 6), (5, 7)}
+    assert {incumbent.problem.partition for incumbent in heard} == {(6, 6), (5, 7)}
 
 
 @pytest.mark.parametrize("name", ["linear", "v"])

@@ -10,7 +10,7 @@ from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import keeps_caps, number, timed
-from synth.solver.modulo.steady_state_model import find
+from synth.solver.modulo.least_memory import find
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 
@@ -63,7 +63,7 @@ def test_a_pattern_keeps_its_caps_however_often_it_is_repeated() -> None:
         instance = relaxed_memory(capped)
         pattern = find(instance, 1.1, 5)
         assert pattern is not None
-        orders = pattern.orders(instance)
+        orders = pattern.unrolled(instance).orders(instance)
         assert keeps_caps(tuple(number(instance, order) for order in orders), instance)
         assert len(timed(orders, instance).starts) == instance.num_ops
 

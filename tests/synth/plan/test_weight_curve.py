@@ -27,7 +27,7 @@ from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.memory_curve.workers import Task, TaskResult, Workers
 from synth.plan.memory_curve.workers import _solve as solve_task
-from synth.plan.weight_passing.candidates import WeightCandidates
+from synth.plan.search_space import WeightPlaces
 from synth.plan.weight_passing.choice import WeightPassingCandidate
 from synth.profile import Profile
 from synth.profile.links import Link, Links
@@ -68,18 +68,26 @@ def profile() -> Profile:
     return four.replace(layers=four.layers[:2], layer_profiles=kept, links=links)
 
 
-def candidates(*movements: WeightMovement, staying: bool = False) -> WeightCandidates:
+def candidates(*movements: WeightMovement, staying: bool = False) -> WeightPlaces:
     """Two ranks, one stage for each of two layers, and one micro-batch on each rank."""
     costs = partition_costs(profile(), (1, 1))
     problem = Problem(costs, everywhere(2, 2), 2, partition=(1, 1))
     on_line = Problem(costs, Placement.linear(2), 2, partition=(1, 1))
-    return WeightCandidates(
+    return WeightPlaces(
         tuple(
             WeightPassingCandidate(f"{one}", WeightPassingProblem(problem, one))
             for one in movements
         ),
         (Candidate("linear", on_line),) if staying else (),
+        profile(),
     )
+
+
+def passing_of(space: WeightPlaces) -> WeightPassingProblem:
+    """The first problem whose weights move."""
+    first = space.moving[0]
+    assert isinstance(first, WeightPassingCandidate)
+    return first.passing
 
 
 def true_curve(passing: WeightPassingProblem) -> list[tuple[int, int]]:
@@ -117,11 +125,11 @@ def test_under_the_least_limit_known_there_is_a_schedule(
 ) -> None:
     costs = unequal_costs(num_ranks, random.Random(num_ranks))
     only = WeightPassingCandidate("only", weight_passing_problem(movement, costs, num_ranks, 2))
-    free = WeightCandidates((only,))
+    free = WeightPlaces((only,), (), profile())
     _, known = free.limits_bytes()
     options = SolveOptions(time_limit_s=0.02, deterministic=True, workers=1)
     caps = (known,) * num_ranks
-    found = solve_weight_passing(free.within(caps).weight_passing[0].passing, options)
+    found = solve_weight_passing(passing_of(free.within(known)), options)
     assert found.peak_bytes is not None and not exceeds_caps(found.peak_bytes, caps)
 
 
@@ -163,19 +171,19 @@ def test_the_least_memory_is_sought_once_and_until_it_is_that_of_the_closed_form
     never, known = asked.limits_bytes()
     assert never == known and evaluated.count(never) == 1 and evaluated[-1] == never
     searched = len(evaluated)
-    assert asked.within((known,) * 2).limits_bytes() == (never, known)
+    assert asked.within(known).limits_bytes() == (never, known)
     assert len(evaluated) == searched
 
 
 @cache
 def traced(movement: WeightMovement) -> MemoryCurve:
     asked = candidates(movement)
-    return trace(profile(), asked.problem, EFFORT, candidates=asked)
+    return trace(profile(), asked, EFFORT)
 
 
 @cache
 def truth_of(movement: WeightMovement) -> list[tuple[int, int]]:
-    return true_curve(candidates(movement).weight_passing[0].passing)
+    return true_curve(passing_of(candidates(movement)))
 
 
 @pytest.mark.parametrize("movement", WeightMovement)
@@ -207,26 +215,20 @@ def test_the_least_limit_for_a_target_and_its_proof_enclose_that_of_all_schedule
 ) -> None:
     asked = candidates(movement)
     peak, us = truth_of(movement)[1]
-    least = least_cap(
-        asked.problem,
-        TimeTarget(time_us=us),
-        SolveOptions(time_limit_s=1, workers=1),
-        candidates=(asked, profile()),
-    )
+    options = SolveOptions(time_limit_s=1, workers=1)
+    result = least_cap(asked, TimeTarget(time_us=us), options)
+    least = result.memory
+    assert least is not None and least.cap_bytes is not None and least.not_below_bytes is not None
     assert least.not_below_bytes <= peak
-    assert least.cap_bytes is not None
     assert least.cap_bytes <= (peak if movement == GATHER else 1.1 * peak)
-    result = least.result()
-    assert result is not None and result.value_us is not None and result.value_us <= us
+    assert result.value_us is not None and result.value_us <= us
 
 
 def test_the_curve_of_all_places_of_weights_is_below_each_of_theirs_and_is_continued() -> None:
     asked = candidates(RING, GATHER, staying=True)
-    begun = trace(
-        profile(), asked.problem, Effort(points=2, time_limit_s=1, workers=1), candidates=asked
-    )
+    begun = trace(profile(), asked, Effort(points=2, time_limit_s=1, workers=1))
     more = Effort(points=3, time_limit_s=1, workers=1)
-    curve = trace(profile(), asked.problem, more, begun, candidates=asked)
+    curve = trace(profile(), asked, more, begun)
     curve.check()
     assert {cap_of(plan) for plan in begun.points} <= {cap_of(plan) for plan in curve.points}
     assert curve.candidates == ("ring", "gather", "linear", "data-parallel")
@@ -243,17 +245,14 @@ def test_the_curve_of_all_places_of_weights_is_below_each_of_theirs_and_is_conti
 def test_a_curve_in_another_partition_is_another_problem_and_so_are_its_points() -> None:
     four = small_profile()
 
-    def only(*partition: int) -> WeightCandidates:
+    def only(*partition: int) -> WeightPlaces:
         problem = Problem(
             partition_costs(four, partition), everywhere(2, 2), 2, partition=partition
         )
-        return WeightCandidates(
-            (WeightPassingCandidate("ring", WeightPassingProblem(problem, RING)),)
-        )
+        ring = WeightPassingCandidate("ring", WeightPassingProblem(problem, RING))
+        return WeightPlaces((ring,), (), four)
 
-    there, here = (
-        empty_curve(four, one.problem, candidates=one) for one in (only(1, 3), only(2, 2))
-    )
+    there, here = (empty_curve(four, one) for one in (only(1, 3), only(2, 2)))
     assert difference(there, there) is None
     assert difference(there, here) == "partition of ring: (1, 3) there, (2, 2) here"
     curve = traced(RING)
@@ -302,5 +301,5 @@ def test_a_curve_that_is_stopped_before_a_search_has_found_anything_keeps_its_po
     stop, asked = threading.Event(), candidates(movement)
     monkeypatch.setattr(curve_search, "Workers", lambda _: InThisProcess(stop))
     quick = replace(EFFORT, time_limit_s=0.05)
-    curve = trace(profile(), asked.problem, quick, stop=stop, candidates=asked)
+    curve = trace(profile(), asked, quick, stop=stop)
     assert stop.is_set() and len(curve.points) == 1 and curve.has_end

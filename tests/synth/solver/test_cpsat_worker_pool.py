@@ -10,7 +10,6 @@ import threading
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ortools.sat.python import cp_model
@@ -26,17 +25,8 @@ from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.parameters import quiet
 from synth.solver.cpsat.restarting_call import ask
 from synth.solver.cpsat.run import Values, decide, run
-from synth.solver.cpsat.worker_pool import Event, WorkerDied
-from synth.solver.cpsat.worker_program import (
-    ANSWER,
-    BOUND,
-    Answer,
-    Messages,
-    ModelSolution,
-    pack_bound,
-    send,
-    unpack_bound,
-)
+from synth.solver.cpsat.worker_pool import WorkerDied
+from synth.solver.cpsat.worker_program import Answer, Event, ModelSolution
 from synth.solver.instance.timing import TimedOrders
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
@@ -107,12 +97,10 @@ def test_a_worker_killed_in_the_middle_of_a_search_is_gone_on_from() -> None:
     assert killed.left == 0
     assert (outcome.bound_us, outcome.optimal) == (BEST_US, True)
     assert outcome.timing is not None
-    assert outcome.timing.value_us(model.instance, Objective.MAKESPAN) == BEST_US
+    assert outcome.timing.value_us(model.ops.instance, Objective.MAKESPAN) == BEST_US
 
 
-def test_an_idle_worker_that_was_killed_at_the_same_time_is_no_second_death(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_idle_worker_that_was_killed_at_the_same_time_is_no_second_death() -> None:
     model, killed, small = model_of_eight(), KilledOnce(), cp_model.CpModel()
 
     def solve_beside(event: TimedOrders | int) -> None:
@@ -120,8 +108,6 @@ def test_an_idle_worker_that_was_killed_at_the_same_time_is_no_second_death(
             assert decide(small, HOURS_S, seed=0).found is not None
         killed(event)
 
-    # The death of the idle one is not known yet when it is taken.
-    monkeypatch.setattr(worker_pool._Worker, "is_alive", True)
     outcome = run(model, counted(1000), 1000, solve_beside)
     assert killed.left == 0
     assert (outcome.bound_us, outcome.optimal) == (BEST_US, True)
@@ -132,9 +118,9 @@ def test_what_two_killed_workers_told_is_the_outcome() -> None:
     outcome = run(model, counted(1000), 1000, killed)
     assert killed.left == 0
     timings = [event for event in killed.events if isinstance(event, TimedOrders)]
-    values = [timing.value_us(model.instance, Objective.MAKESPAN) for timing in timings]
+    values = [timing.value_us(model.ops.instance, Objective.MAKESPAN) for timing in timings]
     assert outcome.timing is not None and not outcome.infeasible
-    assert outcome.timing.value_us(model.instance, Objective.MAKESPAN) == min(values)
+    assert outcome.timing.value_us(model.ops.instance, Objective.MAKESPAN) == min(values)
     assert outcome.bound_us <= BEST_US <= min(values)
     # Nobody knows how much it was, and the search has to end; the last one may have died after it.
     assert outcome.optimal or outcome.spent_s == 1000
@@ -325,28 +311,6 @@ def test_that_there_is_no_solution_does_not_rest_on_a_dead_workers_bound(
     monkeypatch.setattr(worker_pool, "solve", err_first)
     answer = ask(model.proto, quiet(0, 1, repeatable=True), lambda events: None)
     assert (answer.status, answer.objective, len(calls)) == (int(cp_model.OPTIMAL), 2.0, 2)
-
-
-def test_messages_that_come_in_pieces_are_put_together() -> None:
-    reader, writer = os.pipe()
-    try:
-        answer = Answer(4, 19.0, 19.0, 0.5, array("q", [-1, 2**62]), "a remark")
-        send(writer, BOUND, pack_bound(18.5))
-        send(writer, ANSWER, answer.pack())
-        whole = os.read(reader, 1 << 20)
-        messages = Messages()
-        found: list[Any] = []
-        for begin in range(0, len(whole), 7):
-            os.write(writer, whole[begin : begin + 7])
-            assert messages.read(reader)
-            found += messages.complete()
-    finally:
-        os.close(reader)
-        os.close(writer)
-    (first, bound), (second, told) = found
-    assert (first, second) == (BOUND, ANSWER)
-    assert unpack_bound(bound) == 18.5
-    assert Answer.unpack(told) == answer
 
 
 # A search that takes minutes: it tells the ids of the workers that it has once it runs.

@@ -12,9 +12,10 @@ from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.steady_state import steady_us
 from synth.schedule.verify import verify
 from synth.solver.flush_free.bounds import closed_form_us
-from synth.solver.flush_free.cyclic_order import CyclicOp, CyclicOrder
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
+from synth.solver.instance.instance import OpIndex
 from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.problem import Problem
 from tests.synth.flush_free_two_stages import TwoStages
 from tests.synth.solver.test_flush_free_search import costs, found_us, searched
@@ -40,11 +41,11 @@ def test_stages_of_a_rank_may_hold_their_second_versions_in_turn() -> None:
         {F: 180, B: 190, W: 200},
     ]
     starts = {
-        CyclicOp(instance.index[stage, 0], kind): at
+        (instance.index[stage, 0], OpIndex(kind, 0)): at
         for stage, times in enumerate(by_stage)
         for kind, at in times.items()
     }
-    programs = CyclicOrder(starts, frozenset(), 270).programs(instance)
+    programs = CyclicSchedule(starts, 270).unrolled(instance).programs(instance)
     lowered, line = verify(asked.schedule(programs, Buffering(100, 100)), given)
     assert steady_us(line) == pytest.approx(300)
     cap = peak_bytes(lowered)[0], 10**6

@@ -19,7 +19,7 @@ from synth.solver.bounds import forward_spacing
 from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solver.bounds.bound_policy import BoundPolicy
 from synth.solver.bounds.forward_spacing import SpacingProver, far_apart, lengths
-from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings
+from synth.solver.bounds.forward_spacing_model import Spacings
 from synth.solver.bounds.rank_subsets import RankSubsets
 from synth.solver.cpsat.run import ModelOutcome
 from synth.solver.improve.modulo_step import SeveralMicroBatches
@@ -206,7 +206,7 @@ def test_what_a_schedule_reaches_is_not_asked_for_again(
         length = question.length
         nearest_us, to_end_us = self._nearest_us(length)
         assert nearest_us is not None and to_end_us is not None
-        if question.model is not SpacingModel:
+        if question.is_to_end:
             assert to_end_us > self.known.whole_us(length)
         else:
             assert nearest_us > self.known.added_us(length)
@@ -218,7 +218,7 @@ def test_what_a_schedule_reaches_is_not_asked_for_again(
     found = SpacingProver(instance, counted(20), lambda: hint, lambda: False)
     list(found.prove(seconds))
     assert asked and len(set(asked)) == len(asked)
-    assert all(question.model is SpacingModel for question in asked) == (name == "linear")
+    assert all(not question.is_to_end for question in asked) == (name == "linear")
 
 
 def test_ranks_that_are_far_apart_come_first_only_where_spacings_are_known() -> None:

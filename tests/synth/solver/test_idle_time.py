@@ -21,7 +21,7 @@ from synth.solver.bounds.bound import Reference
 from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.idle_time import IdleBounds
 from synth.solver.bounds.idle_time_agenda import IdleGrowth
-from synth.solver.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
+from synth.solver.bounds.idle_time_model import Stretch, base_length_us, idle_time_model
 from synth.solver.cpsat.run import ModelOutcome, run
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import Part, SolveOptions
@@ -165,7 +165,7 @@ def test_a_rank_that_may_hold_two_activations_idles_until_the_first_comes_back()
     """
     instance = relaxed_for_fusion(v_problem(2, 8, 4))
     stretch = Stretch(0, base_length_us(instance, 0) - 100, is_opening=True, is_period=True)
-    outcome = run(IdleTimeModel(instance, stretch, (0,), 100_000), OPTIONS, 20)
+    outcome = run(idle_time_model(instance, stretch, (0,), 100_000), OPTIONS, 20)
     assert outcome.optimal
     assert (stretch.length_us, outcome.bound_us) == (808, 204 + 4)
 

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from synth.solver.modulo import interval_search
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.modulo.interval_search import IntervalSearch
-from synth.solver.modulo.modulo_model import (
-    ModuloModel,
-    ModuloSchedule,
-)
+from synth.solver.modulo.modulo_model import ModuloModel
 from synth.solver.tuning import INTERVAL_SEARCH
 from tests.synth.even_stages import even
 
@@ -35,19 +33,19 @@ def narrowed(
     tried: list[int] = []
 
     class Pretended(IntervalSearch):
-        def _find(self, interval_us: int) -> ModuloSchedule | None:
+        def _find(self, interval_us: int) -> CyclicSchedule | None:
             tried.append(interval_us)
             is_open = interval_us in (still_open_us if self.is_thorough else open_us)
             is_found = interval_us >= shortest_us and not is_open
             self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
             if not (is_open or is_found):
                 self.refuted_us = max(self.refuted_us, interval_us)
-            return ModuloSchedule({}, 2, interval_us) if is_found else None
+            return CyclicSchedule({}, interval_us, 2) if is_found else None
 
     intervals = Pretended(even(2, 3, 12), 2, seconds, 0, lambda: False, is_challenger).run(
         1000, high_us
     )
-    return tried, [found.interval_us for found in intervals]
+    return tried, [found.interval for found in intervals]
 
 
 def test_the_interval_is_narrowed_from_near_the_least() -> None:

@@ -9,7 +9,12 @@ from synth.families import generate
 from synth.schedule.model import Buffering, Schedule
 from synth.solver.evaluate import evaluate
 from synth.solver.evaluate.scenarios import ScenarioFactors, ScenarioTimes
-from synth.solver.improve import list_scheduling, list_scheduling_step, published
+from synth.solver.improve import (
+    list_scheduling,
+    list_scheduling_step,
+    priority_rules,
+    published,
+)
 from synth.solver.improve.first_incumbents import offer_serial
 from synth.solver.improve.robustness.robustness import Robustness
 from synth.solver.improve.simplify import Simplification
@@ -136,5 +141,5 @@ def test_a_list_schedule_is_dropped_once_the_time_is_up() -> None:
 
     builder = list_scheduling.Builder(instance, problem_of(16, 256).objective, is_time_up)
     assert instance.num_ops > 2 * LIST_SCHEDULING.events_per_poll
-    assert builder.build(next(list_scheduling.variants(instance))) is None
+    assert builder.build(next(priority_rules.variants(instance))) is None
     assert polls == 2

@@ -12,9 +12,8 @@ from synth.op_kinds import OpKind
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.solver.bounds.bound import Reference
-from synth.solver.bounds.forward_spacing_model import SpacingModel, Spacings
+from synth.solver.bounds.forward_spacing_model import Spacings, spacing_model
 from synth.solver.bounds.rank_subsets import RankSubsets
-from synth.solver.cpsat import model as exact_model
 from synth.solver.cpsat import passing_pairs as module
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.run import run
@@ -71,7 +70,7 @@ def any_solution(rng: random.Random, instance: Instance) -> TimedOrders:
 def keeps(instance: Instance, scope: tuple[int, ...], known: TimedOrders) -> bool:
     """Return True if the model of some ranks, with passing pairs, admits a schedule's order."""
     model = ExactModel(instance, Objective.MAKESPAN, 10**6, scope, passing_pairs=True)
-    for key, variable in model.start.items():
+    for key, variable in model.ops.start.items():
         model.cp.add(variable == known.starts[key])
     return is_feasible(model)
 
@@ -111,7 +110,7 @@ def test_f_and_b_that_do_not_wait_may_overlap_on_no_rank() -> None:
         model = ExactModel(instance, Objective.MAKESPAN, 10**4, (0, 2), passing_pairs=True)
         at = {(0, F, 1): f_us, (2, F, 1): f_us + 114, (2, B, 0): b_us, (0, B, 0): b_us + 120}
         for (copy, kind, k), us in at.items():
-            model.cp.add(model.start[copy, OpIndex(kind, k)] == us)
+            model.cp.add(model.ops.start[copy, OpIndex(kind, k)] == us)
         return is_feasible(model)
 
     def is_free(f_us: int) -> bool:
@@ -131,25 +130,17 @@ def test_two_ranks_say_as_much_as_all(length: int) -> None:
     instance = even(8, 18, length + 1)
 
     def apart_us(scope: tuple[int, ...]) -> int:
-        return run(SpacingModel(instance, scope, Spacings()), counted(60), 60).bound_us
+        return run(spacing_model(instance, scope, Spacings()), counted(60), 60).bound_us
 
     of_two = apart_us((0, 6))
     assert of_two == apart_us(tuple(range(8)))
     if length > 12:
-        assert of_two > run(_Plain(instance, (0, 6), Spacings()), counted(60), 60).bound_us
-
-
-class _Plain(SpacingModel):
-    """Without meetings: in place of them nothing."""
-
-    def __init__(self, *args: object) -> None:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(exact_model, "add_passing_pairs", lambda *_: None)
-            super().__init__(*args)  # type: ignore[arg-type]
+        plain = spacing_model(instance, (0, 6), Spacings(), passing_pairs=False)
+        assert of_two > run(plain, counted(60), 60).bound_us
 
 
 def test_two_ranks_of_sixteen_prove_what_all_take_a_minute_for() -> None:
-    """The optimum of 32 micro-batches, proven by other means (docs/results.md)."""
+    """The optimum of 32 micro-batches, proven by other means (notes/results.md)."""
     instance = even(16, 36, 32)
     reference = Reference(7_200, None)
     known = Spacings({1: 55, 12: 1903})

@@ -15,10 +15,10 @@ from synth.solver.instance.instance import SPLIT, Instance, OpIndex
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
 from synth.solver.instance.timing import keeps_caps, number, timed
 from synth.solver.modulo import modulo_search
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.modulo.interval_search import IntervalSearch
 from synth.solver.modulo.modulo_model import (
     ModuloModel,
-    ModuloSchedule,
 )
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
@@ -42,12 +42,12 @@ def lasting(instance: Instance) -> Instance:
     return replace(instance, copies=copies)
 
 
-def shortest(instance: Instance, seconds: float = 4.0) -> ModuloSchedule:
+def shortest(instance: Instance, seconds: float = 4.0) -> CyclicSchedule:
     return list(modulo_search.search(instance, 0, LONG_US, seconds, 0))[-1]
 
 
 def test_without_a_cap_the_busiest_rank_is_always_busy() -> None:
-    assert shortest(even(4, None, 12)).rate_us == 55 + 58 + 35
+    assert shortest(even(4, None, 12)).rate == 55 + 58 + 35
 
 
 def test_of_intervals_that_differ_by_little_the_shortest_is_found() -> None:
@@ -57,13 +57,13 @@ def test_of_intervals_that_differ_by_little_the_shortest_is_found() -> None:
         copy._replace(duration_us={kind: 1_000 * us for kind, us in copy.duration_us.items()})
         for copy in instance.copies
     )
-    assert shortest(replace(instance, copies=slow)).rate_us == 148_000
+    assert shortest(replace(instance, copies=slow)).rate == 148_000
 
 
 def test_with_room_for_one_micro_batch_a_round_takes_the_whole_way() -> None:
     """Rank 0 cannot start the next F before its W: nothing overlaps but the W's of other ranks."""
     found = shortest(even(3, 3, 12))
-    assert found.rate_us == 3 * 55 + 3 * 58 + 4 * 2 + 35
+    assert found.rate == 3 * 55 + 3 * 58 + 4 * 2 + 35
 
 
 def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
@@ -71,7 +71,7 @@ def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
     instance = even(8, 18, 64)
     by_size = {
         size: min(
-            found.rate_us for found in IntervalSearch(
+            found.rate for found in IntervalSearch(
                 instance, size, 4.0, 0, lambda: False, is_challenger=False
             ).run(size * 148, size * 400)
         )
@@ -107,9 +107,9 @@ def test_unrolled_rounds_keep_caps_and_take_an_interval_more_for_each_round(seed
     )
     instance = lasting(relaxed_memory(replace(free, caps_bytes=caps)))
     for found in modulo_search.search(instance, 0, LONG_US, 0.2, seed):
-        assert found.interval_us >= found.size * max(copy.work_us for copy in instance.copies)
+        assert found.interval >= found.size * max(copy.work_us for copy in instance.copies)
         for first in range(found.size):
-            orders = found.orders(instance, first)
+            orders = found.unrolled(instance, first).orders(instance)
             assert keeps_caps(tuple(number(instance, order) for order in orders), instance)
             starts = timed(orders, instance).starts
             for index in range(len(instance)):
@@ -117,7 +117,7 @@ def test_unrolled_rounds_keep_caps_and_take_an_interval_more_for_each_round(seed
                     every = [starts[index, op_index._replace(microbatch=k)] for k in range(m)]
                     turns = every[:: found.size]
                     # The first ones may gain on the round, by what it waits; none is slower.
-                    rounds_us = (len(turns) - 1) * found.interval_us
+                    rounds_us = (len(turns) - 1) * found.interval
                     assert turns[-1] - turns[0] <= rounds_us + max(found.starts.values())
 
 
@@ -127,7 +127,7 @@ def test_ops_that_take_no_time_are_no_trouble() -> None:
     idle = replace(
         instance, copies=tuple(c._replace(duration_us=durations) for c in instance.copies)
     )
-    assert all(found.interval_us >= 1 for found in modulo_search.search(idle, 0, 10.0, 0.5, 0))
+    assert all(found.interval >= 1 for found in modulo_search.search(idle, 0, 10.0, 0.5, 0))
 
 
 @pytest.mark.parametrize(("share", "interval_us", "seed"), [(0.5, 1564, 2), (0.9, 929, 3)])
@@ -157,7 +157,7 @@ def test_thorough_tries_say_what_brief_ones_say() -> None:
         *_, best = IntervalSearch(instance, 2, 4.0, 0, lambda: False, is_challenger=False).run(
             2, 4_000
         )
-        for interval_us in range(best.interval_us - 3, best.interval_us + 3):
+        for interval_us in range(best.interval - 3, best.interval + 3):
             model = ModuloModel(instance, 2, interval_us)
             said = []
             for is_thorough in (False, True):
@@ -171,7 +171,7 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 ) -> None:
     asked: dict[int, int] = {}
 
-    def run(search_of_size: IntervalSearch, least_us: int, _: int) -> list[ModuloSchedule]:
+    def run(search_of_size: IntervalSearch, least_us: int, _: int) -> list[CyclicSchedule]:
         asked[search_of_size.size] = least_us
         search_of_size.refuted_us = search_of_size.size * (160 if search_of_size.size == 4 else 150)
         return []
@@ -185,7 +185,7 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 def test_models_too_large_for_the_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
-    def run(search_of_size: IntervalSearch, *_: int) -> list[ModuloSchedule]:
+    def run(search_of_size: IntervalSearch, *_: int) -> list[CyclicSchedule]:
         begun.append(search_of_size.size)
         return []
 
@@ -211,7 +211,7 @@ def test_rounds_are_looked_for_between_the_bound_and_the_incumbent(
 ) -> None:
     asked: list[tuple[float, float]] = []
 
-    def search(_: Instance, least_us: float, most_us: float, *__: object) -> list[ModuloSchedule]:
+    def search(_: Instance, least_us: float, most_us: float, *__: object) -> list[CyclicSchedule]:
         asked.append((least_us, most_us))
         return []
 

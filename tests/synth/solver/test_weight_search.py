@@ -422,7 +422,7 @@ def test_the_search_is_below_the_bubbles_of_the_interleaved_order_on_eight_ranks
 
 
 def test_on_eight_ranks_two_buffers_more_than_the_published_order_reach_the_optimum() -> None:
-    """The figures of docs/solver.md: 8 ranks, 4 rounds, F = B = W, activations of 1000 bytes."""
+    """The figures of notes/solver.md: 8 ranks, 4 rounds, F = B = W, activations of 1000 bytes."""
     costs, work = equal_costs(8, saved=1000), 4 * 8 * 300
     published_order = generate("weipipe", 8, 32)
     unlimited = replace(published_order, buffering=Buffering(99, 999))

@@ -7,7 +7,7 @@ and proves far more with them than with a reservoir.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from synth.op_kinds import OpKind
@@ -20,7 +20,7 @@ class Counts:
 
     Args:
         start: by op.
-        end: returns the end of an op of a copy.
+        end: by op.
         place: by op, its place in a known order, as a hint.
     """
 
@@ -29,7 +29,7 @@ class Counts:
         cp: cp_model.CpModel,
         instance: Instance,
         start: Mapping[Node, cp_model.LinearExpr],
-        end: Callable[[int, OpIndex], cp_model.LinearExprT],
+        end: Mapping[Node, cp_model.LinearExprT],
         place: Mapping[Node, int] | None = None,
     ) -> None:
         self.cp, self.instance, self.start, self.end, self.place = cp, instance, start, end, place
@@ -97,7 +97,7 @@ class Counts:
                 self.cp.add_hint(literal, self.place[first] < self.place[second])
             for ends, holds in (((first, second), literal), ((second, first), literal.negated())):
                 sooner, later = ends
-                after = self.start[later] >= self.end(*sooner)
+                after = self.start[later] >= self.end[sooner]
                 self.cp.add(after).only_enforce_if(holds)
             self.before[first, second] = literal
         return self.before[first, second]

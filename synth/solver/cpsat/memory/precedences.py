@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from synth.op_kinds import OpKind
-from synth.solver.instance.instance import BW, SPLIT, B, F, OpIndex, StageCopy, W
+from synth.solver.instance.instance import BW, SPLIT, B, F, OpIndex, W
+from synth.solver.instance.stage_copy import StageCopy
 
 
 class Before(NamedTuple):

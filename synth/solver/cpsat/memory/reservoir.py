@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from synth.op_kinds import OpKind
 from synth.solver.cpsat.or_tools import cp_model
-from synth.solver.instance.instance import StageCopy
+from synth.solver.instance.stage_copy import StageCopy
 
 
 class UsageEvent(NamedTuple):

@@ -15,14 +15,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from synth.solver.cpsat.memory.counts import Counts
+from synth.solver.cpsat.constraints import limit_many_stages
 from synth.solver.cpsat.memory.precedences import requirements
-from synth.solver.cpsat.memory.reservoir import UsageEvent, add_reservoir, events_of
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import decide
 from synth.solver.instance.earliest_start import EarliestStart
 from synth.solver.instance.event_graph import NONE, Graph
-from synth.solver.instance.instance import OpIndex
 from synth.solver.instance.tails import Tails
 from synth.solver.tuning import EXACT_MODEL
 
@@ -145,17 +143,16 @@ class Window:
         )
         if usage_bytes + sum(max(0, peak_above) for peak_above in peaks_above) <= headroom:
             return
-        if len(ops) <= EXACT_MODEL.most_counted_ops_of_window:
-            start = {nodes[op]: self.start[op] for op in ops}
-            place = {nodes[op]: self.earliest_start.place[op] for op in ops}
-            counts = Counts(self.cp, instance, start, self._end_of, place)
-            counts.add(start, headroom, usage_bytes)
-            return
-        events: list[UsageEvent] = []
-        for op in ops:
-            copy, (kind, _) = nodes[op]
-            events += events_of(instance[copy], kind, self.start[op], self._end(op))
-        add_reservoir(self.cp, events, headroom, usage_bytes)
+        limit_many_stages(
+            self.cp,
+            instance,
+            {nodes[op]: self.start[op] for op in ops},
+            {nodes[op]: self._end(op) for op in ops},
+            headroom,
+            EXACT_MODEL.most_counted_ops_of_window,
+            usage_bytes,
+            {nodes[op]: self.earliest_start.place[op] for op in ops},
+        )
 
     def _add_requirement(self, alternatives: Sequence[_Alternative]) -> None:
         """Let one alternative hold; precedences with ops outside the window are decided already."""
@@ -189,9 +186,6 @@ class Window:
 
     def _end(self, op: int) -> cp_model.LinearExpr:
         return self.start[op] + self.graph.duration_us[op]
-
-    def _end_of(self, copy: int, op_index: OpIndex) -> cp_model.LinearExpr:
-        return self._end(self.graph.number((copy, op_index)))
 
     def _add_transfers(self) -> None:
         """Let ops wait for inputs made before the window or in it."""

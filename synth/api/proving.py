@@ -1,0 +1,66 @@
+"""`synth.prove`: the lower bound of a plan, proven again."""
+
+import threading
+from collections.abc import Sequence
+
+from synth.api.front import AnyProfile, named_as_arguments
+from synth.options.arguments.groups import AtOnce, LinkTexts
+from synth.options.plan_profile import costs_of
+from synth.options.values import Flag, ProfileSource, TimeLimit
+from synth.plan.reprove.reproof import Reproof
+from synth.plan.reprove.reprove import reprove
+from synth.records.command_option import from_values
+from synth.records.record import Record
+from synth.records.safe_read import AnyPath
+from synth.schedule.files.plan_file import Plan
+from synth.solver.options import SolveOptions
+
+
+class _ProofArguments(Record):
+    profile: ProfileSource | None
+    link: LinkTexts
+    time_limit: TimeLimit
+    workers: AtOnce | None
+    all_provers: Flag
+
+
+@named_as_arguments
+def prove(
+    plan: AnyPath | Plan,
+    *,
+    profile: AnyProfile | None = None,
+    link: str | Sequence[str] | None = None,
+    time_limit: str | float = 60,
+    workers: int | None = None,
+    all_provers: bool = False,
+) -> Reproof:
+    """Verify a plan, and prove its lower bound again without trusting the search that found it.
+
+    Args:
+        plan: a `Plan`, or the path of a plan file.
+        profile: the profile of the plan, as of `synth.solve`, from which its costs are derived
+            again; None: the shipped one that the plan names, if there is one. Without it a bound
+            is proven for the partition of the plan alone.
+        link: links instead of the profile's, as of `synth.solve`; None: those that the plan was
+            solved with.
+        time_limit: the time limit, in seconds.
+        workers: number of solver threads; None: one per core.
+        all_provers: run all provers, not only that of the plan's certificate.
+
+    Returns:
+        The verdict, the bound that was reached, and what it holds for. `is_proven` says whether the
+        claim is proven; `witness_us` is the value of a schedule that disproves it.
+
+    Raises:
+        SynthError: an argument is wrong, or the plan is not fit to run, or not what it claims.
+    """
+    given = from_values(_ProofArguments, locals())
+    if not isinstance(plan, Plan):
+        plan = Plan.load(plan)
+    options = SolveOptions(time_limit_s=given.time_limit, workers=given.workers)
+    _, timeline = plan.check()
+    found, stop = costs_of(plan, given.profile, given.link, {}, {}), threading.Event()
+    try:
+        return reprove(plan, timeline, options, found, stop, all_provers=given.all_provers)
+    finally:
+        stop.set()

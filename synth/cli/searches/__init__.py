@@ -1,1 +1,0 @@
-"""Searches behind `synth solve`."""

@@ -1,0 +1,86 @@
+"""The profile of a plan: the one that is given, or the shipped one that the plan names."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from synth.errors import Mismatch
+from synth.options.links import read_links
+from synth.profile import Profile
+from synth.schedule.files.check_against_profile import differences
+from synth.schedule.files.plan_file import Plan
+from synth.units import shown
+
+# Recorded by `synth solve` if it used the profile's links.
+_OWN_LINKS = "as in the profile"
+
+Facts = dict[str, str]
+
+
+def costs_of(
+    plan: Plan,
+    given: Profile | str | None,
+    link: Sequence[str] | None,
+    verified: Facts,
+    on_trust: Facts,
+) -> Profile | None:
+    """Derive the costs again from the plan's profile, if it is available, and return the profile.
+
+    Args:
+        plan: contains the costs to compare.
+        given: a profile, its file or its name; None: the shipped one that the plan names, if there
+            is one.
+        link: links instead of the profile's; None: those that the plan was solved with.
+        verified: gets the fact that the costs are the profile's.
+        on_trust: gets the reason if that cannot be verified.
+
+    Raises:
+        SynthError: the profile given cannot be read.
+        Mismatch: the plan is not of the profile, or was changed.
+    """
+    from synth.profiles import names
+
+    if given is None and plan.profile_name not in names():
+        on_trust["costs"] = (
+            f"that the costs are those of profile {plan.profile_name}: give --profile to have them "
+            f"derived again"
+        )
+        return None
+    profile = _profile(plan, given or plan.profile_name, link)
+    found = list(islice(differences(plan, profile), 2))
+    is_it = profile.fingerprint() == plan.profile_fingerprint
+    if found and given is None and not is_it:
+        on_trust["costs"] = (
+            f"that the costs are those of its profile: the shipped one named {plan.profile_name} "
+            f"is another; give --profile"
+        )
+        return None
+    if found:
+        more = "" if len(found) == 1 else "; more differs"
+        why = "the plan was changed" if is_it else "the plan is of another profile, or was changed"
+        raise Mismatch(f"{found[0]}{more}: {why}; solve again, or give the profile that it is of")
+    if not is_it and given is not None:
+        raise Mismatch(
+            f"profile_fingerprint is {shown(plan.profile_fingerprint)}, and that of profile "
+            f"{profile.name} is {profile.fingerprint()}, whose costs are the same: the plan was "
+            f"changed, or is of another version of the profile; give the profile that it is of"
+        )
+    if not is_it:
+        on_trust["profile"] = (
+            f"that it is of the shipped profile {profile.name}: costs are the same, and its "
+            f"profile_fingerprint is another's"
+        )
+    verified["costs"] = (
+        f"layers, workload, links and the costs of every stage are those of profile {profile.name}"
+    )
+    return profile
+
+
+def _profile(plan: Plan, given: Profile | str, link: Sequence[str] | None) -> Profile:
+    """Return the profile with the given links, or with those that the plan was solved with."""
+    from synth.profiles import find
+
+    profile = given if isinstance(given, Profile) else Profile.load(find(given))
+    noted = plan.arguments.get("link", _OWN_LINKS)
+    if link is None and noted != _OWN_LINKS:
+        link = noted.split("; ")
+    return profile.replace(links=read_links(link, profile.links)) if link else profile

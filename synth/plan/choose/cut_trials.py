@@ -1,0 +1,69 @@
+"""Trials on better cuts for the best order: see `published.cut_moves`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from synth.plan.choose.candidates import Trial
+from synth.plan.choose.judging import judged_result
+from synth.plan.choose.standings import Standings
+from synth.plan.published.cut_moves import CutMoves
+from synth.plan.published.order_scores import Judge, OrderScores
+from synth.plan.published.variants import Sizes, VariantCosts
+from synth.plan.recompute.layer_choice import applies, with_layers, without_layers
+from synth.profile import Profile
+from synth.schedule.model import Placement, Schedule
+from synth.solver.evaluate.evaluate import evaluate
+from synth.solver.problem import Problem
+
+# The cuts with which searches on a placement begin.
+CutsOf = Callable[[Placement], Sequence[Sizes]]
+
+
+class CutTrials:
+    """Makes a trial on a better cut for the best order found, once for each order."""
+
+    def __init__(self, profile: Profile, race: Standings, cuts: CutsOf) -> None:
+        self.race, self.costs, self.cuts = race, VariantCosts(profile), cuts
+        self.moved: list[Schedule] = []
+
+    def next(self, should_stop: Callable[[int], bool]) -> Trial | None:
+        """Return a trial that has the best order on a better cut as result; None without one.
+
+        Args:
+            should_stop: told of the ops that were simulated.
+        """
+        best = self.race.best
+        if best is None or best.found is None or best.found.schedule in self.moved:
+            return None
+        problem, schedule = best.found.problem, best.found.schedule
+        if schedule is None or problem.partition is None:
+            return None
+        self.moved.append(schedule)
+        search = CutMoves(
+            OrderScores(schedule, Judge(problem.objective, problem.caps_bytes)),
+            self.costs,
+            problem.recomputed_layers if applies(problem) else (),
+            lambda judged: should_stop(judged * problem.num_ops),
+        )
+        where = problem.placement
+        others = [*self.race.partitions_of(best.name), *self.cuts(where)]
+        sizes = search.best(where, problem.partition, others)
+        if sizes == problem.partition:
+            return None
+        return self._trial(best, self._on(problem, sizes), schedule)
+
+    def _on(self, problem: Problem, sizes: Sizes) -> Problem:
+        """Return a problem on another cut, with the same layers recomputed."""
+        costs = self.costs.of(sizes)
+        moved = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+        return with_layers(moved, problem.recomputed_layers) if applies(problem) else moved
+
+    def _trial(self, best: Trial, problem: Problem, schedule: Schedule) -> Trial | None:
+        assert best.found is not None and best.found.found_by is not None
+        found = evaluate(problem, schedule, best.found.found_by)
+        if found is None:
+            return None
+        trial = self.race.new(best.candidate.on(without_layers(problem)))
+        trial.found = judged_result(problem, found, trial.lower_bound_us)
+        trial.published = best.published
+        return trial

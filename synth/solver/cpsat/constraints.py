@@ -1,0 +1,168 @@
+"""The constraints of the exact model, one function for each kind.
+
+It is fast by the FIFO lemma (see `add_order`), and by memory as precedences where a rank holds one
+stage copy (see `precedences`) and as counts where it holds more (see `counts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from synth.solver.cpsat.memory.counts import Counts
+from synth.solver.cpsat.memory.precedences import Alternative, Before, asked_by_all, requirements
+from synth.solver.cpsat.memory.reservoir import UsageEvent, add_reservoir, events_of
+from synth.solver.cpsat.op_variables import OpVariables
+from synth.solver.cpsat.or_tools import cp_model
+from synth.solver.instance.instance import BW, SPLIT, B, F, Instance, Node, OpIndex, W
+
+
+def add_order(ops: OpVariables, copy: int) -> None:
+    """Let F, B, W of a micro-batch follow each other, and each kind take micro-batches in order.
+
+    FIFO loses nothing: micro-batches are identical, so the k-th op of a kind to start may be called
+    number k. Sorting keeps every precedence between two kinds, and memory counts ops, not names.
+    """
+    for k in range(ops.instance[copy].num_micro_batches):
+        for kind, after in ((F, B), (B, W)):
+            ops.precede(copy, Before(OpIndex(kind, k), OpIndex(after, k)))
+        for kind in SPLIT:
+            if k > 0:
+                ops.precede(copy, Before(OpIndex(kind, k - 1), OpIndex(kind, k)))
+
+
+def add_one_at_a_time(ops: OpVariables, rank: int) -> None:
+    """Let a rank run one op at a time."""
+    ops.cp.add_no_overlap(
+        _interval(ops, copy, op_index)
+        for copy in ops.instance.held[rank]
+        for op_index in ops.instance.op_indices(copy)
+    )
+
+
+def _interval(ops: OpVariables, copy: int, op_index: OpIndex) -> cp_model.IntervalVar:
+    start, size = ops.start[copy, op_index], ops.duration_us(copy, op_index)
+    if isinstance(size, int):
+        return ops.cp.new_fixed_size_interval_var(start, size, "")
+    end = ops.cp.new_int_var(0, ops.far_us, "")  # CP-SAT takes no sums here
+    return ops.cp.new_interval_var(start, size, end, "")
+
+
+def add_memory(ops: OpVariables, rank: int, most_counted: int) -> bool:
+    """Let each op start only in states in which it fits; return False if some op never does.
+
+    Args:
+        ops: the model.
+        rank: the rank.
+        most_counted: ops of the rank up to which the order of each pair is a literal.
+    """
+    headroom, held = ops.instance.headroom_bytes[rank], ops.instance.held[rank]
+    if headroom is None:
+        return True
+    if len(held) == 1:
+        return _limit_one_stage(ops, held[0], headroom)
+    nodes = [(copy, op_index) for copy in held for op_index in ops.instance.op_indices(copy)]
+    start = {node: ops.start[node] for node in nodes}
+    end = {node: ops.end(*node) for node in nodes}
+    limit_many_stages(ops.cp, ops.instance, start, end, headroom, most_counted)
+    peaks_above = (ops.instance[copy].peak_above_bytes[op_index.kind] for copy, op_index in nodes)
+    return max(peaks_above) <= headroom
+
+
+def _limit_one_stage(ops: OpVariables, index: int, headroom: int) -> bool:
+    """Add the cap as precedences, and a limit on the micro-batches in flight."""
+    copy, fusion = ops.instance[index], ops.fusions.get(index)
+    most = ops.instance.most_in_flight(index) or copy.num_micro_batches
+    for k in range(most, copy.num_micro_batches):
+        ops.precede(index, Before(OpIndex(B, k - most), OpIndex(F, k)))
+    fits = [
+        _require(ops, index, alternatives, fusion.separate(op_index) if fusion else None)
+        for op_index, alternatives in requirements(copy, headroom)
+    ]
+    if fusion is not None:
+        for op_index, alternatives in requirements(copy, headroom, BW):
+            _require(ops, index, alternatives, fusion.fused_b[op_index.microbatch])
+    return all(fits)
+
+
+def _require(
+    ops: OpVariables,
+    copy: int,
+    alternatives: Sequence[Alternative],
+    given: cp_model.LiteralT | None,
+) -> bool:
+    """Let one of the alternatives hold if `given` holds; return False if none ever can.
+
+    Precedences that all alternatives ask for are added unconditionally too: they propagate.
+    """
+    conditions = [] if given is None else [given]
+    if not alternatives:
+        ops.cp.add_bool_or([~literal for literal in conditions])
+        return given is not None
+    if len(alternatives) == 1:
+        for before in alternatives[0]:
+            ops.precede(copy, before).only_enforce_if(conditions)
+        return True
+    choices = [ops.cp.new_bool_var("") for _ in alternatives]
+    for choice, alternative in zip(choices, alternatives, strict=True):
+        for before in alternative:
+            ops.precede(copy, before).only_enforce_if(choice)
+    ops.cp.add_bool_or(choices).only_enforce_if(conditions)
+    for before in asked_by_all(alternatives):
+        ops.precede(copy, before).only_enforce_if(conditions)
+    return True
+
+
+def limit_many_stages(
+    cp: cp_model.CpModel,
+    instance: Instance,
+    start: Mapping[Node, cp_model.LinearExpr],
+    end: Mapping[Node, cp_model.LinearExprT],
+    headroom_bytes: int,
+    most_counted: int,
+    usage_bytes: int = 0,
+    place: Mapping[Node, int] | None = None,
+) -> None:
+    """Add the memory limit as counts of ops done, or for many ops as a reservoir.
+
+    Args:
+        cp: the model.
+        instance: gives the bytes.
+        start: the ops of a rank that are open, by rising number within a kind.
+        end: of the same ops.
+        headroom_bytes: of the rank.
+        most_counted: ops up to which the order of each pair is a literal.
+        usage_bytes: usage before all of the ops.
+        place: by op, its place in a known order, as a hint.
+    """
+    if len(start) <= most_counted:
+        Counts(cp, instance, start, end, place).add(start, headroom_bytes, usage_bytes)
+        return
+    events: list[UsageEvent] = []
+    for node, at in start.items():
+        copy, (kind, _) = node
+        events += events_of(instance[copy], kind, at, end[node])
+    add_reservoir(cp, events, headroom_bytes, usage_bytes)
+
+
+def add_reductions(ops: OpVariables) -> dict[int, cp_model.IntVar]:
+    """Reduce gradients after the last W of all copies, one at a time per set of ranks.
+
+    Copies outside the model are taken to be ready. Return the end of each stage's reduction.
+    """
+    reduced: dict[int, cp_model.IntVar] = {}
+    modelled = set(ops.copies)
+    for stages in ops.instance.reductions.values():
+        turns = []
+        for stage in stages:
+            copies = [copy for copy in ops.instance.copies_of(stage) if copy in modelled]
+            lasts = [ops.end(copy, OpIndex(W, ops.instance[copy].last)) for copy in copies]
+            if lasts:
+                reduce_us = ops.instance[copies[0]].reduce_us
+                start = ops.cp.new_int_var(0, ops.far_us, "")
+                for last in lasts:
+                    ops.cp.add(start >= last)
+                end = ops.cp.new_int_var(0, ops.far_us + reduce_us, "")
+                turns.append(ops.cp.new_interval_var(start, reduce_us, end, ""))
+                reduced[stage] = end
+        ops.cp.add_no_overlap(turns)
+    return reduced
