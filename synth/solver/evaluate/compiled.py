@@ -17,7 +17,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile a function at its first call; the code is kept on disk.
+    """Compile a function at its first call; the code is kept on disk, if a folder can be written.
 
     Where Numba is not installed the function runs as it is, which takes a hundred times as long.
     """
@@ -25,4 +25,8 @@ def compiled(function: _Function) -> _Function:
         return function
     from numba import njit
 
-    return cast(_Function, njit(cache=True)(function))
+    try:
+        dispatcher = njit(cache=True)(function)
+    except RuntimeError:  # neither the package's folder nor the user's cache can be written
+        dispatcher = njit(function)
+    return cast(_Function, dispatcher)
