@@ -10,7 +10,8 @@ All functions change `OrderArrays` in place.
 """
 
 import math
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +71,30 @@ class _Times(NamedTuple):
 
 
 @compiled
+def _filled(size: int, value: int) -> Ints:
+    """Return an array of one value. A loop compiles in a fraction of the time of `np.full`."""
+    found = np.empty(size, np.int64)
+    for at in range(size):
+        found[at] = value
+    return found
+
+
+@compiled
+def _copy(source: Ints, target: Ints) -> None:
+    """Copy an array of one dimension."""
+    for at in range(len(source)):
+        target[at] = source[at]
+
+
+@compiled
+def _copy_table(source: Ints, target: Ints) -> None:
+    """Copy an array of two dimensions."""
+    for row in range(source.shape[0]):
+        for column in range(source.shape[1]):
+            target[row, column] = source[row, column]
+
+
+@compiled
 def _transfer(t: _Times, sender: int, chain: Ints) -> int:
     """Return the end of an op's transfer; if unknown, −2 less the op to wait for.
 
@@ -102,26 +127,22 @@ def _transfer(t: _Times, sender: int, chain: Ints) -> int:
     return int(free_us)
 
 
-@compiled
 def time_orders(a: OrderArrays) -> int:
     """Time all ops and transfers, and return the value; `NONE` if they wait for each other."""
     return _run(a, np.zeros(a.num_ranks, np.int64), math.inf)
 
 
 @compiled
-def _evaluate_move(a: OrderArrays, rank: int, start: int, end: int, limit_us: float) -> int:
-    """Return the value after a rank's ops between two places have changed their order.
+def _unaffected(a: OrderArrays, rank: int, start: int) -> Ints:
+    """Return by rank how many ops keep their times if a rank's order changes from a place on.
 
-    Ops that start before the first changed one are not affected; only later ones are timed.
-
-    Returns:
-        The value; `NONE` if ops wait for each other, or if the value is above the limit.
+    Those are the ops that start before the first one that the change can affect.
     """
     programs, ops, ranks, ends = a.programs, a.ops, a.ranks, a.ends
-    places = np.zeros(a.num_ranks, np.int64)
+    places = _filled(a.num_ranks, 0)
     first = start - a.ahead - 1
     if first < 0:
-        return _run(a, places, limit_us)
+        return places
     op = programs[rank, first]
     changed_us = ends[op] - ops[op, DURATION]
     for one in range(a.num_ranks):
@@ -134,24 +155,25 @@ def _evaluate_move(a: OrderArrays, rank: int, start: int, end: int, limit_us: fl
             else:
                 high = middle
         places[one] = low
-    return _run(a, places, limit_us)
+    return places
 
 
 @compiled
 def _run(a: OrderArrays, places: Ints, limit_us: float) -> int:
-    """Run each rank from its place on, and return the value; see `_evaluate_move`.
+    """Run each rank from its place on; return the value, or `NONE` if it is above the limit.
 
-    A rank runs as far as it can, and again once the op that it waits for has run.
+    It is `NONE`, too, if ops wait for each other. A rank runs as far as it can, and again once the
+    op that it waits for has run.
     """
     programs, ops, ranks, waiting = a.programs, a.ops, a.ranks, a.waiting
     ends, arrivals, behind, num_ranks = a.tried_ends, a.tried_arrivals, a.behind, a.num_ranks
     t = _Times(programs, ops, a.copies, ends, arrivals, a.ahead, a.num_micro_batches)
     chain = np.empty(len(ops), np.int64)
     # By rank: the work left, the op that it waits for, the next rank that waits for the same one.
-    left_us = np.zeros(num_ranks, np.int64)
-    awaited, next_waiting = np.full(num_ranks, NONE), np.full(num_ranks, NONE)
-    ends[:] = a.ends
-    arrivals[:] = a.arrivals
+    left_us = _filled(num_ranks, 0)
+    awaited, next_waiting = _filled(num_ranks, NONE), _filled(num_ranks, NONE)
+    _copy(a.ends, ends)
+    _copy(a.arrivals, arrivals)
     for rank in range(num_ranks):
         for place in range(places[rank], ranks[rank, LENGTH]):
             op = programs[rank, place]
@@ -159,7 +181,9 @@ def _run(a: OrderArrays, places: Ints, limit_us: float) -> int:
             ends[op] = NONE
             if ops[op, SOURCE] != NONE:
                 arrivals[ops[op, SOURCE]] = NONE
-    ready, num_ready, is_late = np.arange(num_ranks), num_ranks, False
+    ready, num_ready, is_late = np.empty(num_ranks, np.int64), num_ranks, False
+    for rank in range(num_ranks):
+        ready[rank] = rank
     while num_ready and not is_late:
         num_ready -= 1
         rank = ready[num_ready]
@@ -233,9 +257,8 @@ def _value(a: OrderArrays, t: _Times, chain: Ints) -> int:
 @compiled
 def keep(a: OrderArrays) -> None:
     """Keep the times of the programs timed last."""
-    ends, arrivals, tried_ends, tried_arrivals = a.ends, a.arrivals, a.tried_ends, a.tried_arrivals
-    ends[:] = tried_ends
-    arrivals[:] = tried_arrivals
+    _copy(a.tried_ends, a.ends)
+    _copy(a.tried_arrivals, a.arrivals)
 
 
 @compiled
@@ -271,12 +294,12 @@ def _reductions_us(a: OrderArrays) -> Ints:
         a.tried_ends,
     )
     num_stages, count, num_split = a.num_stages, a.num_micro_batches, a.num_split
-    reduced = np.zeros(num_stages, np.int64)
+    reduced = _filled(num_stages, 0)
     num_turns = len(reductions)
     if num_turns == 0:
         return reduced
-    after, ready_us = np.full(num_stages, NONE), np.zeros(num_stages, np.int64)
-    seen = np.zeros(len(copies), np.bool_)
+    after, ready_us = _filled(num_stages, NONE), _filled(num_stages, 0)
+    seen = _filled(len(copies), 0)
     for rank in range(a.num_ranks):
         for place in range(ranks[rank, LENGTH] - 1, -1, -1):
             op = programs[rank, place]
@@ -284,12 +307,12 @@ def _reductions_us(a: OrderArrays) -> Ints:
                 continue
             copy, kind = op // count // 3, op // count % 3
             if not seen[copy] and (kind == 2 or (kind == 1 and ops[op, IS_FUSED])):
-                seen[copy] = True
+                seen[copy] = 1
                 stage = copy % num_stages
                 after[stage] = max(after[stage], place)
                 ready_us[stage] = max(ready_us[stage], tried_ends[op])
-    free_us = np.zeros(num_turns, np.int64)
-    is_done = np.zeros(num_turns, np.bool_)
+    free_us = _filled(num_turns, 0)
+    is_done = _filled(num_turns, 0)
     for _ in range(num_turns):
         turn = NONE
         for other in range(num_turns):
@@ -297,7 +320,7 @@ def _reductions_us(a: OrderArrays) -> Ints:
                 turn == NONE or after[reductions[other, STAGE]] < after[reductions[turn, STAGE]]
             ):
                 turn = other
-        is_done[turn] = True
+        is_done[turn] = 1
         stage, group = reductions[turn, STAGE], reductions[turn, GROUP]
         free_us[group] = max(ready_us[stage], free_us[group]) + reductions[turn, REDUCTION]
         reduced[stage] = free_us[group]
@@ -311,9 +334,9 @@ def peak_bytes(a: OrderArrays, rank: int) -> int:
     count, ahead, gap = a.num_micro_batches, a.ahead, a.behind + 1
     num_ops = ranks[rank, LENGTH]
     received, waited, ended = (
-        np.zeros(num_ops + 1, np.int64),
-        np.zeros(num_ops + 1, np.int64),
-        np.zeros(num_ops + 1, np.int64),
+        _filled(num_ops + 1, 0),
+        _filled(num_ops + 1, 0),
+        _filled(num_ops + 1, 0),
     )
     for place in range(num_ops):
         op = programs[rank, place]
@@ -390,14 +413,10 @@ def _fits(a: OrderArrays, rank: int) -> bool:
     return True
 
 
-@compiled
 def all_fit(a: OrderArrays) -> bool:
     """Return True if all ranks keep their caps."""
-    ranks = a.ranks
-    for rank in range(a.num_ranks):
-        if ranks[rank, HEADROOM] >= 0 and peak_bytes(a, rank) > ranks[rank, HEADROOM]:
-            return False
-    return True
+    rooms = a.ranks[: a.num_ranks, HEADROOM].tolist()
+    return all(room < 0 or peak_bytes(a, rank) <= room for rank, room in enumerate(rooms))
 
 
 @compiled
@@ -462,7 +481,8 @@ def _set_fused(a: OrderArrays, rank: int, op: int, is_fused: bool) -> None:
             ops[program[at], PLACE] = at
         ops[w, PLACE] = NONE
         ranks[rank, LENGTH] -= 1
-        cost = copies[op // count // 3, FUSED_DURATION:]
+        for which in range(3):
+            ops[op, DURATION + which] = copies[op // count // 3, FUSED_DURATION + which]
     else:
         for at in range(ranks[rank, LENGTH], ops[op, PLACE] + 1, -1):
             program[at] = program[at - 1]
@@ -470,41 +490,10 @@ def _set_fused(a: OrderArrays, rank: int, op: int, is_fused: bool) -> None:
         program[ops[op, PLACE] + 1] = w
         ops[w, PLACE] = ops[op, PLACE] + 1
         ranks[rank, LENGTH] += 1
-        cost = ops[op, SPLIT_DURATION:RECEIVED]
-    ops[op, DURATION:SPLIT_DURATION] = cost
+        for which in range(3):
+            ops[op, DURATION + which] = ops[op, SPLIT_DURATION + which]
     ops[op, IS_FUSED] = is_fused
     update_links(a, rank)
-
-
-@compiled
-def _try_fusion(a: OrderArrays, rank: int, op: int, limit_us: float) -> int:
-    """Fuse a B with its W, or split a BW; return the value, or −1 if that was undone."""
-    ops = a.ops
-    was_fused, w = ops[op, IS_FUSED] == 1, op + a.num_micro_batches
-    w_place = ops[w, PLACE]
-    _set_fused(a, rank, op, not was_fused)
-    if _fits(a, rank):
-        value_us = time_orders(a)
-        if value_us != NONE and value_us <= limit_us:
-            keep(a)
-            return value_us
-    _set_fused(a, rank, op, was_fused)
-    if not was_fused:
-        _shift(a, rank, ops[w, PLACE], w_place)
-    return NONE
-
-
-@compiled
-def _try_move(a: OrderArrays, rank: int, place: int, target: int, limit_us: float) -> int:
-    """Move an op; return the value, or −1 if that was undone."""
-    _shift(a, rank, place, target)
-    if _fits(a, rank):
-        value_us = _evaluate_move(a, rank, min(place, target), max(place, target) + 1, limit_us)
-        if value_us != NONE:
-            keep(a)
-            return value_us
-    _shift(a, rank, target, place)
-    return NONE
 
 
 @compiled
@@ -532,34 +521,57 @@ def walk(
     programs, ops, ranks, copies = a.programs, a.ops, a.ranks, a.copies
     temperature_us, factor = cooling
     fusion_share, adjacent_share, farthest = shares
-    num_made = 0
+    num_made, w, w_place, was_fused = 0, 0, 0, False
     for move in range(len(numbers)):
         limit_us = value_us - temperature_us * math.log(1.0 - numbers[move, 0])
         temperature_us *= factor
         rank = int(numbers[move, 1] * a.num_ranks)
         place = int(numbers[move, 2] * (ranks[rank, LENGTH] - ranks[rank, NUM_STEPS]))
         op = programs[rank, place]
-        row, found_us = op // a.num_micro_batches, NONE
+        row, target = op // a.num_micro_batches, place
         if numbers[move, 3] < fusion_share:
-            if row % 3 == 1 and copies[row // 3, IS_FUSIBLE]:
-                found_us = _try_fusion(a, rank, op, limit_us)
+            if row % 3 != 1 or not copies[row // 3, IS_FUSIBLE]:
+                continue
+            was_fused, w = ops[op, IS_FUSED] == 1, op + a.num_micro_batches
+            w_place = ops[w, PLACE]
+            _set_fused(a, rank, op, not was_fused)
+            start = 0
         else:
             distance = 1
             if numbers[move, 4] >= adjacent_share:
                 far = (numbers[move, 4] - adjacent_share) / (1.0 - adjacent_share)
                 distance = 2 + int(far * (farthest - 1))
-            if numbers[move, 5] < 0.5:
-                distance = -distance
-            target = _reach(a, rank, place, distance)
-            if target != place:
-                found_us = _try_move(a, rank, place, target, limit_us)
+            target = _reach(a, rank, place, distance if numbers[move, 5] >= 0.5 else -distance)
+            if target == place:
+                continue
+            _shift(a, rank, place, target)
+            start = min(place, target)
+        found_us = NONE
+        if _fits(a, rank):
+            found_us = _run(a, _unaffected(a, rank, start), limit_us)
         if found_us == NONE:
+            if target != place:
+                _shift(a, rank, target, place)
+            else:
+                _set_fused(a, rank, op, was_fused)
+                if not was_fused:
+                    _shift(a, rank, ops[w, PLACE], w_place)
             continue
+        keep(a)
         num_made += 1
         value_us = found_us
         if value_us < best_us:
             best_us = value_us
-            best.programs[:] = programs
-            best.ops[:] = ops
-            best.ranks[:] = ranks
+            _copy_table(programs, best.programs)
+            _copy_table(ops, best.ops)
+            _copy_table(ranks, best.ranks)
     return value_us, best_us, num_made
+
+
+def is_ready() -> bool:
+    """Return True if a walk need not be compiled first: it was before, or Numba is not there."""
+    dispatcher: Any = walk
+    if not hasattr(dispatcher, "stats") or dispatcher.signatures:
+        return True
+    folder = dispatcher.stats.cache_path
+    return folder is not None and any(Path(folder).glob(f"*.{walk.__name__}-*.nbi"))

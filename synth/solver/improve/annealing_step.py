@@ -3,6 +3,7 @@
 import math
 from typing import ClassVar
 
+from synth.solver.evaluate.compiled import kernel
 from synth.solver.improve.annealing import Annealing
 from synth.solver.improve.improver import SearchContext
 from synth.solver.options import Part
@@ -26,7 +27,7 @@ class AnnealingStep:
             is_brief: end after as much effort without a gain as it took to find the last one.
         """
         best, budget = self.state.best, self.state.budget
-        if best is None:
+        if best is None or not (budget.is_deterministic or self._is_in_time(share)):
             return
         self.state.options.report_part(self.part)
         if self._annealing is None:
@@ -51,6 +52,11 @@ class AnnealingStep:
         for candidate in annealing.run(effort, should_stop):
             improved = annealing.units_spent
             self.state.offer(candidate)
+
+    def _is_in_time(self, share: float) -> bool:
+        """Return True if the walk is compiled, or there is time for that."""
+        left_s = self.state.budget.left_s()
+        return share * left_s >= ANNEALING.least_s_to_compile or kernel.is_ready()
 
     def _least_stalled_share(self) -> float:
         """Return the share of the time limit that a brief run spends at least without a gain."""
