@@ -21,7 +21,7 @@ from synth.plan.published.best_variant import BestVariant, PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.layer_choice import applies, with_layers
-from synth.plan.tuning import BEST_VARIANT, JUDGING
+from synth.plan.tuning import JUDGING
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.search.outcome import rank_key
@@ -123,7 +123,7 @@ class PublishedCuts:
                 yield found
         scored = max(0, search.order.num_scored - scored)
         made = (len(search.made) - made) * (JUDGING.late_timed_cost if reads_times(name) else 1)
-        charge((scored + made) * max(problem.num_ops, BEST_VARIANT.least_ops))
+        charge((scored + made) * problem.num_ops)
 
     def _trial(self, candidate: Candidate, name: str, found: PublishedVariant) -> Trial | None:
         """Return the trial that has this schedule as result; None if no search can start there."""

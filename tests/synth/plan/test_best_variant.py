@@ -82,7 +82,7 @@ def test_a_search_with_even_partitions_knows_equal_stages_too() -> None:
     sizes = balance(PROFILE, where)
     costs, caps = partition_costs(PROFILE, sizes), (34 * 10**9,) * 8
     problem = Problem(costs, where, 24, caps, partition=sizes, further_ops=frozenset())
-    options = counted(2, gap=0.9)
+    options = counted(4, gap=0.9)
     chosen = solve_best_of([Candidate("v", problem)], PROFILE, Partitioning.EVEN, options)
     assert chosen.result.problem.partition in HALVES
     assert chosen.result.value_us is not None and chosen.result.value_us <= 1_246_200
