@@ -1,4 +1,4 @@
-"""The library in four functions; `import synth` gives them, and the classes that they use."""
+"""The functions of the library; `import synth` gives them, and the classes that they use."""
 
 from synth.api import notebook
 

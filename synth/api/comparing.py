@@ -75,7 +75,8 @@ def compare(
     options = locals()
     draw_with(Comparison, comparison_html)
     if not placement:
-        options |= {"no_solve": True, "recompute": None}
+        rows_only = "none" if recompute == "none" else None
+        options |= {"no_solve": True, "recompute": rows_only}
     given = from_values(CompareArguments, options)
     asked = read_comparison(given)
     found, stop = Comparison(asked.question), threading.Event()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from os import PathLike
 
 from synth.api.front import AnyProfile, named_as_arguments
 from synth.options.arguments.groups import AtOnce, LinkTexts
@@ -9,7 +10,7 @@ from synth.options.plan_profile import costs_of
 from synth.options.values import Flag, ProfileSource, TimeLimit
 from synth.plan.reprove.reproof import Reproof
 from synth.plan.reprove.reprove import reprove
-from synth.records.command_option import from_values
+from synth.records.command_option import from_values, not_understood
 from synth.records.record import Record
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
@@ -17,6 +18,8 @@ from synth.solver.options import SolveOptions
 
 
 class _ProofArguments(Record):
+    """The arguments of `prove` that have limits or are read."""
+
     profile: ProfileSource | None
     link: LinkTexts
     time_limit: TimeLimit
@@ -34,7 +37,9 @@ def prove(
     workers: int | None = None,
     all_provers: bool = False,
 ) -> Reproof:
-    """Verify a plan, and prove its lower bound again without trusting the search that found it.
+    """Verify the schedule of a plan, and prove its lower bound again without trusting the search.
+
+    The fingerprint of the file is not compared; `synth check` does that.
 
     Args:
         plan: a `Plan`, or the path of a plan file.
@@ -48,13 +53,21 @@ def prove(
         all_provers: run all provers, not only that of the plan's certificate.
 
     Returns:
-        The verdict, the bound that was reached, and what it holds for. `is_proven` says whether the
-        claim is proven; `witness_us` is the value of a schedule that disproves it.
+        The verdict; `reached_us`, the bound proven here, in µs; `holds_for`, the schedules that it
+        holds for; `on_trust`, the part of the claim that is not verified (None: nothing).
+        `is_proven` is True if the claim is proven as far as `holds_for` goes; `witness_us` is the
+        value, in µs, of a schedule that disproves it.
 
     Raises:
         SynthError: an argument is wrong, or the plan is not fit to run, or not what it claims.
+
+    Example:
+        >>> proof = synth.prove("plan.json", time_limit=20)
+        >>> proof.is_proven, proof.holds_for, proof.on_trust
     """
     given = from_values(_ProofArguments, locals())
+    if not isinstance(plan, Plan | str | PathLike):
+        raise not_understood("plan", plan, "a Plan, or the path of a plan file")
     if not isinstance(plan, Plan):
         plan = Plan.load(plan)
     options = SolveOptions(time_limit_s=given.time_limit, workers=given.workers)

@@ -11,7 +11,7 @@ from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.options.arguments.groups import HardwareArguments, MemoryArguments
 from synth.options.problem_arguments import sizes_on
-from synth.options.values import Count, Partition, ProfileSource
+from synth.options.values import AUTO, Count, Partition, ProfileSource
 from synth.plan.partition.balance import balance
 from synth.records.command_option import from_values, not_understood
 from synth.records.record import Record
@@ -20,6 +20,8 @@ from synth.schedule.model import Placement, Schedule
 
 
 class _SimulateArguments(Record):
+    """The arguments of `simulate` that have limits or are read."""
+
     profile: ProfileSource
     ranks: Annotated[Count, Field(ge=1)] | None
     micro_batches: Annotated[Count, Field(ge=1)] | None
@@ -66,6 +68,8 @@ def simulate(
     """
     options = locals()
     given = from_values(_SimulateArguments, options)
+    if given.partition == AUTO:
+        raise SynthError("§partition auto needs a search; give even, or the layers of each stage")
     size = _size_of(schedule, given.ranks, given.micro_batches)
     where = size.placement
     measured = given.hardware.profile(given.profile)
@@ -98,8 +102,7 @@ def _size_of(schedule: object, ranks: int | None, micro_batches: int | None) -> 
         raise not_understood("schedule", schedule, needed)
     if ranks is None or micro_batches is None:
         raise SynthError(
-            f"a published schedule such as {schedule} needs the number of ranks and of "
-            f"micro-batches; give both"
+            f"a published schedule such as {schedule} needs §ranks and §micro_batches; give both"
         )
     return _Size(ranks, micro_batches, family_placement(schedule, ranks))
 

@@ -74,11 +74,11 @@ def check_versions(given: SolveArguments) -> None:
         return
     ways = {
         "target": "give a §mem_limit",
-        "hint": "its search begins from the published schedules",
-        "solver": "its models are for CP-SAT",
-        "data_parallel": "every update would wait for the other pipelines",
-        "weights": "versions are of weights at home",
-        "objective": "the time of a micro-batch is minimized while the pipeline is full",
+        "hint": "leave it out, as the search begins from the published schedules",
+        "solver": "leave it out, as the models are for CP-SAT",
+        "data_parallel": "leave it out, as every update would wait for the other pipelines",
+        "weights": "leave it out, as versions are of weights at home",
+        "objective": "leave it out, as a micro-batch's time in the full pipeline is minimized",
     }
     if word(given.placement or "") == AUTO:
         ways["placement"] = "give linear, looped:N, v or wave:N"
@@ -179,8 +179,8 @@ def check_weights(given: SolveArguments) -> None:
         SynthError: such an option is given.
     """
     ways = {
-        "hint": "its search begins from the published schedules",
-        "solver": "its model is of weights that stay",
+        "hint": "leave it out, as the search begins from the published schedules",
+        "solver": "leave it out, as its model is of weights that stay",
     }
     if given.target == STEADY:
         ways["target"] = "a steady state is of weights that stay; give a time or a percentage"
@@ -240,7 +240,7 @@ def check_sharded_pipelines(given: SolveArguments) -> None:
         SynthError: such an option is given.
     """
     ways = {
-        "hint": "the search begins from the published schedules",
+        "hint": "leave it out, as the search begins from the published schedules",
         "solver": "leave it out",
     }
     if given.partition == AUTO:

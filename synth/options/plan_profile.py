@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from synth.errors import Mismatch
+from synth.option_names import named
 from synth.options.links import read_links
 from synth.profile import Profile
 from synth.schedule.files.check_against_profile import differences
@@ -41,8 +42,8 @@ def costs_of(
 
     if given is None and plan.profile_name not in names():
         on_trust["costs"] = (
-            f"that the costs are those of profile {plan.profile_name}: give --profile to have them "
-            f"derived again"
+            f"that the costs are those of profile {plan.profile_name}: give {named('§profile')} to "
+            f"have them derived again"
         )
         return None
     profile = _profile(plan, given or plan.profile_name, link)
@@ -51,7 +52,7 @@ def costs_of(
     if found and given is None and not is_it:
         on_trust["costs"] = (
             f"that the costs are those of its profile: the shipped one named {plan.profile_name} "
-            f"is another; give --profile"
+            f"is another; give {named('§profile')}"
         )
         return None
     if found:

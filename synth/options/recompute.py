@@ -48,6 +48,6 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
     if not short or max(map(int, parts)) >= num_stages:
         raise SynthError(
             f"§recompute {shown(text)} is not understood; write none, all, auto, or stages from 0 "
-            f"to {num_stages - 1}, such as 0,1; of `synth solve` also layers, such as {LAYERS}3-8"
+            f"to {num_stages - 1}, such as 0,1; or, with `synth solve`, layers such as {LAYERS}3-8"
         )
     return tuple(sorted({int(part) for part in parts}))

@@ -172,7 +172,7 @@ def _refused(wrong: ErrorDetails) -> SynthError:
     name = next(part for part in reversed(wrong["loc"]) if isinstance(part, str))
     limits = wrong.get("ctx", {})
     if "ge" in limits:
-        return SynthError(f"§{name}={wrong['input']} is too few; give {limits['ge']} or more")
+        return SynthError(f"§{name}={wrong['input']} is too small; give {limits['ge']} or more")
     needed = f"at most {limits['le']}" if "le" in limits else limits.get("expected", wrong["msg"])
     return not_understood(name, wrong["input"], needed)
 

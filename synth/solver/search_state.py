@@ -129,6 +129,7 @@ class SearchState:
         if candidate is None:
             return
         if self.best is None or _rank_key(candidate) < _rank_key(self.best):
+            self._check(candidate.value_us, self.proven)
             self.best = candidate
             self._report()
 
@@ -199,17 +200,23 @@ class SearchState:
         bound_us = proven.bound_us
         if bound_us > self.bound_us:
             if self.best is not None and bound_us > self.best.value_us:
-                # Bounds are over schedules that share micro-batches evenly among copies.
-                if self.problem.num_replicas == 1:
-                    raise RuntimeError(
-                        f"the bound {bound_us} µs is above a schedule of {self.best.value_us} µs: "
-                        f"a bug in {proven.certificate.words if proven.certificate else 'a prover'}"
-                    )
+                self._check(self.best.value_us, proven)
                 bound_us = self.best.value_us
             self.proven = proven._replace(bound_us=bound_us)
             reported_us = SEARCH.reported_bound_factor * self._reported_bound_us
             if self.is_proven() or bound_us > reported_us:
                 self._report()
+
+    def _check(self, value_us: int, proven: ProvenBound) -> None:
+        """Raise RuntimeError if a schedule is below a bound.
+
+        With several copies it may be: bounds are over schedules that share micro-batches evenly.
+        """
+        if value_us < proven.bound_us and self.problem.num_replicas == 1:
+            raise RuntimeError(
+                f"the bound {proven.bound_us} µs is above a schedule of {value_us} µs: a bug in "
+                f"{proven.certificate.words if proven.certificate else 'a prover'}"
+            )
 
     def deny(self, certificate: Certificate) -> None:
         """Note a proof that no schedule keeps the caps; the bound stays valid."""

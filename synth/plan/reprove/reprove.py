@@ -22,6 +22,7 @@ from dataclasses import replace
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.objective import BoundScope
+from synth.option_names import named
 from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.given_stages import solve_recomputing
@@ -219,7 +220,7 @@ class _Reproving:
         """
         if self.profile is None:
             given = ", with its layers recomputed," if self.plan.recomputed_layers else ","
-            on_trust = "that it holds whichever layers are recomputed; --profile tells"
+            on_trust = named("that it holds whichever layers are recomputed; §profile tells")
             return any_us, f"this partition{given} {_ANY_STAGES}", on_trust
         costs = partition_costs(self.profile, self.plan.partition)
         allowed = allowed_for(self.plan.arguments.get("for"))

@@ -53,7 +53,7 @@ def link_bounds(instance: Instance) -> Spans:
 
 
 def spaced_bounds(instance: Instance, copy: int, each_us: int) -> Spans:
-    """Return bounds where the values of micro-batches pass a stage copy one by one.
+    """Return bounds by the values that pass between a stage copy and the one below it, one way.
 
     Args:
         instance: relaxed for fusion, with fixed origins.
@@ -73,9 +73,9 @@ def _transfers(instance: Instance) -> dict[_Link, list[_Transfers]]:
     for index, copy in enumerate(instance.copies):
         forward_us = copy.duration_us[F]
         backward_us = forward_us + instance.round_trip_us[index] + copy.duration_us[B]
-        ways = [(copy.below, copy.down_us, forward_us, True)]
+        ways = [(copy.below, copy.down_apart_us, forward_us, True)]
         if copy.above is not None:
-            ways.append((copy.above, instance[copy.above].up_us, backward_us, False))
+            ways.append((copy.above, instance[copy.above].up_apart_us, backward_us, False))
         for reader, each_us, begun_us, is_forward in ways:
             if reader is None or instance[reader].rank == copy.rank:
                 continue
@@ -103,15 +103,15 @@ def _period_of(instance: Instance, link: _Link, transfers: list[_Transfers]) -> 
 
 def _one_machine(jobs: Iterable[tuple[int, int, int]]) -> int:
     """Return the bound of Carlier from the (head, load, tail) of all jobs."""
-    jobs = list(jobs)
-    heads, tails = {head for head, _, _ in jobs}, {tail for _, _, tail in jobs}
+    longest_tails_first = sorted(jobs, key=lambda job: -job[2])
 
     def bounds() -> Iterator[int]:
-        for least_head in heads:
-            for least_tail in tails:
-                within = [load for h, load, t in jobs if h >= least_head and t >= least_tail]
-                if within:
-                    yield least_head + sum(within) + least_tail
+        for least_head in {head for head, _, _ in longest_tails_first}:
+            sum_us = 0
+            for head, load, tail in longest_tails_first:
+                if head >= least_head:
+                    sum_us += load
+                    yield least_head + sum_us + tail
 
     return max(bounds(), default=0)
 

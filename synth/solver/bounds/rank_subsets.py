@@ -230,7 +230,7 @@ def model_of(
         ),
         tune=partial(_tune, num_ranks=len(ranks)),
     )
-    if closed_forms:
+    if closed_forms and objective.is_sum:
         model.both_at_least(work_bounds(instance))
     if (0, OpIndex(F, 0)) in model.ops.start:
         spacings.add_to(model.ops, model.spans)

@@ -102,7 +102,7 @@ class _Worker:
         """Request a stop again and again while a search that is to stop has yet to end."""
         while self._parent.stop.wait():
             search = self._search
-            if search is not None:
+            if search is not None and self._parent.stop.is_set():
                 search.stop_search()
             time.sleep(_IDLE_S if search is None else _STOP_AGAIN_S)
 

@@ -1,9 +1,14 @@
 """Functions that Numba compiles. Its import takes half a second and waits for their first use."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from synth.solver.tuning import EVALUATION
 from synth.system.late_module import LateModule
 
 if TYPE_CHECKING:
@@ -11,7 +16,7 @@ if TYPE_CHECKING:
 else:
     kernel = LateModule("synth.solver.evaluate.walk_kernel")
 
-__all__ = ["compiled", "kernel"]
+__all__ = ["Compiling", "compiled", "kernel"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -30,3 +35,40 @@ def compiled(function: _Function) -> _Function:
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         dispatcher = njit(function)
     return cast(_Function, dispatcher)
+
+
+class Compiling:
+    """Compiles a walk in a process of its own, so that a search can be stopped meanwhile.
+
+    The process goes on if the search ends: the next search finds the code on disk.
+    """
+
+    def __init__(self) -> None:
+        """Begin, unless it is compiled."""
+        self._process: subprocess.Popen[bytes] | None = None
+        if not kernel.is_compiled():
+            above = str(Path(__file__).parents[3])
+            program = (
+                f"import sys; sys.path.insert(0, {above!r}); "
+                f"from synth.solver.improve.annealing import compile_walk; compile_walk()"
+            )
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def has_ended(self, until: Callable[[], bool]) -> bool:
+        """Return True if it has ended, which is awaited until a condition holds.
+
+        Args:
+            until: polled every few hundredths of a second.
+        """
+        while self._process is not None and self._process.poll() is None:
+            if until():
+                return False
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(EVALUATION.compiling_look_s)
+        return True

@@ -25,10 +25,11 @@ Ints = npt.NDArray[np.int64]
 # time of that transfer; the op that sends before it on its link; where the receive is posted, on a
 # link that crosses; its place on its rank, `NONE` for the W's that BW does; what it takes, fused or
 # not as in the programs, and if it is not fused.
-SOURCE, READER, LAG, PREVIOUS, POST, PLACE, DURATION, RISE, DELTA, SPLIT_DURATION = range(10)
+SOURCE, READER, LAG, PREVIOUS, POST, PLACE, DURATION, RISE, DELTA = range(9)
+SPLIT_DURATION, SPLIT_RISE, SPLIT_DELTA = range(9, 12)
 # The bytes of the receive and those that the awaited send frees; 1 for a B that BW does.
-RECEIVED, SENT, IS_FUSED = 12, 13, 14
-_OP_COLUMNS = 16
+RECEIVED, SENT, IS_FUSED = range(12, 15)
+_OP_COLUMNS = 15
 
 # Of ranks: the number of ops and of STEPs; the cap less the static bytes, `NONE` without a cap; the
 # links that cross; the values that are freed where the order says.

@@ -9,13 +9,16 @@ per op, less than it takes to keep track of what a move changes.
 All functions change `OrderArrays` in place.
 """
 
+import hashlib
 import math
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from synth.solver.evaluate import order_arrays
 from synth.solver.evaluate.compiled import compiled
 from synth.solver.evaluate.order_arrays import (
     DELTA,
@@ -568,10 +571,29 @@ def walk(
     return value_us, best_us, num_made
 
 
-def is_ready() -> bool:
-    """Return True if a walk need not be compiled first: it was before, or Numba is not there."""
+def note_compiled() -> None:
+    """Note on disk that all functions are compiled."""
+    mark = _mark()
+    if mark is not None:
+        mark.touch()
+
+
+def is_compiled() -> bool:
+    """Return True if nothing is left to compile, or there is no Numba to compile with."""
     dispatcher: Any = walk
     if not hasattr(dispatcher, "stats") or dispatcher.signatures:
         return True
-    folder = dispatcher.stats.cache_path
-    return folder is not None and any(Path(folder).glob(f"*.{walk.__name__}-*.nbi"))
+    mark = _mark()
+    return mark is not None and mark.exists()
+
+
+def _mark() -> Path | None:
+    """Return the file that says: this code is compiled, by these versions for this processor."""
+    dispatcher: Any = walk
+    if not hasattr(dispatcher, "stats") or dispatcher.stats.cache_path is None:
+        return None
+    made_by = (version("numba"), sys.version, platform.processor())
+    files = (__file__, str(order_arrays.__file__))
+    code = b"".join(Path(file).read_bytes() for file in files)
+    digest = hashlib.sha256(code + repr(made_by).encode()).hexdigest()[:16]
+    return Path(dispatcher.stats.cache_path) / f"walk-{digest}.compiled"

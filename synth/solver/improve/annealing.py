@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from synth.costs.costs import uniform_costs
 from synth.schedule.model import Buffering, Schedule
 from synth.solver.evaluate.compiled import kernel
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
@@ -31,6 +32,7 @@ from synth.solver.evaluate.order_arrays import (
     programs_of,
 )
 from synth.solver.improve.buffering_race import BufferingRace
+from synth.solver.infeasibility import serial_schedule
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import Programs
 from synth.solver.problem import Problem
@@ -104,7 +106,7 @@ class Annealing:
 
         Args:
             units: the effort.
-            should_stop: polled every few dozen moves.
+            should_stop: polled after every `units_per_look` units of effort, about.
             least_us: a lower bound, at which the search ends.
         """
         last = self.units_spent + units
@@ -213,3 +215,12 @@ class Walk:
             numbers,
         )
         return num_made
+
+
+def compile_walk() -> None:
+    """Compile what walks need, by a short one; later ones find it on disk."""
+    costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
+    problem = Problem.linear(costs, 2)
+    found = Walk(OpTable(problem), serial_schedule(problem), [None, None], [True, True])
+    found.run(100, 1.0, 1.0, np.random.default_rng(0))
+    kernel.note_compiled()

@@ -3,7 +3,7 @@
 import math
 from typing import ClassVar
 
-from synth.solver.evaluate.compiled import kernel
+from synth.solver.evaluate.compiled import Compiling
 from synth.solver.improve.annealing import Annealing
 from synth.solver.improve.improver import SearchContext
 from synth.solver.options import Part
@@ -18,6 +18,7 @@ class AnnealingStep:
     def __init__(self, context: SearchContext) -> None:
         self.state, self._setting = context.state, context.setting
         self._annealing: Annealing | None = None
+        self._compiling: Compiling | None = None
 
     def run(self, share: float, *, is_brief: bool) -> None:
         """Anneal for a share of the remaining time; a deterministic search counts moves instead.
@@ -27,7 +28,7 @@ class AnnealingStep:
             is_brief: end after as much effort without a gain as it took to find the last one.
         """
         best, budget = self.state.best, self.state.budget
-        if best is None or not (budget.is_deterministic or self._is_in_time(share)):
+        if best is None or not self._is_compiled(share):
             return
         self.state.options.report_part(self.part)
         if self._annealing is None:
@@ -53,10 +54,13 @@ class AnnealingStep:
             improved = annealing.units_spent
             self.state.offer(candidate)
 
-    def _is_in_time(self, share: float) -> bool:
-        """Return True if the walk is compiled, or there is time for that."""
-        left_s = self.state.budget.left_s()
-        return share * left_s >= ANNEALING.least_s_to_compile or kernel.is_ready()
+    def _is_compiled(self, share: float) -> bool:
+        """Return True if the walk is compiled; wait for that if there is time enough."""
+        budget = self.state.budget
+        if self._compiling is None:
+            self._compiling = Compiling()
+        waits = budget.is_deterministic or (share * budget.left_s() >= ANNEALING.least_s_to_compile)
+        return self._compiling.has_ended(lambda: not waits or self.state.poll())
 
     def _least_stalled_share(self) -> float:
         """Return the share of the time limit that a brief run spends at least without a gain."""

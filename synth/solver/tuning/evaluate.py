@@ -18,6 +18,8 @@ class EvaluationTuning:
         (0, 1),
         (0, 0),
     )
+    # Between two looks whether a process that compiles has ended.
+    compiling_look_s: float = 0.05
     # Relative gain in robustness that is worth the memory of another buffering.
     worthwhile_gain: float = 0.001
     # Effort of fusing B and W: ops verified, within these numbers of evaluations.

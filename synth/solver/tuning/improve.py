@@ -58,7 +58,7 @@ class AnnealingTuning:
     # In a race between bufferings: the share that continues, and the growth of its moves per op.
     kept_in_race: float = 0.34
     growth_in_race: float = 3.0
-    # Compiling takes some ten seconds, once; with less time than this it is left to a later search.
+    # Compiling takes some ten seconds, once; a search with less time does not wait for it.
     least_s_to_compile: float = 20.0
     # Effort between two looks at the clock.
     units_per_look: int = 1_000_000

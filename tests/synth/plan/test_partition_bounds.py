@@ -196,6 +196,28 @@ def test_no_partition_has_a_schedule_below_its_bound_nor_below_that_of_all(seed:
         assert (closed[sizes] or 0) <= (bounds.bound_us(sizes) or 0) <= value_us
 
 
+@pytest.mark.parametrize("objective", ["makespan", "period", "iterations:3"])
+def test_the_way_through_other_ranks_is_no_load_of_one_link(objective: str) -> None:
+    much = profile_that_saves_much()
+    profile = much.replace(layers=tuple(Layer(name=f"l{i}", profile="l") for i in range(16)))
+    sizes = (2,) * 8
+    problem = Problem(
+        partition_costs(profile, sizes),
+        placement("linear", 8),
+        16,
+        None,
+        Objective.parse(objective),
+        sizes,
+    )
+    found = solve(problem, counted(1))
+    bounds = PartitionBounds(StageCostTable(profile), problem)
+    assert found.value_us is not None
+    assert (
+        bounds.raise_least(found.value_us + 10**5, (), counted(10), lambda: False).least.bound_us
+        <= found.value_us
+    )
+
+
 def test_of_a_real_model_they_prove_that_no_other_partition_is_better() -> None:
     # Three fifths of what 1F1B holds on the even partition, which takes 3.724 s, proven optimal.
     problem = partition.problem("linear", 4, 0.6)
