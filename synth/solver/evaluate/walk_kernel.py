@@ -11,7 +11,9 @@ All functions change `OrderArrays` in place.
 
 import hashlib
 import math
+import platform
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
