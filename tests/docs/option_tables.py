@@ -58,9 +58,11 @@ def filled(text: str) -> str:
 
 
 def _row(option: Any) -> str:
-    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len, reverse=True))
+    both = sorted([*option.opts, *option.secondary_opts], key=len, reverse=True)
+    names = ", ".join(f"`{name}`" for name in both)
     meaning = " ".join(option.help.split()).replace("|", "\\|").replace("_", "\\_")
-    default = option.default
+    said = option.show_default
+    default = said if isinstance(said, str) else option.default
     given = "" if option.is_flag or default in (None, "", ()) else f" Default: {default}."
     return f"| {names} | {meaning}{given} |"
 
