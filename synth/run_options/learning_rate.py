@@ -25,7 +25,10 @@ class LearningRate(Record):
         CommandOption("Peak learning rate.", names=("--lr",)),
     ]
     decay: Annotated[
-        Decay, CommandOption("Learning rate after warm-up: constant, linear or cosine decay.", names=("--schedule",))
+        Decay,
+        CommandOption(
+            "Learning rate after warm-up: constant, linear or cosine decay.", names=("--schedule",)
+        ),
     ] = "constant"
     warmup_steps: Annotated[NonNegativeInt, CommandOption("Steps of linear warm-up to --lr.")] = 0
     least: Annotated[

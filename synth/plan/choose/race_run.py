@@ -225,6 +225,8 @@ class _RaceRun:
             found.append(trial)
             race.trials.append(trial)
             self.announcer.announce_judged(trial)
+        # Later steps ask for its cuts, too.
+        self.published.searches.should_stop = self.stop.is_set
         rows = {trial.name: trial.published for trial in judged}
         for trial in found:
             trial.published = rows[trial.name]

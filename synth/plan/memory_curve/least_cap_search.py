@@ -217,8 +217,10 @@ class _Bisection:
         hint, begin = (hint, None) if best is None else (best.schedule, best.problem.partition)
         options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=hint, seed=seed)
         result = self.space.within(cap, begin).search(options, watch, stop).result
-        found, bound_us = result.as_incumbent(), result.lower_bound_us
-        self.knowledge.add(cap, found, bound_us, result.certificate)
+        found, bound_us, certificate = result.as_incumbent(), 0, None
+        if result.bound_scope == self.space.bound_scope:
+            bound_us, certificate = result.lower_bound_us, result.certificate
+        self.knowledge.add(cap, found, bound_us, certificate)
         if cap is None:
             self.target_us = self.target.in_us(self.knowledge.bound_us(None))
             self.baselines, self.baselines_problem = result.baselines, result.problem
