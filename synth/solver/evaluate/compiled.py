@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 else:
     kernel = LateModule("synth.solver.evaluate.walk_kernel")
 
-__all__ = ["Compiling", "compiled", "kernel"]
+__all__ = ["await_compiled", "compiled", "kernel"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -37,38 +38,38 @@ def compiled(function: _Function) -> _Function:
     return cast(_Function, dispatcher)
 
 
-class Compiling:
-    """Compiles a walk in a process of its own, so that a search can be stopped meanwhile.
+@cache
+def _compile_process() -> subprocess.Popen[bytes] | None:
+    """Begin to compile walks in a process of its own; None if they are compiled.
 
     The process goes on if the search ends: the next search finds the code on disk.
     """
+    if kernel.is_compiled():
+        return None
+    above = str(Path(__file__).parents[3])
+    program = (
+        f"import sys; sys.path.insert(0, {above!r}); "
+        f"from synth.solver.improve.annealing import compile_walk; compile_walk()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
-    def __init__(self) -> None:
-        """Begin, unless it is compiled."""
-        self._process: subprocess.Popen[bytes] | None = None
-        if not kernel.is_compiled():
-            above = str(Path(__file__).parents[3])
-            program = (
-                f"import sys; sys.path.insert(0, {above!r}); "
-                f"from synth.solver.improve.annealing import compile_walk; compile_walk()"
-            )
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", program],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
 
-    def has_ended(self, until: Callable[[], bool]) -> bool:
-        """Return True if it has ended, which is awaited until a condition holds.
+def await_compiled(until: Callable[[], bool]) -> bool:
+    """Return True if walks are compiled; begin that, and wait for it until a condition holds.
 
-        Args:
-            until: polled every few hundredths of a second.
-        """
-        while self._process is not None and self._process.poll() is None:
-            if until():
-                return False
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(EVALUATION.compiling_look_s)
-        return True
+    Args:
+        until: polled every few hundredths of a second.
+    """
+    process = _compile_process()
+    while process is not None and process.poll() is None:
+        if until():
+            return False
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(EVALUATION.compiling_look_s)
+    return True

@@ -3,7 +3,7 @@
 import math
 from typing import ClassVar
 
-from synth.solver.evaluate.compiled import Compiling
+from synth.solver.evaluate.compiled import await_compiled
 from synth.solver.improve.annealing import Annealing
 from synth.solver.improve.improver import SearchContext
 from synth.solver.options import Part
@@ -18,7 +18,6 @@ class AnnealingStep:
     def __init__(self, context: SearchContext) -> None:
         self.state, self._setting = context.state, context.setting
         self._annealing: Annealing | None = None
-        self._compiling: Compiling | None = None
 
     def run(self, share: float, *, is_brief: bool) -> None:
         """Anneal for a share of the remaining time; a deterministic search counts moves instead.
@@ -57,10 +56,8 @@ class AnnealingStep:
     def _is_compiled(self, share: float) -> bool:
         """Return True if the walk is compiled; wait for that if there is time enough."""
         budget = self.state.budget
-        if self._compiling is None:
-            self._compiling = Compiling()
         waits = budget.is_deterministic or (share * budget.left_s() >= ANNEALING.least_s_to_compile)
-        return self._compiling.has_ended(lambda: not waits or self.state.poll())
+        return await_compiled(lambda: not waits or self.state.poll())
 
     def _least_stalled_share(self) -> float:
         """Return the share of the time limit that a brief run spends at least without a gain."""
