@@ -229,7 +229,7 @@ def test_a_limit_that_holds_no_micro_batch_is_refused_with_one_that_does() -> No
     given = costs([(100, 100, 100)] * 2, saved_w=1000)
     result = searched(Problem.linear(given, 24, 4000), "2bw", 4)
     assert result.stopped_by == StoppedBy.EXHAUSTED and result.schedule is None
-    assert result.message is not None and "give --mem-limit 4500B" in result.message
+    assert result.message is not None and "give §mem_limit 4500B" in result.message
     assert "no order that repeats with every micro-batch fits" in result.message
     refuted = searched(Problem.linear(given, 24, 3500), "stash")
     assert refuted.stopped_by == StoppedBy.INFEASIBLE and refuted.message is not None
@@ -250,7 +250,7 @@ def test_too_few_micro_batches_name_the_number_needed() -> None:
     given = costs([(100, 100, 100)] * 4, link_us=100)
     result = searched(Problem.linear(given, 6), "stash")
     assert result.schedule is None and result.message is not None
-    needed = int(result.message.split("--micro-batches ")[1].split()[0])
+    needed = int(result.message.split("§micro_batches ")[1].split()[0])
     assert searched(Problem.linear(given, needed), "stash").schedule is not None
 
 

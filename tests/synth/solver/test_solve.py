@@ -182,9 +182,7 @@ def test_infeasibility_names_the_smallest_limit_that_is_feasible() -> None:
     assert enough.schedule is not None
     verify(enough.schedule, uneven_costs(), (least,) * 3)
     assert too_little.schedule is None and too_little.stopped_by == StoppedBy.INFEASIBLE
-    assert (
-        too_little.message is not None and f"--mem-limit:          {least}B" in too_little.message
-    )
+    assert too_little.message is not None and f"§mem_limit:          {least}B" in too_little.message
 
 
 def test_infeasibility_adds_up() -> None:

@@ -439,7 +439,7 @@ def test_a_limit_below_the_state_that_is_kept_is_infeasible() -> None:
     passing = weight_passing_problem(RING, equal_costs(2), 2, 1, -1)
     found = solve_weight_passing(passing, SolveOptions(time_limit_s=1))
     assert found.schedule is None and found.stopped_by == StoppedBy.INFEASIBLE
-    assert found.message is not None and "--mem-limit 500B" in found.message
+    assert found.message is not None and "§mem_limit 500B" in found.message
 
 
 def test_the_same_seed_gives_the_same_schedule() -> None:
