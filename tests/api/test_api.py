@@ -80,7 +80,7 @@ def test_solve_takes_bytes_numbers_and_profiles_as_well_as_texts() -> None:
         (lambda: synth.solve(NAME, **SIZE, mem_limit=[1, 2]), "^mem_limit gives 2 sizes for 4"),
         (lambda: synth.solve(NAME, **SIZE, **SHORT, mem_limit=10**9), "no schedule fits"),
         (lambda: synth.solve("nothing", **SIZE), "neither a file nor shipped"),
-        (lambda: synth.simulate("1f1b", NAME), "needs the number of ranks"),
+        (lambda: synth.simulate("1f1b", NAME), "needs ranks and micro_batches"),
         (lambda: synth.simulate("1f2b", NAME, **SIZE), "family '1f2b' is unknown"),
         (lambda: synth.simulate("1f1b", NAME, **SIZE, mem_limit="20GB"), "rank 0"),
         (lambda: synth.compare(NAME, **SIZE, recompute="all"), "^recompute 'all' is for one"),
@@ -382,7 +382,7 @@ def test_prove_finds_a_bound_that_is_false() -> None:
 
 
 def test_prove_refuses_what_is_no_plan() -> None:
-    with pytest.raises(synth.SynthError, match="3 is no path of a file"):
+    with pytest.raises(synth.SynthError, match="plan=3 is not understood"):
         synth.prove(3)  # type: ignore[arg-type]
 
 
