@@ -94,7 +94,7 @@ def test_compare_lists_it_with_its_delay_beside_the_others(synth: Synth) -> None
         (("2bw", "--weights", "ring"), "--weights ring and --versions 2bw do not go together"),
         (("2bw", "--placement", "auto"), "give linear, looped:N, v or wave:N"),
         (("2bw", "--placement", "bidirectional"), "is for one copy of each stage"),
-        (("2bw", "--objective", "period"), "while the pipeline is full"),
+        (("2bw", "--objective", "period"), "in the full pipeline is minimized"),
         (("2bw", "--recompute", "all"), "--recompute all and --versions 2bw"),
         (("2bw", "--hint", "1f1b"), "--hint 1f1b and --versions 2bw"),
     ],
