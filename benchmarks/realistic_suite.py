@@ -160,7 +160,7 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 def _counted(percents: Sequence[float | None]) -> tuple[str, str]:
-    """How many are above 0, and the largest."""
+    """Return the number of percentages above 0, and the largest one."""
     known = [percent for percent in percents if percent is not None]
     return str(sum(percent > 0 for percent in known)), f"{max([0.0, *known]):.2f}"
 

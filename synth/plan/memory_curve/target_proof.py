@@ -1,4 +1,4 @@
-"""What is proven of the memory that it takes to meet a time."""
+"""The proof of the least memory limit under which a time is met."""
 
 from dataclasses import dataclass
 

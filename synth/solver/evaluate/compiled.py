@@ -40,7 +40,7 @@ def compiled(function: _Function) -> _Function:
 
 @cache
 def _compile_process() -> subprocess.Popen[bytes] | None:
-    """Begin to compile walks in a process of its own; None if they are compiled.
+    """Begin to compile walks in a process of its own; None: they are compiled, or it cannot begin.
 
     The process goes on if the search ends: the next search finds the code on disk.
     """
@@ -49,15 +49,18 @@ def _compile_process() -> subprocess.Popen[bytes] | None:
     above = str(Path(__file__).parents[3])
     program = (
         f"import sys; sys.path.insert(0, {above!r}); "
-        f"from synth.solver.improve.annealing import compile_walk; compile_walk()"
+        f"from synth.solver.improve.annealing import compile_walk, is_loadable; "
+        f"is_loadable() or compile_walk()"
     )
-    return subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with suppress(OSError):
+        return subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return None
 
 
 def await_compiled(until: Callable[[], bool]) -> bool:

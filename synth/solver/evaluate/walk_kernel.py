@@ -64,7 +64,7 @@ NONE = -1
 
 
 class _Times(NamedTuple):
-    """What the end of a transfer depends on; fewer arrays than `OrderArrays`, passed often."""
+    """The arrays of `OrderArrays` on which the end of a transfer depends."""
 
     programs: Ints
     ops: Ints
@@ -578,6 +578,14 @@ def note_compiled() -> None:
     mark = _mark()
     if mark is not None:
         mark.touch()
+
+
+def remove_compiled() -> None:
+    """Remove the compiled code of this module from the disk."""
+    dispatcher: Any = walk
+    folder = Path(dispatcher.stats.cache_path)
+    for path in (*folder.glob("walk_kernel.*.nb[ci]"), *folder.glob("walk-*.compiled")):
+        path.unlink(missing_ok=True)
 
 
 def is_compiled() -> bool:

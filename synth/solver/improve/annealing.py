@@ -13,8 +13,10 @@ best order is tried with all other bufferings. The effort is counted in moves, s
 repeatable.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +40,7 @@ from synth.solver.instance.timing import Programs
 from synth.solver.problem import Problem
 from synth.solver.tuning import ANNEALING
 
+_LOGGER = logging.getLogger(__name__)
 _TIGHT_BUFFERINGS = tuple(Buffering(*pair) for pair in ANNEALING.tight_bufferings)
 
 
@@ -215,6 +218,18 @@ class Walk:
             numbers,
         )
         return num_made
+
+
+@cache
+def is_loadable() -> bool:
+    """Return True if compiled walks can be loaded; remove them if not, to be compiled anew."""
+    try:
+        compile_walk()
+    except Exception as error:  # Numba unpickles its files, which may raise anything
+        _LOGGER.warning("the compiled local search is damaged, and is left out once: %r", error)
+        kernel.remove_compiled()
+        return False
+    return True
 
 
 def compile_walk() -> None:

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from pickle import UnpicklingError
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from synth.solver.evaluate.compiled import kernel
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.evaluate.op_table import NONE, OpTable
 from synth.solver.evaluate.order_arrays import order_arrays, programs_of
-from synth.solver.improve.annealing import Annealing, Walk
+from synth.solver.improve import annealing
+from synth.solver.improve.annealing import Annealing, Walk, is_loadable
 from synth.solver.infeasibility import serial_schedule
 from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solver.options import Part
@@ -260,3 +262,21 @@ def test_boundary_buffers_limit_what_is_in_flight() -> None:
     instance = relaxed_memory(replace(problem, caps_bytes=(110, 112)))
     assert instance.most_in_flight(0) == 1
     assert relaxed_memory(problem).most_in_flight(0) is None
+
+
+def test_a_damaged_file_of_compiled_code_is_removed_and_the_search_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def damaged() -> None:
+        raise UnpicklingError("pickle data was truncated")
+
+    removed: list[bool] = []
+    monkeypatch.setattr(annealing, "compile_walk", damaged)
+    monkeypatch.setattr(kernel, "remove_compiled", lambda: removed.append(True), raising=False)
+    is_loadable.cache_clear()
+    try:
+        found = solve(tight_problem(), counted(1))
+    finally:
+        is_loadable.cache_clear()
+    assert removed and found.schedule is not None
+    assert "the compiled local search is damaged" in caplog.text
