@@ -25,7 +25,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def compiled(function: _Function) -> _Function:
     """Compile a function at its first call; the code is kept on disk, if a folder can be written.
 
-    Where Numba is not installed the function runs as it is, which takes a hundred times as long.
+    Where Numba is not installed the function runs as it is, which takes much longer.
     """
     if find_spec("numba") is None:
         return function
