@@ -42,15 +42,17 @@ def compiled(function: _Function) -> _Function:
 def _compile_process() -> subprocess.Popen[bytes] | None:
     """Begin to compile walks in a process of its own; None: they are compiled, or it cannot begin.
 
-    The process goes on if the search ends: the next search finds the code on disk.
+    The process goes on if the search ends: the next search finds the code on disk. It removes older
+    code first: Numba does not notice that a constant of another module has changed.
     """
     if kernel.is_compiled():
         return None
     above = str(Path(__file__).parents[3])
     program = (
         f"import sys; sys.path.insert(0, {above!r}); "
-        f"from synth.solver.improve.annealing import compile_walk, is_loadable; "
-        f"is_loadable() or compile_walk()"
+        f"from synth.solver.evaluate.compiled import kernel; "
+        f"from synth.solver.improve.annealing import compile_walk; "
+        f"kernel.remove_compiled(); compile_walk()"
     )
     with suppress(OSError):
         return subprocess.Popen(
