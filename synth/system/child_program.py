@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -15,12 +16,12 @@ from queue import SimpleQueue
 from typing import Any
 
 # Interval at which the parent's life is checked. Usually the end of the pipe shows its death, but a
-# process forked from the parent may hold the pipe open.
+# process forked from the parent may hold the pipe open, also in the middle of a task.
 _WATCH_S = 0.5
 
 
 class ParentProcess:
-    """The parent: two threads receive its tasks and send it reports.
+    """The parent: three threads receive its tasks, send it reports and see to it that it lives.
 
     Attributes:
         tasks: those that have come.
@@ -32,7 +33,7 @@ class ParentProcess:
         self.tasks: SimpleQueue[Any] = SimpleQueue()
         self.stop = threading.Event()
         self._reports: SimpleQueue[Any] = SimpleQueue()
-        for work in (self._receive, self._send):
+        for work in (self._receive, self._send, self._watch):
             threading.Thread(target=_or_end, args=(work,), daemon=True).start()
 
     def report(self, message: Any) -> None:
@@ -49,9 +50,6 @@ class ParentProcess:
 
     def _receive(self) -> None:
         while True:
-            while not self._connection.poll(_WATCH_S):
-                if os.getppid() != self._pid:
-                    os._exit(0)
             try:
                 task = self._connection.recv()
             except (EOFError, OSError):
@@ -61,6 +59,11 @@ class ParentProcess:
             else:
                 self.stop.clear()
                 self.tasks.put(task)
+
+    def _watch(self) -> None:
+        while os.getppid() == self._pid:
+            time.sleep(_WATCH_S)
+        os._exit(0)
 
 
 def _or_end(work: Callable[[], None]) -> None:

@@ -2,12 +2,33 @@
 
 import os
 import signal
+import subprocess
+import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from synth.system.child_process import ChildProcess
 from synth.system.child_program import ParentProcess
+from tests.synth.worker_processes import left_after
+
+ROOT = Path(__file__).parents[3]
+
+# A fork that runs no Python hooks keeps the parent's end of the pipe open.
+DIES_IN_A_TASK = """
+import ctypes, os, signal, struct, time
+from tests.synth.system.test_child_process import child
+process = child(keeps_output=True)
+process.send(2)
+process.receive()
+os.write(process.connection.fileno(), struct.pack("!i", 1000) + b"the beginning")
+if ctypes.PyDLL(None).fork() == 0:
+    time.sleep(20)
+    os._exit(0)
+print(process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def serve(parent: ParentProcess) -> None:
@@ -51,3 +72,17 @@ def test_what_a_child_printed_last_tells_why_it_failed() -> None:
         code, words = process.end(10, 10_000)
         assert code == 1
         assert words.startswith("got 0") and words.endswith("ZeroDivisionError: division by zero")
+
+
+def test_a_child_ends_with_a_parent_that_dies_in_the_middle_of_a_task() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", DIES_IN_A_TASK],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with closing(parent.stdout) as output:  # type: ignore[type-var]
+        assert output is not None
+        pid = int(output.readline())
+        assert parent.wait(10) == -signal.SIGKILL
+        assert left_after(10, [pid]) == []
