@@ -32,11 +32,16 @@ def run_user_code(address: str, action: Callable[[], Any]) -> Any:
     try:
         return action()
     except Exception as error:
-        frame = _last_of_the_user(error)
-        raise UserCodeFailed(
-            f"{address} failed: {type(error).__name__}: {error} "
-            f"(in {frame.filename}, line {frame.lineno}, {frame.name})"
-        ) from error
+        raise failure_of(address, error) from error
+
+
+def failure_of(address: str, error: Exception) -> UserCodeFailed:
+    """Return an error that names the address, and the line of the user's code."""
+    frame = _last_of_the_user(error)
+    return UserCodeFailed(
+        f"{address} failed: {type(error).__name__}: {error} "
+        f"(in {frame.filename}, line {frame.lineno}, {frame.name})"
+    )
 
 
 def _last_of_the_user(error: Exception) -> traceback.FrameSummary:
