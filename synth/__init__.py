@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from synth.errors import SynthError
     from synth.profile import Profile
     from synth.runtime.cutting import Chunk, Replicate
+    from synth.runtime.models.cut import cut_model
     from synth.runtime.pipeline import Pipeline
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Schedule
@@ -36,6 +37,7 @@ __all__ = [
     "SynthError",
     "__version__",
     "compare",
+    "cut_model",
     "frontier",
     "prove",
     "simulate",
@@ -45,7 +47,9 @@ __all__ = [
 # Without torch `from synth import *`, `dir` and `help` leave out what needs it. Asking for it by
 # name is a `MissingExtra`, but no AttributeError: `from synth import Pipeline` would hide its text.
 if not TYPE_CHECKING and missing_of(TORCH):
-    __all__ = [name for name in __all__ if name not in ("Chunk", "Pipeline", "Replicate")]
+    __all__ = [
+        name for name in __all__ if name not in ("Chunk", "Pipeline", "Replicate", "cut_model")
+    ]
 
 # In a checkout `runtime` and `profiles` in this folder are symbolic links to its siblings. Without
 # such links (Windows) the siblings are found through this path.
@@ -64,6 +68,7 @@ _MODULES = {
     "Schedule": "synth.schedule.model",
     "SynthError": "synth.errors",
     "compare": "synth.api.comparing",
+    "cut_model": "synth.runtime.models.cut",
     "frontier": "synth.api.curves",
     "prove": "synth.api.proving",
     "simulate": "synth.api.simulating",

@@ -13,7 +13,7 @@ from synth.errors import Mismatch, SynthError
 from ..conversion import Conversion
 from ..dtypes import dtype_of
 from ..seeds import derive_seed, seeded
-from .cut import Piece, cut_model
+from .cut import CutModel, cut_model
 from .hugging_face import is_hugging_face, load_config, make_whole
 from .layers import base_name, num_safe_ids, unique_names
 from .sizes import SIZES
@@ -73,7 +73,7 @@ def each_layer(spec: ModelSpec) -> Iterator[nn.Module]:
         raise SynthError(f"{spec.factory} returned {how}; the pipeline needs one layer at least")
 
 
-def _cut(spec: ModelSpec, model: nn.Module) -> list[Piece]:
+def _cut(spec: ModelSpec, model: nn.Module) -> CutModel:
     """Cut a whole model into layers for the micro-batches of the spec.
 
     With `check` they are compared with the whole; of token ids on a few, which are cut for, too.
