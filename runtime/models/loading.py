@@ -96,11 +96,13 @@ def _cut(spec: ModelSpec, model: nn.Module) -> CutModel:
             except SynthError as error:
                 raise type(error)(f"{spec.factory}: {error}") from error
             except Exception as error:
-                raise failure_of(spec.factory, error) from error
+                advice = "" if cut.batch is not None else _ADVICE
+                raise failure_of(spec.factory, error, advice) from error
     return layers
 
 
 _CHECKED_LENGTH = 16
+_ADVICE = "; it was called with random token ids, --inputs FILE.py:FUNCTION makes other inputs"
 
 
 def _tokens(model: nn.Module, size: int, length: int) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from .steps import RecordedCall
 from .whole import loss_call
 
 
-class CutModel(list[nn.Module]):
+class CutModel(list[Piece]):
     """The layers of a whole model, in order; a `Pipeline` takes those of its rank."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:

@@ -38,7 +38,7 @@ def test_each_rank_runs_its_layers_and_recomputes_those_of_the_plan(
     plan = plan_of(model, recomputed_layers=recomputed)
     inputs, targets = tokens(6), tokens(6).flip(0)
 
-    def train(group: Any) -> tuple[float | None, list[Tensor | None]]:
+    def train(group: Any) -> tuple[Tensor | None, list[Tensor | None]]:
         own = copy.deepcopy(model)
         layers = synth.cut_model(own, inputs[:2], targets[:2])
         pipeline = synth.Pipeline(plan, layers, group=group, timeout_s=60)

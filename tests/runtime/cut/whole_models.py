@@ -1,6 +1,7 @@
 """Whole models as people write them, small."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -81,10 +82,10 @@ class Gpt(nn.Module):
             }
         )
         self.lm_head = nn.Linear(WIDTH, WORDS, bias=False)
-        self.lm_head.weight = self.transformer["wte"].weight
+        x: Tensor = parts["h"](parts["drop"](parts["wte"](idx) + parts["wpe"](positions)))
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        parts = self.transformer
+        parts: Any = self.transformer
         positions = torch.arange(idx.size(1), device=idx.device)
         x = parts["h"](parts["drop"](parts["wte"](idx) + parts["wpe"](positions)))
         x = parts["ln_f"](x)
