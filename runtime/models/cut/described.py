@@ -9,6 +9,9 @@ from synth.units import format_bytes
 from .piece import Piece
 
 
+_MOST_NAMES = 4
+
+
 def cut_in_words(layers: Sequence[nn.Module]) -> str | None:
     """Return a line on the pieces of a whole model; None: the layers are no pieces."""
     pieces = [layer for layer in layers if isinstance(layer, Piece)]
@@ -33,4 +36,5 @@ def cut_in_words(layers: Sequence[nn.Module]) -> str | None:
 def _listed(names: Sequence[str], of: int) -> str:
     if len(names) == of:
         return "each"
-    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)})"
+    shown = names if len(names) <= _MOST_NAMES else [*names[: _MOST_NAMES - 1], "…", names[-1]]
+    return ", ".join(shown)

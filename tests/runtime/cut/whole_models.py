@@ -82,7 +82,12 @@ class Gpt(nn.Module):
             }
         )
         self.lm_head = nn.Linear(WIDTH, WORDS, bias=False)
-        x: Tensor = parts["h"](parts["drop"](parts["wte"](idx) + parts["wpe"](positions)))
+        self.lm_head.weight = self.tied()
+
+    def tied(self) -> nn.Parameter:
+        embedding = self.transformer["wte"]
+        assert isinstance(embedding, nn.Embedding)
+        return embedding.weight
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         parts: Any = self.transformer
