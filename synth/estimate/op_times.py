@@ -1,0 +1,73 @@
+"""Times of operations, apart by what a calibration scales: matrices, memory, communication."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from synth.estimate.collectives import collective_us
+from synth.estimate.device import Device
+from synth.estimate.layout import AttentionKernel, Software
+from synth.estimate.ops import Attention, Exchange, Matmul, Operation, Traffic
+from synth.estimate.rates import attention_flops_per_s, matmul_efficiency
+
+# Of a kernel, beside its bytes: the gap to the one before.
+LAUNCH_US = 3.0
+
+# Share of the peak that the batched products of unfused attention reach.
+_UNFUSED_EFFICIENCY = 0.42
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Microseconds of products, of kernels bound by memory, and of communication."""
+
+    matmul_us: float = 0.0
+    memory_us: float = 0.0
+    communication_us: float = 0.0
+
+    def __add__(self, other: "Parts") -> "Parts":
+        return Parts(
+            self.matmul_us + other.matmul_us,
+            self.memory_us + other.memory_us,
+            self.communication_us + other.communication_us,
+        )
+
+    def times(self, factor: float) -> Self:
+        """All of it `factor` times."""
+        return type(self)(
+            factor * self.matmul_us, factor * self.memory_us, factor * self.communication_us
+        )
+
+    @property
+    def total_us(self) -> float:
+        """The sum, each as it is."""
+        return self.matmul_us + self.memory_us + self.communication_us
+
+
+def parts_of(operations: Iterable[Operation], device: Device, software: Software) -> Parts:
+    """Return the time of operations one after another."""
+    total = Parts()
+    for operation in operations:
+        total += _parts(operation, device, software)
+    return total
+
+
+def _parts(operation: Operation, device: Device, software: Software) -> Parts:
+    match operation:
+        case Matmul():
+            rate = device.peak(operation.dtype) * matmul_efficiency(device, operation)
+            return Parts(matmul_us=operation.flops / rate * 1e6, memory_us=LAUNCH_US)
+        case Attention():
+            return Parts(matmul_us=_attention_us(operation, device, software), memory_us=LAUNCH_US)
+        case Traffic():
+            rate = device.memory_bytes_per_s * device.memory_efficiency
+            launches = LAUNCH_US * operation.kernels
+            return Parts(memory_us=operation.num_bytes / rate * 1e6 + launches)
+        case Exchange():
+            return Parts(communication_us=collective_us(device, operation))
+
+
+def _attention_us(call: Attention, device: Device, software: Software) -> float:
+    if software.attention is AttentionKernel.UNFUSED:
+        return call.flops / (_UNFUSED_EFFICIENCY * device.peak("bfloat16")) * 1e6
+    return call.flops / attention_flops_per_s(device, call, software.attention.value) * 1e6
