@@ -11,7 +11,7 @@ takes less time.
 from math import ceil, log2
 
 from synth.estimate.device import Device
-from synth.estimate.ops import Exchange, ExchangeKind
+from synth.estimate.ops import ExchangeKind, GroupExchange
 
 # Bus bandwidth as a share of a device's links, and latency in µs, by ranks in the node.
 _IN_NODE = {2: (0.60, 8.0), 4: (0.72, 17.0), 8: (0.77, 30.0)}
@@ -26,7 +26,7 @@ _TREE_SHARE = 0.65
 _ALL_TO_ALL_NODE_US, _SEND_NETWORK_US = 9.0, 17.0
 
 
-def collective_us(device: Device, call: Exchange) -> float:
+def collective_us(device: Device, call: GroupExchange) -> float:
     """The time of a collective; one rank exchanges nothing."""
     ranks = call.nodes * call.ranks_per_node
     if ranks < 2:
@@ -58,7 +58,7 @@ def _in_node(ranks: int) -> tuple[float, float]:
     return _IN_NODE[size]
 
 
-def _all_to_all_us(device: Device, call: Exchange) -> float:
+def _all_to_all_us(device: Device, call: GroupExchange) -> float:
     ranks = call.nodes * call.ranks_per_node
     near = call.num_bytes * (call.ranks_per_node - 1) / ranks
     inside = near / (_ALL_TO_ALL_SHARE * device.link_bytes_per_s) * 1e6
@@ -70,7 +70,7 @@ def _all_to_all_us(device: Device, call: Exchange) -> float:
     return _ALL_TO_ALL_US + _ALL_TO_ALL_NODE_US * call.nodes + max(inside, outside)
 
 
-def _send_us(device: Device, call: Exchange) -> float:
+def _send_us(device: Device, call: GroupExchange) -> float:
     if call.nodes == 1:
         return _SEND_US + call.num_bytes / (_SEND_SHARE * device.link_bytes_per_s) * 1e6
     return _SEND_NETWORK_US + call.num_bytes / (_NETWORK_SHARE * device.nic_bytes_per_s) * 1e6

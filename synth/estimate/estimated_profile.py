@@ -12,7 +12,7 @@ from synth.estimate.layout import Layout, Recompute, Sharding, Software
 from synth.estimate.memory import ActivationBytes, MemoryOf, States
 from synth.estimate.model_shape import ModelShape
 from synth.estimate.op_times import LAUNCH_US, Parts, parts_of
-from synth.estimate.ops import Exchange, ExchangeKind, Role
+from synth.estimate.ops import ExchangeKind, GroupExchange, Role
 from synth.op_kinds import OpKind
 from synth.profile import Profile, Provenance
 from synth.profile.estimate import Estimate, Factor
@@ -212,7 +212,9 @@ class Estimator:
         if self.layout.sharding is not Sharding.FSDP:
             return 0.0
         ranks = self.layout.state_ranks
-        call = Exchange(ExchangeKind.ALL_GATHER, states.parameter_bytes * ranks, *self.data_group)
+        call = GroupExchange(
+            ExchangeKind.ALL_GATHER, states.parameter_bytes * ranks, *self.data_group
+        )
         return self.factors.values[2] * collective_us(self.device, call)
 
     @property
@@ -264,8 +266,8 @@ class _Part:
 
 def _link(device: Device, nodes: int, factor: float) -> Link:
     """The link to a neighbour, as latency and bandwidth of a send."""
-    empty = Exchange(ExchangeKind.SEND, 0, nodes, 2)
-    large = Exchange(ExchangeKind.SEND, 1e9, nodes, 2)
+    empty = GroupExchange(ExchangeKind.SEND, 0, nodes, 2)
+    large = GroupExchange(ExchangeKind.SEND, 1e9, nodes, 2)
     latency = collective_us(device, empty)
     per_s = 1e9 / (collective_us(device, large) - latency) * 1e6
     return Link(

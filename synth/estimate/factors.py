@@ -16,7 +16,8 @@ KINDS = ("matmul", "memory", "communication")
 PRIOR = (0.20, 0.35, 0.50)
 
 SOFTWARE = {
-    "megatron": Software(),
+    "megatron": Software(hidden_tensor=0.5, gradient_bytes=2),
+    "megatron-plain": Software(overlaps_gradients=False),
     "megatron-2021": Software(
         attention=AttentionKernel.UNFUSED, overlaps_gradients=False, traffic=1.3
     ),

@@ -12,8 +12,8 @@ from synth.estimate.layout import AttentionKernel, Layout, Recompute, Software
 from synth.estimate.model_shape import ModelShape
 from synth.estimate.ops import (
     Attention,
-    Exchange,
     ExchangeKind,
+    GroupExchange,
     Matmul,
     Operation,
     Role,
@@ -194,7 +194,7 @@ class LayerOps:
             group = layout.group(layout.context, layout.tensor, self.ranks_per_node)
             moved = _CONTEXT_SHOWN * size * layout.micro_batch_size * length
             for role, factor in ((Role.F, 1), (Role.B, 2)):
-                work.add(role, Exchange(ExchangeKind.ALL_GATHER, factor * moved, *group))
+                work.add(role, GroupExchange(ExchangeKind.ALL_GATHER, factor * moved, *group))
 
     def _scores(self, count: float, role: Role) -> Traffic:
         less = 0 if self.shape.dropout else _DROPOUT_BYTES
@@ -231,7 +231,7 @@ class LayerOps:
         moved = rows * shape.hidden * _BF16
         self._pointwise(work, 4 * moved, 4 * moved, 6)
         group = layout.group(layout.expert, 1, self.ranks_per_node)
-        work.both([Exchange(ExchangeKind.ALL_TO_ALL, moved, *group)] * 2)
+        work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, moved, *group)] * 2)
         if experts.shared_ffn:
             self._mlp(work, experts.shared_ffn)
 
@@ -242,16 +242,16 @@ class LayerOps:
         for _ in range(pairs):
             work.both(self._exchange(shown * row))
 
-    def _exchange(self, num_bytes: float) -> Sequence[Exchange]:
+    def _exchange(self, num_bytes: float) -> Sequence[GroupExchange]:
         """Gather and scatter along the sequence, or one sum."""
         layout = self.layout
         if layout.tensor == 1:
             return ()
         group = layout.group(layout.tensor, 1, self.ranks_per_node)
         if not layout.sequence:
-            return (Exchange(ExchangeKind.ALL_REDUCE, num_bytes, *group),)
+            return (GroupExchange(ExchangeKind.ALL_REDUCE, num_bytes, *group),)
         kinds = (ExchangeKind.ALL_GATHER, ExchangeKind.REDUCE_SCATTER)
-        return tuple(Exchange(kind, num_bytes, *group) for kind in kinds)
+        return tuple(GroupExchange(kind, num_bytes, *group) for kind in kinds)
 
     def recomputed(self, work: Work) -> Sequence[Operation]:
         """What B of a layer does besides, under the layout's recomputation."""

@@ -7,7 +7,7 @@ from typing import Self
 from synth.estimate.collectives import collective_us
 from synth.estimate.device import Device
 from synth.estimate.layout import AttentionKernel, Software
-from synth.estimate.ops import Attention, Exchange, Matmul, Operation, Traffic
+from synth.estimate.ops import Attention, GroupExchange, Matmul, Operation, Traffic
 from synth.estimate.rates import attention_flops_per_s, matmul_efficiency
 
 # Of a kernel, beside its bytes: the gap to the one before.
@@ -63,7 +63,7 @@ def _parts(operation: Operation, device: Device, software: Software) -> Parts:
             rate = device.memory_bytes_per_s * device.memory_efficiency
             launches = LAUNCH_US * operation.kernels
             return Parts(memory_us=operation.num_bytes / rate * 1e6 + launches)
-        case Exchange():
+        case GroupExchange():
             return Parts(communication_us=collective_us(device, operation))
 
 

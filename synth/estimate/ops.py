@@ -79,7 +79,7 @@ class ExchangeKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class GroupExchange:
     """An exchange of a tensor that has `num_bytes` as a whole (all-to-all: on each rank)."""
 
     kind: ExchangeKind
@@ -88,4 +88,4 @@ class Exchange:
     ranks_per_node: int
 
 
-Operation = Matmul | Attention | Traffic | Exchange
+Operation = Matmul | Attention | Traffic | GroupExchange
