@@ -21,8 +21,8 @@ SOFTWARE = {
     "megatron-2021": Software(
         attention=AttentionKernel.UNFUSED, overlaps_gradients=False, traffic=1.3
     ),
-    "torchtitan": Software(),
-    "fsdp": Software(attention=AttentionKernel.FLASH2),
+    "torchtitan": Software(attention=AttentionKernel.FLASH2),
+    "llm-foundry": Software(attention=AttentionKernel.FLASH1, traffic=1.5),
 }
 
 

@@ -257,4 +257,8 @@ class LayerOps:
         """What B of a layer does besides, under the layout's recomputation."""
         if self.layout.recompute is Recompute.FULL:
             return work.by_role[Role.F]
+        if self.layout.recompute is Recompute.OPS:
+            matrices = [each for each in work.by_role[Role.F] if isinstance(each, Matmul)]
+            traffic = [each for each in work.by_role[Role.F] if isinstance(each, Traffic)]
+            return [*matrices[1::2], *traffic]
         return work.again if self.layout.recompute is Recompute.SELECTIVE else ()

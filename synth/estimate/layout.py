@@ -28,10 +28,15 @@ class Precision(StrEnum):
 
 
 class Recompute(StrEnum):
-    """What B computes again: nothing, attention's scores and softmax, or whole layers."""
+    """What B computes again.
+
+    Nothing; attention's scores and softmax, unless its kernel does so itself (arXiv 2205.05198);
+    all but attention and every second matrix product (torchtitan's per-op policy); whole layers.
+    """
 
     NONE = "none"
     SELECTIVE = "selective"
+    OPS = "ops"
     FULL = "full"
 
 
@@ -44,8 +49,9 @@ class Sharding(StrEnum):
 
 
 class AttentionKernel(StrEnum):
-    """FlashAttention 2, FlashAttention 3 or cuDNN's, or separate kernels that write the scores."""
+    """FlashAttention 1 to 3 (or cuDNN's, like 3), or separate kernels that write the scores."""
 
+    FLASH1 = "flash1"
     FLASH2 = "flash2"
     FLASH3 = "flash3"
     UNFUSED = "unfused"

@@ -16,6 +16,9 @@ LAUNCH_US = 3.0
 # Share of the peak that the batched products of unfused attention reach.
 _UNFUSED_EFFICIENCY = 0.42
 
+# FlashAttention 2 against 1 and Triton's, which are alike (arXiv 2307.08691, figures 4 to 7).
+_FIRST_SLOWER = 1.8
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -70,4 +73,7 @@ def _parts(operation: Operation, device: Device, software: Software) -> Parts:
 def _attention_us(call: Attention, device: Device, software: Software) -> float:
     if software.attention is AttentionKernel.UNFUSED:
         return call.flops / (_UNFUSED_EFFICIENCY * device.peak("bfloat16")) * 1e6
-    return call.flops / attention_flops_per_s(device, call, software.attention.value) * 1e6
+    is_first = software.attention is AttentionKernel.FLASH1
+    kernel = "flash2" if is_first else software.attention.value
+    slower = _FIRST_SLOWER if is_first else 1.0
+    return slower * call.flops / attention_flops_per_s(device, call, kernel) * 1e6

@@ -12,7 +12,7 @@ from synth.errors import SynthError
 from synth.estimate.device import device_of
 from synth.estimate.estimated_profile import Estimator
 from synth.estimate.factors import Factors, software_of
-from synth.estimate.layout import Layout, Precision, Recompute, Sharding
+from synth.estimate.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimate.model_config import model_names, model_of
 from synth.estimate.model_shape import Experts, LatentAttention, ModelShape
 from synth.estimate.rates import read_table
@@ -21,8 +21,8 @@ from synth.estimate.training_step import TrainingStep, micro_batches_of
 # The training program of the runs of a source.
 PROGRAM = {
     "automodel": "torchtitan",
-    "bloom": "megatron-2021",
-    "llm-foundry": "fsdp",
+    "megatron-deepspeed": "megatron-2021",
+    "llm-foundry": "llm-foundry",
     "megatron-2021": "megatron-2021",
     "megatron-ci": "megatron-plain",
     "simumax": "megatron-plain",
@@ -58,6 +58,17 @@ class PublishedRun:
     peak_bytes: float | None = None
 
 
+def _software(row: Mapping[str, str]) -> Software:
+    """The training program, with what a note says of it."""
+    found = software_of(row.get("software") or PROGRAM.get(row.get("stack", ""), "megatron"))
+    note = (row.get("note") or "").lower()
+    if "eager" in note:
+        return found.replace(traffic=2.0)
+    if "async tp" in note or "asynctp" in note.replace("enabling asynctp", ""):
+        return found.replace(hidden_tensor=0.7)
+    return found
+
+
 @cache
 def published_runs() -> tuple[PublishedRun, ...]:
     """The shipped published runs."""
@@ -75,7 +86,7 @@ def run_of(row: Mapping[str, str]) -> PublishedRun:
         read.shape(),
         device_of(read.text("device")),
         read.layout(),
-        software_of(row.get("software") or PROGRAM.get(row.get("stack", ""), "megatron")),
+        _software(row),
         Factors(),
     )
     layout = estimator.layout
@@ -189,8 +200,9 @@ class _Row:
             data=data,
             precision=Precision(self.text("precision").lower()),
             sharding=(
+                # Under a pipeline parameters are gathered once a step, as ZeRO-1 does.
                 Sharding.FSDP
-                if sharding.startswith("fsdp")
+                if sharding.startswith("fsdp") and self.number("pp", 1) == 1
                 else Sharding.NONE
                 if sharding.startswith("none")
                 else Sharding.ZERO1
@@ -198,6 +210,8 @@ class _Row:
             recompute=(
                 Recompute.FULL
                 if recompute.startswith("full")
+                else Recompute.OPS
+                if "per op" in recompute
                 else Recompute.SELECTIVE
                 if recompute.startswith("selective")
                 else Recompute.NONE
