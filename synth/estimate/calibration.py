@@ -3,12 +3,14 @@
 import json
 from functools import cache
 from importlib import resources
+from math import hypot
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from synth.errors import SynthError
+from synth.estimate.device import Device
 from synth.estimate.factors import Factors
 from synth.profile.estimate import Factor
 from synth.records.field_types import PlainText
@@ -54,12 +56,17 @@ class Calibration(FileRecord):
         )
 
 
-def factors_of(given: str | None, device: str, software: str) -> Factors:
+# Added to the deviations of factors that were fitted to another device, whose kernels these are.
+_OTHER_DEVICE = 0.1
+
+
+def factors_of(given: str | None, device: Device, software: str) -> Factors:
     """Return the factors of a file, the shipped ones, or those without calibration.
 
     Args:
         given: the path of a file; `none`: not calibrated; None: the shipped ones, if there are any.
-        device: the name of the device.
+        device: the device; without own shipped factors it has those of the device whose measured
+            kernels count for it, with larger deviations.
         software: the name of the training program.
 
     Raises:
@@ -68,15 +75,25 @@ def factors_of(given: str | None, device: str, software: str) -> Factors:
     if given == NO_CALIBRATION:
         return Factors()
     if given is None:
-        found = shipped_calibrations().get((device, software))
-        return Factors() if found is None else found.factors
+        shipped = shipped_calibrations()
+        if (found := shipped.get((device.name, software))) is not None:
+            return found.factors
+        found = shipped.get((device.measured_like, software))
+        return Factors() if found is None else _of_another(found.factors, device.measured_like)
     read = Calibration.load(Path(given))
-    if (read.device, read.software) != (device, software):
+    if (read.device, read.software) != (device.name, software):
         raise SynthError(
-            f"{given} is fitted to {read.software} on {read.device}, not {software} on {device}; "
+            f"{given} is fitted to {read.software} on {read.device}, not {software} on "
+            f"{device.name}; "
             f"give that, or another §calibration"
         )
     return read.factors
+
+
+def _of_another(factors: Factors, device: str) -> Factors:
+    matmul, memory, communication = (hypot(one, _OTHER_DEVICE) for one in factors.deviations)
+    text = f"{factors.calibration}, on {device}"
+    return Factors(factors.values, (matmul, memory, communication), text)
 
 
 @cache

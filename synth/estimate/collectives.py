@@ -64,7 +64,9 @@ def _all_to_all_us(device: Device, call: GroupExchange) -> float:
     inside = near / (_ALL_TO_ALL_SHARE * device.link_bytes_per_s) * 1e6
     if call.nodes == 1:
         return _ALL_TO_ALL_US + inside
-    far = call.num_bytes * (ranks - call.ranks_per_node) / ranks
+    # Of nodes that are as likely as each other, a token reaches so many for each of its copies.
+    reached = call.nodes * (1 - (1 - 1 / call.nodes) ** call.copies) / call.copies
+    far = call.num_bytes * (1 - 1 / call.nodes) * reached
     share = 1 - 0.44 / call.nodes
     outside = far / (share * device.nic_bytes_per_s) * 1e6
     return _ALL_TO_ALL_US + _ALL_TO_ALL_NODE_US * call.nodes + max(inside, outside)

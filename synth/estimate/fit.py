@@ -7,7 +7,7 @@ posterior (Gauss and Newton's method; Bishop 2006, section 4.5).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,7 @@ from synth.estimate.factors import PRIOR, Factors
 from synth.estimate.published import PublishedRun
 
 # Standard deviation of a row about a fit: repeated steps of one run differ less, layouts more.
-_ROW = 0.05
+ROW = 0.05
 
 _STEP, _ITERATIONS = 0.05, 12
 
@@ -34,21 +34,23 @@ class StepParts:
     """
 
     run: PublishedRun
-    factors: Factors = Factors()
+    factors: Factors = field(default_factory=Factors)
 
     @cached_property
     def parts_us(self) -> _Vector:
         """The derivatives by each factor, in µs."""
-        step, at = self.run.step, np.log(self.factors.values)
-        found = []
-        for kind in range(len(PRIOR)):
-            shift = np.zeros(len(PRIOR))
-            shift[kind] = _STEP
-            more = step.with_factors(self.factors.at(at + shift)).us()
-            less = step.with_factors(self.factors.at(at - shift)).us()
-            width = np.exp(at[kind] + _STEP) - np.exp(at[kind] - _STEP)
-            found.append((more - less) / width)
-        return np.array(found)
+        step, values = self.run.step, np.array(self.factors.values)
+        whole = step.with_factors(self.factors).us()
+        found = np.zeros(len(values))
+        for kind in range(len(values) - 1):
+            more = values.copy()
+            more[kind] *= 1 + _STEP
+            shifted = step.with_factors(self.factors.at(np.log(more))).us()
+            found[kind] = max(0.0, (shifted - whole) / (_STEP * values[kind]))
+        # Parts in proportion to their factors add up to the whole (Euler's theorem).
+        rest = whole - found @ values
+        found[-1] = max(0.0, rest / values[-1])
+        return found * whole / (found @ values)
 
     def us(self, factors: Factors) -> float:
         """The time under other factors."""
@@ -68,8 +70,8 @@ def fit(rows: Sequence[StepParts], calibration: str | None = None) -> Factors:
     for _ in range(_ITERATIONS):
         each = parts * np.exp(logarithms)
         total = each.sum(axis=1)
-        slopes = each / total[:, None] / _ROW
-        short = -np.log(total / measured) / _ROW
+        slopes = each / total[:, None] / ROW
+        short = -np.log(total / measured) / ROW
         system = slopes.T @ slopes + np.diag(prior**-2)
         logarithms += np.linalg.solve(system, slopes.T @ short - logarithms / prior**2)
     deviations = np.sqrt(np.diag(np.linalg.inv(system)))

@@ -231,7 +231,7 @@ class LayerOps:
         moved = rows * shape.hidden * _BF16
         self._pointwise(work, 4 * moved, 4 * moved, 6)
         group = layout.group(layout.expert, 1, self.ranks_per_node)
-        work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, moved, *group)] * 2)
+        work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, moved, *group, experts.per_token)] * 2)
         if experts.shared_ffn:
             self._mlp(work, experts.shared_ffn)
 

@@ -104,6 +104,10 @@ class MemoryOf:
         masks = 2 * between * hidden if shape.dropout else 0
         saved += 2 * norm + residual + masks + more
         for_w += 2 * norm + residual + more_for_w
+        if layout.recompute is Recompute.OPS:
+            # Kept: attention's output, and the outputs of every second matrix product.
+            kept = self._row * tokens * shape.heads * shape.value_dim + (saved - masks) / 2
+            widest, saved = widest + saved - kept, kept
         largest = self._largest(dense)
         gathered = _BF16 * layout.tokens * hidden if layout.tensor > 1 else 0.0
         return ActivationBytes(saved, for_w, gathered, widest + residual, _BF16 * largest)

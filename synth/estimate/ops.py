@@ -80,12 +80,17 @@ class ExchangeKind(StrEnum):
 
 @dataclass(frozen=True)
 class GroupExchange:
-    """An exchange of a tensor that has `num_bytes` as a whole (all-to-all: on each rank)."""
+    """An exchange of a tensor that has `num_bytes` as a whole (all-to-all: on each rank).
+
+    Attributes:
+        copies: of a token in an all-to-all; those for one node cross the network once (DeepEP).
+    """
 
     kind: ExchangeKind
     num_bytes: float
     nodes: int
     ranks_per_node: int
+    copies: int = 1
 
 
 Operation = Matmul | Attention | Traffic | GroupExchange

@@ -147,7 +147,7 @@ class _Row:
         base = None if family is None else model_of(family)
         is_gpt = any(word in name for word in ("gpt", "megatron", "mpt", "zb-", "mt-nlg", "bloom"))
         is_gated = not is_gpt and "nemotron" not in name
-        is_latent = name.startswith("deepseek")
+        is_latent = name.startswith(("deepseek", "kimi"))
         head_dim = hidden // heads if base is None else base.head_dim
         return ModelShape(
             name=name,
@@ -173,14 +173,17 @@ class _Row:
         if not count:
             return None
         ffn = self.number("moe_ffn", self.number("ffn", 1))
-        shared = {"deepseek-v2": 2, "deepseek-v3": 1}.get(name.split("-4")[0], 0)
-        first = {"deepseek-v2": 1, "deepseek-v3": 3}.get(name.split("-4")[0], 0)
+        # Models cut to four layers keep one dense layer.
+        shared, dense = {"deepseekv2": (2, 1), "deepseekv3": (1, 3), "kimik2": (1, 1)}.get(
+            name.replace("-", "").removesuffix("4layers"), (0, 0)
+        )
+        dense = min(dense, 1) if self.number("layers") <= 4 else dense
         return Experts(
             count=count,
             per_token=self.number("topk"),
             ffn=ffn,
             shared_ffn=shared * ffn,
-            first_layer=first if self.number("layers") > 8 else min(first, 0),
+            first_layer=dense,
         )
 
     def layout(self) -> Layout:

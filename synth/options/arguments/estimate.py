@@ -100,6 +100,6 @@ class EstimateArguments(Record):
             device,
             layout,
             software_of(self.software),
-            factors_of(self.calibration, device.name, self.software),
+            factors_of(self.calibration, device, self.software),
             OptimizerSpec.parse(self.optimizer),
         )
