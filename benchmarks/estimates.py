@@ -24,16 +24,16 @@ import numpy as np
 
 from benchmarks.estimates_table import FORMAT, Row, table
 from benchmarks.results_file import Run, parse_without_seeds, report_rows
-from synth.estimate.calibrate import calibrate, most_different
-from synth.estimate.factors import Factors
-from synth.estimate.fit import StepParts, fit
-from synth.estimate.published import PROGRAM, PublishedRun, published_runs
+from synth.estimates.calibrate import calibrate, most_different
+from synth.estimates.factors import Factors
+from synth.estimates.fit import StepParts, fit
+from synth.estimates.published import PROGRAM, PublishedRun, published_runs
 
 _CALIBRATED, _CHOICES, _DIFFERENT = 3, 100, 0.05
 
 # The sources of which each device and program has its shipped factors.
 _SHIPPED = ("nemo", "megatron-2021", "simumax", "torchtitan", "llm-foundry")
-_FILE = Path(__file__).parent.parent / "synth" / "estimate" / "data" / "calibrations.json"
+_FILE = Path(__file__).parent.parent / "synth" / "estimates" / "data" / "calibrations.json"
 
 # Kinds of memory that are no peak of what a program allocated.
 _RESERVED = ("torchtitan", "automodel")
@@ -160,12 +160,9 @@ def _ship() -> None:
         if run.stack in _SHIPPED and run.dense:
             groups[run.stack, run.device].append(run)
     found = [
-        calibrate(runs, device, PROGRAM.get(stack, "megatron"), stack).to_data()
+        calibrate(runs, device, PROGRAM.get(stack, "megatron"), stack).model_dump(mode="json")
         for (stack, device), runs in groups.items()
     ]
-    for each in found:
-        del each["format"], each["version"]
-        each.pop("synth_version", None)
     text = {"comment": "Written by python -m benchmarks.estimates --ship.", "calibrations": found}
     _FILE.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
 

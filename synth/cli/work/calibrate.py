@@ -2,10 +2,10 @@
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.read.calibrate_request import CalibrateRequest
-from synth.estimate.calibrate import calibrate, most_different, runs_of
-from synth.estimate.calibration import Calibration
-from synth.estimate.device import device_of
-from synth.estimate.fit import StepParts
+from synth.estimates.calibrate import calibrate, most_different, runs_of
+from synth.estimates.calibration import Calibration
+from synth.estimates.device import device_of
+from synth.estimates.fit import StepParts
 from synth.units import format_us
 
 

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from pydantic import PositiveInt
 
-from synth.estimate.calibration import factors_of
-from synth.estimate.device import device_of
-from synth.estimate.estimated_profile import Estimator
-from synth.estimate.factors import software_of
-from synth.estimate.layout import Layout, Precision, Recompute, Sharding
-from synth.estimate.model_config import model_of
+from synth.estimates.calibration import factors_of
+from synth.estimates.device import device_of
+from synth.estimates.estimated_profile import Estimator
+from synth.estimates.factors import software_of
+from synth.estimates.layout import Layout, Precision, Recompute, Sharding
+from synth.estimates.model_config import model_of
 from synth.profile.optimizer import OptimizerSpec
 from synth.records.command_option import CommandArgument, CommandOption
 from synth.records.record import Record

@@ -9,8 +9,8 @@ before it, whose output it is.
 from dataclasses import dataclass
 from functools import cached_property
 
-from synth.estimate.layout import AttentionKernel, Layout, Precision, Recompute, Sharding, Software
-from synth.estimate.model_shape import ModelShape
+from synth.estimates.layout import AttentionKernel, Layout, Precision, Recompute, Sharding, Software
+from synth.estimates.model_shape import ModelShape
 from synth.profile.optimizer import OptimizerSpec
 
 _BF16, _FLOAT32, _INT64 = 2, 4, 8

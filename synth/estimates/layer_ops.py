@@ -8,9 +8,9 @@ n × tokens × k in W. Tensor parallelism shares n of the first matrix of a pair
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from synth.estimate.layout import AttentionKernel, Layout, Recompute, Software
-from synth.estimate.model_shape import ModelShape
-from synth.estimate.ops import (
+from synth.estimates.layout import AttentionKernel, Layout, Recompute, Software
+from synth.estimates.model_shape import ModelShape
+from synth.estimates.ops import (
     Attention,
     ExchangeKind,
     GroupExchange,

@@ -10,9 +10,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from synth.errors import SynthError
-from synth.estimate.given_file import read_object
-from synth.estimate.model_shape import Experts, LatentAttention, ModelShape
-from synth.records.record import describe
+from synth.estimates.given_file import read_object
+from synth.estimates.model_shape import Experts, LatentAttention, ModelShape
+from synth.records.field_types import PlainText
+from synth.records.record import Record, describe
 from synth.units import shown
 
 _DATA = "data"
@@ -83,7 +84,7 @@ def model_of(name_or_path: str) -> ModelShape:
         raise SynthError(
             f"model {name_or_path!r:.80} is neither a config.json nor known; known: {_listed()}"
         )
-    return shape_of(found["config"], name_or_path.lower())
+    return shape_of(found.config, name_or_path.lower())
 
 
 def model_names() -> tuple[str, ...]:
@@ -91,15 +92,38 @@ def model_names() -> tuple[str, ...]:
     return tuple(_shipped())
 
 
+def known_model(name: str) -> "KnownModel":
+    """Return a model whose config ships with synth, by its name."""
+    return _shipped()[name]
+
+
 def _listed() -> str:
     return ", ".join(model_names())
 
 
 @cache
-def _shipped() -> dict[str, dict[str, Any]]:
+def _shipped() -> dict[str, "KnownModel"]:
     text = resources.files(__package__).joinpath(_DATA, "models.json").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = json.loads(text)["models"]
-    return found
+    listed: dict[str, Any] = json.loads(text)["models"]
+    return {name: KnownModel.model_validate(given) for name, given in listed.items()}
+
+
+class KnownModel(Record):
+    """A model whose config ships with synth.
+
+    Attributes:
+        source: where its config is from.
+        sequence_length: tokens of a sequence in its training, most of the time.
+        tensor_parallel: usual numbers of ranks of tensor parallelism.
+        expert_parallel: usual numbers of ranks that share the experts.
+        config: the part of its `config.json` that an estimate reads.
+    """
+
+    source: PlainText
+    sequence_length: int
+    tensor_parallel: tuple[int, ...]
+    expert_parallel: tuple[int, ...]
+    config: dict[str, Any]
 
 
 def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError, model_validator
 
 from synth.errors import SynthError
-from synth.estimate.given_file import read_object
+from synth.estimates.given_file import read_object
 from synth.records.field_types import PlainText
 from synth.records.record import Record, describe
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 
 from synth.errors import SynthError
-from synth.estimate.device import device_of
-from synth.estimate.estimated_profile import Estimator
-from synth.estimate.factors import Factors, software_of
-from synth.estimate.layout import Layout, Precision, Recompute, Sharding, Software
-from synth.estimate.model_config import model_names, model_of
-from synth.estimate.model_shape import Experts, LatentAttention, ModelShape
-from synth.estimate.rates import read_table
-from synth.estimate.training_step import TrainingStep, micro_batches_of
+from synth.estimates.device import device_of
+from synth.estimates.estimated_profile import Estimator
+from synth.estimates.factors import Factors, software_of
+from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
+from synth.estimates.model_config import model_names, model_of
+from synth.estimates.model_shape import Experts, LatentAttention, ModelShape
+from synth.estimates.rates import read_table
+from synth.estimates.training_step import TrainingStep, micro_batches_of
 
 # The training program of the runs of a source.
 PROGRAM = {

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from synth.errors import SynthError
-from synth.estimate.model_shape import ModelShape
+from synth.estimates.model_shape import ModelShape
 from synth.records.record import Record
 
 _Size = Annotated[int, Field(gt=0, le=1 << 16)]

@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from synth.errors import SynthError
-from synth.estimate.device import Device
-from synth.estimate.factors import Factors
+from synth.estimates.device import Device
+from synth.estimates.factors import Factors
 from synth.profile.estimate import Factor
 from synth.records.field_types import PlainText
 from synth.records.record import FileRecord, Record

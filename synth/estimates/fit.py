@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from synth.estimate.factors import PRIOR, Factors
-from synth.estimate.published import PublishedRun
+from synth.estimates.factors import PRIOR, Factors
+from synth.estimates.published import PublishedRun
 
 # Standard deviation of a row about a fit: repeated steps of one run differ less, layouts more.
 ROW = 0.05

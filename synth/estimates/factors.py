@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.errors import SynthError
-from synth.estimate.layout import AttentionKernel, Software
-from synth.estimate.op_times import Parts
+from synth.estimates.layout import AttentionKernel, Software
+from synth.estimates.op_times import Parts
 
 KINDS = ("matmul", "memory", "communication")
 

@@ -16,8 +16,8 @@ from math import log2
 import numpy as np
 import numpy.typing as npt
 
-from synth.estimate.device import Device
-from synth.estimate.ops import Attention, Matmul, Role
+from synth.estimates.device import Device
+from synth.estimates.ops import Attention, Matmul, Role
 
 # Devices of which no roles were measured, and where theirs are.
 _ROLES_OF = {"a100": "a100-pcie"}

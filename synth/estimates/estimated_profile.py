@@ -4,15 +4,15 @@ import datetime
 from dataclasses import dataclass, field
 
 from synth.costs.recomputed_layers import recomputed
-from synth.estimate.collectives import collective_us
-from synth.estimate.device import Device
-from synth.estimate.factors import KINDS, Factors
-from synth.estimate.layer_ops import LayerOps, Work
-from synth.estimate.layout import Layout, Recompute, Sharding, Software
-from synth.estimate.memory import ActivationBytes, MemoryOf, States
-from synth.estimate.model_shape import ModelShape
-from synth.estimate.op_times import LAUNCH_US, Parts, parts_of
-from synth.estimate.ops import ExchangeKind, GroupExchange, Role
+from synth.estimates.collectives import collective_us
+from synth.estimates.device import Device
+from synth.estimates.factors import KINDS, Factors
+from synth.estimates.layer_ops import LayerOps, Work
+from synth.estimates.layout import Layout, Recompute, Sharding, Software
+from synth.estimates.memory import ActivationBytes, MemoryOf, States
+from synth.estimates.model_shape import ModelShape
+from synth.estimates.op_times import LAUNCH_US, Parts, parts_of
+from synth.estimates.ops import ExchangeKind, GroupExchange, Role
 from synth.op_kinds import OpKind
 from synth.profile import Profile, Provenance
 from synth.profile.estimate import Estimate, Factor

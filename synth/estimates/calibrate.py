@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from synth.errors import SynthError
-from synth.estimate.calibration import Calibration, Residual
-from synth.estimate.device import device_of
-from synth.estimate.estimated_profile import Estimator
-from synth.estimate.factors import PRIOR, Factors, software_of
-from synth.estimate.fit import ROW, StepParts, fit
-from synth.estimate.layout import Layout, Sharding
-from synth.estimate.model_config import model_of
-from synth.estimate.published import PublishedRun, published_runs, run_of
-from synth.estimate.training_step import TrainingStep
+from synth.estimates.calibration import Calibration, Residual
+from synth.estimates.device import device_of
+from synth.estimates.estimated_profile import Estimator
+from synth.estimates.factors import PRIOR, Factors, software_of
+from synth.estimates.fit import ROW, StepParts, fit
+from synth.estimates.layout import Layout, Sharding
+from synth.estimates.model_config import model_of
+from synth.estimates.published import PublishedRun, published_runs, run_of
+from synth.estimates.training_step import TrainingStep
 from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.profile.estimate import Factor

@@ -11,11 +11,11 @@ from math import ceil
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.estimate.collectives import collective_us
-from synth.estimate.estimated_profile import Estimator
-from synth.estimate.factors import Factors
-from synth.estimate.layout import Sharding
-from synth.estimate.ops import ExchangeKind, GroupExchange
+from synth.estimates.collectives import collective_us
+from synth.estimates.estimated_profile import Estimator
+from synth.estimates.factors import Factors
+from synth.estimates.layout import Sharding
+from synth.estimates.ops import ExchangeKind, GroupExchange
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile import Profile

@@ -10,8 +10,8 @@ takes less time.
 
 from math import ceil, log2
 
-from synth.estimate.device import Device
-from synth.estimate.ops import ExchangeKind, GroupExchange
+from synth.estimates.device import Device
+from synth.estimates.ops import ExchangeKind, GroupExchange
 
 # Bus bandwidth as a share of a device's links, and latency in µs, by ranks in the node.
 _IN_NODE = {2: (0.60, 8.0), 4: (0.72, 17.0), 8: (0.77, 30.0)}

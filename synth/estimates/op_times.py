@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from synth.estimate.collectives import collective_us
-from synth.estimate.device import Device
-from synth.estimate.layout import AttentionKernel, Software
-from synth.estimate.ops import Attention, GroupExchange, Matmul, Operation, Traffic
-from synth.estimate.rates import attention_flops_per_s, matmul_efficiency
+from synth.estimates.collectives import collective_us
+from synth.estimates.device import Device
+from synth.estimates.layout import AttentionKernel, Software
+from synth.estimates.ops import Attention, GroupExchange, Matmul, Operation, Traffic
+from synth.estimates.rates import attention_flops_per_s, matmul_efficiency
 
 # Of a kernel, beside its bytes: the gap to the one before.
 LAUNCH_US = 3.0
