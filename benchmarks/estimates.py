@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def _random_choices(rows: Sequence[StepParts]) -> list[float]:
 
 def _order(rows: Sequence[StepParts], factors: Factors) -> tuple[int, int, float | None]:
     """Count pairs that only differ in layout or schedule, those in order, and the regret."""
-    groups: dict[tuple[object, ...], list[tuple[float, float]]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[_Rated]] = defaultdict(list)
     for row in rows:
         step = row.run.step
         layout = step.estimator.layout
@@ -128,17 +129,36 @@ def _order(rows: Sequence[StepParts], factors: Factors) -> tuple[int, int, float
         # Per token, as the batches of layouts may differ.
         tokens = layout.seq_len * layout.micro_batch_size * layout.data * step.micro_batches
         key = (step.estimator.shape, gpus, layout.seq_len, layout.precision)
-        groups[key].append((row.us(factors) / tokens, row.run.measured_us / tokens))
+        estimated, measured = row.us(factors) / tokens, row.run.measured_us / tokens
+        groups[key].append(_Rated(estimated, measured, step.micro_batches, tokens))
     pairs = ordered = 0
     regrets = []
     for group in groups.values():
         for one, other in combinations(group, 2):
-            if max(one[1], other[1]) / min(one[1], other[1]) - 1 > _DIFFERENT:
+            apart = max(one.measured, other.measured) / min(one.measured, other.measured) - 1
+            if one.is_choice(other) and apart > _DIFFERENT:
                 pairs += 1
-                ordered += (one[0] < other[0]) == (one[1] < other[1])
-        if len(group) > 1:
-            regrets.append(min(group)[1] / min(measured for _, measured in group) - 1)
+                is_faster = one.measured < other.measured
+                ordered += (one.estimated < other.estimated) == is_faster
+        for one in group:
+            choice = [other for other in group if one.is_choice(other)]
+            if len(choice) > 1 and one is choice[0]:
+                best = min(other.measured for other in choice)
+                regrets.append(min(choice).measured / best - 1)
     return pairs, ordered, statistics.fmean(regrets) if regrets else None
+
+
+class _Rated(NamedTuple):
+    """A step's estimated and measured time per token, its micro-batches and its tokens."""
+
+    estimated: float
+    measured: float
+    micro_batches: int
+    tokens: int
+
+    def is_choice(self, other: "_Rated") -> bool:
+        """True of two layouts or schedules for the same batch, of tokens or micro-batches."""
+        return self.tokens == other.tokens or self.micro_batches == other.micro_batches
 
 
 def _peak_errors(rows: Sequence[StepParts]) -> list[float]:

@@ -22,8 +22,8 @@ class Row(NamedTuple):
         after_p90: their 90th percentile.
         any_three: the median over random choices of three rows.
         any_three_p90: the 90th percentile over them.
-        pairs: pairs of rows of the same model, GPUs, sequence length and precision that differ by
-            more than 5 %.
+        pairs: pairs of rows of the same model, GPUs, sequence length, precision, and tokens or
+            micro-batches of a step, that differ by more than 5 %.
         ordered: of them those that the calibrated estimate orders right.
         regret: how much slower the best layouts by estimate are than the best measured, in the
             mean over such groups; None: there are none.

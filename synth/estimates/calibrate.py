@@ -45,7 +45,7 @@ def calibrate(runs: Sequence[PublishedRun], device: str, software: str, source: 
     # The critical path may be another one at the fitted factors.
     rows = [StepParts(row.run, factors) for row in rows]
     factors = fit(rows)
-    shares = sum(row.parts_us * factors.values for row in rows)
+    shares = np.sum([row.parts_us * factors.values for row in rows], axis=0)
     shares = shares / shares.sum()
     fitted = [
         Factor(value=round(value, 6), uncertainty=round(deviation, 4), share=round(share, 4))

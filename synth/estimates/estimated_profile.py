@@ -15,7 +15,7 @@ from synth.estimates.op_times import LAUNCH_US, Parts, parts_of
 from synth.estimates.ops import ExchangeKind, GroupExchange, Role
 from synth.op_kinds import OpKind
 from synth.profile import Profile, Provenance
-from synth.profile.estimate import Estimate, Factor
+from synth.profile.estimate import ESTIMATED, Estimate, Factor
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.links import Link, Links, NodeLink
 from synth.profile.optimizer import OptimizerSpec
@@ -74,7 +74,7 @@ class Estimator:
             name=name or self.name,
             provenance=Provenance(
                 source="estimated by synth",
-                device=f"{self.device.title} (estimated)",
+                device=f"{self.device.title}{ESTIMATED}",
                 date=datetime.date.today().isoformat(),
                 command=command,
                 notes="; ".join(f"{what}: {where}" for what, where in self.device.sources.items())

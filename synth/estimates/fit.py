@@ -50,7 +50,8 @@ class StepParts:
         # Parts in proportion to their factors add up to the whole (Euler's theorem).
         rest = whole - found @ values
         found[-1] = max(0.0, rest / values[-1])
-        return found * whole / (found @ values)
+        parts: _Vector = found * (whole / float(found @ values))
+        return parts
 
     def us(self, factors: Factors) -> float:
         """The time under other factors."""
@@ -76,4 +77,5 @@ def fit(rows: Sequence[StepParts], calibration: str | None = None) -> Factors:
         logarithms += np.linalg.solve(system, slopes.T @ short - logarithms / prior**2)
     deviations = np.sqrt(np.diag(np.linalg.inv(system)))
     base = Factors(calibration=calibration).at(logarithms)
-    return Factors(base.values, tuple(float(one) for one in deviations), calibration)
+    matmul, memory, communication = deviations.tolist()
+    return Factors(base.values, (matmul, memory, communication), calibration)

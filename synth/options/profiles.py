@@ -22,6 +22,8 @@ def load_profile(
 
     profile = given if isinstance(given, Profile) else load(given)
     warn_of(profile.provenance.conditions, f"profile {profile.name}")
+    if profile.provenance.estimate is not None:
+        talk(f"profile {profile.name}: {profile.provenance.estimate.words}")
     if peak_flops is not None:
         profile = profile.replace(peak_flops_per_s=peak_flops)
         unknown = next(

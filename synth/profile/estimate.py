@@ -8,6 +8,9 @@ from pydantic import Field
 from synth.records.field_types import PlainText
 from synth.records.record import Record
 
+# At the end of a device's name: plans, tables and pictures name the device.
+ESTIMATED = " (estimated)"
+
 _Factor = Annotated[float, Field(gt=0, le=1e3)]
 _Share = Annotated[float, Field(ge=0, le=10)]
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,10 @@ from synth.profiles import load
 
 def work_us(profile: Profile) -> float:
     return sum(profile.layer_profile(place).work_us() for place in range(len(profile.layers)))
+
+
+def made(options: dict[str, Any]) -> Profile:
+    return synth.estimate(device="h100", **options)
 
 
 def test_it_is_marked_wherever_its_device_is_shown(tmp_path: Path) -> None:
@@ -50,7 +55,7 @@ def test_tensor_parallelism_shares_work_and_bytes() -> None:
 
 @pytest.mark.parametrize("option", ["seq_len", "micro_batch_size"])
 def test_more_tokens_take_longer(option: str) -> None:
-    few, many = (synth.estimate("llama3-8b", "a100", **{option: size}) for size in (1024, 2048))
+    few, many = (made({"model": "llama3-8b", option: size}) for size in (1024, 2048))
     assert work_us(few) < work_us(many)
 
 
@@ -111,9 +116,9 @@ def test_a_name_that_is_none_is_refused_with_an_example() -> None:
         ({"calibration": "missing.json"}, "missing.json"),
     ],
 )
-def test_what_does_not_go_together_is_refused(options: dict[str, object], message: str) -> None:
+def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SynthError, match=message):
-        synth.estimate("llama3-70b", "h100", **options)
+        made({"model": "llama3-70b", **options})
 
 
 def test_steps_of_mlperf_are_within_a_tenth_without_calibration() -> None:
