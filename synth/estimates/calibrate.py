@@ -61,6 +61,7 @@ def calibrate(runs: Sequence[PublishedRun], device: str, software: str, source: 
         matmul=fitted[0],
         memory=fitted[1],
         communication=fitted[2],
+        scatter=round(factors.scatter, 4),
         residuals=tuple(
             Residual(
                 row=row.run.name,

@@ -42,6 +42,7 @@ class Calibration(FileRecord):
     matmul: Factor
     memory: Factor
     communication: Factor
+    scatter: float = Field(ge=0, le=10, description="of the rows about the fit")
     residuals: tuple[Residual, ...] = Field(min_length=1)
 
     @property
@@ -53,6 +54,7 @@ class Calibration(FileRecord):
             (fitted[0].value, fitted[1].value, fitted[2].value),
             (fitted[0].uncertainty, fitted[1].uncertainty, fitted[2].uncertainty),
             f"{len(self.residuals)} {rows} of {self.source}",
+            self.scatter,
         )
 
 
@@ -93,7 +95,7 @@ def factors_of(given: str | None, device: Device, software: str) -> Factors:
 def _of_another(factors: Factors, device: str) -> Factors:
     matmul, memory, communication = (hypot(one, _OTHER_DEVICE) for one in factors.deviations)
     text = f"{factors.calibration}, on {device}"
-    return Factors(factors.values, (matmul, memory, communication), text)
+    return Factors(factors.values, (matmul, memory, communication), text, factors.scatter)
 
 
 @cache

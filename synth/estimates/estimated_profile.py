@@ -123,6 +123,7 @@ class Estimator:
                 )
                 for kind, value, sigma, us in listed
             },
+            scatter=round(self.factors.scatter, 4),
             calibration=self.factors.calibration,
             layout=", ".join(
                 f"{name} {value}" for name, value in self.layout.model_dump(mode="json").items()

@@ -53,11 +53,13 @@ class Factors:
         values: 1 without calibration.
         deviations: standard deviations of their logarithms.
         calibration: what they are fitted to; None: nothing.
+        scatter: standard deviation of steps about their estimates with the right factors.
     """
 
     values: tuple[float, float, float] = (1.0, 1.0, 1.0)
     deviations: tuple[float, float, float] = PRIOR
     calibration: str | None = None
+    scatter: float = 0.05
 
     def us(self, parts: Parts) -> float:
         """The time of parts."""

@@ -75,7 +75,10 @@ def fit(rows: Sequence[StepParts], calibration: str | None = None) -> Factors:
         short = -np.log(total / measured) / ROW
         system = slopes.T @ slopes + np.diag(prior**-2)
         logarithms += np.linalg.solve(system, slopes.T @ short - logarithms / prior**2)
-    deviations = np.sqrt(np.diag(np.linalg.inv(system)))
+    left = np.log((parts @ np.exp(logarithms)) / measured)
+    scatter = max(ROW, float(np.sqrt(np.mean(left**2))))
+    deviations = np.sqrt(np.diag(np.linalg.inv(system))) * scatter / ROW
+    deviations = np.minimum(deviations, prior)
     base = Factors(calibration=calibration).at(logarithms)
     matmul, memory, communication = deviations.tolist()
-    return Factors(base.values, (matmul, memory, communication), calibration)
+    return Factors(base.values, (matmul, memory, communication), calibration, scatter)

@@ -34,12 +34,14 @@ class Estimate(Record):
 
     Attributes:
         factors: by kind: matmul, memory and communication.
+        scatter: of steps about their estimates with the right factors, as a share.
         memory_uncertainty: of the bytes, as a share.
         calibration: what the factors were fitted to; None: they were not.
         layout: the sizes that were given, for display.
     """
 
     factors: Mapping[str, Factor]
+    scatter: _Share = 0.05
     memory_uncertainty: _Share = 0.04
     calibration: PlainText | None = None
     layout: PlainText
@@ -48,7 +50,7 @@ class Estimate(Record):
     def uncertainty(self) -> float:
         """Of F, B and W together, if the factors are independent."""
         squares = sum((f.share * f.uncertainty) ** 2 for f in self.factors.values())
-        return float(squares**0.5)
+        return float((squares + self.scatter**2) ** 0.5)
 
     @property
     def words(self) -> str:

@@ -51,20 +51,28 @@ class EstimateArguments(Record):
             default="1, or as many as --ep needs",
         ),
     ] = None
-    dtype: Annotated[Precision, CommandOption("Type of the factors of matrices.")] = Precision.BF16
+    dtype: Annotated[
+        Precision, CommandOption("Type of the factors of matrices: bf16, fp8, fp4.")
+    ] = Precision.BF16
     optimizer: Annotated[str, CommandOption("As adamw+master+float32-gradients, sgd:0.9, …")] = (
         "adamw+master+float32-gradients"
     )
     sharding: Annotated[
         Sharding,
-        CommandOption("What --dp and --cp ranks share: nothing, optimizer state, or all (FSDP)."),
+        CommandOption("What --dp and --cp ranks share. none; zero1: optimizer state; fsdp: all."),
     ] = Sharding.ZERO1
     recompute: Annotated[
         Recompute,
-        CommandOption("Activations that B computes again: none, those of attention, or all."),
+        CommandOption(
+            "What B computes again. none; selective: attention, unless its kernel does; ops: every "
+            "second matrix product; full: layers."
+        ),
     ] = Recompute.NONE
     software: Annotated[
-        str, CommandOption("Training program: megatron, megatron-2021, torchtitan, fsdp.")
+        str,
+        CommandOption(
+            "Training program: megatron, megatron-plain, megatron-2021, torchtitan, llm-foundry."
+        ),
     ] = "megatron"
     calibration: Annotated[
         str | None,
