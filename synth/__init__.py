@@ -1,9 +1,9 @@
 """Measure a model's pipeline stages, find the best schedule that fits in memory, and replay it.
 
-`solve` finds a plan for a profile, `simulate` makes the plan of a published schedule, `compare`
-shows the published schedules beside the solver's, `frontier` traces time against memory, and
-`prove` proves the bound of a plan again. A `Pipeline` runs a plan in a training loop of your own;
-it needs torch, which nothing else here does.
+`estimate` computes a profile, `solve` finds a plan for one, `simulate` makes the plan of a
+published schedule, `compare` shows the published schedules beside the solver's, `frontier` traces
+time against memory, and `prove` proves the bound of a plan again. A `Pipeline` runs a plan in a
+training loop of your own; it needs torch, which nothing else here does.
 """
 
 import importlib
@@ -16,6 +16,7 @@ from synth.version import __version__
 if TYPE_CHECKING:
     from synth.api.comparing import compare
     from synth.api.curves import frontier
+    from synth.api.estimating import estimate
     from synth.api.proving import prove
     from synth.api.simulating import simulate
     from synth.api.solving import solve
@@ -38,6 +39,7 @@ __all__ = [
     "__version__",
     "compare",
     "cut_model",
+    "estimate",
     "frontier",
     "prove",
     "simulate",
@@ -69,6 +71,7 @@ _MODULES = {
     "SynthError": "synth.errors",
     "compare": "synth.api.comparing",
     "cut_model": "synth.runtime.models.cut",
+    "estimate": "synth.api.estimating",
     "frontier": "synth.api.curves",
     "prove": "synth.api.proving",
     "simulate": "synth.api.simulating",
