@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from synth.errors import SynthError
     from synth.profile import Profile
     from synth.runtime.cutting import Chunk, Replicate
+    from synth.runtime.models.cut import cut_model
     from synth.runtime.pipeline import Pipeline
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Schedule
@@ -37,6 +38,7 @@ __all__ = [
     "SynthError",
     "__version__",
     "compare",
+    "cut_model",
     "estimate",
     "frontier",
     "prove",
@@ -47,7 +49,9 @@ __all__ = [
 # Without torch `from synth import *`, `dir` and `help` leave out what needs it. Asking for it by
 # name is a `MissingExtra`, but no AttributeError: `from synth import Pipeline` would hide its text.
 if not TYPE_CHECKING and missing_of(TORCH):
-    __all__ = [name for name in __all__ if name not in ("Chunk", "Pipeline", "Replicate")]
+    __all__ = [
+        name for name in __all__ if name not in ("Chunk", "Pipeline", "Replicate", "cut_model")
+    ]
 
 # In a checkout `runtime` and `profiles` in this folder are symbolic links to its siblings. Without
 # such links (Windows) the siblings are found through this path.
@@ -66,6 +70,7 @@ _MODULES = {
     "Schedule": "synth.schedule.model",
     "SynthError": "synth.errors",
     "compare": "synth.api.comparing",
+    "cut_model": "synth.runtime.models.cut",
     "estimate": "synth.api.estimating",
     "frontier": "synth.api.curves",
     "prove": "synth.api.proving",

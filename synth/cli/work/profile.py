@@ -12,6 +12,7 @@ import typer
 from synth.cli.answer.output import answer, talk, warn_of
 from synth.cli.answer.profile import profile_summary
 from synth.cli.progress.line import current_line
+from synth.cli.read.own_model import file_of
 from synth.cli.read.profile_request import ProfileRequest
 from synth.errors import SynthError
 from synth.interop.times_csv import from_times_csv
@@ -35,8 +36,7 @@ def work(context: typer.Context, model: str, request: ProfileRequest) -> None:
         _check_only_of_times(context, model)
         _read_times(Path(model), request, peak_flops)
         return
-    addresses = filter(None, (model, request.inputs))
-    request.check_files(*(given.rpartition(":")[0] or None for given in addresses))
+    request.check_files(*filter(None, map(file_of, (model, request.inputs))))
     from synth.runtime.dtypes import dtype_of
     from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.world import pick_device, under_torchrun
@@ -74,6 +74,7 @@ def _workload(model: str, request: ProfileRequest) -> "tuple[Workload, MicroBatc
         dtype=request.dtype,
         autocast=request.autocast,
         recomputed_layers=tuple(recompute) if recompute else None,
+        cut=request.cut,
         optimizer=request.optimizer_spec,
         threads=request.threads,
     )
