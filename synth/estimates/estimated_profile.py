@@ -92,12 +92,14 @@ class Estimator:
 
     @property
     def name(self) -> str:
-        """`llama3-70b-h100-tp8`."""
+        """`llama3-70b-h100-tp8-s8192`, as of the named profile of the same sizes."""
         layout = self.layout
         sizes = (("tp", layout.tensor), ("cp", layout.context), ("ep", layout.expert))
         groups = "".join(f"-{word}{size}" for word, size in sizes if size > 1 or word == "tp")
         narrow = "" if layout.precision.value == "bf16" else f"-{layout.precision.value}"
-        return f"{self.shape.name}-{self.device.name}{groups}{narrow}"
+        batch = f"-b{layout.micro_batch_size}" if layout.micro_batch_size > 1 else ""
+        lengths = f"-s{layout.seq_len}{batch}"
+        return f"{self.shape.name}-{self.device.name}{groups}{narrow}{lengths}"
 
     def _workload(self) -> Workload:
         blocks = ("block.*",) if self.layout.recompute is Recompute.FULL else None
