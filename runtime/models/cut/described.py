@@ -8,7 +8,6 @@ from synth.units import format_bytes
 
 from .piece import Piece
 
-
 _MOST_NAMES = 4
 
 
