@@ -228,7 +228,7 @@ def test_ranks_with_several_stages_repeat_too() -> None:
 def test_a_limit_that_holds_no_micro_batch_is_refused_with_one_that_does() -> None:
     given = costs([(100, 100, 100)] * 2, saved_w=1000)
     result = searched(Problem.linear(given, 24, 4000), "2bw", 4)
-    assert result.stopped_by == StoppedBy.EXHAUSTED and result.schedule is None
+    assert result.stopped_by == StoppedBy.NOTHING_BETTER and result.schedule is None
     assert result.message is not None and "give §mem_limit 4500B" in result.message
     assert "no order that repeats with every micro-batch fits" in result.message
     refuted = searched(Problem.linear(given, 24, 3500), "stash")
