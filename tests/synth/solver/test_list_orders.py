@@ -15,7 +15,6 @@ from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.problem import Problem
 from tests.synth.solver.test_flush_free_search import costs
 
-
 STASH, TWO_VERSIONS = Consistency.STASH, Consistency.TWO_VERSIONS
 
 
