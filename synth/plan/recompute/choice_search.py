@@ -11,7 +11,7 @@ from synth.plan.recompute.given_stages import solve_recomputing, without_schedul
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.menu_search import layer_search
-from synth.plan.recompute.stages import bounds
+from synth.plan.recompute.stages import bounds, recomputed
 from synth.plan.tuning import RECOMPUTE_TRIALS
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.search.best_so_far import BestSoFar
@@ -108,6 +108,8 @@ class ChoiceSearch:
             RECOMPUTE_TRIALS.most_counts_beside_layers if layered else RECOMPUTE_TRIALS.most_counts
         )
         counts = counts_tried(self.problem, most)
+        if self.options.hint is not None:  # its stages are worth a trial
+            counts = sorted({*counts, len(recomputed(self.options.hint))})
         trials = len(counts) + sum(
             len(self._partitions(tuple(range(c)))) - 1
             for c in counts[1 : 1 + RECOMPUTE_TRIALS.near_counts]
