@@ -5,10 +5,9 @@
    few a longer one, and the best one the remaining time.
 3. With a search for partitions, further partitions of a placement become candidates.
 
-A trial starts from the best schedule found for its candidate. If the stages that recompute are to
-be chosen, trials alternate: the first one keeps the stages of that schedule, the second one chooses
-anew, and so on; without a schedule every trial chooses. A candidate is out once its lower bound
-proves that it cannot win. Time that a trial leaves is for those after it.
+A trial starts from the best schedule found for its candidate; if recomputation is to be chosen, the
+stages that recompute in it are one of the choices. A candidate is out once its lower bound proves
+that it cannot win. Time that a trial leaves is for those after it.
 
 Rounds of fewer and fewer candidates with more and more time are sequential halving (Karnin, Koren
 and Somekh, ICML 2013), also known as successive halving (Jamieson and Talwalkar, AISTATS 2016).
@@ -42,18 +41,12 @@ from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
-from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import CUT_MOVES, JUDGING, RACE
 from synth.profile import Profile
-from synth.schedule.files.certificate import Certificate, ProverName
-from synth.search.outcome import StoppedBy
 from synth.solver.options import Part, SolveOptions
-from synth.solver.result import Incumbent, Result
+from synth.solver.result import Result
 from synth.solver.search_state import OnImprovement
-
-_ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 
 
 def solve_best_of(
@@ -356,12 +349,7 @@ class _RaceRun:
         start = trial.found or self.race.best_of(trial.name)
         if start is not None:
             options = options.going_on_from(start)
-        chooses = trial.candidate.choice is None and trial.num_searches % 2 == 0
-        stages = _stages_to_begin_with(trial) if chooses else None
-        if stages is None:
-            trial.take(self._solve(trial, options))
-        else:
-            trial.take(self._solve_with(trial, stages, options))
+        trial.take(self._solve(trial, options))
         self.on_standings(self.race.copies())
 
     def _solve(self, trial: Trial, options: SolveOptions) -> Result:
@@ -374,28 +362,6 @@ class _RaceRun:
             self.stop,
         )
 
-    def _solve_with(self, trial: Trial, stages: tuple[int, ...], options: SolveOptions) -> Result:
-        """Search with given stages recomputing; the bound holds for any choice of stages."""
-        problem = trial.problem
-        least_us = bound_us(problem, None)
-        listener = self.announcer.listener(trial)
-
-        def tell(incumbent: Incumbent) -> None:
-            if listener is not None:
-                own_us = min(least_us, incumbent.value_us)
-                told = replace(incumbent, lower_bound_us=own_us, certificate=_ANY_CHOICE)
-                listener(told)
-
-        found = solve_with(problem, stages, options, tell, self.stop)
-        found = replace(found, certificate=_ANY_CHOICE)
-        if found.value_us is None:
-            is_out = why_infeasible(problem, None) is not None
-            reason = StoppedBy.INFEASIBLE if is_out else StoppedBy.TIME_LIMIT
-            return replace(found, lower_bound_us=least_us, stopped_by=reason)
-        is_proven = found.value_us <= least_us
-        reason = StoppedBy.OPTIMAL if is_proven else StoppedBy.TIME_LIMIT
-        return replace(found, lower_bound_us=min(least_us, found.value_us), stopped_by=reason)
-
 
 def _decided(candidate: Candidate) -> Candidate:
     """Choose no recomputation for a candidate without a memory limit, as it only costs time there,
@@ -405,10 +371,3 @@ def _decided(candidate: Candidate) -> Candidate:
     if candidate.choice is None and (problem.caps_bytes is None or not has_choice):
         return candidate._replace(choice=())
     return candidate
-
-
-def _stages_to_begin_with(trial: Trial) -> tuple[int, ...] | None:
-    """Return the stages that recompute in the best schedule; None without a schedule."""
-    if trial.found is None or trial.found.schedule is None:
-        return None
-    return tuple(recomputed(trial.found.schedule))

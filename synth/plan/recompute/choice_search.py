@@ -1,26 +1,31 @@
 """Choosing recomputation by trials: a number of the first stages, or single layers."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from synth.costs.merged_recomputation import merged
 from synth.op_kinds import OpKind
+from synth.plan.recompute.choice_proof import CERTIFICATE, ChoiceProof
 from synth.plan.recompute.given_stages import solve_recomputing, without_schedule
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.menu_search import layer_search
-from synth.plan.recompute.stages import bounds
-from synth.plan.tuning import RECOMPUTE_TRIALS
-from synth.schedule.files.certificate import Certificate, ProverName
+from synth.plan.recompute.stages import bounds, recomputed
+from synth.plan.tuning import CHOICE_PROOF, RECOMPUTE_TRIALS
+from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.search.best_so_far import BestSoFar
+from synth.search.conditional_stop import ConditionalStop
 from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
+from synth.solver.background import Background
 from synth.solver.infeasibility import may_fit
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result
 from synth.solver.search_state import OnImprovement
+from synth.solver.tuning import BOUND_POLICY
 
 # For stages that recompute, the problems to try.
 Partitions = Callable[[tuple[int, ...]], Sequence[Problem]]
@@ -98,6 +103,7 @@ class ChoiceSearch:
         self.searched_s = 0.0
         self.further: list[Problem] = []
         self.bounds_us: dict[tuple[int, ...] | None, int] = {}
+        self.certificate = _ANY_CHOICE
 
     def run(self) -> Result:
         """Try choices, then search with the best one in the remaining time."""
@@ -108,6 +114,8 @@ class ChoiceSearch:
             RECOMPUTE_TRIALS.most_counts_beside_layers if layered else RECOMPUTE_TRIALS.most_counts
         )
         counts = counts_tried(self.problem, most)
+        if self.options.hint is not None:  # its stages are worth a trial
+            counts = sorted({*counts, len(recomputed(self.options.hint))})
         trials = len(counts) + sum(
             len(self._partitions(tuple(range(c)))) - 1
             for c in counts[1 : 1 + RECOMPUTE_TRIALS.near_counts]
@@ -116,14 +124,14 @@ class ChoiceSearch:
         trial_s = (
             RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s - self.searched_s
         ) / trials
-        without = self.options.without | {Part.ROBUSTNESS}
+        without = self.options.without | {Part.ROBUSTNESS, Part.BOUNDS}
         brief = replace(self.options, time_limit_s=max(0.0, trial_s), without=without)
         self._try(self.problem, (), brief)
         for problem in layered:
             self._try(problem, (), brief)
         self._try_stages(counts, brief)
-        self._finish()
-        self._try_further()
+        self.clock.grant(RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s)
+        self._search_and_prove()
         return self._result()
 
     def _try_stages(self, counts: list[int], brief: SolveOptions) -> None:
@@ -173,44 +181,101 @@ class ChoiceSearch:
         if best is None or rank_key(found.value_us) < rank_key(best.found.value_us):
             self.best = _Attempt(problem, stages, found)
 
-    def _finish(self) -> None:
-        """Search with the best choice for the remaining time."""
+    def _search_and_prove(self) -> None:
+        """Search with the best choice, and prove bounds of every choice beside it or in turn."""
+        options, limit_s = self.options, self.clock.limit_s
+        is_provable = Part.BOUNDS not in options.without and self.problem.layer_menu is None
+        if not is_provable or self.best is None or self.best.found.value_us is None:
+            self._finish(options, limit_s, self.stop)
+            return
+        ended = ConditionalStop(self.stop, self._take_bound)
+        proof = ChoiceProof(self.problem, options, self._best_us, ended.is_set)
+        if proof.is_decided:
+            self._finish(options, limit_s, self.stop)
+            if self.best.problem is self.problem and not self.best.stages:
+                ended.watch(ProvenBound(self.best.found.lower_bound_us, CERTIFICATE))
+            return
+        apart = replace(options, without=options.without | {Part.BOUNDS})
+        if options.deterministic or options.num_workers == 1:
+            self._prove(proof, CHOICE_PROOF.share_before, ended)
+            self._finish(apart, self.clock.moment_s(1 - CHOICE_PROOF.share_after), ended)
+            self._prove(proof, 1.0, ended)
+            return
+        beside = options.num_workers // 2
+        proof.options, left_s = replace(proof.options, workers=beside), self.clock.left_s()
+        proving = Background(lambda _: map(_watched(ended), proof.prove(left_s)))
+        try:
+            apart = replace(apart, workers=options.num_workers - beside)
+            self._finish(apart, limit_s, ended)
+            while not (proving.is_over or self.clock.is_over() or ended.is_set()):
+                time.sleep(BOUND_POLICY.poll_s)
+        finally:
+            ended.set()
+            proving.join()
+            proving.collect(lambda _: None)
+
+    def _prove(self, proof: ChoiceProof, share: float, ended: ConditionalStop[ProvenBound]) -> None:
+        """Prove bounds of every choice for a share of the remaining time."""
+        left_s = share * self.clock.left_s()
+        self.clock.grant(max(0.0, left_s))
+        for proven in proof.prove(left_s):
+            ended.watch(proven)
+
+    def _take_bound(self, proven: ProvenBound) -> bool:
+        """Take a bound of every choice; return True if the gap is closed."""
+        if proven.bound_us > self._bound_us(self.problem):
+            self.bounds_us[self.problem.partition] = proven.bound_us
+            self.certificate = proven.certificate
+        value_us = self._best_us()
+        return relative_gap(value_us, self._bound_us(self.problem)) <= self.options.gap
+
+    def _best_us(self) -> int:
+        """Return the value of the best schedule so far."""
+        assert self.best is not None and self.best.found.value_us is not None
+        value_us = self.best.found.value_us
+        return value_us if self.so_far.best is None else min(value_us, self.so_far.best.value_us)
+
+    def _finish(self, options: SolveOptions, until_s: float, stop: threading.Event) -> None:
+        """Search with the best choice until a moment, and with others if that ends early."""
         assert self.best is not None
         problem, stages, found = self.best
-        self.clock.grant(RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s)
-        left_s = self.clock.left_s()
-        if found.schedule is None or left_s <= 0 or self.stop.is_set():
+        left_s = self.clock.left_s(until_s)
+        if found.schedule is None or left_s <= 0 or stop.is_set():
             return
-        last = replace(self.options, time_limit_s=left_s).going_on_from(found)
-        longer = solve_recomputing(problem, stages, last, self._tell(problem), self.stop)
+        self.clock.grant(left_s)
+        last = replace(options, time_limit_s=left_s).going_on_from(found)
+        longer = solve_recomputing(problem, stages, last, self._tell(problem), stop)
         best = min(longer, found, key=lambda one: rank_key(one.value_us))
         self.best = _Attempt(problem, stages, best)
+        self._try_further(until_s, stop)
 
-    def _try_further(self) -> None:
+    def _try_further(self, until_s: float, stop: threading.Event) -> None:
         """Try other choices of layers; a deterministic search has no time left for these."""
         limit_s = self.options.time_limit_s
         for problem in () if self.options.deterministic else self.further:
-            left_s = self.clock.left_s()
-            if left_s <= RECOMPUTE_TRIALS.least_share_of_limit * limit_s:
+            left_s = self.clock.left_s(until_s)
+            if left_s <= RECOMPUTE_TRIALS.least_share_of_limit * limit_s or stop.is_set():
                 return
             options = replace(
                 self.options, time_limit_s=RECOMPUTE_TRIALS.further_share_of_left * left_s
             )
             self._try(problem, (), options)
 
-    def _tell(self, problem: Problem) -> OnImprovement | None:
+    def _tell(self, problem: Problem) -> OnImprovement:
         """Return the listener for improvements, with a bound that holds for every choice."""
-        if self.on_improvement is None:
-            return None
-        bound_us = self._bound_us(problem)
         return lambda incumbent: self.so_far(
             replace(
                 incumbent,
                 elapsed_s=self.clock.elapsed_s,
-                lower_bound_us=min(bound_us, incumbent.value_us),
-                certificate=_ANY_CHOICE,
+                lower_bound_us=min(self._bound_us(problem), incumbent.value_us),
+                certificate=self._certificate(problem),
             )
         )
+
+    def _certificate(self, problem: Problem) -> Certificate:
+        """Return the certificate of the bound on the problem's partition."""
+        is_own = problem.partition == self.problem.partition
+        return self.certificate if is_own else _ANY_CHOICE
 
     def _bound_us(self, problem: Problem) -> int:
         """Return the lower bound over all choices on the problem's partition."""
@@ -230,7 +295,7 @@ class ChoiceSearch:
         return replace(
             found,
             lower_bound_us=bound_us,
-            certificate=_ANY_CHOICE,
+            certificate=self._certificate(problem),
             baselines=self.baselines,
             wall_s=self.clock.elapsed_s,
             stopped_by=_stopped(found, bound_us, self.options.gap),
@@ -256,6 +321,16 @@ def _can_win(problem: Problem, stages: tuple[int, ...], best: Result, gap: float
         return True
     bound_us = problem.objective.value_us(bounds(problem, stages))
     return relative_gap(best.value_us, bound_us) > gap
+
+
+def _watched(ended: ConditionalStop[ProvenBound]) -> Callable[[ProvenBound], ProvenBound]:
+    """Return a function that passes on a bound after it was watched."""
+
+    def watch(proven: ProvenBound) -> ProvenBound:
+        ended.watch(proven)
+        return proven
+
+    return watch
 
 
 def _stopped(found: Result, bound_us: int, gap: float) -> StoppedBy:

@@ -24,7 +24,7 @@ from synth.solver.bounds.link_load import link_bounds
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
 
-_BACKWARDS = (OpKind.B, OpKind.BW)
+BACKWARDS = (OpKind.B, OpKind.BW)
 
 
 def written_out(schedule: Schedule, stages: Collection[int]) -> Schedule:
@@ -32,7 +32,7 @@ def written_out(schedule: Schedule, stages: Collection[int]) -> Schedule:
 
     def ops(program: Sequence[Op]) -> Iterator[Op]:
         for op in program:
-            if op.stage in stages and op.kind in _BACKWARDS:
+            if op.stage in stages and op.kind in BACKWARDS:
                 yield op._replace(kind=OpKind.R)
             yield op
 
@@ -107,12 +107,9 @@ def _of_own_choice(problem: Problem, rank: int, own: Sequence[int]) -> Spans:
 
 def _rank_bounds(problem: Problem, stages: Collection[int]) -> list[Spans]:
     """Closed forms of the relaxation, each rank with the work of its R's besides."""
-    added = [0] * problem.num_ranks
-    for replica, ranks in enumerate(problem.placement.ranks):
-        _, count = problem.share(replica)
-        for stage in stages:
-            added[ranks[stage]] += count * problem.costs.stages[stage].duration_us[OpKind.R]
-    return rank_bounds(relaxed_for_fusion(relaxed(problem, stages)), added)
+    instance = relaxed_for_fusion(relaxed(problem, stages))
+    again_us = {stage: problem.costs.stages[stage].duration_us[OpKind.R] for stage in stages}
+    return rank_bounds(instance.with_again(again_us))
 
 
 def relaxed(problem: Problem, stages: Collection[int]) -> Problem:
@@ -136,7 +133,7 @@ def relaxed(problem: Problem, stages: Collection[int]) -> Problem:
 def _relaxed_stage(true: StageCosts, seen: StageCosts) -> StageCosts:
     rise = dict(seen.rise_bytes)
     rise[OpKind.F] = min(true.rise_bytes[OpKind.F], true.light_rise)
-    for kind in _BACKWARDS:
+    for kind in BACKWARDS:
         rise[kind] = max(0, true.saved_bytes - true.replay_bytes + true.rise_bytes[kind])
     return seen.replace(
         duration_us=true.duration_us,

@@ -25,6 +25,7 @@ from synth.objective import BoundScope
 from synth.option_names import named
 from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.stage_cost_table import StageCostTable
+from synth.plan.recompute.choice_proof import CERTIFICATE, ChoiceProof
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed, without_recompute
@@ -238,10 +239,21 @@ class _Reproving:
         if every_us < self.claimed_us <= any_us and not self.plan.recomputed_layers:
             # Plans from older versions, without a choice of layers, claim as much.
             return any_us, f"this partition, {_ANY_STAGES}", None
+        if every_us < self.claimed_us and menu is None:
+            every_us = max(every_us, self._by_parts(problem))
         which = "layers and stages are recomputed"
         if menu is not None:
             which = f"of {allowed.runtime}'s rules recomputes layers"
         return every_us, f"this partition, whichever {which}", None
+
+    def _by_parts(self, problem: Problem) -> int:
+        """Return the bound of every choice by models of parts of them, at most the claim."""
+        self.proven_from = CERTIFICATE.words
+        stopped = self.search.is_over
+        proof = ChoiceProof(problem, self.options, lambda: self.claimed_us, stopped)
+        for _ in proof.prove(self.search.clock.left_s()):
+            pass
+        return proof.bound_us
 
     def _prove_own(self, begin: Schedule) -> int:
         """Prove the claim for the plan's partition; return the bound reached."""

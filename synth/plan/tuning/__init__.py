@@ -20,6 +20,7 @@ from synth.plan.tuning.partition import (
 )
 from synth.plan.tuning.race import CUT_MOVES, PARTITION_TRIALS, RACE
 from synth.plan.tuning.recompute import (
+    CHOICE_PROOF,
     LAYER_MENU,
     LAYER_SEARCH,
     RECOMPUTE_BOUNDS,
@@ -31,6 +32,7 @@ from synth.plan.tuning.sharded_pipelines import SHARDED_PIPELINES
 __all__ = [
     "BALANCE",
     "BEST_VARIANT",
+    "CHOICE_PROOF",
     "CURVE",
     "CUT_MOVES",
     "JUDGED_SCHEDULES",

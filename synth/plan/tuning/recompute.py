@@ -67,6 +67,22 @@ class RecomputeBoundTuning:
 
 
 @dataclass(frozen=True)
+class ChoiceProofTuning:
+    """Branching over the choices of recomputation, for a bound of all of them."""
+
+    # Least time of the first proof of a node, by the size of the problem and as a share of all
+    # proofs; a node with a single choice gets twice as much each time, for so many proofs.
+    s_per_op: float = 0.003
+    share_of_limit: float = 0.05
+    most_proofs: int = 8
+    # Factor of a proof's limit that sets the time for one rank at a time.
+    one_by_one_factor: float = 4.0
+    # Shares of the remaining time where proofs take turns with the search, before and after it.
+    share_before: float = 0.25
+    share_after: float = 0.15
+
+
+@dataclass(frozen=True)
 class RepartitionTuning:
     """Solving on two partitions for given stages that recompute."""
 
@@ -78,4 +94,5 @@ RECOMPUTE_TRIALS = RecomputeTrialTuning()
 LAYER_SEARCH = LayerSearchTuning()
 LAYER_MENU = LayerMenuTuning()
 RECOMPUTE_BOUNDS = RecomputeBoundTuning()
+CHOICE_PROOF = ChoiceProofTuning()
 REPARTITION = RepartitionTuning()

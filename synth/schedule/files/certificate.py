@@ -32,6 +32,7 @@ class ProverName(StrEnum):
 
     closed forms        work, memory and paths of each rank, added up
     of any choice       the same, the minimum over the choices of stages to recompute
+    choices             the minimum over parts of the choices of layers and stages to recompute
     exact model         all ranks, by CP-SAT
     MILP                all ranks, by PuLP and CBC
     ranks               some ranks exactly, the others as delays
@@ -42,6 +43,7 @@ class ProverName(StrEnum):
 
     CLOSED_FORMS = "closed forms"
     ANY_CHOICE = "closed forms of any choice"
+    CHOICES = "parts of the choices"
     EXACT = "exact model"
     MILP = "MILP"
     RANKS = "ranks"
@@ -180,6 +182,8 @@ def _of_prover(certificate: Certificate) -> str:
             return "closed forms"
         case ProverName.ANY_CHOICE:
             return "closed forms over every choice of stages that recompute"
+        case ProverName.CHOICES:
+            return "models of parts of the choices to recompute"
         case ProverName.EXACT:
             return "the exact model of all ranks"
         case ProverName.MILP:

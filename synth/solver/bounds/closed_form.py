@@ -8,7 +8,7 @@ All functions take `relaxed_for_fusion` instances, in which B and W together nev
 BW, so the bounds hold for schedules with BW too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -37,23 +37,14 @@ def work_bounds_of_search(instance: Instance, options: SolveOptions) -> Spans:
     return Spans(0, 0) if Part.CLOSED_FORMS in options.without else work_bounds(instance)
 
 
-def rank_bounds(instance: Instance, added_us: Sequence[int] | None = None) -> list[Spans]:
-    """Closed-form bounds from the work and the memory of each rank alone.
-
-    Args:
-        added_us: further work of each rank, at any time after its first F.
-    """
-    added_us = added_us or [0] * instance.num_ranks
-    return [rank_bound(instance, rank, added_us[rank]) for rank in range(instance.num_ranks)]
+def rank_bounds(instance: Instance) -> list[Spans]:
+    """Closed-form bounds from the work and the memory of each rank alone."""
+    return [rank_bound(instance, rank) for rank in range(instance.num_ranks)]
 
 
-def rank_bound(instance: Instance, rank: int, added_us: int = 0) -> Spans:
-    """Closed-form bounds from the work and the memory of one rank alone.
-
-    Args:
-        added_us: further work of the rank, at any time after its first F.
-    """
-    of_kind = (_RankBounds(instance, is_period, rank, added_us) for is_period in (False, True))
+def rank_bound(instance: Instance, rank: int) -> Spans:
+    """Closed-form bounds from the work and the memory of one rank alone."""
+    of_kind = (_RankBounds(instance, is_period, rank) for is_period in (False, True))
     return Spans(*map(max, of_kind))
 
 
@@ -65,9 +56,10 @@ class _RankBounds:
     Where origins differ between schedules, only the time after the first start counts.
     """
 
-    def __init__(self, instance: Instance, is_period: bool, rank: int, added_us: int = 0) -> None:
+    def __init__(self, instance: Instance, is_period: bool, rank: int) -> None:
         self.instance, self.rank, self.held = instance, rank, instance.held[rank]
-        self.added_us = added_us
+        copies = (instance[c] for c in self.held)
+        self.again_us = sum(copy.num_micro_batches * copy.again_us for copy in copies)
         self.is_period = is_period
         self.starts_vary = self.is_period and instance.origins_us is None
         self.head = min(instance.head_us[c] for c in self.held)
@@ -84,7 +76,7 @@ class _RankBounds:
 
     def __iter__(self) -> Iterator[int]:
         """Yield every closed form."""
-        yield self.head + sum(self.total.values()) + self.added_us + self.steps - self.origin
+        yield self.head + sum(self.total.values()) + self.again_us + self.steps - self.origin
         yield self._first_b() + self.total[B] + self.total[W] + self.steps - self.origin
         yield self.head + self._memory_time() + self.steps - self.origin
         if not self.starts_vary and not any(copy.replica for copy in self.instance.copies):

@@ -6,7 +6,7 @@ stage copy (see `precedences`) and as counts where it holds more (see `counts`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from synth.solver.cpsat.fusion import Fusion
 from synth.solver.cpsat.memory.counts import Counts
@@ -32,12 +32,21 @@ def add_order(ops: OpVariables, copy: int) -> None:
 
 
 def add_one_at_a_time(ops: OpVariables, rank: int) -> None:
-    """Let a rank run one op at a time."""
-    ops.cp.add_no_overlap(
-        _interval(ops, copy, op_index)
-        for copy in ops.instance.held[rank]
-        for op_index in ops.instance.op_indices(copy)
-    )
+    """Let a rank run one op at a time, also recomputation that runs by itself."""
+    held = ops.instance.held[rank]
+    of_ops = (_interval(ops, copy, one) for copy in held for one in ops.instance.op_indices(copy))
+    again = (one for copy in held for one in _recomputations(ops, copy))
+    ops.cp.add_no_overlap([*of_ops, *again])
+
+
+def _recomputations(ops: OpVariables, copy: int) -> Iterator[cp_model.IntervalVar]:
+    """Yield the recomputation of each micro-batch, between its F and its B."""
+    again_us = ops.instance[copy].again_us
+    for k in range(ops.instance[copy].num_micro_batches if again_us else 0):
+        start = ops.cp.new_int_var(0, ops.far_us, "")
+        ops.cp.add(start >= ops.end(copy, OpIndex(F, k)))
+        ops.cp.add(start + again_us <= ops.start[copy, OpIndex(B, k)])
+        yield ops.cp.new_fixed_size_interval_var(start, again_us, "")
 
 
 def _interval(ops: OpVariables, copy: int, op_index: OpIndex) -> cp_model.IntervalVar:

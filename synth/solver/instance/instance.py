@@ -5,8 +5,8 @@ delta, and peaks above the usage before it while it runs. `instance.memory_model
 of a problem.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -79,6 +79,11 @@ class Instance:
     def num_ops(self) -> int:
         """F, B and W of all stage copies."""
         return 3 * sum(copy.num_micro_batches for copy in self.copies)
+
+    def with_again(self, again_us: Mapping[int, int]) -> "Instance":
+        """Return the instance with times of recomputation that some stages run by itself."""
+        copies = (copy._replace(again_us=again_us.get(copy.stage, 0)) for copy in self.copies)
+        return replace(self, copies=tuple(copies))
 
     def headroom_of(self, copy: int) -> int | None:
         """The headroom of a stage copy's rank in bytes; None without a cap."""

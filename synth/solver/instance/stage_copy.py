@@ -27,6 +27,8 @@ class StageCopy(NamedTuple):
             that F's keep, whenever most micro-batches are in flight; None if nothing is known.
         passing_us: the least time between two values that pass to `below`, or from it, where
             `down_us` and `up_us` are ways through omitted stages; None: they are transfers.
+        again_us: the time of recomputation of each micro-batch, which occupies the rank at any time
+            between F and B; only bounds know it.
     """
 
     rank: int
@@ -44,6 +46,7 @@ class StageCopy(NamedTuple):
     reduce_us: int
     beside_bytes: int | None = None
     passing_us: int | None = None
+    again_us: int = 0
 
     @property
     def work_us(self) -> int:

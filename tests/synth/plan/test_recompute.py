@@ -20,6 +20,7 @@ from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.least_cap_search import least_cap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.recompute.choice import limits_bytes, solve_with
+from synth.plan.recompute.choice_proof import ChoiceProof
 from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.stages import (
@@ -125,6 +126,9 @@ def test_no_order_of_r_and_the_rest_beats_the_bounds(seed: int) -> None:
     assert bound.makespan_us <= min(t.makespan_us for t in fitting)
     assert bound.period_us <= min(t.period_us for t in fitting)
     assert of_any.makespan_us <= bound.makespan_us and of_any.period_us <= bound.period_us
+    best_us = min(t.makespan_us for t in fitting)
+    proof = ChoiceProof(capped, counted(0.5), lambda: 2 * best_us, lambda: False)
+    assert all(proven.bound_us <= best_us for proven in proof.prove(0.5))
 
 
 # Stage 1 is the first one of a rank and the second one of another.

@@ -1,0 +1,89 @@
+"""The bound over every choice of recomputation, against all choices of small problems."""
+
+import random
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from synth.plan.recompute.choice_proof import ChoiceProof
+from synth.plan.recompute.given_stages import solve_recomputing
+from synth.plan.recompute.layer_bounds import bounds_of_every_choice
+from synth.plan.recompute.layer_choice import with_layers
+from synth.solver.infeasibility import needed_bytes
+from synth.solver.options import Part
+from synth.solver.problem import Problem
+from synth.solver.solver import solve
+from tests.sweep import sweep
+from tests.synth.effort import counted
+from tests.synth.layered import block, invented, problem_of, random_layer
+
+# The exact model and what is quick: it decides problems of this size.
+EXACT = replace(
+    counted(0.1),
+    without=frozenset(Part) - {Part.EXACT, Part.FAMILIES, Part.LIST_SCHEDULING, Part.CLOSED_FORMS},
+)
+
+
+def proven_us(problem: Problem, value_us: int, limit_s: float = 1) -> int:
+    """The bound that is proven if a schedule of this value is known."""
+    proof = ChoiceProof(problem, counted(limit_s), lambda: value_us, lambda: False)
+    for _ in proof.prove(limit_s):
+        pass
+    return proof.bound_us
+
+
+def tight(seed: int, name: str, sizes: tuple[int, ...], num_micro_batches: int) -> Problem:
+    """A problem whose cap not every choice keeps."""
+    draw = random.Random(seed)
+    make = random_layer if seed % 2 else block
+    profile = invented([make(draw) for _ in range(sum(sizes))])
+    problem = problem_of(profile, sizes, num_micro_batches, 1, name)
+    needs = [max(needed_bytes(with_layers(problem, layers))) for layers in every_choice(sum(sizes))]
+    cap = draw.randint(min(needs), max(needs) + 60)
+    return replace(problem, caps_bytes=(cap,) * problem.num_ranks)
+
+
+def every_choice(num_layers: int) -> list[tuple[int, ...]]:
+    return [
+        one for count in range(num_layers + 1) for one in combinations(range(num_layers), count)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "sizes", "num_micro_batches", "seed"),
+    sweep(
+        [
+            (*shape, seed)
+            for seed in range(40)
+            for shape in (
+                ("linear", (2, 1), 3),
+                ("linear", (1, 2), 4),
+                ("linear", (1, 1, 1), 3),
+                ("v", (1, 1, 1, 1), 2),
+            )
+        ],
+        daily=8,
+    ),
+)
+def test_no_schedule_of_any_choice_is_below_the_bound(
+    name: str, sizes: tuple[int, ...], num_micro_batches: int, seed: int
+) -> None:
+    problem = tight(seed, name, sizes, num_micro_batches)
+    values = []
+    for layers in every_choice(sum(sizes)):
+        values.append(solve(with_layers(problem, layers), EXACT).value_us)
+    for stages in every_choice(len(sizes))[1:]:
+        values.append(solve_recomputing(problem, stages, EXACT).value_us)
+    best_us = min(value_us for value_us in values if value_us is not None)
+    assert proven_us(problem, 2 * best_us) <= best_us
+    assert proven_us(problem, best_us) <= best_us
+
+
+def test_branching_proves_the_best_of_all_choices_where_closed_forms_do_not() -> None:
+    problem = tight(0, "linear", (2, 1), 4)
+    best_us = 201  # by the exact model of each choice, as in the test above
+    assert problem.objective.value_us(bounds_of_every_choice(problem)) == 176
+    assert proven_us(problem, best_us) == best_us
+    assert proven_us(problem, 2 * best_us) == best_us
