@@ -23,7 +23,8 @@ class Setting:
 
     Most families use the first two alone. `costs` are those of the given stages, else equal stages
     with F = B = W, as most papers draw them. `caps_bytes` is the memory limit of each rank, if
-    given. `options` are all options of the family.
+    given. `options` are all options of the family. From a makespan of `below_us` on, a schedule is
+    of no use: families that try many end sooner then, and raise SynthError if they made none.
     """
 
     placement: Placement
@@ -31,6 +32,7 @@ class Setting:
     costs: Costs
     caps_bytes: tuple[int, ...] | None = None
     options: Options = field(default_factory=dict)
+    below_us: int | None = None
 
     @classmethod
     def of(

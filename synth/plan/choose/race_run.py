@@ -16,7 +16,7 @@ That a proof ends a trial is the racing of Maron and Moore (NeurIPS 1993).
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -39,7 +39,7 @@ from synth.plan.choose.judging import (
 )
 from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
-from synth.plan.choose.published_cuts import PublishedCuts
+from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
 from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
@@ -204,10 +204,8 @@ class _RaceRun:
 
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""
-        race, many = self.race, RACE.many_cuts_share_of_left
-        share = many if self._has_many_cuts else RACE.published_cuts_share_of_left
-        until_s = self.clock.moment_s(share)
-        num_ops = 0
+        race = self.race
+        until_s, num_ops = 0.0, 0
 
         def charge(ops: int) -> None:
             nonlocal num_ops
@@ -221,15 +219,28 @@ class _RaceRun:
 
         judged = race.trials[: len(race.candidates)]
         found = []
-        for trial in self.published.trials(judged, should_stop, charge):
-            found.append(trial)
-            race.trials.append(trial)
-            self.announcer.announce_judged(trial)
+        for search, share in self._shares_of_published_cuts():
+            until_s = self.clock.moment_s(share)
+            for trial in search(judged, should_stop, charge):
+                found.append(trial)
+                race.trials.append(trial)
+                self.announcer.announce_judged(trial)
         # Later steps ask for its cuts, too.
         self.published.searches.should_stop = self.stop.is_set
         rows = {trial.name: trial.published for trial in judged}
         for trial in found:
             trial.published = rows[trial.name]
+
+    def _shares_of_published_cuts(self) -> Iterator[tuple[PublishedTrials, float]]:
+        """Yield the searches for these partitions, each with its share of the remaining time.
+
+        A single placement has nearly all the time to be no worse than a published schedule.
+        """
+        share = RACE.published_cuts_share_of_left
+        is_alone = len(self.race.candidates) == 1
+        yield self.published.on_candidates, RACE.candidate_cuts_share_of_left if is_alone else share
+        many = RACE.many_cuts_share_of_left
+        yield self.published.searched, many if self._has_many_cuts else share
 
     def _repartition(self, until_s: float) -> None:
         """Add candidates partitioned for the stages that the best published schedules recompute."""
