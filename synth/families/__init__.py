@@ -31,6 +31,7 @@ __all__ = [
     "is_pipeline",
     "names_on",
     "placements_for",
+    "reads_limits",
     "reads_times",
     "variants_for",
 ]
@@ -133,6 +134,16 @@ def reads_times(name: str) -> bool:
     """
     family, _ = _find(name)
     return family.timed
+
+
+def reads_limits(name: str) -> bool:
+    """True if a family's order depends on the memory limits, and may be slower with more memory.
+
+    Raises:
+        SynthError: the family or an option is unknown.
+    """
+    family, _ = _find(name)
+    return family.reads_limits
 
 
 def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:

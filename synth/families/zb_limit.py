@@ -44,5 +44,6 @@ FAMILY = Family(
     "Qi et al. 2023, arXiv 2401.10241, section 3.1",
     make,
     timed=True,
+    reads_limits=True,
     buffering=patient,
 )

@@ -88,7 +88,9 @@ class Family:
     `layout` is the named placement on which it is defined. It may contain `options`, which stand
     after the family's name (see `options.py`): `looped:{rounds}`. `make` raises SynthError if the
     definition does not admit the setting. `timed` families read costs, so they take longer.
-    `averages` marks those that themselves also try, or only read, the means over all stages.
+    `reads_limits` marks those whose order depends on the memory limits and may be slower with more
+    memory. `averages` marks those that themselves also try, or only read, the means over all
+    stages.
     `buffering` returns the buffering of a schedule; None: the default. `weights` returns the way of
     weights; None: they stay with their stages. `versions` returns how often weights are updated and
     which versions are read; None: once, at the end.
@@ -101,6 +103,7 @@ class Family:
     options: tuple[Option, ...] = ()
     timed: bool = False
     averages: bool = False
+    reads_limits: bool = False
     buffering: Callable[[Setting, Schedule], Buffering] | None = None
     weights: Callable[[Setting], WeightFlow] | None = None
     versions: Callable[[Setting], WeightVersions] | None = None

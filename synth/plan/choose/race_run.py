@@ -34,6 +34,7 @@ from synth.plan.choose.judging import (
     infeasible_result,
     is_quick,
     judge,
+    judged_result,
     offloading_trial,
     repartitioned_trials,
 )
@@ -48,7 +49,9 @@ from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import CUT_MOVES, JUDGING, RACE
 from synth.profile import Profile
 from synth.schedule.files.certificate import Certificate, ProverName
-from synth.search.outcome import StoppedBy
+from synth.search.outcome import StoppedBy, rank_key
+from synth.solver.evaluate.evaluate import evaluate
+from synth.solver.lower_limits import made_for_lower_limits
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result
 from synth.solver.search_state import OnImprovement
@@ -131,6 +134,7 @@ class _RaceRun:
         if race.partitioning != Partitioning.GIVEN:
             self._repartition(until_s)
             self._start_from_published_cuts()
+        self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
         if race.partitioning != Partitioning.SEARCHED:
             return
         self._move_cuts()
@@ -230,6 +234,23 @@ class _RaceRun:
         rows = {trial.name: trial.published for trial in judged}
         for trial in found:
             trial.published = rows[trial.name]
+
+    def _start_from_lower_limits(self, until_s: float) -> None:
+        """Take the schedules that families make for lower limits, on the best partitions."""
+        for trial in self.race.near()[: RACE.few]:
+            problem = trial.problem
+            if trial.candidate.choice or problem.recomputed_layers:
+                continue
+            for name, schedule in made_for_lower_limits(problem):
+                if self.stop.is_set() or self.clock.left_s(until_s) <= 0:
+                    return
+                if self.options.deterministic:
+                    cost = JUDGING.late_timed_cost * problem.num_ops
+                    self.clock.grant(cost / JUDGING.ops_per_s)
+                found = evaluate(problem, schedule, name)
+                if found is not None and rank_key(found.value_us) < rank_key(trial.value_us):
+                    trial.found = judged_result(problem, found, trial.lower_bound_us)
+                    self.announcer.announce_judged(trial)
 
     def _shares_of_published_cuts(self) -> Iterator[tuple[PublishedTrials, float]]:
         """Yield the searches for these partitions, each with its share of the remaining time.
