@@ -9,16 +9,17 @@ from typing import NamedTuple
 
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
-from synth.families import generate
+from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.model import Schedule
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
 
 # Achieved flop/s of a device (A100: 312e12 at most), its memory, and bytes per element sent.
 FLOPS_PER_S = 1e14
-MEMORY_BYTES = 80e9
+MEMORY_BYTES = 80 * 10**9
 BYTES = 2
 
 # Bytes of a parameter at its home besides the one that is computed with: a gradient in the same
@@ -87,12 +88,38 @@ def costs_of(model: Model, num_stages: int, links: Links) -> Costs:
     return Costs(stages=stages, links=links)
 
 
-def simulate(system: str, model: Model, num_ranks: int, rounds: int, links: Links) -> Outcome:
-    """One iteration of `rounds` micro-batches per device."""
-    count = rounds * num_ranks
-    costs = costs_of(model, num_ranks, links)
-    lowered, timeline = verify(generate(system, num_ranks, count, costs=costs), costs)
-    tokens = model.tokens * count
+def simulate(
+    system: str,
+    model: Model,
+    num_ranks: int,
+    rounds: int,
+    links: Links,
+    cap_bytes: int | None = None,
+) -> Outcome:
+    """One iteration of `rounds` micro-batches per device.
+
+    Args:
+        system: the name of a family.
+        model: the sizes.
+        num_ranks: the number of devices.
+        rounds: micro-batches per device.
+        links: the links.
+        cap_bytes: the memory for which a family makes its schedule, if it can; None: no limit.
+
+    Raises:
+        SynthError: the family does not admit the numbers.
+    """
+    costs = costs_of(model, family_placement(system, num_ranks).num_stages, links)
+    caps = None if cap_bytes is None else (cap_bytes,) * num_ranks
+    schedule = generate(system, num_ranks, rounds * num_ranks, costs=costs, caps_bytes=caps)
+    return outcome(schedule, costs, model, links)
+
+
+def outcome(schedule: Schedule, costs: Costs, model: Model, links: Links) -> Outcome:
+    """One iteration of a schedule."""
+    lowered, timeline = verify(schedule, costs)
+    num_ranks = schedule.placement.num_ranks
+    tokens = model.tokens * schedule.num_micro_batches
     sent = int(lowered.transfer_table.num_bytes.sum())
     sent += sum(one.sent_bytes for one in lowered.collectives)
     seconds = timeline.makespan_us / 1e6

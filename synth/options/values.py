@@ -310,8 +310,8 @@ Partition = Annotated[
 def _read_profile(given: object) -> Profile | str:
     if _is_plan(given):
         raise SynthError(
-            f"profile is a Plan, which has the costs of its stages alone; give the profile that it "
-            f"was made from ({getattr(given, 'profile_name', None)})"
+            f"§profile is a Plan, which has the costs of its stages alone; give the profile that "
+            f"it was made from ({getattr(given, 'profile_name', None)})"
         )
     return given if isinstance(given, Profile) else _path(given)
 

@@ -21,6 +21,8 @@ _Made = TypeVar("_Made", bound=Record)
 # Characters of a wrong value that a message shows.
 _MOST_SHOWN = 60
 
+_NOT_READ = "not_read"
+
 
 @dataclass(frozen=True)
 class Read:
@@ -51,6 +53,11 @@ class Read:
             raise PydanticCustomError(
                 "not_understood", "{needed}", {"needed": self.needed}
             ) from None
+        except SynthError as error:
+            if error.fields:
+                raise
+            # The reader of a unit knows neither the option nor its argument.
+            raise PydanticCustomError(_NOT_READ, "{why}", {"why": str(error)}) from None
 
 
 @dataclass(frozen=True)
@@ -156,20 +163,43 @@ def _is_given(value: object) -> bool:
     return value is not None and value is not False
 
 
-def from_values(record: type[_Made], values: Mapping[str, Any]) -> _Made:
+def _field_name(name: str, field: FieldInfo) -> str:
+    return name
+
+
+def from_values(
+    record: type[_Made],
+    values: Mapping[str, Any],
+    key: Callable[[str, FieldInfo], str] = _field_name,
+) -> _Made:
     """Make a record of the values of its fields and of those of its groups.
+
+    Args:
+        record: its type.
+        values: the values; those that are missing keep their defaults.
+        key: returns the name of a field's value.
 
     Raises:
         SynthError: a value is wrong.
     """
     try:
-        return record.model_validate(grouped(record, values, lambda name, _: name))
+        return record.model_validate(grouped(record, values, key))
     except ValidationError as error:
-        raise _refused(error.errors()[0]) from None
+        wrong = error.errors()[0]
+        raise _refused(wrong, key(*_field_at(record, wrong["loc"])).rstrip("_")) from None
 
 
-def _refused(wrong: ErrorDetails) -> SynthError:
-    name = next(part for part in reversed(wrong["loc"]) if isinstance(part, str))
+def _field_at(record: type[Record], loc: tuple[int | str, ...]) -> tuple[str, FieldInfo]:
+    """Return the field of an option, and its name, from the place of an error in a record."""
+    name = str(loc[0])
+    field = record.model_fields[name]
+    group = group_of(field)
+    return (name, field) if group is None or len(loc) == 1 else _field_at(group, loc[1:])
+
+
+def _refused(wrong: ErrorDetails, name: str) -> SynthError:
+    if wrong["type"] == _NOT_READ:
+        return SynthError(f"§{name}: {wrong['msg']}")
     limits = wrong.get("ctx", {})
     if "ge" in limits:
         return SynthError(f"§{name}={wrong['input']} is too small; give {limits['ge']} or more")

@@ -21,7 +21,7 @@ def _read_source(given: object) -> object:
         return given
     if not re.fullmatch(r"\d{1,18}", given):
         raise SynthError(
-            f"--resume-from {shown(given)} is not understood; give the step of a checkpoint, or "
+            f"§resume_from {shown(given)} is not understood; give the step of a checkpoint, or "
             f"{LAST_GOOD}"
         )
     return int(given)

@@ -20,7 +20,7 @@ def _read_ranks(given: object) -> object:
         return tuple(dict.fromkeys(int(part) for part in given.split(",")))
     except ValueError:
         raise SynthError(
-            f"--ranks {shown(given)} is not understood; write numbers of ranks, such as 0,7"
+            f"§ranks {shown(given)} is not understood; write numbers of ranks, such as 0,7"
         ) from None
 
 

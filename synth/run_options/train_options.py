@@ -64,7 +64,7 @@ def _read_betas(given: object) -> object:
         first = second = -1.0
     if not (0 <= first < 1 and 0 <= second < 1):
         raise SynthError(
-            f"--betas {shown(given)} is not understood; write two numbers from 0 to below 1, such "
+            f"§betas {shown(given)} is not understood; write two numbers from 0 to below 1, such "
             f"as 0.9,0.95"
         )
     return first, second

@@ -24,8 +24,8 @@ from synth.records.command_option import (
     OptionPanel,
     Read,
     constraints,
+    from_values,
     group_of,
-    grouped,
     members,
     metadata_of,
 )
@@ -59,7 +59,7 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def parsed(**values: Any) -> None:
-        made = {name: _made(kind, values) for name, kind in records.items()}
+        made = {name: from_values(kind, values, _key) for name, kind in records.items()}
         others = {name: value for name, value in values.items() if name in own}
         command(**others, **made)
 
@@ -155,11 +155,6 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
-
-
-def _made(record: type[Record], values: dict[str, Any]) -> Record:
-    """Make a record of the values of a command's parameters."""
-    return record.model_validate(grouped(record, values, _key))
 
 
 def _is_option(field: FieldInfo) -> bool:

@@ -9,26 +9,36 @@ from collections.abc import Collection
 
 _STAGES = {"zero-1": "zero1", "zero-2": "zero2", "zero-3": "zero3"}
 
-# Letters and digits of a name, and the family that it is: of the classes of PyTorch
-# (torch.distributed.pipelining), the schedule modes of PaddlePaddle, and papers.
-_ALIASES = {
-    "dapple": "1f1b",  # Fan et al. 2021
-    "pipedreamflush": "1f1b",  # Narayanan et al. 2021, PipeDream-2BW
-    "onefoneb": "1f1b",
-    "fthenb": "gpipe",  # PaddlePaddle
-    "pipedream2bw": "2bw",
-    "interleaved1f1b": "interleaved",
-    "vpp": "interleaved",  # PaddlePaddle
-    "loopedbfs": "breadth-first",
-    "bfs": "breadth-first",
-    "zbvzerobubble": "zb-v",
-    "vzb": "zb-v",  # Qi et al. 2024, controllable memory
-    "zerobubblev": "zb-v",
-    "zerobubbleh1": "zb-h1",
-    "zerobubbleh2": "zb-h2",
-    "ddp": "data-parallel",
-    "dp": "data-parallel",
-    "fsdp": "zero3",
+# Names of papers and frameworks, and the family here, with its options where the name implies them.
+# PyTorch's are the classes of torch.distributed.pipelining, without `Schedule`.
+OTHER_NAMES = {
+    "DAPPLE": "1f1b",  # Fan et al. 2021
+    "PipeDream-Flush": "1f1b",  # Narayanan et al. 2021, PipeDream-2BW
+    "OneFOneB": "1f1b",
+    "FThenB": "gpipe",  # PaddlePaddle
+    "PipeDream-2BW": "2bw",
+    "1F1B-Int": "interleaved",  # BitPipe, arXiv 2410.19367
+    "1F1B-Interleaved": "interleaved",
+    "Interleaved1F1B": "interleaved",  # PyTorch
+    "VPP": "interleaved",  # PaddlePaddle, Megatron-LM
+    "Llama3": "interleaved",  # arXiv 2407.21783, section 3.3.2: groups of any size
+    "LoopedBFS": "breadth-first",  # PyTorch
+    "BFS": "breadth-first",
+    "ZBVZeroBubble": "zb-v",  # PyTorch
+    "V-ZB": "zb-v",  # Qi et al. 2024, arXiv 2405.15362
+    "ZeroBubble-V": "zb-v",
+    "ZB-V-Half": "v-half",
+    "ZB-V-Min": "v-min",
+    "ZeroBubble-H1": "zb-h1",
+    "ZeroBubble-H2": "zb-h2",
+    "Cut-in-half": "dualpipe-v",  # Sea AI Lab 2025
+    "WeiPipe-Interleave": "weipipe",
+    "WeiPipe-Naive": "weipipe:naive",
+    "WZB1": "weipipe:wzb1",
+    "WZB2": "weipipe:wzb2",
+    "DDP": "data-parallel",
+    "DP": "data-parallel",
+    "FSDP": "zero3",
 }
 
 
@@ -46,8 +56,13 @@ def current_name(name: str, families: Collection[str]) -> str:
     if base == "zero":
         return _of_zero(behind)
     plain = _plain(base).removeprefix("schedule")
-    known = {_plain(family): family for family in families} | _ALIASES
-    return f"{known[plain]}{colon}{behind.lower()}" if plain in known else name
+    known = {_plain(family): family for family in families}
+    known |= {_plain(other): family for other, family in OTHER_NAMES.items()}
+    if plain not in known:
+        return name
+    family, _, implied = known[plain].partition(":")
+    options = ",".join(filter(None, (implied, behind.lower())))
+    return f"{family}:{options}" if options or colon else family
 
 
 def _plain(name: str) -> str:

@@ -23,6 +23,7 @@ from synth.families import (
     generate,
     generate_for,
 )
+from synth.families._lib.names import OTHER_NAMES
 from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.profiles import find
@@ -323,6 +324,9 @@ def test_with_one_op_of_send_behind_zb_h2_loses_time_to_senders_that_wait() -> N
         ("ZBVZeroBubble", "zb-v"),
         ("DualPipeV", "dualpipe-v"),
         ("PipeDream-2BW", "2bw"),
+        ("1f1b-int:3", "interleaved:3"),
+        ("llama3:2,group=9", "interleaved:2,group=9"),
+        ("weipipe-naive:ahead=2", "weipipe:naive,ahead=2"),
         ("zero:2,zero-2", "zero2:2"),
         ("unknown", "unknown"),
     ],
@@ -331,6 +335,18 @@ def test_families_have_the_names_of_papers_and_frameworks_in_any_case(name: str,
     assert current_name(name) == here
     if here != name:
         assert family_placement(name, 2) == family_placement(here, 2)
+
+
+def test_the_page_lists_the_other_names_of_each_family() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "families.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `([^`]+)` \| ((?:`[^`]+`(?:, )?)+) \|$", page, re.MULTILINE))
+    listed = {name: family for family, row in rows.items() for name in re.findall("`(.+?)`", row)}
+    assert listed == OTHER_NAMES
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_another_name_makes_the_schedule_of_its_family(name: str) -> None:
+    assert generate(name, 4, 8) == generate(OTHER_NAMES[name], 4, 8)
 
 
 def test_no_other_name_hides_a_family() -> None:
