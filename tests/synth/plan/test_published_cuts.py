@@ -12,8 +12,12 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate, names_on, reads_times
 from synth.plan.choose import race_run
+from synth.plan.choose.candidates import Candidate, Partitioning
+from synth.plan.choose.race_run import solve_best_of
 from synth.plan.partition.candidates import equal_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
+from synth.profile import Profile
+from synth.profiles import find
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
 from synth.search.outcome import StoppedBy
@@ -55,8 +59,9 @@ def test_a_schedule_that_is_of_use_is_made_whatever_is_known(name: str, seed: in
             assert just_us is None or just_us >= alone_us, family
 
 
-def judged_us(case: RealisticCase, monkeypatch: pytest.MonkeyPatch) -> int | None:
-    """The value with which the first trial begins, after published schedules alone."""
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """An event that the first trial sets: published schedules are all that a race then has."""
     stop = threading.Event()
 
     def ended(profile: Any, problem: Problem, *others: Any) -> Result:
@@ -64,8 +69,7 @@ def judged_us(case: RealisticCase, monkeypatch: pytest.MonkeyPatch) -> int | Non
         return Result.without_schedule(problem, StoppedBy.INTERRUPT, "stopped")
 
     monkeypatch.setattr(race_run, "solve_repartitioning", ended)
-    with in_processor_time():
-        return solved(case, None, SolveOptions(LIMIT_S, workers=1), stop).value_us
+    return stop
 
 
 @pytest.mark.slow
@@ -73,9 +77,24 @@ def judged_us(case: RealisticCase, monkeypatch: pytest.MonkeyPatch) -> int | Non
     ("name", "seed"), sweep([*product(("v", "linear"), [1]), *product(PLACEMENTS, range(2, 16))], 2)
 )
 def test_no_published_schedule_on_a_candidate_partition_is_better(
-    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    name: str, seed: int, stop: threading.Event
 ) -> None:
     case = small(seed, name)
     best = best_published(case)
-    value_us = judged_us(case, monkeypatch)
+    with in_processor_time():
+        value_us = solved(case, None, SolveOptions(LIMIT_S, workers=1), stop).value_us
     assert best is None or (value_us is not None and value_us <= best[0]), (value_us, best)
+
+
+@pytest.mark.slow
+def test_zb_v_on_equal_layers_is_known_in_six_seconds(stop: threading.Event) -> None:
+    profile, where = Profile.load(find("zb-6.2b-p8-m24")), placement("v", 8)
+    equal = (2,) * 16
+    costs = partition_costs(profile, equal)
+    problem = Problem(costs, where, 24, partition=equal)
+    zb_v_us = verify(generate("zb-v", 8, 24, costs=costs), costs)[1].makespan_us
+    with in_processor_time():
+        options = SolveOptions(6.0, workers=1)
+        candidates = [Candidate("v", problem)]
+        found = solve_best_of(candidates, profile, Partitioning.EVEN, options, stop=stop)
+    assert found.result.value_us is not None and found.result.value_us <= zb_v_us
