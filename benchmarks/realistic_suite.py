@@ -12,6 +12,7 @@ not change them much.
 
 import argparse
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -85,9 +86,9 @@ def measured(number: int, name: str | None, options: SolveOptions) -> Row:
     where = placement(case.placement, case.num_ranks)
     equal, *_ = equal_cuts(StageCostTable(case.profile), where.num_stages)
     with in_processor_time():
-        found = _solved(case, None, options)
-        given = _solved(case, equal, options)
-    best_us, best = _best_published(case) or (None, None)
+        found = solved(case, None, options)
+        given = solved(case, equal, options)
+    best_us, best = best_published(case) or (None, None)
     return Row(
         number,
         options.seed,
@@ -104,8 +105,13 @@ def measured(number: int, name: str | None, options: SolveOptions) -> Row:
     )
 
 
-def _solved(case: RealisticCase, sizes: tuple[int, ...] | None, options: SolveOptions) -> Result:
-    """The best schedule found on a given partition, or on any."""
+def solved(
+    case: RealisticCase,
+    sizes: tuple[int, ...] | None,
+    options: SolveOptions,
+    stop: threading.Event | None = None,
+) -> Result:
+    """The best schedule found on a given partition, or on any (None)."""
     where = placement(case.placement, case.num_ranks)
     begin = sizes or balance(case.profile, where, case.caps_bytes, case.num_micro_batches)
     problem = Problem(
@@ -117,10 +123,10 @@ def _solved(case: RealisticCase, sizes: tuple[int, ...] | None, options: SolveOp
     )
     way = Partitioning.SEARCHED if sizes is None else Partitioning.GIVEN
     candidates = [Candidate(case.placement, problem)]
-    return solve_best_of(candidates, case.profile, way, options).result
+    return solve_best_of(candidates, case.profile, way, options, stop=stop).result
 
 
-def _best_published(case: RealisticCase) -> tuple[int, str] | None:
+def best_published(case: RealisticCase) -> tuple[int, str] | None:
     """The least time of a published schedule that fits on some partition, and its name."""
     where = placement(case.placement, case.num_ranks)
     cuts = candidate_cuts(StageCostTable(case.profile), where.num_stages)

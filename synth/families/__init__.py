@@ -31,6 +31,7 @@ __all__ = [
     "is_pipeline",
     "names_on",
     "placements_for",
+    "reads_limits",
     "reads_times",
     "variants_for",
 ]
@@ -58,6 +59,7 @@ def generate(
     costs: Costs | None = None,
     caps_bytes: Sequence[int] | None = None,
     where: Placement | None = None,
+    below_us: int | None = None,
 ) -> Schedule:
     """Make a family's schedule on the placement that the family is defined on.
 
@@ -70,9 +72,12 @@ def generate(
             stages with F = B = W.
         caps_bytes: the most that each rank may hold, for families that are made to a limit.
         where: the same placement with the ranks in another order; None: as the family has them.
+        below_us: a makespan from which on the schedule is of no use, so that families that try
+            many may end sooner; None: it is made in any case.
 
     Raises:
-        SynthError: no such family, or numbers that its definition does not admit.
+        SynthError: no such family, numbers that its definition does not admit, or no schedule below
+            `below_us`.
     """
     if not isinstance(name, str):
         raise SynthError(f"{name!r:.60} is no name of a family; give a text such as '1f1b'")
@@ -89,7 +94,7 @@ def generate(
         )
     where = where or family.place(num_ranks, options)
     setting = Setting.of(where, num_micro_batches, costs, caps_bytes)
-    return family.schedule(replace(setting, options=options))
+    return family.schedule(replace(setting, options=options, below_us=below_us))
 
 
 def family_placement(name: str, num_ranks: int) -> Placement:
@@ -129,6 +134,16 @@ def reads_times(name: str) -> bool:
     """
     family, _ = _find(name)
     return family.timed
+
+
+def reads_limits(name: str) -> bool:
+    """True if a family's order depends on the memory limits, and may be slower with more memory.
+
+    Raises:
+        SynthError: the family or an option is unknown.
+    """
+    family, _ = _find(name)
+    return family.reads_limits
 
 
 def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:

@@ -31,5 +31,6 @@ FAMILY = Family(
     make,
     "v",
     timed=True,
+    reads_limits=True,
     buffering=patient,
 )

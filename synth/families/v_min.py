@@ -25,5 +25,11 @@ def building_block(num_ranks: int) -> Callable[[int], Block]:
 
 
 FAMILY = Family(
-    "v-min", "Qi et al. 2024, arXiv 2405.15362, section 4", make, "v", timed=True, buffering=patient
+    "v-min",
+    "Qi et al. 2024, arXiv 2405.15362, section 4",
+    make,
+    "v",
+    timed=True,
+    reads_limits=True,
+    buffering=patient,
 )

@@ -4,6 +4,7 @@ ZB-1p and ZB-2p are this greedy at the limits that the paper measures.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from synth.errors import SynthError
 from synth.families._lib.buffering_choice import patient
@@ -21,8 +22,11 @@ def make(setting: Setting) -> Programs:
             "zb-limit needs memory limits, given none; give them, or take zb-1p or zb-2p"
         )
 
+    # An order that exceeds the limits says what to try next, however long it is.
+    in_any_case = replace(setting, below_us=None)
+
     def make_at(limits_bytes: Sequence[int]) -> Programs:
-        return greedy("zb-limit", setting, limits_bytes)
+        return greedy("zb-limit", in_any_case, limits_bytes)
 
     least = [0] * setting.num_ranks  # the greedy reports its minimum itself
     tried = list(within_caps(setting, make_at, left_bytes(setting), least, _MOST_ATTEMPTS))
@@ -40,5 +44,6 @@ FAMILY = Family(
     "Qi et al. 2023, arXiv 2401.10241, section 3.1",
     make,
     timed=True,
+    reads_limits=True,
     buffering=patient,
 )

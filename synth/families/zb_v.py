@@ -62,5 +62,6 @@ FAMILY = Family(
     make,
     "v",
     timed=True,
+    reads_limits=True,
     buffering=patient,
 )

@@ -67,6 +67,7 @@ FAMILY = Family(
     make,
     "v",
     timed=True,
+    reads_limits=True,
     averages=True,
     buffering=patient,
 )

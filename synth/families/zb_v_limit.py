@@ -18,7 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from synth.errors import SynthError
 from synth.families import v_half, v_min, zb_v
 from synth.families._lib.activations import peak_activation_bytes
-from synth.families._lib.buffering_choice import outcome_of, patient, unlimited
+from synth.families._lib.buffering_choice import (
+    BufferingOutcome,
+    outcome_of,
+    patient,
+    unlimited,
+)
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.fit_to_caps import left_bytes
 from synth.families._lib.reorder import fitted_below
@@ -98,7 +103,7 @@ class _Search:
 
         def attempt(limits_bytes: Sequence[int]) -> VGreedyRun:
             run = VGreedyRun(self.pass_costs, limits_bytes, choices)
-            if run.run(self.period_us):
+            if run.run(self._below_us):
                 self._offer(run.ops())
             return run
 
@@ -153,6 +158,8 @@ class _Search:
         fastest = outcome_of(setting, made, unlimited(made))
         if fastest is None or not self._is_shorter(fastest.period_us):
             return
+        if self._is_useless(fastest):  # fewer buffers never take less time
+            return
         found = outcome_of(setting, made, patient(setting, made))
         if found is None or found.exceeds_caps or not self._is_shorter(found.period_us):
             return
@@ -160,6 +167,16 @@ class _Search:
 
     def _is_shorter(self, period_us: int) -> bool:
         return self.period_us is None or period_us < self.period_us
+
+    @property
+    def _below_us(self) -> int | None:
+        """The period from which on a schedule is no better."""
+        known = [us for us in (self.period_us, self.setting.below_us) if us is not None]
+        return min(known, default=None)
+
+    def _is_useless(self, outcome: BufferingOutcome) -> bool:
+        below_us = self.setting.below_us
+        return below_us is not None and outcome.makespan_us >= below_us
 
 
 def _greedy_counts(setting: Setting) -> range:

@@ -23,7 +23,8 @@ class Setting:
 
     Most families use the first two alone. `costs` are those of the given stages, else equal stages
     with F = B = W, as most papers draw them. `caps_bytes` is the memory limit of each rank, if
-    given. `options` are all options of the family.
+    given. `options` are all options of the family. From a makespan of `below_us` on, a schedule is
+    of no use: families that try many end sooner then, and raise SynthError if they made none.
     """
 
     placement: Placement
@@ -31,6 +32,7 @@ class Setting:
     costs: Costs
     caps_bytes: tuple[int, ...] | None = None
     options: Options = field(default_factory=dict)
+    below_us: int | None = None
 
     @classmethod
     def of(
@@ -86,7 +88,9 @@ class Family:
     `layout` is the named placement on which it is defined. It may contain `options`, which stand
     after the family's name (see `options.py`): `looped:{rounds}`. `make` raises SynthError if the
     definition does not admit the setting. `timed` families read costs, so they take longer.
-    `averages` marks those that themselves also try, or only read, the means over all stages.
+    `reads_limits` marks those whose order depends on the memory limits and may be slower with more
+    memory. `averages` marks those that themselves also try, or only read, the means over all
+    stages.
     `buffering` returns the buffering of a schedule; None: the default. `weights` returns the way of
     weights; None: they stay with their stages. `versions` returns how often weights are updated and
     which versions are read; None: once, at the end.
@@ -99,6 +103,7 @@ class Family:
     options: tuple[Option, ...] = ()
     timed: bool = False
     averages: bool = False
+    reads_limits: bool = False
     buffering: Callable[[Setting, Schedule], Buffering] | None = None
     weights: Callable[[Setting], WeightFlow] | None = None
     versions: Callable[[Setting], WeightVersions] | None = None

@@ -9,11 +9,12 @@ ops that it overtakes in the drawn order without exceeding its limit. The drawn 
 feasible at every moment, and there is no deadlock.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from typing import NamedTuple
 
+from synth.errors import SynthError
 from synth.families._lib.activations import growth_bytes
 from synth.families._lib.family import Programs, Setting
 from synth.op_kinds import OpKind
@@ -50,16 +51,24 @@ def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Progr
         order: every rank's F, B and W, in an order without deadlock.
         limits_bytes: the most that a rank may hold in the sense of `activation_bytes`; it must
             allow the order.
+
+    Raises:
+        SynthError: all periods are as long as the setting's `below_us`.
     """
     found = fitted_below(setting, order, limits_bytes, None)
-    assert found is not None
+    if found is None:
+        raise SynthError(f"no order has a period below {setting.below_us} µs")
     return found
 
 
 def fitted_below(
     setting: Setting, order: Order, limits_bytes: Sequence[int], most_us: int | None
 ) -> Programs | None:
-    """Fit as `fitted` does; give up and return None once the period exceeds `most_us`."""
+    """Fit as `fitted` does; give up and return None once the period exceeds `most_us`.
+
+    Attempts whose order, run as early as it can be, takes as long as the setting's `below_us` are
+    given up too.
+    """
     attempts = [(order, rules) for rules in _ALL]
     if not _are_as_drawn(setting):
         # As the authors do: fit to the drawn times, then run in the resulting order.
@@ -78,12 +87,15 @@ def _best(
 ) -> Order | None:
     """The programs of the attempt that ends first; attempts that fall behind are stopped.
 
-    None if the periods of all attempts exceed `most_us`.
+    None if the periods of all attempts exceed `most_us`, or are of no use (`below_us`).
     """
     best: _Run | None = None
+    networks: dict[int, _Network] = {}
     for order, rules in attempts:
-        attempt = _Run(setting, order, limits_bytes, rules)
-        attempt.run(most_us if best is None else best.period_us)
+        if id(order) not in networks:
+            networks[id(order)] = _Network(setting, order)
+        attempt = _Run(networks[id(order)], limits_bytes, rules)
+        attempt.run(most_us if best is None else best.period_us, setting.below_us)
         if not attempt.is_done:
             continue
         if best is None or attempt.worth < best.worth:
@@ -101,36 +113,127 @@ def _as_drawn(setting: Setting) -> Setting:
     """The setting with F = B = W = 1 and transfers that take no time."""
     unit = dict.fromkeys(OpKind, 1)
     stages = tuple(stage.replace(duration_us=unit) for stage in setting.costs.stages)
-    return replace(setting, costs=setting.costs.replace(stages=stages, links=Links()))
+    costs = setting.costs.replace(stages=stages, links=Links())
+    return replace(setting, costs=costs, below_us=None)
+
+
+class _Reader(NamedTuple):
+    """An op that waits for another one: its rank, its place there, and the transfer's time."""
+
+    rank: int
+    place: int
+    lag_us: int
+
+
+class _RankOrder(NamedTuple):
+    """The drawn order of a rank, by place.
+
+    Ops of one kind and stage keep their order: `heads` has the first place of each such queue, and
+    `next_place` the next one in the same queue, or the number of places.
+    """
+
+    order: Sequence[Op]
+    kinds: list[OpKind]
+    took_us: list[int]
+    growth: list[int]
+    queue: list[int]
+    next_place: list[int]
+    heads: list[int]
+    readers: list[list[_Reader]]
+
+
+class _Network:
+    """A drawn order with its times, bytes and dependencies; all attempts share it."""
+
+    def __init__(self, setting: Setting, order: Order) -> None:
+        costs = setting.costs
+        took = [stage.duration_us for stage in costs.stages]
+        growth = [growth_bytes(costs, stage) for stage in range(setting.num_stages)]
+        places = {
+            op: (rank, place)
+            for rank, program in enumerate(order)
+            for place, op in enumerate(program)
+        }
+        self.ranks: list[_RankOrder] = []
+        for rank, program in enumerate(order):
+            queues: dict[tuple[OpKind, int, int], list[int]] = {}
+            for place, op in enumerate(program):
+                queues.setdefault((op.kind, op.stage, op.replica), []).append(place)
+            queue, next_place = [0] * len(program), [len(program)] * len(program)
+            for number, own in enumerate(queues.values()):
+                for place, after in zip(own, [*own[1:], len(program)], strict=True):
+                    queue[place], next_place[place] = number, after
+            self.ranks.append(
+                _RankOrder(
+                    program,
+                    [op.kind for op in program],
+                    [took[op.stage][op.kind] for op in program],
+                    [growth[op.stage][op.kind] for op in program],
+                    queue,
+                    next_place,
+                    [own[0] for own in queues.values()],
+                    [self._readers(setting, op, rank, places) for op in program],
+                )
+            )
+
+    @staticmethod
+    def _readers(
+        setting: Setting, op: Op, rank: int, places: dict[Op, tuple[int, int]]
+    ) -> list[_Reader]:
+        """The ops that wait for this one."""
+        last, costs = setting.num_stages - 1, setting.costs
+        if op.kind == F:
+            after = op._replace(stage=op.stage + 1) if op.stage < last else op._replace(kind=B)
+            readers = [after]
+        elif op.kind == B:
+            readers = [op._replace(stage=op.stage - 1)] if op.stage else []
+            readers.append(op._replace(kind=W))
+        else:
+            readers = []
+        found = []
+        for reader in readers:
+            target, place = places[reader]
+            passed_us = costs.boundary_us if op.stage < reader.stage else costs.return_us
+            boundary = min(op.stage, reader.stage)
+            lag_us = 0 if target == rank else passed_us(boundary, rank, target)
+            found.append(_Reader(target, place, lag_us))
+        return found
 
 
 class _Run:
     """One simulation of all ranks that decides the next op of each."""
 
-    def __init__(
-        self, setting: Setting, order: Order, limits_bytes: Sequence[int], rules: Rules
-    ) -> None:
-        self.setting, self.order, self.limits, self.rules = setting, order, limits_bytes, rules
-        costs, ranks = setting.costs, range(setting.num_ranks)
-        self.growth = [growth_bytes(costs, stage) for stage in range(setting.num_stages)]
-        self.took = [stage.duration_us for stage in costs.stages]
-        self.programs: list[list[Op]] = [[] for _ in ranks]
-        self.waiting = [[True] * len(order[r]) for r in ranks]
-        self.front = [0 for _ in ranks]
-        self.queues = [_queues(order[r]) for r in ranks]
-        self.forwards_left = [sum(op.kind == F for op in order[r]) for r in ranks]
-        self.left_us = [sum(self.took[op.stage][op.kind] for op in order[r]) for r in ranks]
-        self.free_at, self.kept = [0 for _ in ranks], [0 for _ in ranks]
-        self.began: list[int] = [0 for _ in ranks]
-        self.arrives: dict[Op, int] = {}
-        self.events: list[tuple[int, int]] = [(0, r) for r in ranks]
+    def __init__(self, network: _Network, limits_bytes: Sequence[int], rules: Rules) -> None:
+        self.orders, self.limits, self.rules = network.ranks, limits_bytes, rules
+        self.started: list[list[int]] = [[] for _ in self.orders]
+        self.waiting = [[True] * len(own.order) for own in self.orders]
+        self.front = [0 for _ in self.orders]
+        self.heads = [list(own.heads) for own in self.orders]
+        self.forwards_left = [own.kinds.count(F) for own in self.orders]
+        self.left_us = [sum(own.took_us) for own in self.orders]
+        self.free_at, self.kept = [0 for _ in self.orders], [0 for _ in self.orders]
+        self.began: list[int] = [0 for _ in self.orders]
+        # When the input of each place arrives; None: not known yet.
+        self.arrives: list[list[int | None]] = [
+            [0 if op.kind == F and op.stage == 0 else None for op in own.order]
+            for own in self.orders
+        ]
+        self.events: list[tuple[int, int]] = [(0, rank) for rank in range(len(self.orders))]
 
     @property
     def is_done(self) -> bool:
         """True if all ops have run."""
         return all(
-            front == len(program) for front, program in zip(self.front, self.order, strict=True)
+            front == len(own.order) for front, own in zip(self.front, self.orders, strict=True)
         )
+
+    @property
+    def programs(self) -> list[list[Op]]:
+        """The ops of each rank in the order in which they ran."""
+        return [
+            [own.order[place] for place in places]
+            for own, places in zip(self.orders, self.started, strict=True)
+        ]
 
     @property
     def worth(self) -> tuple[int, int]:
@@ -147,121 +250,102 @@ class _Run:
         """The time from 0 to the end of the last op."""
         return max(self.free_at)
 
-    def run(self, most_us: int | None = None) -> None:
+    def run(self, most_us: int | None = None, below_us: int | None = None) -> None:
         """Make the programs: a rank decides whenever it is free or gets an input.
 
         Args:
             most_us: the run ends once its period is certain to exceed this.
+            below_us: it ends, too, once the same order has no period below this, even if its ops
+                start as early as they can.
         """
+        waited_us = 0  # by all ranks, though the op that came next could have run
+        choose = self._choose if self.rules.overtake else self._next
         while self.events:
             now, rank = heappop(self.events)
-            place = self._choose(rank, now) if self.free_at[rank] <= now else None
+            place = choose(rank, now) if self.free_at[rank] <= now else None
             if place is not None:
+                waited_us += now - max(self.free_at[rank], self.arrives[rank][place] or 0)
                 self._start(rank, place, now)
-                spent_us = self.free_at[rank] - self.began[rank]
-                if most_us is not None and spent_us + self.left_us[rank] > most_us:
+                least_us = self.free_at[rank] - self.began[rank] + self.left_us[rank]
+                if most_us is not None and least_us > most_us:
+                    return
+                if below_us is not None and least_us - waited_us >= below_us:
                     return
         if not self.is_done:
             raise RuntimeError("the drawn order does not run to its end")
 
+    def _next(self, rank: int, now: int) -> int | None:
+        """The next place of the drawn order if its op can start now; None: the rank waits."""
+        front = self.front[rank]
+        if front == len(self.waiting[rank]):
+            return None
+        arrives = self.arrives[rank][front]
+        return None if arrives is None or arrives > now else front
+
     def _choose(self, rank: int, now: int) -> int | None:
         """The place in the drawn order of the op to start now; None: the rank waits."""
-        order, best, next_input = self.order[rank], None, None
-        for queue in self.queues[rank].values():
-            if not queue or not self._may_run(rank, queue[0]):
+        own, arrivals = self.orders[rank], self.arrives[rank]
+        num_places = len(arrivals)
+        is_cooling = self.forwards_left[rank] == 0
+        weights_last = is_cooling or not self.rules.in_cool_down
+        best, best_key, next_input = None, num_places * 2, None
+        for place in self.heads[rank]:
+            if place == num_places:
                 continue
-            place = queue[0]
-            op = order[place]
-            arrives = self.arrives.get(op) if self._source(op) else 0
+            arrives = arrivals[place]
             if arrives is None:
                 continue
+            is_weight = own.kinds[place] is W
             if arrives > now:
-                if op.kind != W and (next_input is None or arrives < next_input):
+                is_next = next_input is None or arrives < next_input
+                if not is_weight and is_next and self._may_run(rank, place):
                     next_input = arrives
-            elif best is None or self._priority(rank, place) < self._priority(rank, best):
-                best = place
-        if best is not None and self.rules.wait_for_input and order[best].kind == W:
-            ends = now + self.took[order[best].stage][W]
+                continue
+            key = place + num_places if weights_last and is_weight else place
+            if key < best_key and self._may_run(rank, place):
+                best, best_key = place, key
+        if best is not None and self.rules.wait_for_input and own.kinds[best] is W:
+            ends = now + own.took_us[best]
             if next_input is not None and next_input < ends:
                 return None
         return best
-
-    def _priority(self, rank: int, place: int) -> tuple[bool, int]:
-        """The key by which the next op is chosen; the smallest goes first."""
-        is_cooling = self.forwards_left[rank] == 0
-        weights_last = self.rules.overtake and (is_cooling or not self.rules.in_cool_down)
-        return weights_last and self.order[rank][place].kind == W, place
 
     def _may_run(self, rank: int, place: int) -> bool:
         """True if the rank can still finish in the drawn order after running this op now."""
         front = self.front[rank]
         if place == front:
             return True
-        if not self.rules.overtake:
+        growth, limit = self.orders[rank].growth, self.limits[rank]
+        level = self.kept[rank] + growth[place]
+        if level > limit:
             return False
-        level = self.kept[rank] + self._growth(rank, place)
-        if level > self.limits[rank]:
-            return False
-        if self._growth(rank, place) <= 0:
+        if growth[place] <= 0:
             return True
+        waiting = self.waiting[rank]
         for before in range(front, place):
-            if self.waiting[rank][before]:
-                level += self._growth(rank, before)
-                if level > self.limits[rank]:
+            if waiting[before]:
+                level += growth[before]
+                if level > limit:
                     return False
         return True
 
-    def _growth(self, rank: int, place: int) -> int:
-        op = self.order[rank][place]
-        return self.growth[op.stage][op.kind]
-
     def _start(self, rank: int, place: int, now: int) -> None:
-        op = self.order[rank][place]
-        self.queues[rank][op.kind, op.stage, op.replica].popleft()
-        self.waiting[rank][place] = False
-        self.forwards_left[rank] -= op.kind == F
-        while self.front[rank] < len(self.order[rank]) and not self.waiting[rank][self.front[rank]]:
-            self.front[rank] += 1
-        if not self.programs[rank]:
+        own, waiting = self.orders[rank], self.waiting[rank]
+        self.heads[rank][own.queue[place]] = own.next_place[place]
+        waiting[place] = False
+        self.forwards_left[rank] -= own.kinds[place] is F
+        front = self.front[rank]
+        while front < len(waiting) and not waiting[front]:
+            front += 1
+        self.front[rank] = front
+        if not self.started[rank]:
             self.began[rank] = now
-        self.programs[rank].append(op)
-        self.kept[rank] += self.growth[op.stage][op.kind]
-        took_us = self.took[op.stage][op.kind]
-        end = self.free_at[rank] = now + took_us
-        self.left_us[rank] -= took_us
+        self.started[rank].append(place)
+        self.kept[rank] += own.growth[place]
+        end = self.free_at[rank] = now + own.took_us[place]
+        self.left_us[rank] -= own.took_us[place]
         heappush(self.events, (end, rank))
-        for reader in self._readers(op):
-            self._deliver(op, reader, rank, end)
-
-    def _deliver(self, op: Op, reader: Op, rank: int, end: int) -> None:
-        """Record at a reader's rank when its input arrives."""
-        target = self.setting.placement.rank_of(reader.stage, reader.replica)
-        if target != rank:
-            boundary = min(op.stage, reader.stage)
-            costs = self.setting.costs
-            passed_us = costs.boundary_us if op.stage < reader.stage else costs.return_us
-            end += passed_us(boundary, rank, target)
-        self.arrives[reader] = end
-        heappush(self.events, (end, target))
-
-    def _source(self, op: Op) -> bool:
-        """The rank and op that an op waits for, if any."""
-        return op.kind != F or op.stage > 0
-
-    def _readers(self, op: Op) -> list[Op]:
-        """The ops that wait for this one."""
-        last = self.setting.num_stages - 1
-        if op.kind == F:
-            return [op._replace(stage=op.stage + 1) if op.stage < last else op._replace(kind=B)]
-        if op.kind == W:
-            return []
-        weight = op._replace(kind=W)
-        return [op._replace(stage=op.stage - 1), weight] if op.stage else [weight]
-
-
-def _queues(program: Sequence[Op]) -> dict[tuple[OpKind, int, int], deque[int]]:
-    """The places of the ops of each kind and stage, which keep their order among themselves."""
-    queues: dict[tuple[OpKind, int, int], deque[int]] = {}
-    for place, op in enumerate(program):
-        queues.setdefault((op.kind, op.stage, op.replica), deque()).append(place)
-    return queues
+        for target, at, lag_us in own.readers[place]:
+            self.arrives[target][at] = end + lag_us
+            if target != rank:
+                heappush(self.events, (end + lag_us, target))

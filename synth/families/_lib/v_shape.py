@@ -12,6 +12,7 @@ balanced, and proportional to a + b. The W's fill the remaining two of the six s
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from synth.families._lib.activations import activation_bytes, peak_activation_bytes
@@ -80,8 +81,11 @@ def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Prog
     if setting.caps_bytes is None or not _leave_room(left_bytes(setting), needed):
         return fitted(setting, order, own)
 
+    # An order that exceeds the limits says what to try next, however long it is.
+    in_any_case = replace(setting, below_us=None)
+
     def make_at(limits_bytes: Sequence[int]) -> Programs:
-        return fitted(setting, order, limits_bytes)
+        return fitted(in_any_case if limits_bytes == own else setting, order, limits_bytes)
 
     tried = list(within_caps(setting, make_at, own, needed, _MOST_ATTEMPTS))
     return (tried[-1] if tried[-1].fits else tried[0]).programs

@@ -47,18 +47,20 @@ def greedy(name: str, setting: Setting, limits_bytes: Sequence[int]) -> Programs
     Raises:
         SynthError: a limit is below one micro-batch.
     """
-    done: list[_Greedy] = []
+    best: _Greedy | None = None
     refused: list[SynthError] = []
+    below_us = setting.below_us
     for answers in product((False, True), (True, False), (True, False)):  # the authors' order
-        attempt = _Greedy(name, setting, limits_bytes, ZbGreedyChoices(*answers))
+        attempt = _Greedy(name, setting, limits_bytes, ZbGreedyChoices(*answers), below_us)
         try:
             attempt.run()
-            done.append(attempt)
         except SynthError as error:
             refused.append(error)
-    if not done:
+        else:
+            best, below_us = attempt, attempt.period_us
+    if best is None:
         raise refused[0]
-    return min(done, key=lambda attempt: attempt.period_us).programs
+    return best.programs
 
 
 def micro_batches_bytes(setting: Setting, number: int) -> list[int]:
@@ -71,7 +73,12 @@ class _Greedy:
     """One run of the greedy with given choices: clocks, counts and memory of all ranks."""
 
     def __init__(
-        self, name: str, setting: Setting, limits_bytes: Sequence[int], choices: ZbGreedyChoices
+        self,
+        name: str,
+        setting: Setting,
+        limits_bytes: Sequence[int],
+        choices: ZbGreedyChoices,
+        below_us: int | None,
     ) -> None:
         p = setting.num_ranks
         self.name, self.choices, self.limits = name, choices, limits_bytes
@@ -87,6 +94,8 @@ class _Greedy:
         self.done = [{F: 0, B: 0, W: 0} for _ in self.ranks]
         self.ended: list[dict[OpKind, list[int]]] = [{F: [], B: [], W: []} for _ in self.ranks]
         self.clock, self.held_bytes, self.idle = [0] * p, [0] * p, [0] * p
+        work_us = (self.m * sum(took[kind] for kind in (F, B, W)) for took in self.took)
+        self.most_idle_us = [None if below_us is None else below_us - us - 1 for us in work_us]
 
     @property
     def period_us(self) -> int:
@@ -216,8 +225,11 @@ class _Greedy:
     def _put(self, rank: int, kind: OpKind) -> None:
         """Run a rank's next op of this kind as soon as its input is there."""
         start = max(self.clock[rank], self._arrives(rank, kind))
-        if self.programs[rank]:
+        if self.programs[rank] and start > self.clock[rank]:
             self.idle[rank] += start - self.clock[rank]
+            most_us = self.most_idle_us[rank]
+            if most_us is not None and self.idle[rank] > most_us:
+                raise SynthError(f"{self.name} is no shorter than a schedule that is known")
         self.clock[rank] = start + self.took[rank][kind]
         self.ended[rank][kind].append(self.clock[rank])
         self.programs[rank].append(Op(kind, rank, self.done[rank][kind]))

@@ -13,20 +13,26 @@ from enum import Enum, auto
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import names_on, reads_times
+from synth.objective import Objective
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
 from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
-from synth.plan.partition.bounds import is_linear
 from synth.plan.published.best_variant import BestVariant, PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
+from synth.plan.published.variants import Sizes
 from synth.plan.recompute.layer_choice import applies, with_layers
 from synth.plan.tuning import JUDGING
 from synth.profile import Profile
 from synth.schedule.model import Placement
-from synth.search.outcome import rank_key
+from synth.search.outcome import rank_key, relative_gap
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, split_backward
 from synth.solver.result import Baseline
+
+# Yields trials, given those that were judged, what ends the search, and what counts its ops.
+PublishedTrials = Callable[
+    [Sequence[Trial], Callable[[], bool], Callable[[int], None]], Iterator[Trial]
+]
 
 
 class PublishedCuts:
@@ -44,8 +50,9 @@ class PublishedCuts:
             menu=problem.layer_menu,
         )
         self._begun: dict[tuple[str, Placement], BestVariant] = {}
+        self._bounds_us: dict[tuple[str, Sizes], int] = {}
 
-    def trials(
+    def on_candidates(
         self,
         judged: Sequence[Trial],
         should_stop: Callable[[], bool],
@@ -53,13 +60,40 @@ class PublishedCuts:
     ) -> Iterator[Trial]:
         """Yield trials that have a published schedule as result, the best one of their partition.
 
-        If any partition will do, all families are tried on the candidate partitions before one of
-        them is searched for its best one. Then, with several stages per rank, families that read
-        times are made for each candidate partition, as long as there is time. Families come in the
-        order of their values so far, over all placements. The rows of the table are replaced by
-        those on the best partitions.
+        All families are tried on the candidate partitions, each in one order. Then those that read
+        times are made for each candidate partition by itself, unless a bound shows that they are
+        no better there than the best schedule known. So no published schedule on a candidate
+        partition is better than the result, if there was time.
+        """
+        return self._trials((_Step.CANDIDATES, _Step.MADE_ANEW), judged, should_stop, charge)
+
+    def searched(
+        self,
+        judged: Sequence[Trial],
+        should_stop: Callable[[], bool],
+        charge: Callable[[int], None],
+    ) -> Iterator[Trial]:
+        """Yield the same kind of trials after a search from the candidates.
+
+        If any partition will do, layers move to other stages, and if layers may be chosen, some are
+        recomputed.
+        """
+        return self._trials((_Step.SEARCHED,), judged, should_stop, charge)
+
+    def _trials(
+        self,
+        steps: Sequence["_Step"],
+        judged: Sequence[Trial],
+        should_stop: Callable[[], bool],
+        charge: Callable[[int], None],
+    ) -> Iterator[Trial]:
+        """Yield the trials of some steps.
+
+        Families come in the order of their values so far, over all placements. The rows of the
+        table are replaced by those on the best partitions.
 
         Args:
+            steps: in their order.
             judged: trials whose published schedules were judged, one for each placement.
             should_stop: ends the search.
             charge: told of the ops that were simulated.
@@ -72,13 +106,13 @@ class PublishedCuts:
             if rows.trial.candidate.choice in ((), None)
             for name in names_on(rows.trial.candidate.problem.placement)
         ]
-        for step in _Step if self.searches.is_free else (_Step.SEARCHED,):
+        for step in steps:
             for rows, name in sorted(pairs, key=lambda pair: pair[0].rank(pair[1])):
                 if should_stop():
                     return
                 candidate = rows.trial.candidate
-                if step == _Step.MADE_ANEW and not _depends_on_cut(name, candidate):
-                    continue
+                if step == _Step.MADE_ANEW and not reads_times(name):
+                    continue  # its order is the same on all partitions
                 for found in self._searched(name, candidate, charge, step):
                     rows.take(name, found)
                     if (new := self._trial(candidate, name, found)) and self._is_better(new):
@@ -110,7 +144,10 @@ class PublishedCuts:
             return  # its definition does not admit the numbers
         self._begun[key] = search
         scored, made = search.order.num_scored, len(search.made)
-        plain = _TRY[step](search)
+        if step == _Step.MADE_ANEW:
+            plain = self._made_anew(search, candidate)
+        else:
+            plain = _TRY[step](search)
         yield plain
         if (
             step == _Step.SEARCHED
@@ -124,6 +161,33 @@ class PublishedCuts:
         scored = max(0, search.order.num_scored - scored)
         made = (len(search.made) - made) * (JUDGING.late_timed_cost if reads_times(name) else 1)
         charge((scored + made) * problem.num_ops)
+
+    def _made_anew(self, search: BestVariant, candidate: Candidate) -> PublishedVariant:
+        """Return a family's best schedule of those made for each candidate partition by itself."""
+        race, gap = self.race, self.race.gap
+
+        def can_win(sizes: Sizes) -> bool:
+            best_us = race.best_us
+            if best_us is None:
+                return True
+            self.searches.below_us = best_us if problem.objective == Objective.MAKESPAN else None
+            return relative_gap(best_us, self._bound_us(candidate, sizes)) > gap
+
+        problem = candidate.problem
+        try:
+            return search.anew_on_candidates(can_win)
+        finally:
+            self.searches.below_us = None
+
+    def _bound_us(self, candidate: Candidate, sizes: Sizes) -> int:
+        """Return the closed-form bound of a placement on a partition."""
+        key = candidate.name, sizes
+        if key not in self._bounds_us:
+            costs = self.searches.costs.of(sizes)
+            problem = replace(candidate.problem, costs=costs, partition=sizes)
+            new = self.race.new(candidate.on(problem), is_quick=True)
+            self._bounds_us[key] = new.lower_bound_us
+        return self._bounds_us[key]
 
     def _trial(self, candidate: Candidate, name: str, found: PublishedVariant) -> Trial | None:
         """Return the trial that has this schedule as result; None if no search can start there."""
@@ -145,23 +209,17 @@ class PublishedCuts:
         return trial
 
 
-def _depends_on_cut(name: str, candidate: Candidate) -> bool:
-    """Return True if a family's order may suit one cut only, where ranks hold several stages."""
-    return reads_times(name) and not is_linear(candidate.problem)
-
-
 class _Step(Enum):
     """The partitions on which a family is tried, and how it gets its order there."""
 
     CANDIDATES = auto()  # the candidates, most of them in the order made for another one
-    SEARCHED = auto()  # their neighbours too; layers may be recomputed
     MADE_ANEW = auto()  # the candidates, each in an order of its own
+    SEARCHED = auto()  # their neighbours too; layers may be recomputed
 
 
 _TRY = {
     _Step.CANDIDATES: BestVariant.on_candidates,
     _Step.SEARCHED: BestVariant.plain,
-    _Step.MADE_ANEW: BestVariant.anew_on_candidates,
 }
 
 

@@ -15,7 +15,7 @@ That a proof ends a trial is the racing of Maron and Moore (NeurIPS 1993).
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -33,17 +33,21 @@ from synth.plan.choose.judging import (
     infeasible_result,
     is_quick,
     judge,
+    judged_result,
     offloading_trial,
     repartitioned_trials,
 )
 from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
-from synth.plan.choose.published_cuts import PublishedCuts
+from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.tuning import CUT_MOVES, JUDGING, RACE
 from synth.profile import Profile
+from synth.search.outcome import rank_key
+from synth.solver.evaluate.evaluate import evaluate
+from synth.solver.lower_limits import made_for_lower_limits
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Result
 from synth.solver.search_state import OnImprovement
@@ -124,6 +128,7 @@ class _RaceRun:
         if race.partitioning != Partitioning.GIVEN:
             self._repartition(until_s)
             self._start_from_published_cuts()
+        self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
         if race.partitioning != Partitioning.SEARCHED:
             return
         self._move_cuts()
@@ -197,10 +202,8 @@ class _RaceRun:
 
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""
-        race, many = self.race, RACE.many_cuts_share_of_left
-        share = many if self._has_many_cuts else RACE.published_cuts_share_of_left
-        until_s = self.clock.moment_s(share)
-        num_ops = 0
+        race = self.race
+        until_s, num_ops = 0.0, 0
 
         def charge(ops: int) -> None:
             nonlocal num_ops
@@ -214,15 +217,45 @@ class _RaceRun:
 
         judged = race.trials[: len(race.candidates)]
         found = []
-        for trial in self.published.trials(judged, should_stop, charge):
-            found.append(trial)
-            race.trials.append(trial)
-            self.announcer.announce_judged(trial)
+        for search, share in self._shares_of_published_cuts():
+            until_s = self.clock.moment_s(share)
+            for trial in search(judged, should_stop, charge):
+                found.append(trial)
+                race.trials.append(trial)
+                self.announcer.announce_judged(trial)
         # Later steps ask for its cuts, too.
         self.published.searches.should_stop = self.stop.is_set
         rows = {trial.name: trial.published for trial in judged}
         for trial in found:
             trial.published = rows[trial.name]
+
+    def _start_from_lower_limits(self, until_s: float) -> None:
+        """Take the schedules that families make for lower limits, on the best partitions."""
+        for trial in self.race.near()[: RACE.few]:
+            problem = trial.problem
+            if trial.candidate.choice or problem.recomputed_layers:
+                continue
+            for name, schedule in made_for_lower_limits(problem):
+                if self.stop.is_set() or self.clock.left_s(until_s) <= 0:
+                    return
+                if self.options.deterministic:
+                    cost = JUDGING.late_timed_cost * problem.num_ops
+                    self.clock.grant(cost / JUDGING.ops_per_s)
+                found = evaluate(problem, schedule, name)
+                if found is not None and rank_key(found.value_us) < rank_key(trial.value_us):
+                    trial.found = judged_result(problem, found, trial.lower_bound_us)
+                    self.announcer.announce_judged(trial)
+
+    def _shares_of_published_cuts(self) -> Iterator[tuple[PublishedTrials, float]]:
+        """Yield the searches for these partitions, each with its share of the remaining time.
+
+        A single placement has nearly all the time to be no worse than a published schedule.
+        """
+        share = RACE.published_cuts_share_of_left
+        is_alone = len(self.race.candidates) == 1
+        yield self.published.on_candidates, RACE.candidate_cuts_share_of_left if is_alone else share
+        many = RACE.many_cuts_share_of_left
+        yield self.published.searched, many if self._has_many_cuts else share
 
     def _repartition(self, until_s: float) -> None:
         """Add candidates partitioned for the stages that the best published schedules recompute."""

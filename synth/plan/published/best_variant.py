@@ -115,13 +115,19 @@ class BestVariant:
         assert best is not None  # the first one was made
         return best
 
-    def anew_on_candidates(self) -> PublishedVariant:
-        """Return the best one of the schedules made for each candidate by itself."""
+    def anew_on_candidates(
+        self, can_win: Callable[[Sizes], bool] = lambda sizes: True
+    ) -> PublishedVariant:
+        """Return the best one of the schedules made for each candidate by itself.
+
+        Args:
+            can_win: asked before a schedule is made; False: it would be of no use.
+        """
         ranked = [variant for variant in self._ranked() if variant.rule is None]
         for variant in dict.fromkeys((*ranked, *map(Variant, self.cuts))):
             is_candidate = variant.sizes in self.cuts and variant not in self.made
-            if is_candidate and not self.should_stop():
-                with suppress(SynthError):  # the family does not admit it
+            if is_candidate and can_win(variant.sizes) and not self.should_stop():
+                with suppress(SynthError):  # the family does not admit it, or is not shorter
                     self._make(variant)
         return min(self.made.values(), key=lambda one: one.score)
 

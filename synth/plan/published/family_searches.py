@@ -43,6 +43,8 @@ class FamilySearches:
             goes_on: variants are judged whatever `should_stop` says as long as this is true of the
                 ops of all that were judged.
         """
+        # A makespan from which on a schedule that is made is of no use; see `families.generate`.
+        self.below_us: int | None = None
         self.menu, self.goes_on, self.num_ops = menu, goes_on, 0
         self.profile, self.num_micro_batches, self.judge = profile, num_micro_batches, judge
         self.should_stop, self.given, self.is_free = should_stop, given, is_free
@@ -64,6 +66,7 @@ class FamilySearches:
                 costs=costs,
                 caps_bytes=self.judge.caps_bytes,
                 where=where,
+                below_us=self.below_us,
             )
 
         num_ops = 3 * where.num_ranks * self.num_micro_batches

@@ -32,6 +32,11 @@ class RaceTuning:
     # The same share for a single placement with several stages per rank, whose cut matters most.
     many_cuts_share_of_left: float = 0.4
     published_cuts_least_ops: int = 100_000
+    # Share of the remaining time for published schedules on the candidate partitions of a single
+    # placement, so that the answer is above none of them.
+    candidate_cuts_share_of_left: float = 0.8
+    # Share of the remaining time for published schedules made for lower memory limits.
+    lower_limits_share_of_left: float = 0.15
     # Share of the remaining time for a search for partitions, before the rounds.
     partitions_share_of_left: float = 0.15
     # Share of the remaining time for further partitions: after the rounds, and again when the

@@ -14,6 +14,8 @@ class PublishedTuning:
     # Seconds per op that making a schedule takes that reads times, at most: the zero-bubble greedy
     # tries many warm-ups (32 ranks, 512 micro-batches).
     timed_s_per_op: float = 60e-6
+    # Ratio of a lower memory limit for which families make schedules to the next higher one.
+    lower_limit_ratio: float = 2**-0.25
 
 
 @dataclass(frozen=True)

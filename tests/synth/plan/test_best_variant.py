@@ -223,7 +223,8 @@ def test_a_search_among_partitions_starts_from_those_of_published_schedules() ->
     race = Standings([Candidate("v", problem)], Partitioning.SEARCHED, 0.0)
     race.trials = [race.new(candidate) for candidate in race.candidates]
     cuts = PublishedCuts(PROFILE, race)
-    found = list(cuts.trials(race.trials, lambda: False, lambda num_ops: None))
+    given = (race.trials, lambda: False, lambda num_ops: None)
+    found = [*cuts.on_candidates(*given), *cuts.searched(*given)]
     values = [trial.value_us for trial in found if trial.value_us is not None]
     assert len(values) == len(found) and min(values) <= 1_246_200
     assert HALVES[0] in [trial.problem.partition for trial in found]

@@ -1,0 +1,57 @@
+"""Published schedules made for lower memory limits than the problem's.
+
+A greedy that fills the memory that it is given can be slower with more of it. So families whose
+order depends on the limits are also made for the limits of a fixed row, as far as these are below
+the problem's: a larger limit only adds schedules, and what is found there first is no worse.
+
+The row does not depend on the problem's limits. A rank's first limit is its static bytes and those
+that all its micro-batches save; each further one has a fixed share of the saved bytes before.
+"""
+
+from collections.abc import Iterator
+
+from synth.errors import SynthError
+from synth.families import generate, names_on, reads_limits
+from synth.schedule.model import Schedule
+from synth.solver.infeasibility import needed_bytes
+from synth.solver.problem import Problem
+from synth.solver.tuning import PUBLISHED
+
+
+def lower_limits(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """Yield the limits of the row that are below the problem's on every rank, highest first.
+
+    Without limits, and where one micro-batch alone does not fit, there are none.
+    """
+    caps, needed = problem.caps_bytes, needed_bytes(problem)
+    if caps is None:
+        return
+    stages = problem.costs.stages
+    statics = list(map(problem.static_bytes, range(problem.num_ranks)))
+    saved = [
+        problem.num_micro_batches * sum(stages[stage].saved_bytes for stage, _ in held)
+        for held in problem.placement.held
+    ]
+    share, before = 1.0, statics
+    while any(int(share * most) for most in saved):
+        limits = [static + int(share * most) for static, most in zip(statics, saved, strict=True)]
+        if any(limit < need for limit, need in zip(limits, needed, strict=True)):
+            return
+        is_below = all(limit <= cap for limit, cap in zip(limits, caps, strict=True))
+        if is_below and limits != before:
+            yield tuple(limits)
+        share, before = share * PUBLISHED.lower_limit_ratio, limits
+
+
+def made_for_lower_limits(problem: Problem) -> Iterator[tuple[str, Schedule]]:
+    """Yield the schedules of families that read the limits, with their names."""
+    where = problem.placement
+    names = [name for name in names_on(where) if reads_limits(name)]
+    for limits in lower_limits(problem) if names else ():
+        for name in names:
+            numbers = (name, where.num_ranks, problem.num_micro_batches)
+            try:
+                made = generate(*numbers, costs=problem.costs, caps_bytes=limits, where=where)
+            except SynthError:
+                continue  # it makes none within them
+            yield f"{name}, less memory", made
