@@ -93,7 +93,9 @@ def test_all_rivals_are_shown_if_asked_for_and_always_in_json(
 ) -> None:
     monkeypatch.setattr(solve, "_SHOWN", 3)
     few, every = synth(*SMALL_SOLVE).stdout, synth(*SMALL_SOLVE, "--all").stdout
-    rivals = json.loads(synth(*SMALL_SOLVE, "--format", "json").stdout)["rivals"]
+    rivals = json.loads(synth(*SMALL_SOLVE, "--mem-limit", "none", "--format", "json").stdout)[
+        "rivals"
+    ]
     assert len(few.split("\n\n")[0].splitlines()) == 3 + 3 + 2
     assert f"\n({len(rivals) - 3} more published schedules: --all)\n" in few
     rows = every.split("\n\n")[0].splitlines()[3:]
@@ -109,7 +111,7 @@ def test_why_bubble_rate_and_mean_idle_differ_is_said(synth: Synth, tmp_path: Pa
 
 
 def test_no_limit_and_no_file_are_said_so(synth: Synth) -> None:
-    ended = synth(*SMALL_SOLVE)
+    ended = synth(*SMALL_SOLVE, "--mem-limit", "none")
     assert "no memory limit" in ended.stdout
     assert "not saved" in ended.stderr
 
