@@ -9,7 +9,7 @@ from synth.api.front import AnyProfile, named_as_arguments
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
-from synth.options.arguments.groups import HardwareArguments, MemoryArguments
+from synth.options.arguments.groups import MemoryArguments, RankHardwareArguments
 from synth.options.problem_arguments import sizes_on
 from synth.options.values import AUTO, Count, Partition, ProfileSource
 from synth.plan.partition.balance import balance
@@ -27,7 +27,7 @@ class _SimulateArguments(Record):
     micro_batches: Annotated[Count, Field(ge=1)] | None
     memory: MemoryArguments
     partition: Partition
-    hardware: HardwareArguments
+    hardware: RankHardwareArguments
 
 
 @named_as_arguments
@@ -37,9 +37,10 @@ def simulate(
     *,
     ranks: int | None = None,
     micro_batches: int | None = None,
-    mem_limit: str | int | Sequence[int | str] | None = None,
+    mem_limit: str | int | Sequence[int | str] = "none",
     partition: str | Sequence[int] = "even",
     link: str | Sequence[str] | None = None,
+    rank_speed: str | Sequence[float] | None = None,
 ) -> Plan:
     """Verify a schedule and simulate it on a profile's costs, without any search.
 
@@ -50,9 +51,10 @@ def simulate(
         ranks: number of ranks; None: of the `Schedule`.
         micro_batches: number of micro-batches; None: of the `Schedule`.
         mem_limit: the memory limit to meet, as of `synth.solve`; schedules that are made to a
-            limit use it. None: no limit.
+            limit use it.
         partition: layers per stage, or `"even"`: balance the work of the ranks.
         link: latency and bandwidth instead of the profile's, as of `synth.solve`.
+        rank_speed: the speed of each rank, as of `synth.solve`.
 
     Returns:
         The plan; `plan.claim` has makespan, period and peaks. Its bound is the largest work of a
@@ -72,12 +74,12 @@ def simulate(
         raise SynthError("§partition auto needs a search; give even, or the layers of each stage")
     size = _size_of(schedule, given.ranks, given.micro_batches)
     where = size.placement
-    measured = given.hardware.profile(given.profile)
+    measured = given.hardware.of_ranks(given.profile, size.num_ranks)
     caps = given.memory.limits(size.num_ranks, measured).caps_bytes
     chosen = sizes_on(where, given.partition)
     sizes = chosen or balance(measured, where, caps, size.num_micro_batches)
     if not isinstance(schedule, Schedule):
-        costs = partition_costs(measured, sizes)
+        costs = partition_costs(measured, sizes, where.ranks)
         schedule = generate(
             schedule, size.num_ranks, size.num_micro_batches, costs=costs, caps_bytes=caps
         )

@@ -34,6 +34,8 @@ def solve(
     data_parallel: int = 1,
     versions: str | None = None,
     link: str | Sequence[str] | None = None,
+    rank_speed: str | Sequence[float] | None = None,
+    rank_order: str = "given",
     time_limit: str | float = 60,
     gap: str | float = 0.005,
     seed: int = 0,
@@ -53,8 +55,9 @@ def solve(
         micro_batches: number of micro-batches per iteration.
         mem_limit: memory limit of each rank: `"40GB"`, `"auto"` (the device's capacity less
             10 %), bytes, or a number of bytes for each rank; `"min"`: minimize it, subject to
-            `target`; None: no limit.
-        mem_reserve: subtracted from the limit for memory that profiles do not contain.
+            `target`; `"none"`: no limit; None: auto if the profile has a capacity, else none.
+        mem_reserve: subtracted from the limit for memory that profiles do not contain; with auto
+            it replaces the 10 %.
         target: with `mem_limit="min"` the time to meet, in seconds or such as `"850ms"`; `"105%"`:
             of the lower bound without a memory limit; `"steady"`: no bubble in the steady state.
         objective: the time to minimize: `"makespan"`, `"period"` or `"iterations:8"`.
@@ -79,6 +82,9 @@ def solve(
             None: flush.
         link: latency and bandwidth instead of the profile's: `"10us,25GB/s"` between all ranks,
             `"8:20us,200Gb/s"` between nodes of 8 ranks; or several of these.
+        rank_speed: the speed of each rank relative to the profile's device, such as `"1,1,0.5,1"`;
+            None: of the profile, if any.
+        rank_order: the order of ranks of unequal speed: `"given"`, or `"auto"`: search.
         time_limit: the time limit of the search, in seconds.
         gap: the relative gap to the lower bound at which the search may stop.
         seed: the seed of the search, 0 or more.

@@ -17,13 +17,22 @@ from synth.profile.tied_parameters import GradientSum
 _LATER = {pair: max(pair, key=lambda kind: kind.rank_in_chain) for pair in product(OpKind, OpKind)}
 
 
-def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:
+def partition_costs(
+    profile: Profile, sizes: Sequence[int], ranks: Sequence[Sequence[int]] | None = None
+) -> Costs:
     """Add up layers to stages; `sizes[s]` is the number of layers of stage s.
 
-    A stage counts tied parameters once. The ties say which of them several stages count.
+    A stage counts tied parameters once. The ties say which of them several stages count. On ranks
+    of unequal speed, the ops of a stage take the time that its rank needs.
+
+    Args:
+        profile: the profile of the layers.
+        sizes: the number of layers of each stage.
+        ranks: [copy][stage] → rank, which only ranks of unequal speed need.
 
     Raises:
-        SynthError: the sizes are not positive or do not add up to the number of layers.
+        SynthError: the sizes are not positive or do not add up to the number of layers; ranks
+            differ in speed and it is not known which has which stage, or copies of one do.
     """
     if sum(sizes) != len(profile.layers) or min(sizes) < 1:
         raise SynthError(
@@ -36,7 +45,50 @@ def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:
         sums = profile.gradient_sums(first, first + size)
         stages.append(stage_costs(layers, sums, is_first=first == 0))
         first += size
-    return Costs(stages=tuple(stages), links=profile.links, ties=stage_ties(profile, sizes))
+    ties = stage_ties(profile, sizes)
+    if profile.rank_speeds is not None:
+        speeds = stage_speeds(profile.rank_speeds, ranks)
+        stages = [stage.at(speed) for stage, speed in zip(stages, speeds, strict=True)]
+        # All stages of a tie on a rank have its speed; the fastest one's updates are the shortest.
+        ties = tuple(
+            tie.replace(step_us=math.floor(tie.step_us / max(speeds[s] for s in tie.stages)))
+            for tie in ties
+        )
+    return Costs(stages=tuple(stages), links=profile.links, ties=ties)
+
+
+def stage_speeds(
+    speeds: Sequence[float], ranks: Sequence[Sequence[int]] | None
+) -> tuple[float, ...]:
+    """Return the speed of each stage: that of its rank.
+
+    Args:
+        speeds: of each rank.
+        ranks: [copy][stage] → rank; None: not known.
+
+    Raises:
+        SynthError: it is not known which rank has which stage; there are more or fewer ranks than
+            speeds; or copies of a stage are on ranks that differ in speed.
+    """
+    if ranks is None:
+        raise SynthError(
+            "the ranks of this profile differ in speed, which is supported where each stage stays "
+            "on one rank of a pipeline: synth solve with a placement such as linear, looped:2 or v"
+        )
+    num_ranks = 1 + max(map(max, ranks))
+    if num_ranks != len(speeds):
+        raise SynthError(
+            f"the profile has the speeds of {len(speeds)} ranks, and there are {num_ranks}; give "
+            f"one speed per rank"
+        )
+    of_copies = [{speeds[rank] for rank in on} for on in zip(*ranks, strict=True)]
+    for stage, found in enumerate(of_copies):
+        if len(found) > 1:
+            raise SynthError(
+                f"stage {stage} has copies on ranks of speed {min(found):g} and {max(found):g}; "
+                f"where ranks differ in speed take a placement with one copy, such as linear or v"
+            )
+    return tuple(min(found) for found in of_copies)
 
 
 def stage_ties(profile: Profile, sizes: Sequence[int]) -> tuple[StageTie, ...]:

@@ -105,6 +105,13 @@ class StageCosts(Record):
             saved_w_bytes=self.saved_w_bytes + early, rise_bytes=rises, early_gradient_bytes=0
         )
 
+    def at(self, speed: float) -> Self:
+        """The costs on a rank of another speed: ops take the time by it, memory is the same."""
+        if speed == 1:
+            return self
+        durations = {kind: round(us / speed) for kind, us in self.duration_us.items()}
+        return self.replace(duration_us=durations)
+
     @property
     def work_us(self) -> int:
         """F + B + W of one micro-batch."""

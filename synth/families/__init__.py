@@ -223,7 +223,7 @@ def generate_for(
     versions of weights are left out: no search begins with them.
 
     Args:
-        placement: the placement.
+        placement: the placement; its ranks may be in another order.
         num_micro_batches: the number of micro-batches.
         costs: the costs of the stages; None: equal stages.
         caps_bytes: the memory limit of each rank; None: no limits.
@@ -232,18 +232,21 @@ def generate_for(
     Raises:
         SynthError: there is no micro-batch, or the costs or limits are for other stages or ranks.
     """
-    setting = Setting.of(placement, num_micro_batches, costs, caps_bytes)
+    Setting.of(placement, num_micro_batches, costs, caps_bytes)
+    order, plain = placement.rank_order, placement.with_ranks_in_order()
+    caps = None if caps_bytes is None else [caps_bytes[rank] for rank in order]
+    setting = Setting.of(plain, num_micro_batches, costs, caps)
     for family in sorted(families().values(), key=lambda family: (family.timed, family.name)):
         if timed is not None and family.timed != timed:
             continue
         if family.weights is not None or family.versions is not None:
             continue
-        for options in _options_on(family, placement):
+        for options in _options_on(family, plain):
             try:
                 schedule = family.schedule(replace(setting, options=options))
             except SynthError:
                 continue  # its definition does not admit the numbers
-            yield schedule.name, schedule
+            yield schedule.name, _on_ranks(schedule, placement)
 
 
 def names_on(placement: Placement) -> list[str]:
@@ -252,8 +255,17 @@ def names_on(placement: Placement) -> list[str]:
         spelled(family.name, family.options, options)
         for family in families().values()
         if family.weights is None and family.versions is None
-        for options in _options_on(family, placement)
+        for options in _options_on(family, placement.with_ranks_in_order())
     ]
+
+
+def _on_ranks(schedule: Schedule, placement: Placement) -> Schedule:
+    """Return a schedule with its programs on the ranks of the placement in another order."""
+    if schedule.placement == placement:
+        return schedule
+    of_rank = dict(zip(placement.rank_order, schedule.programs, strict=True))
+    programs = tuple(of_rank[rank] for rank in range(schedule.num_ranks))
+    return replace(schedule, placement=placement, programs=programs)
 
 
 def _find(name: str) -> tuple[Family, Options]:

@@ -14,8 +14,12 @@ from synth.plan.recompute.choice import why_infeasible
 from synth.plan.runtimes import Allowed
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
+from synth.solver.problem import Problem
 from synth.system.messages import talk
 from synth.units import shown
+
+# Partitions of each placement where ranks differ in speed: of one, and where there are several.
+_CUTS, _CUTS_OF_SEVERAL = 6, 2
 
 
 @dataclass(frozen=True)
@@ -70,18 +74,29 @@ def read_candidates(
             break
         try:
             _check_sizes(asked.partition, where)
-            problem = asked.on(where, deadline.for_partitions(place + 1, len(placements)))
+            until = deadline.for_partitions(place + 1, len(placements))
+            is_one = len(placements) == 1 and not asked.orders_ranks
+            most = _CUTS if is_one else _CUTS_OF_SEVERAL
+            problems = asked.each_on(where, most, until)
             order = asked.allowed.order_on(where, asked.num_micro_batches)
         except SynthError as error:
             refusals[name] = str(error)
             continue
         choice = read_recompute(chosen.recompute, where.num_stages)
-        found.append(Candidate(name, problem, choice, order))
+        found += [Candidate(_named(name, p, where), p, choice, order) for p in problems]
     if not found:
         raise SynthError(_why_none(chosen, refusals))
     # Refusals of placements that were not named are not reported.
     told = refusals if chosen.placement_is_given else {}
     return Candidates(tuple(found), told, _left_out(asked, left_out))
+
+
+def _named(name: str, problem: Problem, where: Placement) -> str:
+    """Name a placement, with the order of its ranks if that is another."""
+    if problem.placement == where:
+        return name
+    order = dict(zip(where.ranks[0], problem.placement.ranks[0], strict=True))
+    return f"{name} on ranks {','.join(str(order[rank]) for rank in sorted(order))}"
 
 
 def _left_out(asked: ProblemArguments, placements: dict[str, Placement]) -> tuple[Candidate, ...]:

@@ -89,6 +89,27 @@ def check_versions(given: SolveArguments) -> None:
     refuse_beside(given, "versions", ways)
 
 
+def check_unequal_ranks(given: SolveArguments) -> None:
+    """Refuse options of a search that assumes ranks of equal speed.
+
+    Raises:
+        SynthError: one is given.
+    """
+    why = "where ranks differ in speed (§rank_speed, or the profile's rank_speeds)"
+    if given.weights != STAY:
+        raise SynthError(
+            f"{why}, every rank would run all stages with §weights {given.weights}; give stay"
+        )
+    if given.data_parallel > 1:
+        raise SynthError(f"{why}, §data_parallel is not supported; solve for one pipeline")
+    if given.freedom.runtime == Runtime.MEGATRON.value:
+        raise SynthError(f"{why}, §runtime {given.freedom.runtime} is not supported; give torch")
+    if given.target is not None and given.partition == AUTO:
+        raise SynthError(
+            f"{why}, §target is for one partition; give §partition {EVEN}, or layers per stage"
+        )
+
+
 def check_rows_without_flush(given: CompareArguments) -> None:
     """Refuse options of a comparison that its rows without a flush would not follow.
 

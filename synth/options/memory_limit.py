@@ -1,14 +1,15 @@
 """The memory limits of ranks, as `--mem-limit` and `--mem-reserve` and the profile say."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from synth.errors import SynthError
 from synth.option_names import named
-from synth.options.values import AUTO, LEAST, Limit
+from synth.options.values import AUTO, LEAST, NONE, Limit
 from synth.profile import Profile
 from synth.units import format_bytes, format_bytes_both
 
-# Share that `auto` reserves for the CUDA context, communicators' buffers and fragmentation.
+# Share that `auto` reserves for the CUDA context (about 0.5 GB), the buffers of NCCL and cuBLAS
+# (1 to 2 GB with a few communicators) and fragmentation (a few percent of what is held).
 RESERVED_SHARE = 0.1
 
 
@@ -25,19 +26,28 @@ def read_limit(
 ) -> MemoryLimit:
     """Return the limit of each rank, in bytes: the given ones less the reserve.
 
+    Args:
+        given: the limit; None: see `default_limit`.
+        num_ranks: number of ranks.
+        profile: the profile, which may have the capacity of its device.
+        reserve: bytes to subtract; None: of `auto` a share, else nothing.
+
     Raises:
         SynthError: too few or too many sizes, or `auto` without a capacity; a reserve without a
             limit, or as large as one.
     """
-    if reserve is not None and given in (None, LEAST):
+    is_default, given = given is None, given or default_limit(profile)
+    if reserve is not None and given in (NONE, LEAST):
         raise SynthError(
             "§mem_reserve is subtracted from a §mem_limit that is a size or auto; give one, "
             "for example §mem_limit 40GB"
         )
-    if given is None:
+    if given == NONE:
         return MemoryLimit(None, named("no memory limit (§mem_limit sets one)"))
     if given == AUTO:
-        return _automatic(num_ranks, profile, reserve)
+        found = _automatic(num_ranks, profile, reserve)
+        way_out = named(" (§mem_limit none: no limit)") if is_default else ""
+        return replace(found, explanation=f"{found.explanation}{way_out}")
     if isinstance(given, str):
         return MemoryLimit(None, "memory limit: minimized subject to the target")
     if len(given) == 1:
@@ -47,11 +57,16 @@ def read_limit(
             f"§mem_limit gives {len(given)} sizes for {num_ranks} ranks; give one, or one per rank"
         )
     if min(given) <= 0:
-        raise SynthError("§mem_limit must be more than 0 bytes; leave it out for no limit")
+        raise SynthError("§mem_limit must be more than 0 bytes; give none for no limit")
     caps = _less(given, reserve)
     listed = [format_bytes_both(cap) for cap in dict.fromkeys(caps)]
     limit = f"{listed[0]} on every rank" if len(listed) == 1 else ", ".join(map(format_bytes, caps))
     return MemoryLimit(caps, f"memory limit {limit}{_reserve_words(reserve)}")
+
+
+def default_limit(profile: Profile) -> Limit:
+    """Return the limit where none is given: `auto` if the profile has a capacity, else `none`."""
+    return NONE if profile.capacity_bytes is None else AUTO
 
 
 def _less(sizes: tuple[int, ...], reserved: int | None) -> tuple[int, ...]:

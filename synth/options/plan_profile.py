@@ -6,6 +6,7 @@ from itertools import islice
 from synth.errors import Mismatch
 from synth.option_names import named
 from synth.options.links import read_links
+from synth.options.profiles import with_speeds
 from synth.profile import Profile
 from synth.schedule.files.check_against_profile import differences
 from synth.schedule.files.plan_file import Plan
@@ -84,4 +85,6 @@ def _profile(plan: Plan, given: Profile | str, link: Sequence[str] | None) -> Pr
     noted = plan.arguments.get("link", _OWN_LINKS)
     if link is None and noted != _OWN_LINKS:
         link = noted.split("; ")
+    if (speeds := plan.arguments.get("rank_speed")) is not None:
+        profile = with_speeds(profile, [*map(float, speeds.split(","))], plan.num_ranks)
     return profile.replace(links=read_links(link, profile.links)) if link else profile

@@ -1,13 +1,15 @@
 """The problem that a command's options define, but for its placement."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from synth.costs.partition_costs import stage_speeds
 from synth.errors import SynthError
 from synth.objective import Objective
-from synth.options.values import Partition
+from synth.options.values import AUTO, Partition
 from synth.plan.partition.balance import balance, is_proven_best
+from synth.plan.partition.unequal_ranks import UnequalRanks, rank_orders
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.plan.weight_passing.data_parallel_plan import costs_of_one, sharing_optimizer
 from synth.profile import Profile
@@ -29,6 +31,7 @@ class ProblemArguments:
         chooses_layers: let the search choose layers to recompute.
         num_pipelines: data-parallel pipelines, of which the problem is one.
         allowed: what the schedule may do, and the runtime that will execute it.
+        orders_ranks: choose the order of ranks of unequal speed, too.
     """
 
     profile: Profile
@@ -40,11 +43,42 @@ class ProblemArguments:
     chooses_layers: bool = False
     num_pipelines: int = 1
     allowed: Allowed = DEFAULT
+    orders_ranks: bool = False
 
     @cached_property
     def profile_of_one(self) -> Profile:
         """The profile of layers with their share of the optimizer state."""
         return sharing_optimizer(self.profile, self.num_pipelines)
+
+    def each_on(
+        self, where: Placement, most: int, should_stop: Callable[[], bool] = lambda: False
+    ) -> list[Problem]:
+        """Make the problem on a placement; on ranks of unequal speed also variants of it.
+
+        These have the ranks in other orders, and other partitions, where they are searched for.
+
+        Args:
+            where: the placement.
+            most: the number of partitions of each order.
+            should_stop: ends the search for a balanced partition.
+
+        Raises:
+            SynthError: see `on`.
+        """
+        speeds = self.profile.rank_speeds
+        if speeds is None:
+            return [self.on(where, should_stop)]
+        stage_speeds(speeds, where.ranks)  # refuses copies, and other numbers of ranks
+        found, orders = [], [where]
+        if self.orders_ranks:
+            orders = rank_orders(where, speeds, self.caps_bytes)
+        for each in orders:
+            if self.partition != AUTO:
+                found.append(self.on(each, should_stop))
+                continue
+            cuts = UnequalRanks(self.profile, each, self.caps_bytes).best_cuts(most, should_stop)
+            found += [replace(self, partition=sizes).on(each) for sizes in cuts]
+        return found
 
     def on(self, where: Placement, should_stop: Callable[[], bool] = lambda: False) -> Problem:
         """Make the problem on a placement, with the partition given or else a balanced one.
@@ -66,14 +100,16 @@ class ProblemArguments:
             one, where, self.caps_bytes, self.num_micro_batches, should_stop=should_stop
         )
         problem = Problem(
-            costs_of_one(self.profile, sizes, self.num_pipelines),
+            costs_of_one(self.profile, sizes, self.num_pipelines, where),
             where,
             num_micro_batches=self.num_micro_batches,
             caps_bytes=self.caps_bytes,
             objective=self.objective,
             partition=sizes,
             # A balance that was cut short is not proven best.
-            partition_is_best=is_proven_best(where, given) and not should_stop(),
+            partition_is_best=is_proven_best(where, given)
+            and one.rank_speeds is None
+            and not should_stop(),
             recomputed_layers=self.recomputed_layers,
             profile=one if self.chooses_layers else None,
             layer_menu=self.allowed.layer_menu,

@@ -2,10 +2,24 @@
 
 from collections.abc import Sequence
 
+from synth.errors import SynthError
 from synth.options.links import read_links
 from synth.profile import Profile
 from synth.profile.measurement_conditions import warn_of
 from synth.system.messages import talk
+
+
+def with_speeds(profile: Profile, speeds: Sequence[float], num_ranks: int) -> Profile:
+    """Return a profile whose ranks have these speeds; all 1 are as if none were known.
+
+    Raises:
+        SynthError: they are for another number of ranks.
+    """
+    if len(speeds) != num_ranks:
+        raise SynthError(
+            f"§rank_speed gives {len(speeds)} speeds for {num_ranks} ranks; give one per rank"
+        )
+    return profile.replace(rank_speeds=None if set(speeds) == {1} else tuple(speeds))
 
 
 def load_profile(

@@ -55,7 +55,9 @@ class Request:
 
     @property
     def partitioning(self) -> Partitioning:
-        """Way in which the model is partitioned."""
+        """Way in which the model is partitioned; on ranks of unequal speed it is given."""
+        if self.profile.rank_speeds is not None:
+            return Partitioning.GIVEN
         known = {AUTO: Partitioning.SEARCHED, EVEN: Partitioning.EVEN}
         return known.get(self.arguments["partition"], Partitioning.GIVEN)
 
@@ -126,6 +128,9 @@ def announce(request: Request) -> None:
 
 def announce_sizes(request: Request, held: str = "") -> None:
     """Report the size of the problem, and its partition."""
+    speeds = request.profile.rank_speeds
+    if speeds is not None:
+        held += f" of speed {','.join(f'{speed:g}' for speed in speeds)}"
     talk(
         f"{request.profile.name}: {len(request.profile.layers)} layers on "
         f"{request.problem.num_ranks} ranks{held}, {request.problem.num_micro_batches} "

@@ -14,11 +14,17 @@ from synth.options.candidates import (
     is_choice,
     read_candidates,
 )
-from synth.options.conflicts import STAY, check_data_parallel, check_runtime, check_versions
+from synth.options.conflicts import (
+    STAY,
+    check_data_parallel,
+    check_runtime,
+    check_unequal_ranks,
+    check_versions,
+)
 from synth.options.deadline import Deadline
 from synth.options.defaults import SolveChoices, choices, chooses_layers
 from synth.options.hint import read_hint
-from synth.options.memory_limit import MemoryLimit
+from synth.options.memory_limit import MemoryLimit, default_limit
 from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
@@ -97,7 +103,9 @@ def read_solve(given: SolveArguments) -> SolveTask:
     check_replaceable(given.output)
     target = _target(given)
     check_data_parallel(given)
-    profile = given.hardware.profile(given.pipeline.profile)
+    profile = given.hardware.of_ranks(given.pipeline.profile, given.pipeline.ranks)
+    if profile.rank_speeds is not None:
+        check_unequal_ranks(given)
     layers = read_layers(given.recompute or "none", len(profile.layers))
     limit = given.memory.limits(given.pipeline.ranks, profile)
     chosen = choices(given, profile, "none" if layers else given.recompute)
@@ -113,7 +121,7 @@ def read_solve(given: SolveArguments) -> SolveTask:
         problem=problem,
         options=_options(given, read_hint(given.hint, problem, profile), deadline),
         limit=limit,
-        arguments=_recorded(given, chosen, layers),
+        arguments=_recorded(given, profile, chosen, layers),
         output=given.output,
         recompute=read_recompute(chosen.recompute, problem.costs.num_stages),
         deadline=deadline,
@@ -156,7 +164,8 @@ def _limited_space(given: SolveArguments, searched: "_Searched", request: Reques
     if searched.moving:
         return WeightPlaces(searched.moving, candidates, profile, partitioning)
     if candidates:
-        return Placements(candidates, profile, partitioning)
+        # The stages' costs are those of their ranks already.
+        return Placements(candidates, profile.replace(rank_speeds=None), partitioning)
     return OneCandidate(one, profile if partitioning == Partitioning.EVEN else None)
 
 
@@ -193,6 +202,7 @@ def _problem_arguments(
         recomputed_layers=layers,
         # The least limit is searched with whole stages, as its steps share their results.
         chooses_layers=given.target is None
+        and profile.rank_speeds is None
         and chooses_layers(
             chosen,
             given.freedom.allowed,
@@ -201,6 +211,7 @@ def _problem_arguments(
         ),
         num_pipelines=given.data_parallel,
         allowed=given.freedom.allowed,
+        orders_ranks=given.hardware.rank_order == AUTO,
     )
 
 
@@ -266,16 +277,18 @@ def _options(given: SolveArguments, hint: Schedule | None, deadline: Deadline) -
 
 
 def _recorded(
-    given: SolveArguments, chosen: SolveChoices, layers: tuple[int, ...]
+    given: SolveArguments, profile: Profile, chosen: SolveChoices, layers: tuple[int, ...]
 ) -> dict[str, str]:
     """Return the options that a plan file records, with their defaults filled in."""
     link, memory, runtime = given.hardware.link, given.memory, given.freedom.runtime
     recorded = {
-        "mem_limit": written(memory, "mem_limit") or NONE,
+        "mem_limit": written(memory, "mem_limit") or str(default_limit(profile)),
         "placement": chosen.placement,
         "partition": written_partition(chosen.partition),
         "recompute": given.recompute if given.recompute and layers else chosen.recompute,
         "link": "; ".join(link) if link else "as in the profile",
+        "rank_speed": written(given.hardware, "rank_speed"),
+        "rank_order": None if given.hardware.rank_order == "given" else AUTO,
         "time_limit": written(given, "time_limit"),
         "gap": written(given.search, "gap"),
         "solver": given.solver,

@@ -13,6 +13,7 @@ from synth.objective import Objective
 from synth.plan.memory_curve.target import TimeTarget
 from synth.profile import Profile
 from synth.profile.model_flops import parse_flops_per_s
+from synth.profile.profile import RankSpeeds
 from synth.records.command_option import Read
 from synth.records.record import FileRecord
 from synth.units import MOST_SUMMABLE, parse_bytes, parse_fraction, parse_seconds, shown
@@ -151,6 +152,21 @@ FlopsPerS = Annotated[
 ]
 
 
+def _read_speeds(given: object) -> tuple[float, ...]:
+    parts = given.split(",") if isinstance(given, str) else _listed(given)
+    return tuple(float(part) if isinstance(part, str) else _number(part) for part in parts)
+
+
+Speeds = Annotated[
+    RankSpeeds,
+    Read(
+        _read_speeds,
+        "the speed of each rank, such as '1,1,0.5,1'",
+        written=lambda speeds: ",".join(f"{speed:.10g}" for speed in speeds),
+    ),
+]
+
+
 # The memory limit, and the time to meet with the least one
 
 
@@ -159,7 +175,7 @@ def _read_limit(given: object) -> tuple[int, ...] | str:
         parts = _listed(given) if isinstance(given, Iterable) else [given]
         if not parts:
             raise ValueError
-    elif word(given) in (AUTO, LEAST):
+    elif word(given) in (AUTO, LEAST, NONE):
         return word(given)
     else:
         parts = given.split(",")
@@ -171,7 +187,7 @@ def _write_limit(limit: tuple[int, ...] | str) -> str:
 
 
 Limit = Annotated[
-    tuple[int, ...] | Literal["auto", "min"],
+    tuple[int, ...] | Literal["auto", "min", "none"],
     Read(
         _read_limit,
         "a size such as '40GB', bytes, or one of these for each rank",

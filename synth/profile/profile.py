@@ -5,7 +5,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     Field,
@@ -29,6 +29,10 @@ from synth.records.field_types import PlainText, Whole, check_plain
 from synth.records.record import FileRecord, Record, describe
 from synth.system.display import Displayed
 from synth.units import MOST_SUMMABLE, format_us
+
+# The slowest and the fastest rank, as multiples of the device that was measured.
+_Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
+RankSpeeds = Annotated[tuple[_Speed, ...], Field(min_length=1)]
 
 
 class Provenance(Record):
@@ -111,12 +115,17 @@ def _layer_profiles(layers: Sequence[LayerTimes]) -> dict[str, LayerProfile]:
     return profiles
 
 
+# What a schedule depends on, too, where there is any.
+_IF_KNOWN = ("tied_parameters", "rank_speeds")
+
+
 class Profile(Displayed, FileRecord):
     """A whole profile file.
 
     Version 2 added the function that makes the inputs, and times that are plain numbers. Version 3
     added the FLOPs of layers and the peak FLOP/s of the device, version 4 the gradients of outputs,
-    version 5 tied parameters, version 6 how estimated numbers were computed.
+    version 5 tied parameters, version 6 how estimated numbers were computed, and ranks of unequal
+    speed.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
@@ -126,6 +135,7 @@ class Profile(Displayed, FileRecord):
         "peak_flops_per_s": 3,
         "tied_parameters": 5,
         "provenance.estimate": 6,
+        "rank_speeds": 6,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth profile", "synth estimate")
 
@@ -140,6 +150,11 @@ class Profile(Displayed, FileRecord):
     )
     peak_flops_per_s: PeakFlops | None = Field(
         default=None, description="of the device, in the dtype of the layers, for the MFU"
+    )
+    rank_speeds: RankSpeeds | None = Field(
+        default=None,
+        description="by rank, its speed relative to the device that was measured; None: all are "
+        "such devices",
     )
     links: Links = Links()
     layer_profiles: dict[str, LayerProfile]
@@ -190,7 +205,7 @@ class Profile(Displayed, FileRecord):
             micro_batch_size: samples of the micro-batch that was measured.
             sequence_length: tokens of a sample, for throughput in tokens.
             links: between ranks; None: transfers take no time.
-            capacity_bytes: memory of a device, for `--mem-limit auto`.
+            capacity_bytes: memory of a device, for `--mem-limit auto`, the default.
             peak_flops_per_s: FLOP/s of a device at its peak, for the MFU.
             device: on which it was measured, for display.
             source: the source of the numbers, for display.
@@ -291,7 +306,7 @@ class Profile(Displayed, FileRecord):
         """A short hash of everything that a schedule depends on."""
         parts = {"workload", "links", "layer_profiles", "layers"}
         relevant = self.model_dump_json(
-            include=parts | ({"tied_parameters"} if self.tied_parameters else set()),
+            include=parts | {name for name in _IF_KNOWN if getattr(self, name)},
             exclude={"layer_profiles": {"__all__": {"forward_flops"}}},
         )
         return hashlib.sha256(relevant.encode()).hexdigest()[:16]

@@ -64,6 +64,23 @@ class Placement:
         return tuple(tuple(sorted(held)) for held in pairs)
 
     @cached_property
+    def rank_order(self) -> tuple[int, ...]:
+        """The ranks in the order of their first stages, where one copy is on all of them.
+
+        Of other placements the ranks in order.
+        """
+        order = tuple(dict.fromkeys(self.ranks[0]))
+        is_one = len(self.ranks) == 1 and self.backward_ranks is None
+        return order if is_one and len(order) == self.num_ranks else tuple(range(self.num_ranks))
+
+    def with_ranks_in_order(self) -> "Placement":
+        """The same placement with rank k where this one has rank `rank_order[k]`."""
+        place = {rank: k for k, rank in enumerate(self.rank_order)}
+        if all(rank == k for rank, k in place.items()):
+            return self
+        return Placement(tuple(tuple(place[rank] for rank in row) for row in self.ranks))
+
+    @cached_property
     def holders(self) -> tuple[tuple[int, ...], ...]:
         """For each stage the ranks that hold copies of it, in the order of the copies."""
         return tuple(tuple(dict.fromkeys(ranks)) for ranks in zip(*self.ranks, strict=True))

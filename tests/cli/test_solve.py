@@ -109,7 +109,7 @@ def test_why_bubble_rate_and_mean_idle_differ_is_said(synth: Synth, tmp_path: Pa
 
 
 def test_no_limit_and_no_file_are_said_so(synth: Synth) -> None:
-    ended = synth(*SMALL_SOLVE)
+    ended = synth(*SMALL_SOLVE, "--mem-limit", "none")
     assert "no memory limit" in ended.stdout
     assert "not saved" in ended.stderr
 
@@ -155,7 +155,7 @@ def test_a_published_schedule_that_is_faster_since_it_recomputes_is_pointed_out(
 
 
 def test_without_a_limit_json_does_not_say_that_rivals_fit(synth: Synth) -> None:
-    found = json.loads(synth(*SMALL_SOLVE, "--format", "json").stdout)
+    found = json.loads(synth(*SMALL_SOLVE, "--mem-limit", "none", "--format", "json").stdout)
     assert {rival["fits"] for rival in found["rivals"]} == {None}
 
 

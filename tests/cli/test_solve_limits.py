@@ -18,6 +18,36 @@ def test_the_limit_auto_states_its_reserve(synth: Synth) -> None:
     assert "72 GB" in ended.stdout and "80 GB of NVIDIA A100 SXM 80G less 10%" in ended.stdout
 
 
+def test_the_limit_auto_is_the_default_and_is_said_with_the_way_out(
+    synth: Synth, tmp_path: Path
+) -> None:
+    ended = synth(*SMALL_SOLVE, "-o", tmp_path / "p.json")
+    assert ended.code == 0
+    assert "72 GB" in ended.stderr and "80 GB of NVIDIA A100 SXM 80G less 10%" in ended.stderr
+    assert "(--mem-limit none: no limit)" in ended.stderr
+    plan = Plan.load(tmp_path / "p.json")
+    assert plan.caps_bytes == (72 * 10**9,) * 4
+    assert plan.arguments["mem_limit"] == "auto"
+    assert synth("check", tmp_path / "p.json").code == 0
+
+
+def test_the_limit_none_is_no_limit_and_so_is_a_device_that_nobody_knows(
+    synth: Synth, tmp_path: Path
+) -> None:
+    Profile.load(find(NAME)).replace(capacity_bytes=None).save(tmp_path / "profile.json")
+    unknown = ("solve", tmp_path / "profile.json", *SMALL_SOLVE[2:])
+    for command in ((*SMALL_SOLVE, "--mem-limit", "none"), unknown):
+        ended = synth(*command, "-o", tmp_path / "p.json")
+        assert "no memory limit" in ended.stderr
+        plan = Plan.load(tmp_path / "p.json")
+        assert plan.caps_bytes is None and plan.arguments["mem_limit"] == "none"
+
+
+def test_a_reserve_alone_is_of_the_default_limit(synth: Synth) -> None:
+    ended = synth(*SMALL_SOLVE, "--mem-reserve", "2GB", "--dry-run")
+    assert "78 GB" in ended.stdout and "80 GB of NVIDIA A100 SXM 80G less 2 GB" in ended.stdout
+
+
 def test_the_limit_auto_needs_a_profile_that_knows_its_device(synth: Synth, tmp_path: Path) -> None:
     profile = Profile.load(find(NAME)).replace(capacity_bytes=None)
     profile.save(tmp_path / "profile.json")
@@ -47,7 +77,7 @@ def test_with_auto_a_reserve_stands_in_for_the_tenth(synth: Synth) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "is subtracted from a --mem-limit that is a size or auto"),
+        (("--mem-limit", "none"), "is subtracted from a --mem-limit that is a size or auto"),
         (("--mem-limit", "min", "--target", "105%"), "is subtracted from a --mem-limit"),
         (("--mem-limit", "2GB"), "leaves nothing of a limit of 2 GB"),
         (("--mem-limit", "40GB,2GB,40GB,40GB"), "leaves nothing of a limit of 2 GB"),

@@ -38,7 +38,7 @@ _CASES = {
     "compare, period, with recomputation and offloading": _Answer(
         [
             f"compare {_8} -r 4 -m 8 --objective period --offload --only 1f1b --only bpipe"
-            f" --only 1f1b:recompute --only gpipe --no-solve"
+            f" --only 1f1b:recompute --only gpipe --no-solve --mem-limit none"
         ],
         **_TABLE,
     ),

@@ -45,7 +45,7 @@ _COMMANDS = [
     f"{_SOLVE} --mem-limit 0GB",
     f"{_SOLVE} --mem-limit 1GB,2GB",
     f"{_SOLVE} --mem-limit auto --mem-reserve 100GB",
-    f"{_SOLVE} --mem-reserve 1GB",
+    f"{_SOLVE} --mem-limit none --mem-reserve 1GB",
     f"{_SOLVE} --time-limit soon",
     f"{_SOLVE} --time-limit 0",
     f"{_SOLVE} --gap 200%",

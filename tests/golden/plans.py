@@ -16,6 +16,7 @@ _8, _8_LARGE, _16, _OWN = "zb-1.5b-p8-m24", "zb-6.2b-p8-m24", "zb-14.6b-p16-m48"
 _CLAIMED = ("makespan_us", "period_us", "lower_bound_us", "peak_bytes", "found_by", "stopped_by")
 _ALL = "--deterministic --seed 0 --workers 2 --quiet -o plan.json"
 _FAST = "--link 10us,25GB/s"
+_FREE = "--mem-limit none"
 
 # On one placement, and in one partition without recomputation unless the case says otherwise.
 _PLAIN = "--placement linear --partition even --recompute none"
@@ -43,11 +44,13 @@ _ON_ONE_PLACEMENT = {
     # several stages per rank
     "4x8, V": f"{_8} -r 4 -m 8 --placement v --time-limit 0.02s",
     "4x8, V, tight": f"{_8} -r 4 -m 8 --placement v --mem-limit 24GB --time-limit 0.02s",
-    "4x8, V, period": f"{_8} -r 4 -m 8 --placement v --objective period --time-limit 0.02s",
+    "4x8, V, period": (
+        f"{_8} -r 4 -m 8 --placement v --objective period {_FREE} --time-limit 0.02s"
+    ),
     "4x4, looped": f"{_8} -r 4 -m 4 --placement looped:2 --mem-limit 36GB --time-limit 0.01s",
-    "4x4, wave": f"{_8} -r 4 -m 4 --placement wave:2 --time-limit 0.01s",
+    "4x4, wave": f"{_8} -r 4 -m 4 --placement wave:2 {_FREE} --time-limit 0.01s",
     # two copies of the stages
-    "4x8, both ways": f"{_8} -r 4 -m 8 --placement bidirectional --time-limit 0.02s",
+    "4x8, both ways": f"{_8} -r 4 -m 8 --placement bidirectional {_FREE} --time-limit 0.02s",
     "4x8, both ways, V": f"{_8} -r 4 -m 8 --placement bidirectional-v --time-limit 0.02s",
     # recomputation and partitions
     "4x8, recompute some": f"{_8} -r 4 -m 8 --recompute 0,1 --mem-limit 40GB --time-limit 0.02s",

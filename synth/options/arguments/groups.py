@@ -6,7 +6,7 @@ from pydantic import Field
 
 from synth.errors import SynthError
 from synth.options.memory_limit import MemoryLimit, read_limit
-from synth.options.profiles import load_profile
+from synth.options.profiles import load_profile, with_speeds
 from synth.options.values import (
     LEAST,
     Bytes,
@@ -17,6 +17,7 @@ from synth.options.values import (
     ObjectiveValue,
     ProfileSource,
     Share,
+    Speeds,
     text_like,
     texts_like,
 )
@@ -39,8 +40,9 @@ AtOnce = Annotated[Count, Field(ge=1, le=MOST_AT_ONCE)]
 
 LIMIT_HELP = (
     "Memory limit of each rank: 40GB; 40GB,36GB,…: one per rank; auto: the device's capacity less "
-    "10 %"
+    "10 %; none: no limit"
 )
+LIMIT_DEFAULT = "auto if the profile has the device's capacity, else none"
 PARTITION_HELP = (
     "Layers per stage, such as 3,3,2; even: balance the work of the ranks; auto: search for the "
     "best partition (under a tight memory limit the first stages get fewer layers). With auto and "
@@ -122,7 +124,9 @@ class PipelineArguments(Record):
 class MemoryArguments(Record):
     """The memory limit of ranks."""
 
-    mem_limit: Annotated[Limit | None, CommandOption(f"{LIMIT_HELP}.", default="no limit")] = None
+    mem_limit: Annotated[Limit | None, CommandOption(f"{LIMIT_HELP}.", default=LIMIT_DEFAULT)] = (
+        None
+    )
     mem_reserve: Annotated[
         Bytes | None,
         MEMORY,
@@ -161,6 +165,37 @@ class HardwareArguments(Record):
             SynthError: see `load_profile`.
         """
         return load_profile(given, self.link, self.peak_flops)
+
+
+class RankHardwareArguments(HardwareArguments):
+    """The same, and the speeds of the ranks."""
+
+    rank_speed: Annotated[
+        Speeds | None,
+        CommandOption(
+            "Speed of each rank relative to the device of the profile: 1,1,0.5,1 for a rank of "
+            "half the speed. For placements with one copy of each stage.",
+            metavar="SPEED,SPEED,…",
+            default="of the profile, if any",
+        ),
+    ] = None
+
+    rank_order: Annotated[
+        Literal["given", "auto"],
+        CommandOption(
+            "Order of ranks of unequal speed or memory. given: as in --rank-speed and --mem-limit; "
+            "auto: also the fast ones first or last, and those of much memory first."
+        ),
+    ] = "given"
+
+    def of_ranks(self, given: Profile | str, num_ranks: int) -> Profile:
+        """Return a profile, or load it by its name, with these links, devices and speeds.
+
+        Raises:
+            SynthError: see `load_profile`; or the speeds are for another number of ranks.
+        """
+        profile, speeds = self.profile(given), self.rank_speed
+        return profile if speeds is None else with_speeds(profile, speeds, num_ranks)
 
 
 class RuntimeArguments(Record):

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from synth.objective import Objective
 from synth.options.arguments.groups import (
+    LIMIT_DEFAULT,
     LIMIT_HELP,
     MEMORY,
     OUTPUT,
@@ -16,11 +17,11 @@ from synth.options.arguments.groups import (
     SEARCH,
     AtOnce,
     ChosenRecompute,
-    HardwareArguments,
     MemoryArguments,
     ObjectiveOption,
     PipelineArguments,
     PlacementName,
+    RankHardwareArguments,
     RuntimeArguments,
     SearchArguments,
     WeightsPlace,
@@ -38,7 +39,9 @@ class LimitOrLeast(MemoryArguments):
 
     mem_limit: Annotated[
         Limit | None,
-        CommandOption(f"{LIMIT_HELP}; min: minimize it, subject to --target.", default="no limit"),
+        CommandOption(
+            f"{LIMIT_HELP}; min: minimize it, subject to --target.", default=LIMIT_DEFAULT
+        ),
     ] = None
 
     def limits(self, num_ranks: int, profile: Profile) -> MemoryLimit:
@@ -102,7 +105,7 @@ class SolveArguments(Record):
             default="flush",
         ),
     ] = None
-    hardware: Annotated[HardwareArguments, PROBLEM] = HardwareArguments()
+    hardware: Annotated[RankHardwareArguments, PROBLEM] = RankHardwareArguments()
     time_limit: Annotated[
         TimeLimit, CommandOption("Time limit of the search, such as 60s or 2m.")
     ] = 60.0

@@ -8,6 +8,7 @@ from synth.plan.partition.candidates import candidate_cuts
 from synth.plan.partition.most_even import Stopped, most_even, smallest_limit_bytes
 from synth.plan.partition.rebalance import compromises, rebalance
 from synth.plan.partition.stage_cost_table import StageCostTable
+from synth.plan.partition.unequal_ranks import UnequalRanks
 from synth.plan.tuning import BALANCE
 from synth.profile import Profile
 from synth.schedule.model import Placement
@@ -39,7 +40,8 @@ def balance(
     With stage k on rank k that is exact, by dynamic programming over all partitions. So it is where
     backwards have ranks of their own: every stage comes to every rank, so the stages themselves are
     balanced, without caps. If ranks hold several stages, it is a local search: see
-    `rebalance`.
+    `rebalance`. On ranks of unequal speed the time counts for the work, without R; see
+    `unequal_ranks`.
 
     Args:
         caps_bytes: one for each rank; None: memory does not matter.
@@ -59,6 +61,8 @@ def balance(
             f"{num_stages} stages asked for, the profile has {num_layers} layers; every stage "
             f"needs one layer at least: {way_out}, or profile a deeper model"
         )
+    if profile.rank_speeds is not None:
+        return UnequalRanks(profile, placement, caps_bytes).balanced(should_stop)
     table = StageCostTable(profile)
     if placement.backward_ranks is not None:
         return _balance_linear(table, num_stages, None, recompute, should_stop)

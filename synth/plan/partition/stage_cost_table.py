@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.costs.costs import Costs, IntArray
-from synth.costs.partition_costs import partition_costs, stage_ties
+from synth.costs.partition_costs import partition_costs, stage_speeds, stage_ties
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.profile import Profile
@@ -25,6 +25,13 @@ class StageCostTable:
     """Costs of stages by first layer and end; runs of equal layers are computed once."""
 
     def __init__(self, profile: Profile) -> None:
+        """Prepare the sums.
+
+        Raises:
+            SynthError: ranks differ in speed, so that a stage has no costs without its rank.
+        """
+        if profile.rank_speeds is not None:
+            stage_speeds(profile.rank_speeds, None)
         self.profile = profile
         self.num_layers = len(profile.layers)
         self._names = [layer.profile for layer in profile.layers]

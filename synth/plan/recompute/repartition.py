@@ -73,9 +73,8 @@ def _repartition(profile: Profile, problem: Problem) -> Problem | None:
     sizes = balance(seen, problem.placement, problem.caps_bytes, problem.num_micro_batches)
     if sizes == problem.partition:
         return None
-    base = replace(
-        problem, costs=partition_costs(profile, sizes), partition=sizes, partition_is_best=False
-    )
+    costs = partition_costs(profile, sizes, problem.placement.ranks)
+    base = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
     return replace(base, recomputed_layers=())
 
 
@@ -108,5 +107,5 @@ def repartitioned(
     )
     if sizes == problem.partition:
         return problem
-    costs = partition_costs(profile, sizes)
+    costs = partition_costs(profile, sizes, problem.placement.ranks)
     return replace(problem, costs=costs, partition=sizes, partition_is_best=False)

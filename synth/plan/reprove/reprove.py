@@ -231,7 +231,7 @@ class _Reproving:
             given = ", with its layers recomputed," if self.plan.recomputed_layers else ","
             on_trust = named("that it holds whichever layers are recomputed; §profile tells")
             return any_us, f"this partition{given} {_ANY_STAGES}", on_trust
-        costs = partition_costs(self.profile, self.plan.partition)
+        costs = partition_costs(self.profile, self.plan.partition, self.plan.placement)
         allowed = allowed_for(self.plan.arguments.get("for"))
         menu = allowed.layer_menu
         problem = replace(self.problem, costs=costs, profile=self.profile, layer_menu=menu)

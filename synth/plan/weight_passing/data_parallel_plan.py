@@ -26,6 +26,7 @@ from synth.profile import Profile
 from synth.profile.layer_profile import Layer, LayerProfile
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
+from synth.schedule.model import Placement
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines
 from synth.schedule.verify import verify
@@ -83,18 +84,21 @@ def _shared(layer: LayerProfile, num_pipelines: int, of_ties: Sequence[int]) -> 
     )
 
 
-def costs_of_one(profile: Profile, sizes: Sequence[int], num_pipelines: int) -> Costs:
+def costs_of_one(
+    profile: Profile, sizes: Sequence[int], num_pipelines: int, where: Placement
+) -> Costs:
     """Return the stage costs of one pipeline, whose stages keep and update their exact shares.
 
     Args:
         profile: the profile of whole layers.
         sizes: the number of layers of each stage.
         num_pipelines: the data-parallel pipelines.
+        where: the placement of the stages of one.
 
     Raises:
         SynthError: the sizes are not positive or do not add up to the number of layers.
     """
-    costs = partition_costs(profile, sizes)
+    costs = partition_costs(profile, sizes, where.ranks)
     if num_pipelines == 1:
         return costs
     stages = tuple(_shared_stage(stage, num_pipelines) for stage in costs.stages)

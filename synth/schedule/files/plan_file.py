@@ -167,7 +167,8 @@ class Plan(Displayed, FileRecord):
         Raises:
             ScheduleError: there is no claim, and the schedule cannot run; or it is too long.
         """
-        costs = partition_costs(recomputing(profile, recomputed_layers), sizes)
+        ranks = schedule.placement.ranks
+        costs = partition_costs(recomputing(profile, recomputed_layers), sizes, ranks)
         return cls(
             name=schedule.name,
             profile_name=profile.name,

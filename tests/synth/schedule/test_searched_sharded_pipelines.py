@@ -79,7 +79,7 @@ def test_a_limit_that_a_schedule_made_by_hand_keeps_is_not_infeasible(partition:
 def test_shares_of_stages_are_exact_and_those_of_layers_no_larger() -> None:
     profile = profile_of()
     for num_pipelines in (2, 3, 5):
-        exact = costs_of_one(profile, SIZES, num_pipelines)
+        exact = costs_of_one(profile, SIZES, num_pipelines, Placement.linear(len(SIZES)))
         below = partition_costs(sharing_optimizer(profile, num_pipelines), SIZES)
         for stage, bound in zip(exact.stages, below.stages, strict=True):
             assert stage.static_bytes == 64 + -(-4 * ODD_BYTES // num_pipelines)
