@@ -1,9 +1,9 @@
 """Measure a model's pipeline stages, find the best schedule that fits in memory, and replay it.
 
 `solve` finds a plan for a profile, `simulate` makes the plan of a published schedule, `compare`
-shows the published schedules beside the solver's, `frontier` traces time against memory, and
-`prove` proves the bound of a plan again. A `Pipeline` runs a plan in a training loop of your own;
-it needs torch, which nothing else here does.
+shows the published schedules beside the solver's, `frontier` traces time against memory, `prove`
+proves the bound of a plan again, and `explain` says what holds a plan back. A `Pipeline` runs a
+plan in a training loop of your own; it needs torch, which nothing else here does.
 """
 
 import importlib
@@ -16,6 +16,7 @@ from synth.version import __version__
 if TYPE_CHECKING:
     from synth.api.comparing import compare
     from synth.api.curves import frontier
+    from synth.api.explaining import explain
     from synth.api.proving import prove
     from synth.api.simulating import simulate
     from synth.api.solving import solve
@@ -36,6 +37,7 @@ __all__ = [
     "SynthError",
     "__version__",
     "compare",
+    "explain",
     "frontier",
     "prove",
     "simulate",
@@ -64,6 +66,7 @@ _MODULES = {
     "Schedule": "synth.schedule.model",
     "SynthError": "synth.errors",
     "compare": "synth.api.comparing",
+    "explain": "synth.api.explaining",
     "frontier": "synth.api.curves",
     "prove": "synth.api.proving",
     "simulate": "synth.api.simulating",

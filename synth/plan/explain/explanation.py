@@ -27,6 +27,7 @@ class Explanation(Record):
         value_us: the value of the objective, simulated.
         lower_bound_us: the plan's bound.
         gap: (value − bound) / value.
+        bound_holds_for: the scope of the bound, in words.
         held_back_by: the rank and the resource, with figures.
         critical_path: the ops and transfers of a longest path.
         idle: the idle time of each rank by cause.
@@ -39,6 +40,7 @@ class Explanation(Record):
     value_us: int
     lower_bound_us: int
     gap: float
+    bound_holds_for: str
     held_back_by: str
     critical_path: CriticalPath
     idle: tuple[RankIdle, ...]
@@ -48,13 +50,14 @@ class Explanation(Record):
     @property
     def sentence(self) -> str:
         """The value, its proven distance from the best, and what holds the plan back."""
-        proven = "proven optimal" if self.gap == 0 else f"no order is {self.gap:.2%} shorter"
+        proven = "proven optimal" if self.gap == 0 else f"proven within {self.gap:.2%} of the best"
         return (
-            f"{self.objective} {format_us(self.value_us)}, {proven}; "
+            f"{self.objective} {format_us(self.value_us)}, {proven} for {self.bound_holds_for}; "
             f"what holds it back is {self.held_back_by}."
         )
 
     def __str__(self) -> str:
+        """Return the sentence."""
         return self.sentence
 
     def to_data(self) -> dict[str, object]:
@@ -72,6 +75,7 @@ def explain_schedule(plan: Plan, timeline: Timeline) -> Explanation:
         value_us=objective.value_us(timeline),
         lower_bound_us=claim.lower_bound_us,
         gap=claim.gap,
+        bound_holds_for=claim.bound_holds_for.words,
         held_back_by=what_holds_back(plan, timeline, idle),
         critical_path=critical_path_of(timeline),
         idle=idle,

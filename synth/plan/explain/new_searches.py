@@ -25,7 +25,7 @@ from synth.solver.result import Result
 _GB = 10**9
 GB_MORE, GB_LESS = "1 GB more per rank", "1 GB less per rank"
 ONE_MORE = "one more micro-batch"
-ANEW = "nothing, the order searched anew"
+ANEW = "nothing changed"
 
 
 def why_not_searched(plan: Plan) -> str | None:
@@ -74,8 +74,6 @@ class NewSearches:
         """Yield what each change gives; the time that is left is divided among the rest."""
         caps = self.plan.caps_bytes
         changes: list[tuple[str, Problem, Schedule | None]] = []
-        if self.own_us > self.bound_us:
-            changes.append((ANEW, self.problem, self.schedule))
         if caps is not None:
             more, less = (tuple(cap + sign * _GB for cap in caps) for sign in (1, -1))
             changes.append((GB_MORE, replace(self.problem, caps_bytes=more), self.schedule))
@@ -83,6 +81,8 @@ class NewSearches:
                 changes.append((GB_LESS, replace(self.problem, caps_bytes=less), self.schedule))
         number = self.problem.num_micro_batches + 1
         changes.append((ONE_MORE, replace(self.problem, num_micro_batches=number), None))
+        if self.own_us > self.bound_us:
+            changes.append((ANEW, self.problem, self.schedule))
         for place, (change, problem, hint) in enumerate(changes):
             if self.clock.is_over():
                 yield WhatIf(change=change, how=How.SEARCH, note="the time was over")
@@ -102,14 +102,13 @@ class NewSearches:
         if found.value_us is None:
             return WhatIf(change=change, how=How.SEARCH, note=_why_none(found))
         if change == ANEW:
-            self.bound_us = max(self.bound_us, found.lower_bound_us)
             return compared(change, How.SEARCH, found.value_us, self.own_us)
         return self._judged(change, found.value_us, problem.num_micro_batches)
 
     def _judged(self, change: str, value_us: int, num_micro_batches: int) -> WhatIf:
         """Compare for each micro-batch; a value that may be possible as it is is no gain."""
         ratio = num_micro_batches / self.plan.num_micro_batches
-        note = "" if ratio == 1 else "time for each micro-batch"
+        note = "" if ratio == 1 else "for each micro-batch"
         own_us, bound_us = ratio * self.own_us, ratio * self.bound_us
         if bound_us <= value_us < own_us:
             note = f"nothing beyond the gap of {1 - self.bound_us / self.own_us:.2%}"

@@ -58,7 +58,7 @@ class SameOrder:
             duration_us={kind: round(0.9 * us) for kind, us in self._op_times(stage).items()}
         )
         stages = (*costs.stages[:stage], faster, *costs.stages[stage + 1 :])
-        words = f"stage {stage} of rank {rank} 10 % faster"
+        words = f"stage {stage} of rank {rank} 10% faster"
         yield self._on(words, costs.replace(stages=stages))
 
     def of_layers(self, profile: Profile) -> Iterator[WhatIf]:
@@ -126,7 +126,7 @@ class SameOrder:
             content = stage_of[layer], profile.layers[layer].profile
             if content not in seen:
                 seen.add(content)
-                name = f"layer {layer} ({self.plan.layers[layer]})"
+                name = f"layer {layer}, {self.plan.layers[layer]}"
                 yield _Variant(name, self.plan.partition, recomputed)
 
     def _best(self, change: str, profile: Profile, variants: Iterator[_Variant]) -> WhatIf:
@@ -147,11 +147,11 @@ class SameOrder:
             peak = max(peak_bytes(lowered))
             best = min(best or (value_us, variant.words, peak), (value_us, variant.words, peak))
         if best is None:
-            why = "none of them keeps the memory limits" if num_tried else "there is none in time"
+            why = "exceeds a memory limit" if num_tried else "there is none in time"
             return WhatIf(change=change, how=How.SAME_ORDER, note=why)
         value_us, words, peak = best
         saved = max(self.plan.claim.peak_bytes) - peak
-        memory = f"highest peak {format_bytes(abs(saved))} {'lower' if saved > 0 else 'higher'}"
+        memory = f"peak {format_bytes(abs(saved))} {'lower' if saved > 0 else 'higher'}"
         note = f"{words}; {memory}" if saved else words
         return compared(change, How.SAME_ORDER, value_us, self.own_us, note)
 
