@@ -89,6 +89,7 @@ class NewSearches:
                 continue
             limit_s = self.clock.left_s() / (len(changes) - place)
             yield self._searched(change, problem, hint, limit_s)
+            self.clock.grant(limit_s)
 
     def _searched(
         self, change: str, problem: Problem, hint: Schedule | None, limit_s: float
