@@ -29,10 +29,19 @@ def test_the_explanation_fits_one_screen(synth: Synth, plan_path: Path) -> None:
         assert words in ended.stdout
 
 
+KEYS = {
+    *("sentence", "plan", "objective", "value_us", "lower_bound_us", "gap", "bound_holds_for"),
+    *("held_back_by", "critical_path", "idle", "what_ifs", "notes"),
+}
+
+
 def test_json_has_every_figure_of_the_library(synth: Synth, plan_path: Path) -> None:
     said = json.loads(synth("explain", plan_path, *QUICK, "--format", "json").stdout)
     explained = library.explain(plan_path, time_limit=1, workers=1)
-    assert said.keys() == explained.to_data().keys()
+    assert said.keys() == explained.to_data().keys() == KEYS
+    assert said["what_ifs"][0].keys() == {"change", "how", "value_us", "change_share", "note"}
+    path = {"length_us", "stages_us", "kinds_us", "transfers_us", "runs"}
+    assert said["critical_path"].keys() == path
     assert said["sentence"] == explained.sentence == str(explained)
     assert [one["idle_us"] for one in said["idle"]] == [one.idle_us for one in explained.idle]
     assert all(

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,11 +15,12 @@ from synth.schedule.simulate import DeadlockError, Timeline, simulate
 # A rank becomes free.
 _FREE = ()
 
-# By kind of op, those that go first; all others are behind them.
-_PRIORITIES: tuple[Mapping[OpKind, int], ...] = (
-    {},
-    {OpKind.R: -3, OpKind.B: -3, OpKind.BW: -3, OpKind.F: -2, OpKind.W: -1},
-    {OpKind.F: -3, OpKind.R: -2, OpKind.B: -2, OpKind.BW: -2, OpKind.W: -1},
+# The kinds that go first, second and so on; all kinds together: the program alone decides.
+_BACKWARDS = (OpKind.R, OpKind.B, OpKind.BW)
+_PRIORITIES: tuple[tuple[tuple[OpKind, ...], ...], ...] = (
+    (tuple(OpKind),),
+    (_BACKWARDS, (OpKind.F,), (OpKind.W,)),
+    ((OpKind.F,), _BACKWARDS, (OpKind.W,)),
 )
 
 
@@ -35,8 +36,8 @@ def eager_timelines(lowered: Lowered) -> Iterator[Timeline]:
     Args:
         lowered: a schedule of F, B, W, BW and R, with one update at its end.
     """
-    for ranks in _PRIORITIES:
-        schedule = replace(lowered.schedule, programs=_EagerRun(lowered, ranks).programs())
+    for kinds in _PRIORITIES:
+        schedule = replace(lowered.schedule, programs=_EagerRun(lowered, kinds).programs())
         with suppress(DeadlockError):
             yield simulate(lower(schedule, lowered.costs))
 
@@ -44,7 +45,7 @@ def eager_timelines(lowered: Lowered) -> Iterator[Timeline]:
 class _EagerRun:
     """The event loop: values arrive on ranks, and ranks become free."""
 
-    def __init__(self, lowered: Lowered, priorities: Mapping[OpKind, int]) -> None:
+    def __init__(self, lowered: Lowered, priorities: tuple[tuple[OpKind, ...], ...]) -> None:
         self.schedule: Schedule = lowered.schedule
         self.effects = lowered.effects
         self.duration_us = {
@@ -56,8 +57,9 @@ class _EagerRun:
         self.moves: defaultdict[Value, list[tuple[int, int]]] = defaultdict(list)
         for transfer in lowered.transfers:
             self.moves[transfer.value].append((transfer.target, transfer.duration_us))
+        level = {kind: number for number, kinds in enumerate(priorities) for kind in kinds}
         self.keys = {
-            op: (priorities.get(op.kind, 0), place)
+            op: (level[op.kind], place)
             for ops in self.schedule.programs
             for place, op in enumerate(ops)
         }

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 
 from synth.plan.explain.idle_causes import RankIdle, span_us
 from synth.plan.reason import full_ranks
+from synth.plan.tuning import EXPLAIN
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.simulate import Timeline
 from synth.units import format_bytes, format_us
-
-# A rank whose idle time is a smaller share has no room for more.
-_LITTLE_IDLE = 0.05
 
 
 def what_holds_back(plan: Plan, timeline: Timeline, idle: Sequence[RankIdle]) -> str:
@@ -33,7 +31,7 @@ def what_holds_back(plan: Plan, timeline: Timeline, idle: Sequence[RankIdle]) ->
         f"rank {busiest.rank} has the most work ({format_us(busiest.work_us)}, "
         f"{busiest.work_us / span:.1%} of the {_span_words(plan)})"
     )
-    if busiest.idle_us < _LITTLE_IDLE * span:
+    if busiest.idle_us < EXPLAIN.little_idle_share * span:
         mean = timeline.mean_work_us / span
         return f"the work of the busiest rank: {work}, the mean rank works for {mean:.1%}"
     return f"{max(causes, key=causes.__getitem__)}: {work}"

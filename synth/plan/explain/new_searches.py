@@ -13,6 +13,7 @@ from synth.plan.explain.what_if import How, WhatIf, compared
 from synth.plan.recompute.choice import solve_with
 from synth.plan.recompute.stages import recomputed
 from synth.plan.runtimes import Runtime
+from synth.plan.tuning import EXPLAIN
 from synth.plan.weight_passing.data_parallel_plan import one_pipeline
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
@@ -22,7 +23,6 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
 
-_GB = 10**9
 GB_MORE, GB_LESS = "1 GB more per rank", "1 GB less per rank"
 ONE_MORE = "one more micro-batch"
 ANEW = "nothing changed"
@@ -75,7 +75,9 @@ class NewSearches:
         caps = self.plan.caps_bytes
         changes: list[tuple[str, Problem, Schedule | None]] = []
         if caps is not None:
-            more, less = (tuple(cap + sign * _GB for cap in caps) for sign in (1, -1))
+            more, less = (
+                tuple(cap + sign * EXPLAIN.more_bytes for cap in caps) for sign in (1, -1)
+            )
             changes.append((GB_MORE, replace(self.problem, caps_bytes=more), self.schedule))
             if min(less) > 0:
                 changes.append((GB_LESS, replace(self.problem, caps_bytes=less), self.schedule))

@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
-from synth.op_kinds import OpKind
 from synth.plan.explain.what_if import How, WhatIf, compared
+from synth.plan.tuning import EXPLAIN
 from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.schedule.error import ScheduleError
@@ -49,14 +49,14 @@ class SameOrder:
         """Yield what faster links and a faster stage give."""
         costs, lowered = self.plan.costs, self.timeline.lowered
         if sum(lowered.durations_us[lowered.first_node[-1] :]):
-            twice, free = (_linked(costs.links, speed) for speed in (2.0, None))
+            twice, free = (_linked(costs.links, speed) for speed in (EXPLAIN.times_as_fast, None))
             yield self._on("every link twice as fast", costs.replace(links=twice))
             yield self._on("transfers that take no time", costs.replace(links=free))
         rank = self.timeline.work_us.index(max(self.timeline.work_us))
-        stage = max(self._stages_of(rank), key=lambda each: sum(self._op_times(each).values()))
-        faster = costs.stages[stage].replace(
-            duration_us={kind: round(0.9 * us) for kind, us in self._op_times(stage).items()}
-        )
+        durations_us = {stage: costs.stages[stage].duration_us for stage in self._stages_of(rank)}
+        stage = max(durations_us, key=lambda each: sum(durations_us[each].values()))
+        less = {kind: round(EXPLAIN.faster_share * us) for kind, us in durations_us[stage].items()}
+        faster = costs.stages[stage].replace(duration_us=less)
         stages = (*costs.stages[:stage], faster, *costs.stages[stage + 1 :])
         words = f"stage {stage} of rank {rank} 10% faster"
         yield self._on(words, costs.replace(stages=stages))
@@ -87,9 +87,6 @@ class SameOrder:
 
     def _stages_of(self, rank: int) -> list[int]:
         return sorted({stage for stage, _ in self.plan.placed.held[rank]})
-
-    def _op_times(self, stage: int) -> dict[OpKind, int]:
-        return self.plan.costs.stages[stage].duration_us
 
     def _fullest_rank(self) -> int | None:
         """Return the rank with the least free memory; None: there is no limit."""

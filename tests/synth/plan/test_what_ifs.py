@@ -15,7 +15,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.solver.options import SolveOptions
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
-SHORT = SolveOptions(time_limit_s=0.5, workers=1, deterministic=True)
+SHORT = SolveOptions(time_limit_s=6, workers=1)
 
 
 def simulated(name: str, mem_limit: str | None = None, link: str | None = None) -> Plan:
@@ -87,7 +87,7 @@ def test_a_layer_more_or_less_recomputed_takes_time_or_memory() -> None:
 
 def test_a_value_within_the_gap_is_no_gain_of_the_change() -> None:
     # The bound of 1F1B is the work of a rank, below which no order is, whatever its memory.
-    plan = simulated("1f1b", mem_limit="40GB")
+    plan = synth.simulate("1f1b", PROFILE, ranks=2, micro_batches=2, mem_limit="60GB")
     found = searched(plan)
     one = found[GB_MORE]
     assert one.how == How.SEARCH and one.value_us is not None
