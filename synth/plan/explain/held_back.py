@@ -23,7 +23,7 @@ def what_holds_back(plan: Plan, timeline: Timeline, idle: Sequence[RankIdle]) ->
     fill_us = us["warm_up"] + us["drain"]
     causes = {
         f"filling and draining the pipeline, {fill_us / span:.1%} of the time": fill_us,
-        _memory(plan, us["memory"] / span): us["memory"],
+        _memory(plan, timeline, us["memory"] / span): us["memory"],
         _link(timeline, us["links"] / span): us["links"],
         f"waits for ops of other ranks, {us['dependences'] / span:.1%}": us["dependences"],
     }
@@ -41,8 +41,8 @@ def _span_words(plan: Plan) -> str:
     return "makespan" if plan.claim.judged_by.makespans else "period"
 
 
-def _memory(plan: Plan, share: float) -> str:
-    full = full_ranks(plan, plan.check()[0]) if share else []
+def _memory(plan: Plan, timeline: Timeline, share: float) -> str:
+    full = full_ranks(plan, timeline.lowered) if share else []
     if not full:
         return f"memory, {share:.1%} of the time"
     one = full[0]
