@@ -4,12 +4,32 @@ from importlib import resources
 from pathlib import Path
 
 from synth.errors import SynthError
+from synth.estimates.named import estimated, is_named
+from synth.profile import Profile
 
 
 def names() -> tuple[str, ...]:
     """The names of the shipped profiles, in alphabetical order."""
     files = resources.files(__package__).iterdir()
     return tuple(sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json")))
+
+
+def is_known(name: str) -> bool:
+    """True if a name is that of a shipped profile, or of an estimated one."""
+    return name in names() or is_named(name)
+
+
+def load(name_or_path: str) -> Profile:
+    """Read a profile file or a shipped profile, or compute an estimated one of this name.
+
+    A path that exists wins over a shipped name.
+
+    Raises:
+        SynthError: none of them; the shipped names are listed.
+    """
+    if is_named(name_or_path) and not Path(name_or_path).is_file():
+        return estimated(name_or_path)
+    return Profile.load(find(name_or_path))
 
 
 def find(name_or_path: str) -> Path:
@@ -25,5 +45,5 @@ def find(name_or_path: str) -> Path:
         return Path(str(resources.files(__package__) / f"{name_or_path}.json"))
     raise SynthError(
         f"profile {name_or_path!r} is neither a file nor shipped with synth; "
-        f"shipped: {', '.join(names())}"
+        f"shipped: {', '.join(names())}; estimated: MODEL-DEVICE-tpN, as llama3-70b-h100-tp8"
     )

@@ -21,7 +21,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
+from synth.profile.workload import Workload
 
+from .models import CutSpec, ModelSpec
 from .models.user_function import import_function, run_user_code
 from .seeds import derive_seed, seeded
 
@@ -156,6 +158,32 @@ class InputFunction:
                 f"the loss"
             )
         return batch
+
+
+def spec_of(
+    workload: Workload, factory: str, inputs: str | None, *, check: bool = False
+) -> ModelSpec:
+    """Return the model of a workload, with the micro-batch that a whole module is cut for.
+
+    Args:
+        workload: the workload.
+        factory: the address of the model.
+        inputs: that of the function that makes micro-batches, which is called if a whole module
+            is cut; None: token ids.
+        check: compare the layers of a whole module with it.
+    """
+    return ModelSpec(
+        factory,
+        workload.arguments,
+        CutSpec(
+            shape=(workload.micro_batch_size, workload.sequence_length),
+            batch=None if inputs is None else lambda: tuple(InputFunction(inputs).of(0)),
+            dtype=workload.dtype,
+            autocast=workload.autocast,
+            at=workload.cut,
+            check=check,
+        ),
+    )
 
 
 _ENDED = object()

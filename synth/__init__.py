@@ -1,9 +1,10 @@
 """Measure a model's pipeline stages, find the best schedule that fits in memory, and replay it.
 
-`solve` finds a plan for a profile, `simulate` makes the plan of a published schedule, `compare`
-shows the published schedules beside the solver's, `frontier` traces time against memory, `prove`
-proves the bound of a plan again, and `explain` says what holds a plan back. A `Pipeline` runs a
-plan in a training loop of your own; it needs torch, which nothing else here does.
+`estimate` computes a profile, `solve` finds a plan for one, `simulate` makes the plan of a
+published schedule, `compare` shows the published schedules beside the solver's, `frontier` traces
+time against memory, `prove` proves the bound of a plan again, and `explain` says what holds a plan
+back. A `Pipeline` runs a plan in a training loop of your own; it needs torch, which nothing else
+here does.
 """
 
 import importlib
@@ -16,6 +17,7 @@ from synth.version import __version__
 if TYPE_CHECKING:
     from synth.api.comparing import compare
     from synth.api.curves import frontier
+    from synth.api.estimating import estimate
     from synth.api.explaining import explain
     from synth.api.proving import prove
     from synth.api.simulating import simulate
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from synth.errors import SynthError
     from synth.profile import Profile
     from synth.runtime.cutting import Chunk, Replicate
+    from synth.runtime.models.cut import cut_model
     from synth.runtime.pipeline import Pipeline
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Schedule
@@ -37,6 +40,8 @@ __all__ = [
     "SynthError",
     "__version__",
     "compare",
+    "cut_model",
+    "estimate",
     "explain",
     "frontier",
     "prove",
@@ -47,7 +52,9 @@ __all__ = [
 # Without torch `from synth import *`, `dir` and `help` leave out what needs it. Asking for it by
 # name is a `MissingExtra`, but no AttributeError: `from synth import Pipeline` would hide its text.
 if not TYPE_CHECKING and missing_of(TORCH):
-    __all__ = [name for name in __all__ if name not in ("Chunk", "Pipeline", "Replicate")]
+    __all__ = [
+        name for name in __all__ if name not in ("Chunk", "Pipeline", "Replicate", "cut_model")
+    ]
 
 # In a checkout `runtime` and `profiles` in this folder are symbolic links to its siblings. Without
 # such links (Windows) the siblings are found through this path.
@@ -66,6 +73,8 @@ _MODULES = {
     "Schedule": "synth.schedule.model",
     "SynthError": "synth.errors",
     "compare": "synth.api.comparing",
+    "cut_model": "synth.runtime.models.cut",
+    "estimate": "synth.api.estimating",
     "explain": "synth.api.explaining",
     "frontier": "synth.api.curves",
     "prove": "synth.api.proving",

@@ -4,10 +4,12 @@ The contract, for built-in models and user models alike: every layer is an `nn.M
 takes token ids (int64 [batch, time]) or the inputs that a function of the user makes. Every other
 takes the output of the previous one, a tensor or a tree of tensors; a tuple or list is spread into
 positional arguments. The last is called `layer(x, targets)` and returns the scalar mean loss.
-Layers may share parameters; if they are on different ranks, these are kept equal.
+Layers may share parameters; if they are on different ranks, these are kept equal. A whole module
+becomes such layers by `cut`.
 """
 
-from .layers import layer_names, layer_signature, num_safe_ids, vocabulary_size
+from .cut import cut_in_words
+from .layers import layer_names, num_safe_ids, vocabulary_size
 from .loading import (
     BuiltModel,
     build_layers,
@@ -19,15 +21,18 @@ from .loading import (
     materialise,
     outline_of,
 )
-from .spec import ModelSpec
-from .trust import is_built_in, trusted_spec
+from .signature import layer_signature
+from .spec import CutSpec, ModelSpec
+from .trust import is_built_in, trusted_address
 
 __all__ = [
     "BuiltModel",
+    "CutSpec",
     "ModelSpec",
     "build_layers",
     "build_model",
     "check_spec",
+    "cut_in_words",
     "each_layer",
     "is_built_in",
     "layer_names",
@@ -37,6 +42,6 @@ __all__ = [
     "materialise",
     "num_safe_ids",
     "outline_of",
-    "trusted_spec",
+    "trusted_address",
     "vocabulary_size",
 ]

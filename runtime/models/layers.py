@@ -1,32 +1,25 @@
-"""Names and signatures of a model's layers."""
+"""Names of a model's layers, and the token ids that they accept."""
 
 import re
-from collections.abc import Hashable, Sequence
-from dataclasses import is_dataclass
-from functools import partial
+from collections.abc import Sequence
 
-import torch
 from torch import nn
 
 from .block import CheckpointedBlock
+from .cut.piece import Piece
 from .gpt import GptEmbedding
 from .head import Head
 from .llama import LlamaEmbedding
 
-SIMPLE = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.Size)
-
 _BLOCK = "block"
-
-# `layer_idx`, `layer_id`, `block_number`; `layer_name`, `prefix`, `fqn`.
-_NUMBER_OF_PLACE = re.compile("(^|_)(idx|index|id|number|num|no|depth)$")
-_NAME_OF_PLACE = re.compile("(^|_)(name|prefix|path|fqn)$")
 
 # `position`, `embed_positions`, `pos_emb`; GPT-2's own is `wpe`.
 _OF_POSITIONS = re.compile("(^|_)pos|^wpe$")
 
 
 def layer_names(layers: Sequence[nn.Module]) -> list[str]:
-    """Unique, readable names: "embedding", "block.0", …, "head"; a user's by class and index."""
+    """Unique names: "embedding", "block.0", …, "head"; a user's by class and index, or, if they
+    were cut from a whole model, by their names in it."""
     return unique_names([base_name(layer) for layer in layers])
 
 
@@ -38,6 +31,8 @@ def base_name(layer: nn.Module) -> tuple[str, bool]:
         return "embedding", True
     if isinstance(layer, Head):
         return "head", True
+    if isinstance(layer, Piece):
+        return layer.name, True
     return type(layer).__name__, False
 
 
@@ -54,59 +49,6 @@ def unique_names(bases: Sequence[tuple[str, bool]]) -> list[str]:
     return [
         name if names.count(name) == 1 else f"{name}.{index}" for index, name in enumerate(names)
     ]
-
-
-def layer_signature(layer: nn.Module, *, with_places: bool = True) -> Hashable:
-    """A key that is equal for layers of equal cost, so that only one of them is measured.
-
-    It covers the classes of all sub-modules, the shapes and dtypes of parameters and buffers, and
-    the hyper-parameters. An attribute that is not a plain value distinguishes layers unless it is
-    the same object, or a data class, a dictionary or a partial function of equal content. Compare
-    only signatures of layers that are alive.
-
-    Args:
-        layer: the layer.
-        with_places: False leaves out what tells a layer's place in the model, such as `layer_idx`,
-            and the numbers in names.
-    """
-    parts = layer.named_modules()
-    return tuple((name, _own_signature(module, with_places)) for name, module in parts)
-
-
-def _own_signature(module: nn.Module, with_places: bool) -> Hashable:
-    own = {**module._parameters, **module._buffers}
-    tensors = tuple(
-        (name, None if t is None else (tuple(t.shape), t.dtype, t.requires_grad))
-        for name, t in own.items()
-    )
-    settings = tuple(
-        (name, _value(value if with_places else _without_place(name, value)))
-        for name, value in sorted(vars(module).items())
-        if not name.startswith("_")
-    )
-    return type(module), tensors, settings
-
-
-def _without_place(name: str, value: object) -> object:
-    if type(value) is int and _NUMBER_OF_PLACE.search(name):
-        return 0
-    if type(value) is str and _NAME_OF_PLACE.search(name):
-        return re.sub(r"\d+", "0", value)
-    return value
-
-
-def _value(value: object) -> Hashable:
-    if isinstance(value, SIMPLE):
-        return type(value), value
-    if isinstance(value, list | tuple):
-        return type(value), tuple(_value(item) for item in value)
-    if isinstance(value, dict):
-        return type(value), tuple((repr(key), _value(item)) for key, item in value.items())
-    if isinstance(value, partial):
-        return type(value), _value(value.func), _value(value.args), _value(value.keywords)
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value), _value(vars(value) if hasattr(value, "__dict__") else id(value))
-    return type(value), id(value)
 
 
 def vocabulary_size(first_layer: nn.Module) -> int | None:

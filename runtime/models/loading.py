@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from synth.errors import Mismatch, SynthError
 
 from ..conversion import Conversion
+from ..dtypes import dtype_of
 from ..seeds import derive_seed, seeded
-from .layers import base_name, unique_names
+from .cut import CutModel, cut_model
+from .hugging_face import is_hugging_face, load_config, make_whole
+from .layers import base_name, num_safe_ids, unique_names
 from .sizes import SIZES
 from .spec import ModelSpec
 from .ties import Tie, TieFinder, keep_tied
-from .user_function import import_function, run_user_code
+from .user_function import failure_of, import_function, run_user_code
 
 Factory = Callable[..., Iterable[nn.Module]]
 
@@ -29,23 +32,32 @@ def load_layers(spec: ModelSpec) -> list[nn.Module]:
 def each_layer(spec: ModelSpec) -> Iterator[nn.Module]:
     """Yield the layers of the model in order; a function that yields them makes one at a time.
 
+    A whole module, of a user's function or of transformers, is cut into layers.
+
     Raises:
-        SynthError: no such model, file, module or function; arguments it does not take; or a result
-            that is neither a list of modules nor yields any.
+        SynthError: no such model, file, module or function; arguments it does not take; a result
+            that is neither a module nor a list of modules nor yields any; or a whole module that
+            cannot be cut.
     """
     size = SIZES.get(spec.factory)
     if size is not None:
         _check_arguments(spec, size.factory)
         yield from size.factory(**{**size.arguments, **spec.arguments})
         return
+    if is_hugging_face(spec.factory):
+        yield from _cut(spec, make_whole(spec))
+        return
     factory = _own_factory(spec)
     _bind(spec, factory)
     made = run_user_code(spec.factory, lambda: factory(**spec.arguments))
-    if not isinstance(made, list | Generator):
+    if isinstance(made, nn.Module) and not isinstance(made, nn.ModuleList):
+        yield from _cut(spec, made)
+        return
+    if not isinstance(made, list | nn.ModuleList | Generator):
         raise SynthError(
-            f"{spec.factory} returned a {type(made).__name__}; return a list of nn.Module, the "
-            "pipeline's layers in order (list(sequential) makes one of an nn.Sequential), or yield "
-            "them one by one"
+            f"{spec.factory} returned a {type(made).__name__}; return the whole model, an "
+            "nn.Module; or a list of nn.Module, the pipeline's layers in order; or yield these one "
+            "by one"
         )
     layers, index = iter(made), 0
     while (layer := run_user_code(spec.factory, lambda: next(layers, _ENDED))) is not _ENDED:
@@ -61,6 +73,46 @@ def each_layer(spec: ModelSpec) -> Iterator[nn.Module]:
         raise SynthError(f"{spec.factory} returned {how}; the pipeline needs one layer at least")
 
 
+def _cut(spec: ModelSpec, model: nn.Module) -> CutModel:
+    """Cut a whole model into layers for the micro-batches of the spec.
+
+    With `check` they are compared with the whole; of token ids on a few, which are cut for, too.
+
+    Raises:
+        SynthError: the model cannot be cut.
+    """
+    cut, (size, length) = spec.cut, spec.cut.shape
+    Conversion(dtype_of(cut.dtype)).apply(model)
+    batches = [_tokens(model, size, length)] if cut.batch is None else [cut.batch()]
+    if cut.batch is None and cut.check:
+        batches.insert(0, _tokens(model, min(size, 2), min(length, _CHECKED_LENGTH)))
+    autocast = None if cut.autocast is None else dtype_of(cut.autocast)
+    for index, (inputs, targets) in enumerate(batches):
+        with torch.autocast("cpu", autocast, enabled=autocast is not None):
+            try:
+                layers = cut_model(
+                    model, inputs, targets, at=cut.at, check=cut.check and index == 0
+                )
+            except SynthError as error:
+                raise type(error)(f"{spec.factory}: {error}") from error
+            except Exception as error:
+                advice = "" if cut.batch is not None else _ADVICE
+                raise failure_of(spec.factory, error, advice) from error
+    return layers
+
+
+_CHECKED_LENGTH = 16
+_ADVICE = "; it was called with random token ids, --inputs FILE.py:FUNCTION makes other inputs"
+
+
+def _tokens(model: nn.Module, size: int, length: int) -> tuple[Tensor, Tensor]:
+    """Return random token ids and targets."""
+    generator = torch.Generator().manual_seed(0)
+    shape, most = (size, length), num_safe_ids(model) or 256
+    ids = torch.randint(most, shape, generator=generator)
+    return ids, torch.randint(most, shape, generator=generator)
+
+
 def check_spec(spec: ModelSpec) -> None:
     """Check a spec as far as possible before anything is built.
 
@@ -71,6 +123,8 @@ def check_spec(spec: ModelSpec) -> None:
     size = SIZES.get(spec.factory)
     if size is not None:
         _check_arguments(spec, size.factory)
+    elif is_hugging_face(spec.factory):
+        load_config(spec)
     else:
         _bind(spec, _own_factory(spec))
 
@@ -84,7 +138,9 @@ def makes_one_at_a_time(spec: ModelSpec) -> bool:
     Raises:
         SynthError: there is no such function.
     """
-    return spec.factory not in SIZES and inspect.isgeneratorfunction(_own_factory(spec))
+    if spec.factory in SIZES or is_hugging_face(spec.factory):
+        return False
+    return inspect.isgeneratorfunction(_own_factory(spec))
 
 
 @dataclass(frozen=True)
@@ -223,7 +279,8 @@ def _own_factory(spec: ModelSpec) -> Factory:
     if ":" not in spec.factory:
         raise SynthError(
             f"no model is called {spec.factory!r}; there are {', '.join(SIZES)}, or a function of "
-            "your own, as path/to/file.py:function or package.module:function"
+            "your own, as path/to/file.py:function or package.module:function; or hf:NAME or "
+            "hf:config.json of Hugging Face"
         )
     return import_function(spec.factory)
 

@@ -8,7 +8,6 @@ from synth.errors import SynthError
 from synth.profile.workload import Workload
 
 from .sizes import SIZES
-from .spec import ModelSpec
 
 
 def is_built_in(model: str) -> bool:
@@ -16,11 +15,11 @@ def is_built_in(model: str) -> bool:
     return model in SIZES
 
 
-def trusted_spec(workload: Workload, model: str | None) -> ModelSpec:
-    """Return the model to build for a workload that was read from a file.
+def trusted_address(workload: Workload, model: str | None) -> str:
+    """Return the address of the model to build for a workload that was read from a file.
 
     Args:
-        workload: as in the file; its arguments are passed on.
+        workload: as in the file.
         model: the address that the user gave, which replaces the file's; None: not given.
 
     Raises:
@@ -29,7 +28,7 @@ def trusted_spec(workload: Workload, model: str | None) -> ModelSpec:
     if model is None and not is_built_in(workload.model):
         raise SynthError(
             f"the plan names a model that is not built in, {workload.model!r}, and to import it "
-            f"runs its code; give --model path/to/file.py:function to say which code builds the "
-            f"layers, or --trust to import what the plan names"
+            f"runs its code; give --model path/to/file.py:function (or hf:NAME) to say which code "
+            f"builds the layers, or --trust to import what the plan names"
         )
-    return ModelSpec(model or workload.model, workload.arguments)
+    return model or workload.model

@@ -32,18 +32,23 @@ def run_user_code(address: str, action: Callable[[], Any]) -> Any:
     try:
         return action()
     except Exception as error:
-        frame = _last_of_the_user(error)
-        raise UserCodeFailed(
-            f"{address} failed: {type(error).__name__}: {error} "
-            f"(in {frame.filename}, line {frame.lineno}, {frame.name})"
-        ) from error
+        raise failure_of(address, error) from error
+
+
+def failure_of(address: str, error: Exception, advice: str = "") -> UserCodeFailed:
+    """Return an error that names the address, and the line of the user's code."""
+    frame = _last_of_the_user(error)
+    return UserCodeFailed(
+        f"{address} failed: {type(error).__name__}: {error} "
+        f"(in {frame.filename}, line {frame.lineno}, {frame.name}){advice}"
+    )
 
 
 def _last_of_the_user(error: Exception) -> traceback.FrameSummary:
     """Return the last place in the user's code before a failure in torch."""
     frames = traceback.extract_tb(error.__traceback__)
-    of_torch = str(Path(torch.__file__).parent)
-    return next((f for f in reversed(frames) if not f.filename.startswith(of_torch)), frames[-1])
+    others = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    return next((f for f in reversed(frames) if not f.filename.startswith(others)), frames[-1])
 
 
 def import_function(address: str) -> Callable[..., Any]:

@@ -39,9 +39,11 @@ from ..execution.transport.calls import CallKind
 from ..execution.transport.host.with_host import WithHost
 from ..execution.transport.rank_group import RankGroup
 from ..execution.weights.shared_tensor import SharedParameter
+from ..models.cut import CutModel
 from ..optimize.gradients import Gradients
 from ..optimize.norm import GradientNorm
 from .connections import connect
+from .cut_stages import cut_stages
 from .joint_calls import JointCalls
 from .loss_scale import Scale, scale_of
 from .options import PipelineKeywords, PipelineOptions
@@ -54,7 +56,7 @@ class Pipeline:
     def __init__(
         self,
         schedule: AnySchedule,
-        stages: Modules,
+        stages: Modules | CutModel,
         options: PipelineOptions | None = None,
         **keywords: Unpack[PipelineKeywords],
     ) -> None:
@@ -63,7 +65,8 @@ class Pipeline:
         Args:
             schedule: a plan (or its file), or any schedule, such as a published family's.
             stages: this rank's modules by stage number; or the module alone, if the rank holds one
-                stage. A sequence of modules is run one after another.
+                stage. A sequence of modules is run one after another. Or a whole model as
+                `cut_model` returns it, of which the plan's stages of this rank are taken.
             options: see `PipelineOptions`; None: the defaults.
             **keywords: fields of the options, which may be given directly.
 
@@ -77,6 +80,9 @@ class Pipeline:
         self._evaluator: Executor | None = None
         with self._groups.building():
             self._options = given.updated(**keywords)
+            if isinstance(stages, CutModel):
+                stages, tied = cut_stages(schedule, stages, self._group.rank)
+                self._options = self._options.updated(tied=self._options.tied or tied)
             self._parts = prepare_rank(schedule, stages, self._group, self._options)
             self._groups = self._groups.on(self.device)
             self.clock = self._options.clock or OpClock(self.device, recording=False)

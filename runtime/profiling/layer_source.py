@@ -11,9 +11,11 @@ from synth.profile.workload import Workload
 
 from ..conversion import Conversion
 from ..dtypes import dtype_of
+from ..input_function import spec_of
 from ..models import (
     ModelSpec,
     build_layers,
+    cut_in_words,
     each_layer,
     is_built_in,
     layer_names,
@@ -35,7 +37,7 @@ class LayerSource:
 
     `fill` is called in the order of the layers, for those that are run, and returns them with data.
     `ties` are the parameters that several of them share. `conversion` has converted them; None:
-    they are as they were given.
+    they are as they were given. `notes` says how a whole model was cut; None: it was not.
     """
 
     calls: Sequence[LayerCall]
@@ -43,11 +45,12 @@ class LayerSource:
     ties: Sequence[Tie]
     fill: Fill = lambda call: call
     conversion: Conversion | None = None
+    notes: str | None = None
 
     @classmethod
     def of(cls, workload: Workload, seed: int) -> Self:
         """Make the layers of a workload; without data if they can be made one by one."""
-        spec = ModelSpec(workload.model, workload.arguments)
+        spec = spec_of(workload, workload.model, workload.inputs, check=True)
         conversion = Conversion(dtype_of(workload.dtype))
         made = cls._outlined(workload, spec, seed, conversion)
         if made is None:
@@ -76,7 +79,7 @@ class LayerSource:
         """Pair layers with how the workload calls them."""
         names = layer_names(layers)
         calls = calls_of(workload, dict(enumerate(layers)), names)
-        return cls(calls, names, find_ties(layers), fill)
+        return cls(calls, names, find_ties(layers), fill, notes=cut_in_words(layers))
 
 
 def _outline(spec: ModelSpec) -> list[nn.Module] | None:

@@ -170,7 +170,9 @@ class _ModelProfiler:
         conditions = self._watch.conditions(device, spread_of(profiles[e.profile] for e in entries))
         return Profile(
             name=workload.model,
-            provenance=provenance_of(device, workload, links, conditions, source.conversion),
+            provenance=provenance_of(
+                device, workload, links, conditions, source.conversion, source.notes
+            ),
             workload=workload,
             capacity_bytes=_capacity(device),
             links=links or Links(),

@@ -25,6 +25,7 @@ def provenance_of(
     links: Links | None,
     conditions: Conditions,
     conversion: Conversion | None = None,
+    notes: str | None = None,
 ) -> Provenance:
     """The provenance of a profile that this process has just measured.
 
@@ -34,11 +35,13 @@ def provenance_of(
         links: the measured links; None: there are none.
         conditions: how busy the machine was.
         conversion: of the layers, that notes tell of; None: there was none.
+        notes: on the layers.
     """
     on_cuda = device.type == "cuda"
-    notes = [] if conversion is None or conversion.described is None else [conversion.described]
+    converted = None if conversion is None else conversion.described
+    told = [note for note in (notes, converted) if note is not None]
     if not on_cuda and links is not None and links.host is not None:
-        notes.append(_HOST_IS_CPU)
+        told.append(_HOST_IS_CPU)
     return Provenance(
         source="measured",
         device=describe_device(device),
@@ -49,7 +52,7 @@ def provenance_of(
         cuda=torch.version.cuda if on_cuda else None,
         torch=torch.__version__,
         commit=_commit(),
-        notes="\n".join(notes) or None,
+        notes="\n".join(told) or None,
         conditions=conditions,
     )
 

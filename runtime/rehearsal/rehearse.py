@@ -26,7 +26,8 @@ from ..execution.base.clock import OpClock
 from ..execution.transport.in_process.ranks import InProcessRanks
 from ..execution.transport.rank_group import without_warnings_of_trees
 from ..execution.weights.keeping import ranks_share_host
-from ..models import BuiltModel, build_model, is_built_in, num_safe_ids, trusted_spec
+from ..input_function import spec_of
+from ..models import BuiltModel, build_model, is_built_in, num_safe_ids, trusted_address
 from ..pipeline import Pipeline
 from ..rank_result import RankResult
 from ..training.batches import Batches
@@ -109,7 +110,7 @@ class _Rehearsal:
         self._plan, self._lowered, self._options, self._device = plan, lowered, options, device
         self._planned_arrivals = planned_arrivals
         self._outline = build_model(
-            trusted_spec(plan.workload, options.model),
+            spec_of(plan.workload, trusted_address(plan.workload, options.model), options.inputs),
             seed=options.seed,
             names=plan.layers,
             device=_META,

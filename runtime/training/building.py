@@ -13,7 +13,8 @@ from synth.schedule.weight_flow import Route
 from ..dtypes import dtype_of
 from ..execution.stage.stage import Stage
 from ..execution.weights.stage_weights import release_parameters
-from ..models import BuiltModel, ModelSpec, build_model, trusted_spec
+from ..input_function import spec_of
+from ..models import BuiltModel, ModelSpec, build_model, trusted_address
 from ..models.layered_stage import LayeredStage, Randomness, calls_of
 from ..models.sizes import SIZES
 from ..models.ties import untie_stages
@@ -40,6 +41,7 @@ def build_stages(
     seed: int,
     randomness: Randomness | None = None,
     model: str | None = None,
+    inputs: str | None = None,
     build: Builder = build_model,
 ) -> BuiltStages:
     """Build the stages that the placement gives a rank, and no others.
@@ -53,6 +55,8 @@ def build_stages(
         randomness: the source of the layers' random draws while they run.
         model: the address of the user's own model, which replaces the one in the plan. None:
             built-in models only.
+        inputs: the address of the function that makes micro-batches, for one of which a whole
+            module is cut; None: token ids.
         build: makes the layers, as `build_model` does.
 
     Raises:
@@ -60,7 +64,8 @@ def build_stages(
             model whose address was not given.
     """
     workload = plan.workload
-    made = _make_layers(plan, rank, trusted_spec(workload, model), device, seed, build)
+    spec = spec_of(workload, trusted_address(workload, model), inputs)
+    made = _make_layers(plan, rank, spec, device, seed, build)
     last = len(plan.partition) - 1
     _check_shared_bytes(plan, rank, made)
     stages: dict[int, Stage] = {}

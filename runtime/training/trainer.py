@@ -72,7 +72,13 @@ class RankTrainer:
         prepare_device(plan.workload, world.device)
         self._randomness = Randomness(options.seed, plan.workload.micro_batch_size)
         built = build_stages(
-            plan, place.rank, world.device, options.seed, self._randomness, options.model
+            plan,
+            place.rank,
+            world.device,
+            options.seed,
+            self._randomness,
+            options.model,
+            options.inputs,
         )
         self._stages = built.stages
         data = data or open_data(options, plan.workload, self._stages.get(0))

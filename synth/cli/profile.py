@@ -13,9 +13,10 @@ def command(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="Built-in model (gpt-bytes, gpt2-small, llama3-8b, …), or "
-            "path/to/file.py:function or package.module:function that returns a list of layers; "
-            "or a .csv file of times that were measured elsewhere.",
+            help="Built-in model (gpt-bytes, gpt2-small, llama3-8b, …); hf:NAME or hf:config.json "
+            "of Hugging Face; path/to/file.py:function or package.module:function that returns a "
+            "whole module or a list of layers; or a .csv file of times that were measured "
+            "elsewhere.",
         ),
     ],
     request: ProfileRequest,

@@ -38,9 +38,9 @@ def costs_of(
         SynthError: the profile given cannot be read.
         Mismatch: the plan is not of the profile, or was changed.
     """
-    from synth.profiles import names
+    from synth.profiles import is_known
 
-    if given is None and plan.profile_name not in names():
+    if given is None and not is_known(plan.profile_name):
         on_trust["costs"] = (
             f"that the costs are those of profile {plan.profile_name}: give {named('§profile')} to "
             f"have them derived again"
@@ -78,9 +78,9 @@ def costs_of(
 
 def _profile(plan: Plan, given: Profile | str, link: Sequence[str] | None) -> Profile:
     """Return the profile with the given links, or with those that the plan was solved with."""
-    from synth.profiles import find
+    from synth.profiles import load
 
-    profile = given if isinstance(given, Profile) else Profile.load(find(given))
+    profile = given if isinstance(given, Profile) else load(given)
     noted = plan.arguments.get("link", _OWN_LINKS)
     if link is None and noted != _OWN_LINKS:
         link = noted.split("; ")

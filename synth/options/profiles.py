@@ -18,10 +18,12 @@ def load_profile(
     Raises:
         SynthError: no profile, or links that are not understood.
     """
-    from synth.profiles import find
+    from synth.profiles import load
 
-    profile = given if isinstance(given, Profile) else Profile.load(find(given))
+    profile = given if isinstance(given, Profile) else load(given)
     warn_of(profile.provenance.conditions, f"profile {profile.name}")
+    if profile.provenance.estimate is not None:
+        talk(f"profile {profile.name}: {profile.provenance.estimate.words}")
     if peak_flops is not None:
         profile = profile.replace(peak_flops_per_s=peak_flops)
         unknown = next(

@@ -5,12 +5,19 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
+from synth.profile.estimate import Estimate
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.layer_times import MOST_LAYERS, LayerTimes
 from synth.profile.links import Links
@@ -38,6 +45,17 @@ class Provenance(Record):
     commit: str | None = None
     notes: str | None = None
     conditions: Conditions | None = None
+    estimate: Estimate | None = Field(
+        default=None, description="how the numbers were computed; None: they were measured"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_estimate(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Measured profiles read as before there were estimated ones."""
+        fields: dict[str, Any] = handler(self)
+        if self.estimate is None:
+            fields.pop("estimate", None)
+        return fields
 
 
 def _names_of_each(layers: Sequence[LayerTimes]) -> list[list[str]]:
@@ -98,17 +116,18 @@ class Profile(Displayed, FileRecord):
 
     Version 2 added the function that makes the inputs, and times that are plain numbers. Version 3
     added the FLOPs of layers and the peak FLOP/s of the device, version 4 the gradients of outputs,
-    version 5 tied parameters.
+    version 5 tied parameters, version 6 how estimated numbers were computed.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
     SINCE: ClassVar[Mapping[str, int]] = {
         "workload.inputs": 2,
         "peak_flops_per_s": 3,
         "tied_parameters": 5,
+        "provenance.estimate": 6,
     }
-    MADE_BY: ClassVar[tuple[str, ...]] = ("synth profile",)
+    MADE_BY: ClassVar[tuple[str, ...]] = ("synth profile", "synth estimate")
 
     name: PlainText
     provenance: Provenance

@@ -74,6 +74,11 @@ class Workload(Record):
     recomputed_layers: tuple[str, ...] | None = Field(
         default=None, description="patterns of layer names: they keep only their input in F"
     )
+    cut: PlainText | None = Field(
+        default=None,
+        description="modules at which layers of a whole model begin, as `embed | blocks.* | head`; "
+        "else its blocks",
+    )
     optimizer: _WrittenOptimizer = OptimizerSpec()
     threads: int = Field(
         default=1, gt=0, le=MOST_RANKS, description="CPU threads per rank, where CPUs compute"
@@ -86,7 +91,7 @@ class Workload(Record):
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Workloads without them read and count as they did before there were any."""
         fields: dict[str, Any] = handler(self)
-        optional = ("inputs", "autocast", "recomputed_layers")
+        optional = ("inputs", "autocast", "recomputed_layers", "cut")
         return {name: value for name, value in fields.items() if name not in optional or value}
 
     @property

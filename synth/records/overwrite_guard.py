@@ -51,6 +51,7 @@ class FileKind:
 
 RUN = FileKind.of_format("synth-run")
 TRACE = FileKind.of_format("synth-trace")
+CALIBRATION = FileKind.of_format("synth-calibration")
 PROFILE = FileKind.of_format("synth-profile")
 SCHEDULE = FileKind.of_format("synth-schedule")
 PICTURE = FileKind(

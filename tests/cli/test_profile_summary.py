@@ -1,6 +1,6 @@
 """What `synth profile` prints of the layers that it measured."""
 
-from synth.cli.work.profile import _summary
+from synth.cli.answer.profile import profile_summary
 from synth.profile import Profile
 from synth.profile.tied_parameters import TiedParameters
 from synth.profiles import find
@@ -20,7 +20,7 @@ def deferring(shares: dict[str, float], gradient_bytes: int) -> Profile:
 
 
 def shares_said(profile: Profile) -> list[str]:
-    lines = _summary(profile).splitlines()
+    lines = profile_summary(profile).splitlines()
     return [line.removeprefix(BEGINNING) for line in lines if line.startswith(BEGINNING)]
 
 
@@ -41,6 +41,6 @@ def test_layers_that_share_parameters_are_named() -> None:
     names = tuple(layer.name for layer in profile.layers[1:4])
     tied = TiedParameters(layers=names, parameter_bytes=0, gradient_bytes=0, optimizer_bytes=0)
     two = tied.replace(layers=names[:2])
-    lines = _summary(profile.replace(tied_parameters=(tied, two))).splitlines()
+    lines = profile_summary(profile.replace(tied_parameters=(tied, two))).splitlines()
     assert f"{names[0]} shares 0 B of parameters with 2 other layers" in lines
     assert f"{names[0]} shares 0 B of parameters with {names[1]}" in lines

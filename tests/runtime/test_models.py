@@ -222,7 +222,7 @@ def test_a_users_layers_are_the_same_for_the_same_seed(users: str) -> None:
     [
         ("nothing", "no function 'nothing'; it has"),
         ("empty", "returned an empty list"),
-        ("sequential", "returned a Sequential"),
+        ("sequential", "it was called with random token ids"),
         ("functions", "as layer 1"),
         ("wrong", r"wrong failed: TypeError: .*users_models.py, line 13, wrong\)"),
     ],

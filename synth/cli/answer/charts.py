@@ -13,6 +13,7 @@ from synth.errors import SynthError
 from synth.families import current_name, families, family_placement, generate, generate_for
 from synth.plan.explain.explanation import Explanation, explain_schedule
 from synth.plan.reason import reason_of
+from synth.profile.estimate import ESTIMATED
 from synth.records.record import write_atomically
 from synth.report.chart.chart import Chart
 from synth.report.chart.excerpt import Excerpt
@@ -59,7 +60,8 @@ class ChartSet:
         if has_run:
             charts.append(Chart.measured("measured", plan, overlaid))
         size = f"{plan.num_ranks} ranks, {plan.num_micro_batches} micro-batches"
-        title = f"{plan.name}: {size} of {plan.profile_name}"
+        mark = ESTIMATED if plan.device.endswith(ESTIMATED) else ""
+        title = f"{plan.name}: {size} of {plan.profile_name}{mark}"
         return cls(title, tuple(charts), by_rank=has_run)
 
     def write_page(self, path: Path) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from textwrap import fill, wrap
 from typing import Any, NamedTuple
 
-from synth.cli.answer.output import value_line
+from synth.cli.answer.output import estimate_json, estimate_lines, value_line
 from synth.plan.comparison import Comparison, Entry
+from synth.profile.estimate import ESTIMATED
 from synth.profile.throughput import Throughput, throughput
 from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
@@ -32,8 +33,10 @@ def drawn(comparison: Comparison) -> Pareto:
         )
         for entry in comparison.ranked()
     )
+    mark = "" if asked.profile.provenance.estimate is None else ESTIMATED
     title = (
-        f"{asked.profile.name} on {asked.num_ranks} ranks, {asked.num_micro_batches} micro-batches"
+        f"{asked.profile.name}{mark} on {asked.num_ranks} ranks, {asked.num_micro_batches} "
+        f"micro-batches"
     )
     return Pareto(title, asked.objective.words, marks, asked.caps_bytes or ())
 
@@ -43,6 +46,7 @@ def as_text(comparison: Comparison, width: int) -> str:
     pareto = drawn(comparison)
     proofs = _proofs(comparison)
     parts = [
+        *estimate_lines(comparison.question.profile)[:1],
         f"{_table(comparison, pareto, width)}\n\n{_legend(comparison)}",
         *(["\n".join(proofs)] if proofs else []),
     ]
@@ -281,6 +285,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     front = {mark.name for mark in pareto.front}
     return {
         "profile": asked.profile.name,
+        **estimate_json(asked.profile),
         "num_ranks": asked.num_ranks,
         "num_micro_batches": asked.num_micro_batches,
         "objective": str(asked.objective),

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from synth.profile import Profile
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.measurement_conditions import warn_of as warn_of
 from synth.records.command_option import CommandOption
@@ -51,6 +52,18 @@ def answer_json(data: dict[str, Any]) -> None:
 def conditions_json(conditions: Conditions | None) -> dict[str, Any] | None:
     """Render the conditions of a profile for scripts; None where they were not noted."""
     return None if conditions is None else conditions.model_dump(exclude_none=True)
+
+
+def estimate_lines(profile: Profile) -> list[str]:
+    """Return the line over answers from an estimated profile, and an empty one; else nothing."""
+    estimate = profile.provenance.estimate
+    return [] if estimate is None else [f"{profile.name}: {estimate.words}", ""]
+
+
+def estimate_json(profile: Profile) -> dict[str, Any]:
+    """Render the estimate of a profile for scripts; nothing where it was measured."""
+    estimate = profile.provenance.estimate
+    return {} if estimate is None else {"estimate": estimate.model_dump(mode="json")}
 
 
 def is_first_process() -> bool:

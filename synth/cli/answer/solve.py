@@ -7,6 +7,8 @@ from synth.cli.answer.idle import idle_line
 from synth.cli.answer.least_memory import memory_json, memory_text
 from synth.cli.answer.output import (
     conditions_json,
+    estimate_json,
+    estimate_lines,
     percent,
     value_line,
     window_columns,
@@ -65,6 +67,7 @@ def as_text(
     proof = result.memory
     return "\n".join(
         (
+            *estimate_lines(request.profile),
             *([memory_text(result, proof), ""] if isinstance(proof, TargetProof) else []),
             baselines_table(_contenders(request, result, shown), objective, window_columns()),
             *([f"({missing} more published schedules: --all)"] if missing else []),
@@ -116,6 +119,7 @@ def as_json(request: Request, result: Result) -> dict[str, Any]:
         "message": result.message and named(result.message),
         "seconds": round(result.wall_s, 3),
         "conditions": conditions_json(request.profile.provenance.conditions),
+        **estimate_json(request.profile),
         "partition": request.partition,
         "placement": request.problem.placement.ranks,
         "caps_bytes": request.problem.caps_bytes,

@@ -17,6 +17,15 @@ TrustOption = Annotated[
 ]
 
 
+def file_of(address: str | None) -> str | None:
+    """Return the file of `FILE.py:function` or `hf:FILE`, or the package in the place of it."""
+    if address is None:
+        return None
+    if address.startswith("hf:"):
+        return address.removeprefix("hf:") or None
+    return address.rpartition(":")[0] or None
+
+
 def read_model(workload: Workload, model: str | None, trust: bool) -> str | None:
     """Return the address that the user lets be imported; None: built-in models only.
 
@@ -25,7 +34,7 @@ def read_model(workload: Workload, model: str | None, trust: bool) -> str | None
     Raises:
         SynthError: both options are given, or none and the plan names a model of a user.
     """
-    from synth.runtime.models import is_built_in, trusted_spec
+    from synth.runtime.models import is_built_in, trusted_address
 
     if model is not None and trust:
         raise SynthError(
@@ -38,7 +47,7 @@ def read_model(workload: Workload, model: str | None, trust: bool) -> str | None
             given = "".join(f" {name}={value!r}" for name, value in workload.arguments.items())
             talk(f"importing {workload.model}{given}, as the plan names it")
         return workload.model
-    trusted_spec(workload, model)
+    trusted_address(workload, model)
     return model
 
 

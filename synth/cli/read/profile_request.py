@@ -60,6 +60,14 @@ class ProfileRequest(Record):
             "('block.*'). Can be repeated."
         ),
     ] = None
+    cut: Annotated[
+        str | None,
+        CommandOption(
+            "Modules of a whole model at which layers begin ('embed | blocks.* | norm | head').",
+            metavar="NAMES",
+            default="its blocks, and what follows the last",
+        ),
+    ] = None
     device: Annotated[str, CommandOption("auto, cpu or cuda.")] = "auto"
     threads: Annotated[PositiveInt, CommandOption("CPU threads per rank.")] = 1
     warmup: Annotated[NonNegativeInt, CommandOption("Warm-up iterations.")] = 3

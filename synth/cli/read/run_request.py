@@ -5,7 +5,7 @@ from typing import Annotated
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ChartWidthOption, ForceOption
-from synth.cli.read.own_model import TrustOption
+from synth.cli.read.own_model import TrustOption, file_of
 from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.errors import SynthError
 from synth.records.command_option import After, CommandOption
@@ -58,8 +58,7 @@ class RunRequest(Record):
             SynthError: there is one; or a file needs an option, or does not go with one.
         """
         training = self.training
-        addresses = (training.model, training.inputs)
-        named = [given.rpartition(":")[0] or None for given in addresses if given is not None]
+        named = map(file_of, (training.model, training.inputs))
         check_outputs(
             self.output,
             self.trace,

@@ -22,6 +22,7 @@ from synth.plan.memory_curve.curve_file import (
 from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.search_space import LimitedSpace, Placements, WeightPlaces
 from synth.profile import Profile
+from synth.profile.estimate import ESTIMATED
 from synth.records.file_lock import only_writer
 from synth.report.picture.curve import curve_picture
 from synth.report.picture.formats import save_picture
@@ -63,11 +64,12 @@ class _CurveTask:
     def title(self) -> str:
         """The title of the plot."""
         space, problem = self.space, self.space.problem
+        mark = "" if self.profile.provenance.estimate is None else ESTIMATED
         partition = f", in {'any' if isinstance(space, Placements) else 'one'} partition"
         if isinstance(space, WeightPlaces):
             partition = ""
         return (
-            f"{self.profile.name} on {problem.num_ranks} ranks ({'; '.join(space.names)}), "
+            f"{self.profile.name}{mark} on {problem.num_ranks} ranks ({'; '.join(space.names)}), "
             f"{problem.num_micro_batches} micro-batches{partition}"
         )
 

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from synth.cli.answer.output import answer, talk, warn_of
+from synth.cli.answer.profile import profile_summary
 from synth.cli.progress.line import current_line
+from synth.cli.read.own_model import file_of
 from synth.cli.read.profile_request import ProfileRequest
 from synth.errors import SynthError
 from synth.interop.times_csv import from_times_csv
-from synth.op_kinds import OpKind
 from synth.profile import Profile
-from synth.profile.links import Link, Links
-from synth.profile.model_flops import ModelFlops, format_flops
+from synth.profile.links import Links
 from synth.profile.workload import Workload
 from synth.records.safe_read import read_text
-from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +36,7 @@ def work(context: typer.Context, model: str, request: ProfileRequest) -> None:
         _check_only_of_times(context, model)
         _read_times(Path(model), request, peak_flops)
         return
-    addresses = filter(None, (model, request.inputs))
-    request.check_files(*(given.rpartition(":")[0] or None for given in addresses))
+    request.check_files(*filter(None, map(file_of, (model, request.inputs))))
     from synth.runtime.dtypes import dtype_of
     from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.world import pick_device, under_torchrun
@@ -76,6 +74,7 @@ def _workload(model: str, request: ProfileRequest) -> "tuple[Workload, MicroBatc
         dtype=request.dtype,
         autocast=request.autocast,
         recomputed_layers=tuple(recompute) if recompute else None,
+        cut=request.cut,
         optimizer=request.optimizer_spec,
         threads=request.threads,
     )
@@ -120,7 +119,7 @@ def _read_times(path: Path, request: ProfileRequest, peak_flops_per_s: float | N
     )
     output = request.output
     profile.save(output)
-    answer(_summary(profile))
+    answer(profile_summary(profile))
     talk(f"written: {output}; `synth solve {output} --link LATENCY,BANDWIDTH` sets the links")
 
 
@@ -211,7 +210,7 @@ def _measure(
     )
     profile = profile.replace(peak_flops_per_s=peak_flops_per_s)
     profile.save(request.output)
-    answer(_summary(profile))
+    answer(profile_summary(profile))
     warn_of(profile.provenance.conditions, "this profile")
     talk(f"written: {request.output}")
 
@@ -220,55 +219,3 @@ def _show_progress(progress: "ProfilingProgress") -> None:
     """Show what is being measured, and about how long the rest takes."""
     expected = None if progress.left_s is None else time.monotonic() + progress.left_s
     current_line().tell(f"measuring {progress.words}", expected=expected)
-
-
-def _summary(profile: Profile) -> str:
-    """Return a table with a line per distinct layer: times in ms, bytes per micro-batch."""
-    kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
-    head = "layer             count" + "".join(f"{kind + ' ms':>10s}" for kind in kinds)
-    lines = [head + "        saved    retained  parameters"]
-    for name, layer in profile.layer_profiles.items():
-        count = sum(entry.profile == name for entry in profile.layers)
-        times = "".join(f"{layer.time_us[kind].median_us / 1000:10.3f}" for kind in kinds)
-        lines.append(
-            f"{name:16s}{count:7d}{times}{format_bytes(layer.saved_bytes):>13s}"
-            f"{format_bytes(layer.saved_w_bytes):>12s}{format_bytes(layer.parameter_bytes):>12s}"
-        )
-    lines.append(f"link: {_described(profile.links.default)}")
-    if profile.links.host is not None:
-        lines.append(f"link to the host's memory: {_described(profile.links.host)}")
-    lines.extend(_left_to_b(profile))
-    lines += [
-        f"{tied.layers[0]} shares {format_bytes(tied.parameter_bytes)} of parameters with "
-        f"{tied.layers[1] if len(tied.layers) == 2 else f'{len(tied.layers) - 1} other layers'}"
-        for tied in profile.tied_parameters or ()
-    ]
-    if profile.flops is not None:
-        lines.append(_said_of(profile.flops))
-    if profile.provenance.notes is not None:
-        lines.append(profile.provenance.notes)
-    return "\n".join(lines)
-
-
-def _left_to_b(profile: Profile) -> list[str]:
-    """Return a line that names the layers of which B computes much of the weight gradients."""
-    parts = [
-        f"{name} {layer.deferred_share:.1%}"
-        for name, layer in profile.layer_profiles.items()
-        if layer.defers_little
-    ]
-    return [f"share of the weight gradients that waits for W: {', '.join(parts)}"] if parts else []
-
-
-def _said_of(flops: ModelFlops) -> str:
-    """Return the FLOPs of a micro-batch, and the peak or the option that sets it."""
-    count = f"{format_flops(flops.per_micro_batch)} per micro-batch, forward and backward"
-    if flops.peak_per_s is None:
-        return f"{count}; --peak-flops RATE of the device gives the MFU"
-    return f"{count}; peak {format_flops(flops.peak_per_s)}/s"
-
-
-def _described(link: Link) -> str:
-    rate = link.bandwidth_bytes_per_s
-    speed = f"{format_bytes(rate)}/s" if rate else "unlimited"
-    return f"latency {format_us(link.latency_us)}, bandwidth {speed}"

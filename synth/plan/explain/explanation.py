@@ -1,11 +1,10 @@
 """The explanation of a plan: its value, what holds it back, and what changes would give."""
 
 import threading
-from collections.abc import Iterator
 
 from synth.errors import SynthError
 from synth.plan.explain.held_back import what_holds_back
-from synth.plan.explain.idle_causes import RankIdle, can_run_eagerly, idle_causes
+from synth.plan.explain.idle_causes import RankIdle, idle_causes, why_memory_is_no_cause
 from synth.plan.explain.new_searches import NewSearches, why_not_searched
 from synth.plan.explain.path_summary import CriticalPath, critical_path_of
 from synth.plan.explain.same_order import SameOrder
@@ -69,6 +68,7 @@ def explain_schedule(plan: Plan, timeline: Timeline) -> Explanation:
     """Explain a verified plan by its simulation alone, without what-ifs."""
     claim, objective = plan.claim, plan.claim.judged_by
     idle = idle_causes(timeline, objective, plan.caps_bytes)
+    why_not = why_memory_is_no_cause(timeline.lowered, plan.caps_bytes)
     return Explanation(
         plan=plan.name,
         objective=objective.words,
@@ -79,7 +79,7 @@ def explain_schedule(plan: Plan, timeline: Timeline) -> Explanation:
         held_back_by=what_holds_back(plan, timeline, idle),
         critical_path=critical_path_of(timeline),
         idle=idle,
-        notes=tuple(_notes(plan, timeline)),
+        notes=() if why_not is None else (f"memory is no cause of its own: {why_not}",),
     )
 
 
@@ -118,13 +118,3 @@ def explain(
     if reason is not None:
         notes.append(f"memory and micro-batches: {reason}")
     return explained.replace(what_ifs=tuple(found), notes=tuple(notes))
-
-
-def _notes(plan: Plan, timeline: Timeline) -> Iterator[str]:
-    if plan.caps_bytes is None:
-        yield "the plan has no memory limit, so memory is no cause"
-    elif not can_run_eagerly(timeline.lowered):
-        yield (
-            "memory is not told apart from other waits where weights move or have versions, or "
-            "activations move"
-        )

@@ -30,6 +30,7 @@ from synth.costs.costs import IntArray
 from synth.objective import Objective
 from synth.op_kinds import BACKWARD, OpKind
 from synth.plan.explain.eager_order import eager_timelines
+from synth.plan.tuning import EXPLAIN
 from synth.records.record import Record
 from synth.schedule.critical_path import awaited_in
 from synth.schedule.lowering.lower import Lowered
@@ -80,10 +81,16 @@ def span_us(timeline: Timeline, objective: Objective) -> int:
     return timeline.period_us if objective == Objective.PERIOD else timeline.makespan_us
 
 
-def can_run_eagerly(lowered: Lowered) -> bool:
-    """True if memory is told apart from other waits: saved activations and weights stay."""
+def why_memory_is_no_cause(lowered: Lowered, caps_bytes: Sequence[int] | None) -> str | None:
+    """Say why memory is not told apart from other waits; None: it is."""
     schedule = lowered.schedule
-    return schedule.weights is None and schedule.versions is None and not schedule.offloads
+    if caps_bytes is None:
+        return "the plan has no memory limit"
+    if schedule.weights is not None or schedule.versions is not None or schedule.offloads:
+        return "weights move or have versions, or activations move"
+    if lowered.arrays.num_nodes > EXPLAIN.most_eager_ops:
+        return f"eager orders of more than {EXPLAIN.most_eager_ops:,} ops take too long"
+    return None
 
 
 def idle_causes(
@@ -97,7 +104,7 @@ def idle_causes(
         caps_bytes: the memory limit of each rank; None: memory is no cause.
     """
     lowered, span = timeline.lowered, span_us(timeline, objective)
-    if caps_bytes is not None and not can_run_eagerly(lowered):
+    if why_memory_is_no_cause(lowered, caps_bytes) is not None:
         caps_bytes = None
     gaps = _Gaps(timeline, caps_bytes)
     pieces = [gaps.of_rank(rank, span, objective) for rank in range(lowered.num_ranks)]

@@ -47,13 +47,30 @@ class TaskResult:
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """Processes that each solve one task at a time."""
+    """Processes that each solve one task at a time.
+
+    Raises:
+        RunFailure: not all of them can be started.
+    """
 
     def __init__(self, number: int) -> None:
-        self._free = [ChildProcess(f"{__name__}:serve") for _ in range(number)]
+        self._free: list[ChildProcess] = []
         self._busy: list[ChildProcess] = []
+        try:
+            for _ in range(number):
+                self._free.append(ChildProcess(f"{__name__}:serve"))
+        except OSError as error:
+            self.close()
+            raise RunFailure(
+                f"no solver process can be started beside {len(self._free)} others: {error}; run "
+                f"the command again, with fewer §jobs"
+            ) from None
 
     def __exit__(self, *_: object) -> None:
+        """End the processes."""
+        self.close()
+
+    def close(self) -> None:
         """End the processes."""
         for worker in (*self._free, *self._busy):
             worker.close()

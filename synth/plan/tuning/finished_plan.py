@@ -27,6 +27,9 @@ class ExplainTuning:
     # Share of idle time below which a rank has no room for more work.
     little_idle_share: float = 0.05
 
+    # Ops beyond which eager orders are not simulated; each takes 0.1 ms for each op, or more.
+    most_eager_ops: int = 10_000
+
     # The part of its time that the slowest stage keeps when it is faster.
     faster_share: float = 0.9
     times_as_fast: float = 2.0

@@ -34,6 +34,7 @@ from synth.schedule.placements import placement
 from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
+from synth.system.child_process import ChildProcess
 from tests.synth.effort import HOURS_S
 from tests.synth.every_order import true_curve, true_value
 
@@ -249,6 +250,26 @@ def test_several_stages_per_rank_have_a_curve_too(objective: Objective) -> None:
     curve.check()
     assert len(curve.points) >= 3
     assert curve.never_below_bytes <= curve.least_cap_bytes
+
+
+def test_workers_that_were_started_end_if_another_cannot_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[ChildProcess] = []
+
+    def start_two(serve: str) -> ChildProcess:
+        if len(started) == 2:
+            raise OSError("Resource temporarily unavailable")
+        started.append(ChildProcess(serve))
+        return started[-1]
+
+    monkeypatch.setattr("synth.plan.memory_curve.workers.ChildProcess", start_two)
+    with pytest.raises(RunFailure, match=r"beside 2 others: Resource .* with fewer --jobs"):
+        Workers(3)
+    assert len(started) == 2
+    for one in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(one.pid, 0)
 
 
 def test_a_worker_that_is_killed_is_said_so() -> None:

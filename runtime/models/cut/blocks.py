@@ -1,0 +1,132 @@
+"""Which modules of a whole model are its blocks, and which are called whole."""
+
+import fnmatch
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from torch import nn
+
+from synth.errors import SynthError
+
+_LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+def find_blocks(model: nn.Module) -> list[str]:
+    """Name the items of the outermost lists of blocks, in the order of their definition.
+
+    A list of blocks is a `ModuleList`, `ModuleDict` or `Sequential` in which two modules or more
+    of one class have parameters and sub-modules. Without one, a model that is a `Sequential` has
+    its own items as blocks.
+
+    Raises:
+        SynthError: there is no such list.
+    """
+    found = list(_blocks_in(model, ""))
+    if not found and isinstance(model, nn.Sequential):
+        found = [
+            name for name, item in _named(model, "") if next(item.parameters(), None) is not None
+        ]
+    if not found:
+        raise SynthError(
+            f"{type(model).__name__} has no ModuleList, ModuleDict or Sequential of two or more "
+            f"blocks of one class to be cut at: name the places, such as "
+            f"--cut 'embed | blocks.* | norm | head', or return a list of layers"
+        )
+    return found
+
+
+def _blocks_in(module: nn.Module, path: str) -> Iterator[str]:
+    if isinstance(module, _LISTS) and _is_list_of_blocks(module):
+        for name, item in _named(module, path):
+            inside = list(_blocks_in(item, name)) if type(item) in _LISTS else []
+            if inside:
+                yield from inside
+            elif _is_block(item):
+                yield name
+        return
+    for name, child in _named(module, path):
+        yield from _blocks_in(child, name)
+
+
+def _is_list_of_blocks(items: nn.Module) -> bool:
+    classes = [type(item) for item in items.children() if _is_block(item)]
+    return len(classes) > len(set(classes))
+
+
+def _is_block(item: nn.Module) -> bool:
+    has_parts = next(item.children(), None) is not None
+    return has_parts and next(item.parameters(), None) is not None
+
+
+def _named(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in module.named_children():
+        yield f"{path}.{name}" if path else name, child
+
+
+def closed_modules(model: nn.Module, pieces: Collection[str]) -> dict[str, nn.Module]:
+    """Return the modules that are called whole, by name: the pieces, and what is beside them.
+
+    Open are the modules around the pieces, and those without parameters that are not torch's, such
+    as tables of rotary angles: what they compute from constants is constant.
+    """
+    around = {name[:end] for name in pieces for end, c in enumerate(name) if c == "."}
+    return dict(_closed_in(model, "", set(pieces), around))
+
+
+def _closed_in(
+    module: nn.Module, path: str, pieces: set[str], around: set[str]
+) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in _named(module, path):
+        is_open = name in around or type(child) in (nn.ModuleList, nn.ModuleDict)
+        if name not in pieces and (is_open or _is_stateless(child)):
+            yield from _closed_in(child, name, pieces, around)
+        else:
+            yield name, child
+
+
+def _is_stateless(module: nn.Module) -> bool:
+    is_of_torch = type(module).__module__.startswith("torch.")
+    return not is_of_torch and next(module.parameters(), None) is None
+
+
+def named_pieces(model: nn.Module, at: str) -> dict[str, list[str]]:
+    """Return the modules at which `embed | blocks.* | norm` begins pieces, by pattern.
+
+    Raises:
+        SynthError: a pattern fits no module, or fits a part of what another one fits.
+    """
+    names = [name for name, _ in model.named_modules() if name]
+    patterns = [pattern.strip() for pattern in at.split("|")]
+    found: dict[str, list[str]] = {}
+    for pattern in patterns:
+        depth = pattern.count(".")
+        fits = [
+            name
+            for name in fnmatch.filter(names, pattern)
+            if name.count(".") == depth  # `blocks.*` are the blocks, not their parts
+        ]
+        if not fits:
+            raise SynthError(
+                f"--cut: no module of {type(model).__name__} is called {pattern!r}; there are "
+                f"{', '.join(_shown(model))}"
+            )
+        found[pattern] = fits
+    _check_apart([name for fits in found.values() for name in fits])
+    return found
+
+
+def _check_apart(names: Sequence[str]) -> None:
+    for name in names:
+        inner = next((other for other in names if other.startswith(f"{name}.")), None)
+        if inner is not None:
+            raise SynthError(f"--cut: {inner} is a part of {name}; name one of them")
+
+
+def _shown(model: nn.Module) -> Mapping[str, None]:
+    """Names of modules, the numbers of items as `*`."""
+    names = (name for name, _ in model.named_modules() if name)
+    starred = (
+        ".".join("*" if word.isdigit() else word for word in name.split("."))
+        for name in names
+        if name.count(".") <= 2
+    )
+    return dict.fromkeys(starred)

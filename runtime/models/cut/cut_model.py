@@ -1,0 +1,70 @@
+"""A whole model as the layers of a pipeline."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from synth.errors import SynthError
+
+from ...state.module_state import unchanged
+from .blocks import closed_modules, find_blocks, named_pieces
+from .check import check_pieces
+from .divide import make_pieces, parts_at_blocks, parts_at_names, without_unused
+from .piece import Piece
+from .recorder import record
+from .steps import RecordedCall
+from .whole import loss_call
+
+
+class CutModel(list[Piece]):
+    """The layers of a whole model, in order; a `Pipeline` takes those of its rank."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(pieces)
+
+
+def cut_model(
+    model: nn.Module, inputs: Any, targets: Any, *, at: str | None = None, check: bool = False
+) -> CutModel:
+    """Cut a whole model into layers, of which a pipeline makes stages.
+
+    The layers are for micro-batches of these shapes. They share their modules with the model.
+
+    Args:
+        model: on the CPU, called as `loss_call` says.
+        inputs: of one micro-batch, a tree of tensors.
+        targets: of the same micro-batch.
+        at: modules at which pieces begin, such as "embed | blocks.* | norm | head"; None: at the
+            blocks, and after the last of them.
+        check: compare the loss and the gradients of the pieces with those of the whole.
+
+    Raises:
+        SynthError: no blocks are found, the forward cannot be followed, or the pieces do not
+            compute what the whole model does.
+    """
+    named = None if at is None else named_pieces(model, at)
+    begins = find_blocks(model) if named is None else [n for names in named.values() for n in names]
+    call = loss_call(model)
+    with unchanged(model), torch.random.fork_rng(devices=[]):
+        recording = record(model, closed_modules(model, begins), call, inputs, targets)
+    steps = without_unused(recording)
+    if named is None:
+        parts = parts_at_blocks(steps, begins, lambda step: _has_parameters(model, step))
+    else:
+        parts = parts_at_names(steps, named)
+    pieces = make_pieces(model, recording, parts)
+    if len(pieces) < 2:
+        raise SynthError("the model was cut into one piece; name more modules with --cut")
+    if check:
+        check_pieces(model, pieces, call, inputs, targets)
+    return CutModel(pieces)
+
+
+def _has_parameters(model: nn.Module, step: RecordedCall) -> bool:
+    if step.parameters:
+        return True
+    if step.module is None:
+        return False
+    return next(model.get_submodule(step.module).parameters(), None) is not None

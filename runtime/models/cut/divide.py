@@ -1,0 +1,135 @@
+"""Divides a recorded forward into the pieces of a pipeline."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from synth.errors import SynthError
+
+from .piece import Piece, Table
+from .steps import RecordedCall, RecordedForward
+
+
+class PieceCalls(NamedTuple):
+    """Consecutive steps, and the name of the piece that they are."""
+
+    name: str
+    steps: list[RecordedCall]
+
+
+def parts_at_blocks(
+    steps: Sequence[RecordedCall],
+    blocks: Collection[str],
+    has_parameters: Callable[[RecordedCall], bool],
+) -> list[PieceCalls]:
+    """Return a part for each call of a block, and for what is before and after all of them.
+
+    Steps between two blocks belong to the first of them, unless they have parameters of their own:
+    then they are a part, too.
+
+    Raises:
+        SynthError: no block is called.
+    """
+    calls = [index for index, step in enumerate(steps) if step.module in blocks]
+    if not calls:
+        raise SynthError(
+            "the forward of the model calls none of its blocks: name the modules to cut at with "
+            "--cut, or return a list of layers"
+        )
+    before = list(steps[: calls[0]])
+    parts = [PieceCalls(_first_name(before, "inputs"), before)] if before else []
+    for call, following in zip(calls, [*calls[1:], len(steps)], strict=True):
+        block, rest = steps[call], list(steps[call + 1 : following])
+        assert block.module is not None
+        is_last, is_own = following == len(steps), any(map(has_parameters, rest))
+        parts.append(PieceCalls(block.module, [block] if is_last or is_own else [block, *rest]))
+        if rest and (is_last or is_own):
+            name = _last_name(rest, "loss") if is_last else _first_name(rest, "between")
+            parts.append(PieceCalls(name, rest))
+    return parts
+
+
+def parts_at_names(
+    steps: Sequence[RecordedCall], named: Mapping[str, Sequence[str]]
+) -> list[PieceCalls]:
+    """Return a part that begins at each call of a named module; the first has all before it.
+
+    Raises:
+        SynthError: a pattern's modules are not called.
+    """
+    begins = {name for names in named.values() for name in names}
+    called = {step.module for step in steps}
+    for pattern, names in named.items():
+        if called.isdisjoint(names):
+            raise SynthError(
+                f"--cut: the forward of the model calls no {pattern!r} (outside of other modules)"
+            )
+    parts: list[PieceCalls] = []
+    waiting: list[RecordedCall] = []
+    for step in steps:
+        if step.module in begins:
+            assert step.module is not None
+            parts.append(PieceCalls(step.module, [*waiting, step]))
+            waiting = []
+        elif parts:
+            parts[-1].steps.append(step)
+        else:
+            waiting.append(step)
+    return parts
+
+
+def _first_name(steps: Sequence[RecordedCall], otherwise: str) -> str:
+    return next((step.module for step in steps if step.module is not None), otherwise)
+
+
+def _last_name(steps: Sequence[RecordedCall], otherwise: str) -> str:
+    return _first_name(steps[::-1], otherwise)
+
+
+def without_unused(recording: RecordedForward) -> list[RecordedCall]:
+    """Leave out functions whose results nothing reads."""
+    needed, kept = {recording.loss}, []
+    for step in reversed(recording.steps):
+        made = {number for _, number in step.outputs}
+        if step.module is not None or step.mutates or not needed.isdisjoint(made):
+            needed.update(step.reads())
+            kept.append(step)
+    return kept[::-1]
+
+
+def make_pieces(
+    model: nn.Module, recording: RecordedForward, parts: Sequence[PieceCalls]
+) -> list[Piece]:
+    """Make the pieces, each of which returns what later ones need.
+
+    Raises:
+        SynthError: the targets are needed before the last piece.
+    """
+    tables = [Table(tensor) for tensor in recording.constants]
+    targets, shapes = set(recording.targets), recording.shapes
+    given, pieces = list(recording.inputs), []
+    for index, part in enumerate(parts):
+        later = [number for other in parts[index + 1 :] for step in other.steps
+                 for number in step.reads()]  # fmt: skip
+        if index < len(parts) - 1:
+            _check_without_targets(part, targets)
+            made = {number for step in part.steps for _, number in step.outputs}
+            available = made.union(given)
+            returned = [number for number in dict.fromkeys(later) if number in available]
+            if not returned:
+                raise SynthError(f"nothing that {part.name} computes is used after it")
+        else:
+            given = [*given, *recording.targets]
+            returned = [recording.loss]
+        pieces.append(Piece(part.name, model, part.steps, given, returned, tables, shapes))
+        given = returned
+    return pieces
+
+
+def _check_without_targets(part: PieceCalls, targets: set[int]) -> None:
+    if any(not targets.isdisjoint(step.reads()) for step in part.steps):
+        raise SynthError(
+            f"{part.name} reads the targets, which only the last layer of a pipeline has: let the "
+            f"inputs contain what it needs of them (--inputs), such as decoder_input_ids"
+        )

@@ -1,0 +1,247 @@
+"""A piece of a whole model: some of its modules, called as its own forward calls them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from .recorder import described
+from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, TensorRef
+
+
+class Table:
+    """A constant of a recording, once on each device, shared by all pieces."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._copies = {tensor.device: tensor}
+
+    def on(self, device: torch.device) -> Tensor:
+        """Return it on a device."""
+        if device not in self._copies:
+            self._copies[device] = next(iter(self._copies.values())).to(device)
+        return self._copies[device]
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """A copy of a piece has the same constants."""
+        return self
+
+
+class _Call(NamedTuple):
+    """A step with places in the piece's list of tensors instead of the recording's numbers."""
+
+    module: str | None  # among the parts of the piece
+    function: Callable[..., Any] | None
+    tensors: tuple[tuple[int, int], ...]  # (leaf, place in the list)
+    leaves: tuple[Any, ...]
+    devices: tuple[int, ...]
+    constants: tuple[tuple[int, int], ...]  # (leaf, place among the piece's constants)
+    parameters: tuple[tuple[int, str], ...]
+    spec: pytree.TreeSpec
+    outputs: tuple[tuple[int, int], ...]  # (leaf of the output, place in the list)
+    dropped: tuple[int, ...]
+    with_grad: bool
+
+
+class Piece(nn.Module):
+    """Consecutive steps of a model's forward, as a layer of a pipeline.
+
+    It takes the tensors that it needs of what came before, and returns those that are needed after
+    it: one tensor, or a tuple of them. The last piece takes the targets as well, and returns the
+    loss. `steps` describes the code, so that equal pieces have equal signatures.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        steps: Sequence[RecordedCall],
+        given: Sequence[int],
+        returned: Sequence[int],
+        tables: Sequence[Table],
+        shapes: Sequence[str],
+    ) -> None:
+        """Take the steps' modules and parameters out of the model.
+
+        Args:
+            name: of the piece.
+            model: the whole model.
+            steps: of the recording.
+            given: the numbers of the tensors that it is given, in order.
+            returned: the numbers of those that it returns.
+            tables: all constants of the recording.
+            shapes: of all values of the recording, in words.
+        """
+        super().__init__()
+        self._name = name
+        self.parts = nn.Module()
+        self._names: dict[str, str] = {}
+        self._modules_of: dict[str, str] = {}
+        for step in steps:
+            if step.module is not None and step.module not in self._modules_of:
+                self._add_module(step.module, model.get_submodule(step.module))
+            for parameter in step.parameters:
+                self._add_parameter(parameter, model.get_parameter(parameter))
+        compiler = _Compiler(self._modules_of, self._names, given, returned)
+        self._calls = compiler.compiled(steps)
+        self._places = tuple(compiler.places[number] for number in returned)
+        self._size = compiler.size
+        self._returned = tuple(shapes[number] for number in returned)
+        self._tables = tuple(tables[number] for number in compiler.constants)
+        self._device = torch.device("cpu")
+        self._placed = tuple(table.on(self._device) for table in self._tables)
+        self.steps = compiler.text(self._places, [id(table) for table in self._tables])
+
+    @property
+    def name(self) -> str:
+        """Its name in the profile."""
+        return self._name
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """The shapes of what it returns, in words."""
+        return self._returned
+
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        """What it computes with that depends on no input and no parameter."""
+        return self._placed
+
+    def original_name(self, parameter: str) -> str:
+        """Return the name that a parameter or buffer of the piece has in the whole model."""
+        inside = parameter.removeprefix("parts.")
+        for original, own in {**self._names, **self._modules_of}.items():
+            if inside == own or inside.startswith(f"{own}."):
+                return original + inside[len(own) :]
+        raise KeyError(parameter)
+
+    def forward(self, *given: Any) -> Any:
+        """Run the steps."""
+        tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor)]
+        values: list[Any] = [*tensors, *[None] * (self._size - len(tensors))]
+        for call in self._calls:
+            self._run(call, values)
+        outputs = tuple([values[place] for place in self._places])
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _run(self, call: _Call, values: list[Any]) -> None:
+        leaves = list(call.leaves)
+        for leaf, place in call.tensors:
+            leaves[leaf] = values[place]
+        for leaf, place in call.constants:
+            leaves[leaf] = self._placed[place]
+        for leaf, name in call.parameters:
+            leaves[leaf] = getattr(self.parts, name)
+        for leaf in call.devices:
+            leaves[leaf] = self._device
+        args, kwargs = pytree.tree_unflatten(leaves, call.spec)
+        with nullcontext() if call.with_grad else torch.no_grad():
+            run = call.function or getattr(self.parts, call.module or "")
+            result = run(*args, **kwargs)
+        if call.outputs:
+            found = [result] if isinstance(result, Tensor) else pytree.tree_leaves(result)
+            for leaf, place in call.outputs:
+                values[place] = found[leaf]
+        for place in call.dropped:
+            values[place] = None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the constants along, whose dtype stays as it is."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._device = fn(torch.empty(0, device=self._device)).device
+        self._placed = tuple(table.on(self._device) for table in self._tables)
+        return self
+
+    def _add_module(self, path: str, module: nn.Module) -> None:
+        own = self._unused(path)
+        self._modules_of[path] = own
+        self.parts.add_module(own, module)
+
+    def _add_parameter(self, path: str, parameter: nn.Parameter) -> None:
+        if path not in self._names:
+            self._names[path] = self._unused(path)
+            self.parts.register_parameter(self._names[path], parameter)
+
+    def _unused(self, path: str) -> str:
+        """Name a part by the last word of its path, which equal layers have in common."""
+        words = [word for word in path.split(".") if not word.isdigit()]
+        base = words[-1] if words else "layer"
+        name, count = base, 1
+        while hasattr(self.parts, name):
+            count += 1
+            name = f"{base}_{count}"
+        return name
+
+
+class _Compiler:
+    """Gives the values of some steps places in a list, in the order in which they are made."""
+
+    def __init__(
+        self,
+        modules: Mapping[str, str],
+        parameters: Mapping[str, str],
+        given: Sequence[int],
+        returned: Sequence[int],
+    ) -> None:
+        self._modules, self._parameters = modules, parameters
+        self.places = {number: place for place, number in enumerate(given)}
+        self.size = len(given)
+        self.constants: list[int] = []
+        self._returned = set(returned)
+        self._lines: list[str] = []
+
+    def compiled(self, steps: Sequence[RecordedCall]) -> tuple[_Call, ...]:
+        """Return the steps as calls, which let each value go after the last one that reads it."""
+        calls = [self._call(step) for step in steps]
+        seen, result = {self.places[number] for number in self._returned}, []
+        for call in reversed(calls):
+            touched = {place for _, place in (*call.tensors, *call.outputs)}
+            result.append(call._replace(dropped=tuple(sorted(touched - seen))))
+            seen |= touched
+        return tuple(reversed(result))
+
+    def _call(self, step: RecordedCall) -> _Call:
+        leaves = list(enumerate(step.leaves))
+        tensors = tuple((i, self.places[x.number]) for i, x in leaves if isinstance(x, TensorRef))
+        constants = tuple((i, self._constant(x)) for i, x in leaves if isinstance(x, ConstantRef))
+        names = [(i, self._parameters[x.name]) for i, x in leaves if isinstance(x, ParameterRef)]
+        outputs = tuple((leaf, self._place(number)) for leaf, number in step.outputs)
+        module = None if step.module is None else self._modules[step.module]
+        plain = tuple(None if isinstance(x, _REFERENCES) else x for _, x in leaves)
+        devices = tuple(i for i, x in leaves if isinstance(x, DeviceRef))
+        described_leaves = (tensors, constants, names, devices, plain, step.spec, outputs)
+        shown = described(step.function) if module is None else module
+        self._lines.append(f"{shown} {described_leaves} {step.with_grad}")
+        return _Call(
+            module,
+            step.function,
+            tensors,
+            plain,
+            devices,
+            constants,
+            tuple(names),
+            step.spec,
+            outputs,
+            (),
+            step.with_grad,
+        )
+
+    def text(self, places: Sequence[int], constants: Sequence[int]) -> str:
+        """Describe the steps; equal texts are equal code."""
+        return "\n".join([*self._lines, f"returns {places} of {self.size}, constants {constants}"])
+
+    def _place(self, number: int) -> int:
+        if number not in self.places:
+            self.places[number] = self.size
+            self.size += 1
+        return self.places[number]
+
+    def _constant(self, constant: ConstantRef) -> int:
+        if constant.number not in self.constants:
+            self.constants.append(constant.number)
+        return self.constants.index(constant.number)
+
+
+_REFERENCES = (TensorRef, ConstantRef, ParameterRef, DeviceRef)

@@ -1,0 +1,80 @@
+"""How a whole model is called with inputs and targets, and which of its outputs is the loss."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from synth.errors import SynthError
+
+_TARGETS = ("targets", "target", "labels", "label", "y")
+
+
+def loss_call(model: nn.Module) -> Callable[[Any, Any], Tensor]:
+    """Return a function of inputs and targets that runs the model and returns its loss.
+
+    Inputs that are a tuple are positional arguments, a dictionary is one of keywords if the model
+    is of transformers, and others are one argument. A model of transformers is called without
+    labels and without a cache. Another gets the targets if its `forward` has a parameter for them.
+    What it returns is the loss, a scalar, or has one scalar in it; or it is the logits, of which
+    the loss is the mean cross entropy, as in `nn.functional.cross_entropy`.
+    """
+    call = _call_of_transformers if _is_of_transformers(model) else _call_of_anyone
+    return lambda inputs, targets: _loss(model, call(model, inputs, targets), targets)
+
+
+def _is_of_transformers(model: nn.Module) -> bool:
+    return any(
+        base.__name__ == "PreTrainedModel" and base.__module__.startswith("transformers.")
+        for base in type(model).__mro__
+    )
+
+
+def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> Any:
+    keywords: dict[str, Any] = {"return_dict": True}
+    if getattr(getattr(model, "config", None), "use_cache", None) is not None:
+        keywords["use_cache"] = False
+    if isinstance(inputs, Mapping):
+        return model(**inputs, **keywords).logits
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    return model(*given, **keywords).logits
+
+
+def _call_of_anyone(model: nn.Module, inputs: Any, targets: Any) -> Any:
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    named = next((p.name for p in parameters if p.name in _TARGETS), None)
+    if named is not None and len(given) < [p.name for p in parameters].index(named) + 1:
+        return model(*given, **{named: targets})
+    needed = [p for p in parameters if p.default is p.empty and p.kind == p.POSITIONAL_OR_KEYWORD]
+    return model(*given, targets) if len(needed) == len(given) + 1 else model(*given)
+
+
+def _loss(model: nn.Module, output: Any, targets: Any) -> Tensor:
+    """Return the loss of a model's output.
+
+    Raises:
+        SynthError: there is none in it, and it is no logits of whole numbers as targets.
+    """
+    leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    own = getattr(output, "loss", None)
+    scalars = [own] if isinstance(own, Tensor) else [x for x in leaves if x.numel() == 1]
+    if len(scalars) == 1:
+        return scalars[0]
+    logits = leaves[0] if len(leaves) == 1 else getattr(output, "logits", None)
+    if isinstance(logits, Tensor) and isinstance(targets, Tensor):
+        if logits.shape[:-1] == targets.shape and not targets.is_floating_point():
+            return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
+        if logits.shape == targets.shape and targets.is_floating_point():
+            raise _no_loss(model, f"of shape {list(logits.shape)}, as the targets")
+    raise _no_loss(model, f"a {type(output).__name__} with {len(leaves)} tensors")
+
+
+def _no_loss(model: nn.Module, returned: str) -> SynthError:
+    return SynthError(
+        f"{type(model).__name__} returns {returned}, and it is unknown what its loss is: let its "
+        f"forward take the targets as its last argument, and return the loss, a scalar"
+    )

@@ -1,0 +1,55 @@
+"""The request of `synth calibrate`: the measured rows, and where the factors go."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import PositiveInt
+
+from synth.cli.answer.output import Format, FormatOption
+from synth.cli.read.options import ForceOption
+from synth.records.command_option import CommandArgument, CommandOption
+from synth.records.overwrite_guard import CALIBRATION, check_replaceable
+from synth.records.record import Record, check_outputs
+
+
+class CalibrateRequest(Record):
+    """The options of `synth calibrate`."""
+
+    runs: Annotated[
+        str,
+        CommandArgument(
+            "CSV file of runs with their tokens_per_s_gpu, a measured profile, or a source of "
+            "published runs (nemo, mlperf, megatron-2021, …).",
+            metavar="RUNS",
+        ),
+    ]
+    device: Annotated[
+        str, CommandOption("Device of the runs, as of `synth estimate`.", metavar="DEVICE")
+    ]
+    software: Annotated[
+        str, CommandOption("Training program: megatron, megatron-2021, torchtitan, …")
+    ] = "megatron"
+    model: Annotated[
+        str | None, CommandOption("Model of a profile, as of `synth estimate`.", metavar="MODEL")
+    ] = None
+    rows: Annotated[
+        PositiveInt | None,
+        CommandOption("Use as many rows, those whose parts differ most.", default="all"),
+    ] = None
+    output: Annotated[
+        Path | None,
+        CommandOption("Calibration file to write.", names=("--output", "-o"), default="none"),
+    ] = None
+    force: ForceOption = False
+    format: FormatOption = Format.TEXT
+
+    def check_files(self) -> None:
+        """Refuse a file that cannot be written.
+
+        Raises:
+            SynthError: it cannot be written, or synth did not write the file that is there.
+        """
+        if self.output is None:
+            return
+        check_outputs(self.output, inputs=[Path(self.runs)])
+        check_replaceable(self.output, CALIBRATION, "-o", self.force)

@@ -1,0 +1,26 @@
+"""The work of `synth estimate`."""
+
+import shlex
+import sys
+
+from synth.cli.answer.output import Format, answer, answer_json, talk
+from synth.cli.answer.profile import profile_summary
+from synth.cli.read.estimate_request import EstimateRequest
+
+
+def work(request: EstimateRequest) -> None:
+    """Compute the profile of a model on a device that need not be there."""
+    request.check_files()
+    estimator = request.arguments.estimator()
+    command = shlex.join(("synth", *sys.argv[1:]))
+    profile = estimator.profile(name=request.name, command=command)
+    if request.output is not None:
+        profile.save(request.output)
+    if request.format == Format.JSON:
+        answer_json(profile.to_data())
+    else:
+        answer(profile_summary(profile))
+    if request.output is None:
+        talk("not saved: give -o profile.json")
+    else:
+        talk(f"written: {request.output}; `synth solve {request.output} -r RANKS -m MICRO-BATCHES`")

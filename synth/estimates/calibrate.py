@@ -1,0 +1,159 @@
+"""`synth calibrate`: the factors that explain measured rows, with what is left unexplained."""
+
+import csv
+import datetime
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from synth.errors import SynthError
+from synth.estimates.calibration import Calibration, Residual
+from synth.estimates.device import device_of
+from synth.estimates.estimated_profile import Estimator
+from synth.estimates.factors import PRIOR, Factors, software_of
+from synth.estimates.fit import ROW, StepParts, fit
+from synth.estimates.layout import Layout, Sharding
+from synth.estimates.model_config import model_of
+from synth.estimates.published import PublishedRun, published_runs, run_of
+from synth.estimates.training_step import TrainingStep
+from synth.op_kinds import OpKind
+from synth.profile import Profile
+from synth.profile.estimate import Factor
+from synth.records.safe_read import read_text
+
+MOST_ROWS = 100
+
+
+def calibrate(runs: Sequence[PublishedRun], device: str, software: str, source: str) -> Calibration:
+    """Fit the factors of a device and a training program.
+
+    Args:
+        runs: the measured steps.
+        device: the name of the device.
+        software: the name of the training program.
+        source: what the runs are from, for display.
+
+    Raises:
+        SynthError: there are no runs or too many, or one cannot be estimated.
+    """
+    if not 1 <= len(runs) <= MOST_ROWS:
+        raise SynthError(f"{len(runs)} rows to calibrate with; give 1 to {MOST_ROWS}")
+    rows = [StepParts(run) for run in runs]
+    factors = fit(rows)
+    # The critical path may be another one at the fitted factors.
+    rows = [StepParts(row.run, factors) for row in rows]
+    factors = fit(rows)
+    shares = np.sum([row.parts_us * factors.values for row in rows], axis=0)
+    shares = shares / shares.sum()
+    fitted = [
+        Factor(value=round(value, 6), uncertainty=round(deviation, 4), share=round(share, 4))
+        for value, deviation, share in zip(
+            factors.values, factors.deviations, shares.tolist(), strict=True
+        )
+    ]
+    return Calibration(
+        device=device,
+        software=software,
+        source=source,
+        date=datetime.date.today().isoformat(),
+        matmul=fitted[0],
+        memory=fitted[1],
+        communication=fitted[2],
+        scatter=round(factors.scatter, 4),
+        residuals=tuple(
+            Residual(
+                row=row.run.name,
+                measured_us=round(row.run.measured_us, 3),
+                before=round(row.error(Factors()), 4),
+                after=round(row.error(factors), 4),
+            )
+            for row in rows
+        ),
+    )
+
+
+def runs_of(given: str, device: str, software: str, model: str | None) -> list[PublishedRun]:
+    """Return the runs of a CSV file, of a measured profile, or of a source of published ones.
+
+    Args:
+        given: the path of a CSV or of a profile, or the name of a source.
+        device: the device of all rows.
+        software: their training program.
+        model: the model of a profile; a CSV names it in each row.
+
+    Raises:
+        SynthError: it is none of them, or a row is wrong.
+    """
+    path = Path(given)
+    if path.suffix.lower() == ".json" and path.is_file():
+        return [_run_of_profile(Profile.load(path), device, software, model)]
+    if path.is_file():
+        rows = list(csv.DictReader(io.StringIO(read_text(path, "a CSV file of runs"))))
+        runs = []
+        for number, row in enumerate(rows, 1):
+            try:
+                filled = {"precision": "bf16", **_present(row)}
+                runs.append(run_of({**filled, "device": device, "software": software}))
+            except SynthError as error:
+                raise SynthError(f"{path}, row {number}: {error}") from None
+        return runs
+    found = [run for run in published_runs() if (run.stack, run.device) == (given, device)]
+    if not found:
+        known = sorted({run.stack for run in published_runs()})
+        raise SynthError(
+            f"{given!r:.60} is no file, and no published runs on {device} have this name; give a "
+            f"CSV of runs, a profile, or one of {', '.join(known)}"
+        )
+    return found
+
+
+def _present(row: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in row.items() if name is not None and text}
+
+
+def most_different(rows: Sequence[StepParts], count: int) -> list[StepParts]:
+    """Choose the rows whose shares of parts differ most, one after the other.
+
+    Measured times do not matter for the choice. Each next row makes the determinant of the shares'
+    squares, with the prior's, as large as it can be (D-optimal design; Fedorov 1972).
+    """
+    system = np.diag(np.array(PRIOR) ** -2) * ROW**2
+    left, chosen = list(rows), []
+    for _ in range(min(count, len(left))):
+        shares = [row.parts_us / row.parts_us.sum() for row in left]
+        gains = [np.linalg.slogdet(system + np.outer(share, share))[1] for share in shares]
+        best = int(np.argmax(gains))
+        system = system + np.outer(shares[best], shares[best])
+        chosen.append(left.pop(best))
+    return chosen
+
+
+def _run_of_profile(
+    profile: Profile, device: str, software: str, model: str | None
+) -> PublishedRun:
+    """Return a measured profile as a step of one micro-batch on one rank."""
+    if model is None:
+        raise SynthError(f"{profile.name} is a profile; give --model, whose layers it has")
+    if profile.provenance.estimate is not None:
+        raise SynthError(f"{profile.name} is estimated itself; give a measured profile")
+    work = profile.workload
+    layout = Layout(
+        seq_len=work.sequence_length,
+        micro_batch_size=work.micro_batch_size,
+        sharding=Sharding.NONE,
+    )
+    estimator = Estimator(model_of(model), device_of(device), layout, software_of(software))
+    passes = (OpKind.F, OpKind.BW, OpKind.STEP)
+    layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
+    measured = sum(layer.time_us[kind].median_us for layer in layers for kind in passes)
+    return PublishedRun(
+        name=profile.name,
+        stack="profile",
+        device=device,
+        dense=estimator.shape.experts is None,
+        step=TrainingStep(estimator, 1, 1),
+        measured_us=measured,
+        tokens_per_s=work.tokens / measured * 1e6,
+    )

@@ -1,0 +1,283 @@
+"""The estimated profile: the parts of a model as layers of an ordinary profile."""
+
+import datetime
+from dataclasses import dataclass, field
+
+from synth.costs.recomputed_layers import recomputed
+from synth.estimates.collectives import collective_us
+from synth.estimates.device import Device
+from synth.estimates.factors import KINDS, Factors
+from synth.estimates.layer_ops import LayerOps, Work
+from synth.estimates.layout import Layout, Recompute, Sharding, Software
+from synth.estimates.memory import ActivationBytes, MemoryOf, States
+from synth.estimates.model_shape import ModelShape
+from synth.estimates.op_times import LAUNCH_US, Parts, parts_of
+from synth.estimates.ops import ExchangeKind, GroupExchange, Role
+from synth.op_kinds import OpKind
+from synth.profile import Profile, Provenance
+from synth.profile.estimate import ESTIMATED, Estimate, Factor
+from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.links import Link, Links, NodeLink
+from synth.profile.optimizer import OptimizerSpec
+from synth.profile.tied_parameters import TiedParameters
+from synth.profile.workload import Workload
+
+DEFAULT_OPTIMIZER = OptimizerSpec.parse("adamw+master+float32-gradients")
+
+# Bytes that the optimizer reads and writes for each byte of state, gradient and parameter on the
+# rank: all are read, and all but the gradient written.
+_STEP_PASSES = 2.0
+
+# Share of an overlapped exchange by which compute beside it gets longer.
+_EXCHANGE_SHOWN = 0.25
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """What an estimate is made of.
+
+    Attributes:
+        shape: the model.
+        device: the device of every rank.
+        layout: the sizes of groups and micro-batches.
+        software: the training program.
+        factors: what times are multiplied by.
+        optimizer: the update rule, and the dtypes of its state.
+    """
+
+    shape: ModelShape
+    device: Device
+    layout: Layout
+    software: Software = field(default_factory=Software)
+    factors: Factors = field(default_factory=Factors)
+    optimizer: OptimizerSpec = DEFAULT_OPTIMIZER
+
+    def profile(self, name: str | None = None, command: str | None = None) -> Profile:
+        """Compute the profile.
+
+        Args:
+            name: of the profile; None: of model, device and tensor parallelism.
+            command: what it was made with, for display.
+
+        Raises:
+            SynthError: the layout does not suit the model or the device.
+        """
+        self.layout.check(self.shape)
+        self.device.peak(self.layout.precision.dtype)
+        parts = self._parts()
+        layers = tuple(Layer(name=each, profile=kind) for each, kind in self._listed())
+        totals = Parts()
+        for layer in layers:
+            for role in Role:
+                totals += parts[layer.profile].parts[role]
+        return Profile(
+            name=name or self.name,
+            provenance=Provenance(
+                source="estimated by synth",
+                device=f"{self.device.title}{ESTIMATED}",
+                date=datetime.date.today().isoformat(),
+                command=command,
+                notes="; ".join(f"{what}: {where}" for what, where in self.device.sources.items())
+                or None,
+                estimate=self._estimate(totals),
+            ),
+            workload=self._workload(),
+            capacity_bytes=self.device.memory_bytes,
+            peak_flops_per_s=self.device.peak(self.layout.precision.dtype),
+            links=self.links(),
+            layer_profiles={kind: part.layer for kind, part in parts.items()},
+            layers=layers,
+            tied_parameters=self._tied(parts),
+        )
+
+    @property
+    def name(self) -> str:
+        """`llama3-70b-h100-tp8`."""
+        layout = self.layout
+        sizes = (("tp", layout.tensor), ("cp", layout.context), ("ep", layout.expert))
+        groups = "".join(f"-{word}{size}" for word, size in sizes if size > 1 or word == "tp")
+        narrow = "" if layout.precision.value == "bf16" else f"-{layout.precision.value}"
+        return f"{self.shape.name}-{self.device.name}{groups}{narrow}"
+
+    def _workload(self) -> Workload:
+        blocks = ("block.*",) if self.layout.recompute is Recompute.FULL else None
+        return Workload(
+            model=self.shape.name,
+            micro_batch_size=self.layout.micro_batch_size,
+            sequence_length=self.layout.seq_len,
+            dtype="bfloat16",
+            recomputed_layers=blocks,
+            optimizer=self.optimizer,
+            runnable=False,
+        )
+
+    def _estimate(self, totals: Parts) -> Estimate:
+        shares = (totals.matmul_us, totals.memory_us, totals.communication_us)
+        times = [value * us for value, us in zip(self.factors.values, shares, strict=True)]
+        whole = sum(times) or 1.0
+        listed = zip(KINDS, self.factors.values, self.factors.deviations, times, strict=True)
+        return Estimate(
+            factors={
+                kind: Factor(
+                    value=round(value, 6), uncertainty=round(sigma, 4), share=round(us / whole, 4)
+                )
+                for kind, value, sigma, us in listed
+            },
+            scatter=round(self.factors.scatter, 4),
+            calibration=self.factors.calibration,
+            layout=", ".join(
+                f"{name} {value}" for name, value in self.layout.model_dump(mode="json").items()
+            ),
+        )
+
+    def _listed(self) -> list[tuple[str, str]]:
+        """The names of the layers, with the kinds that they share."""
+        dense = self.shape.dense_layers
+        blocks = [
+            (f"block.{number}", "block" if number < dense else "moe_block")
+            for number in range(self.shape.layers)
+        ]
+        mtp = [(f"mtp.{number}", "mtp") for number in range(self.shape.mtp_layers)]
+        return [("embedding", "embedding"), *blocks, *mtp, ("head", "head")]
+
+    def _parts(self) -> dict[str, "_Part"]:
+        """Each kind of layer that the model has."""
+        ops = LayerOps(self.shape, self.layout, self.software, self.device.ranks_per_node)
+        memory = MemoryOf(self.shape, self.layout, self.software, self.optimizer)
+        kinds = dict.fromkeys(kind for _, kind in self._listed())
+        found = {}
+        for kind in kinds:
+            if kind == "embedding":
+                work, (states, held) = ops.embedding(), memory.embedding()
+            elif kind == "head":
+                work, (states, held) = ops.head(), memory.head()
+            else:
+                dense = kind == "block"
+                work = ops.multi_token() if kind == "mtp" else ops.decoder(dense=dense)
+                states, held = memory.decoder_states(dense=dense), memory.decoder(dense=dense)
+            found[kind] = self._part(kind, ops, work, states, held, memory.boundary)
+        return found
+
+    def _part(
+        self,
+        kind: str,
+        ops: LayerOps,
+        work: Work,
+        states: States,
+        held: ActivationBytes,
+        boundary: int,
+    ) -> "_Part":
+        parts = {role: parts_of(work.by_role[role], self.device, self.software) for role in Role}
+        if kind in ("embedding", "head"):
+            again = Parts()
+        else:
+            again = parts_of(ops.recomputed(work), self.device, self.software)
+        is_full = self.layout.recompute is Recompute.FULL and kind not in ("embedding", "head")
+        if not is_full:
+            parts[Role.B] += again
+        gathered = self._gathering(states)
+        times = {
+            OpKind.F: _beside(self.factors.us(parts[Role.F]), gathered),
+            OpKind.B: _beside(self.factors.us(parts[Role.B]), gathered),
+            OpKind.W: _beside(self.factors.us(parts[Role.W]), gathered),
+            OpKind.STEP: self._step_us(states),
+        }
+        whole = self.factors.us(parts[Role.B]) + self.factors.us(parts[Role.W])
+        times[OpKind.BW] = _beside(whole, 2 * gathered)
+        passed = 0 if kind == "head" else boundary
+        back = 0 if kind == "embedding" else boundary
+        layer = LayerProfile(
+            time_us={op: Timing.exactly(round(us, 3)) for op, us in times.items()},
+            parameter_bytes=states.parameter_bytes,
+            gradient_bytes=states.gradient_bytes,
+            optimizer_bytes=states.optimizer_bytes,
+            output_bytes=passed,
+            saved_bytes=round(held.saved),
+            saved_w_bytes=round(held.saved_for_w),
+            rise_bytes={
+                OpKind.F: round(held.saved + held.forward) + passed,
+                OpKind.B: round(held.backward) + back,
+                OpKind.W: round(held.weight),
+                OpKind.BW: round(max(held.backward, held.weight)) + back,
+                OpKind.STEP: 0,
+            },
+            input_until=OpKind.F if kind == "embedding" else OpKind.B,
+            gradient_until=OpKind.W,
+            forward_flops=round(work.flops(Role.F)),
+        )
+        if is_full:
+            layer = recomputed(layer)
+            parts[Role.B] += again
+        return _Part(layer, parts)
+
+    def _gathering(self, states: States) -> float:
+        """The time to gather a layer's parameters, which FSDP does before F and before B."""
+        if self.layout.sharding is not Sharding.FSDP:
+            return 0.0
+        ranks = self.layout.state_ranks
+        call = GroupExchange(
+            ExchangeKind.ALL_GATHER, states.parameter_bytes * ranks, *self.data_group
+        )
+        return self.factors.values[2] * collective_us(self.device, call)
+
+    @property
+    def data_group(self) -> tuple[int, int]:
+        """Nodes, and ranks per node, of the ranks that have the same parameters."""
+        layout = self.layout
+        return layout.group(layout.state_ranks, layout.tensor, self.device.ranks_per_node)
+
+    def _step_us(self, states: States) -> float:
+        """The time of the optimizer, which is bound by memory."""
+        moved = _STEP_PASSES * states.optimizer_bytes + 2 * states.gradient_bytes
+        rate = self.device.memory_bytes_per_s * self.device.memory_efficiency
+        return self.factors.values[1] * (moved / rate * 1e6 + LAUNCH_US)
+
+    def links(self) -> Links:
+        """The links between neighbours of the pipeline, whose ranks are the farthest apart."""
+        device, layout = self.device, self.layout
+        factor = self.factors.values[2]
+        near = _link(device, 1, factor)
+        far = _link(device, 2, factor)
+        apart = layout.tensor * layout.context
+        stages = device.ranks_per_node // apart
+        if stages < 2:
+            return Links(default=far)
+        return Links(default=near, nodes=(NodeLink(ranks_per_node=stages, **dict(far)),))
+
+    def _tied(self, parts: dict[str, "_Part"]) -> tuple[TiedParameters, ...] | None:
+        if not self.shape.tied:
+            return None
+        memory = MemoryOf(self.shape, self.layout, self.software, self.optimizer)
+        own = memory.states(self.shape.vocab * self.shape.hidden / self.layout.tensor)
+        return (
+            TiedParameters(
+                layers=("embedding", "head"),
+                parameter_bytes=own.parameter_bytes,
+                gradient_bytes=own.gradient_bytes,
+                optimizer_bytes=own.optimizer_bytes,
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A layer's profile, and the parts of its times before the factors."""
+
+    layer: LayerProfile
+    parts: dict[Role, Parts]
+
+
+def _beside(compute_us: float, exchange_us: float) -> float:
+    """The time of compute with an exchange beside it, which takes memory bandwidth and kernels."""
+    return max(compute_us + _EXCHANGE_SHOWN * exchange_us, exchange_us)
+
+
+def _link(device: Device, nodes: int, factor: float) -> Link:
+    """The link to a neighbour, as latency and bandwidth of a send."""
+    empty = GroupExchange(ExchangeKind.SEND, 0, nodes, 2)
+    large = GroupExchange(ExchangeKind.SEND, 1e9, nodes, 2)
+    latency = collective_us(device, empty)
+    per_s = 1e9 / (collective_us(device, large) - latency) * 1e6
+    return Link(
+        latency_us=round(factor * latency, 3), bandwidth_bytes_per_s=round(per_s / factor, 0)
+    )

@@ -1,0 +1,76 @@
+"""The three factors of a device and a training program, and the training programs known by name."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from synth.errors import SynthError
+from synth.estimates.layout import AttentionKernel, Software
+from synth.estimates.op_times import Parts
+
+KINDS = ("matmul", "memory", "communication")
+
+# Standard deviations of the logarithms before any calibration: by how much the medians of published
+# runs of different programs on one device lie apart (`python -m benchmarks.estimates`).
+PRIOR = (0.20, 0.35, 0.50)
+
+SOFTWARE = {
+    "megatron": Software(hidden_tensor=0.5, gradient_bytes=2),
+    "megatron-plain": Software(overlaps_gradients=False),
+    "megatron-2021": Software(
+        attention=AttentionKernel.UNFUSED, overlaps_gradients=False, traffic=1.3
+    ),
+    "torchtitan": Software(attention=AttentionKernel.FLASH2),
+    "llm-foundry": Software(attention=AttentionKernel.FLASH1, traffic=1.5),
+}
+
+
+def software_of(name: str) -> Software:
+    """Return a training program by its name.
+
+    Raises:
+        SynthError: it is not known.
+    """
+    found = SOFTWARE.get(name)
+    if found is None:
+        raise SynthError(f"software {name!r:.40} is not known; known: {', '.join(SOFTWARE)}")
+    return found
+
+
+class Deviation(NamedTuple):
+    """A factor and the standard deviation of its logarithm."""
+
+    value: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What the times of each kind are multiplied by, in the order of `KINDS`.
+
+    Attributes:
+        values: 1 without calibration.
+        deviations: standard deviations of their logarithms.
+        calibration: what they are fitted to; None: nothing.
+        scatter: standard deviation of steps about their estimates with the right factors.
+    """
+
+    values: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    deviations: tuple[float, float, float] = PRIOR
+    calibration: str | None = None
+    scatter: float = 0.05
+
+    def us(self, parts: Parts) -> float:
+        """The time of parts."""
+        matmul, memory, communication = self.values
+        return (
+            matmul * parts.matmul_us
+            + memory * parts.memory_us
+            + communication * parts.communication_us
+        )
+
+    def at(self, logarithms: np.ndarray) -> "Factors":
+        """The same with other values, of which the logarithms are given."""
+        matmul, memory, communication = (float(value) for value in np.exp(logarithms))
+        return replace(self, values=(matmul, memory, communication))

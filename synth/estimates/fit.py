@@ -1,0 +1,84 @@
+"""Fitting the three factors of a device and a training program to measured steps.
+
+A step's time is a sum of parts in proportion to the factors where the critical path stays the same
+(it is a maximum of sums), so its derivatives are its parts. The fit is the most likely one under
+errors of rows and a prior at 1, both normal in the logarithms; its deviations are those of that
+posterior (Gauss and Newton's method; Bishop 2006, section 4.5).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from synth.estimates.factors import PRIOR, Factors
+from synth.estimates.published import PublishedRun
+
+# Standard deviation of a row about a fit: repeated steps of one run differ less, layouts more.
+ROW = 0.05
+
+_STEP, _ITERATIONS = 0.05, 12
+
+_Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """A measured step, and its estimate by parts.
+
+    Attributes:
+        run: the step.
+        factors: at which the parts were taken.
+    """
+
+    run: PublishedRun
+    factors: Factors = field(default_factory=Factors)
+
+    @cached_property
+    def parts_us(self) -> _Vector:
+        """The derivatives by each factor, in µs."""
+        step, values = self.run.step, np.array(self.factors.values)
+        whole = step.with_factors(self.factors).us()
+        found = np.zeros(len(values))
+        for kind in range(len(values) - 1):
+            more = values.copy()
+            more[kind] *= 1 + _STEP
+            shifted = step.with_factors(self.factors.at(np.log(more))).us()
+            found[kind] = max(0.0, (shifted - whole) / (_STEP * values[kind]))
+        # Parts in proportion to their factors add up to the whole (Euler's theorem).
+        rest = whole - found @ values
+        found[-1] = max(0.0, rest / values[-1])
+        parts: _Vector = found * (whole / float(found @ values))
+        return parts
+
+    def us(self, factors: Factors) -> float:
+        """The time under other factors."""
+        return float(self.parts_us @ np.array(factors.values))
+
+    def error(self, factors: Factors) -> float:
+        """Estimate over measured time, less 1."""
+        return self.us(factors) / self.run.measured_us - 1
+
+
+def fit(rows: Sequence[StepParts], calibration: str | None = None) -> Factors:
+    """Return the most likely factors, and the deviations of their logarithms."""
+    parts = np.array([row.parts_us for row in rows])
+    measured = np.array([row.run.measured_us for row in rows])
+    prior = np.array(PRIOR)
+    logarithms = np.zeros(len(prior))
+    for _ in range(_ITERATIONS):
+        each = parts * np.exp(logarithms)
+        total = each.sum(axis=1)
+        slopes = each / total[:, None] / ROW
+        short = -np.log(total / measured) / ROW
+        system = slopes.T @ slopes + np.diag(prior**-2)
+        logarithms += np.linalg.solve(system, slopes.T @ short - logarithms / prior**2)
+    left = np.log((parts @ np.exp(logarithms)) / measured)
+    scatter = max(ROW, float(np.sqrt(np.mean(left**2))))
+    deviations = np.sqrt(np.diag(np.linalg.inv(system))) * scatter / ROW
+    deviations = np.minimum(deviations, prior)
+    base = Factors(calibration=calibration).at(logarithms)
+    matmul, memory, communication = deviations.tolist()
+    return Factors(base.values, (matmul, memory, communication), calibration, scatter)

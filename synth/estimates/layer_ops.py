@@ -1,0 +1,264 @@
+"""The operations of the parts of a model, in F, B and W of a micro-batch on one rank.
+
+A matrix of n × k elements has a product in each: tokens × k × n in F, tokens × n × k in B, and
+n × tokens × k in W. Tensor parallelism shares n of the first matrix of a pair and k of the second
+(Shoeybi et al. 2019, arXiv 1909.08053). Attention has the products of a causal mask only.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from synth.estimates.layout import AttentionKernel, Layout, Recompute, Software
+from synth.estimates.model_shape import ModelShape
+from synth.estimates.ops import (
+    Attention,
+    ExchangeKind,
+    GroupExchange,
+    Matmul,
+    Operation,
+    Role,
+    Traffic,
+)
+
+_BF16 = 2
+
+# Passes over the scores of attention whose kernels are separate, in bytes per score: of F the
+# product, scale with mask and softmax, dropout with its mask, and the second product; of B those of
+# their gradients.
+_SCORE_BYTES = {Role.F: 11, Role.B: 15}
+_DROPOUT_BYTES = 5
+
+# Share of the exchange of keys and values between ranks of a context that attention does not hide.
+_CONTEXT_SHOWN = 0.25
+
+
+@dataclass
+class Work:
+    """The operations of F, B and W, and of what a selective recomputation repeats in B."""
+
+    by_role: dict[Role, list[Operation]] = field(
+        default_factory=lambda: {role: [] for role in Role}
+    )
+    again: list[Operation] = field(default_factory=list)
+
+    def add(self, role: Role, *operations: Operation) -> None:
+        """Add operations to a pass."""
+        self.by_role[role].extend(operations)
+
+    def matrix(self, tokens: float, n: int, k: int, dtype: str, groups: int = 1) -> None:
+        """Add the three products of a matrix."""
+        for role in Role:
+            self.add(role, Matmul(tokens, max(1, n), max(1, k), role, dtype, groups))
+
+    def both(self, operations: Iterable[Operation]) -> None:
+        """Add the same exchanges to F and B."""
+        for operation in operations:
+            self.add(Role.F, operation)
+            self.add(Role.B, operation)
+
+    def flops(self, role: Role) -> float:
+        """Of the products and of attention."""
+        return sum(
+            operation.flops
+            for operation in self.by_role[role]
+            if isinstance(operation, Matmul | Attention)
+        )
+
+
+@dataclass(frozen=True)
+class LayerOps:
+    """Builds the operations of a model's parts under a layout.
+
+    Attributes:
+        shape: the model.
+        layout: the sizes of groups and micro-batches.
+        software: the training program.
+        ranks_per_node: of the device's node.
+    """
+
+    shape: ModelShape
+    layout: Layout
+    software: Software
+    ranks_per_node: int
+
+    def decoder(self, *, dense: bool) -> Work:
+        """A decoder layer, with experts unless `dense`."""
+        work = Work()
+        self._norms(work, self.shape.norms)
+        self._attention_matrices(work)
+        self._attention(work)
+        if dense or self.shape.experts is None:
+            self._mlp(work, self.shape.ffn)
+            self._tensor_exchange(work, pairs=2)
+        else:
+            self._experts(work)
+            self._tensor_exchange(work, pairs=2 if self.shape.experts.shared_ffn else 1)
+        return work
+
+    def embedding(self) -> Work:
+        """The look-up of tokens; its W adds to the rows of the tokens."""
+        work, layout = Work(), self.layout
+        row = layout.tokens * self.shape.hidden * _BF16
+        work.add(Role.F, Traffic(2 * row / layout.tensor, 2))
+        work.add(Role.W, Traffic(3 * row / layout.tensor, 2))
+        work.both(self._exchange(row)[1:])
+        return work
+
+    def head(self) -> Work:
+        """The final norm, the matrix of the vocabulary, and the loss of its float32 logits."""
+        work, layout = Work(), self.layout
+        self._norms(work, 1)
+        vocab = self.shape.vocab // layout.tensor
+        work.matrix(layout.tokens, vocab, self.shape.hidden, "bfloat16")
+        logits = layout.tokens * vocab
+        work.add(Role.F, Traffic(12.0 * logits, 5))
+        work.add(Role.B, Traffic(8.0 * logits, 3))
+        work.both(self._exchange(layout.tokens * self.shape.hidden * _BF16)[:1])
+        return work
+
+    def multi_token(self) -> Work:
+        """A layer of multi-token prediction: a projection, a decoder layer, and a head's pass."""
+        work = self.decoder(dense=False)
+        hidden = self.shape.hidden
+        work.matrix(self.layout.tokens, hidden // self.layout.tensor, 2 * hidden, self._dtype)
+        head = self.head()
+        for role in Role:
+            work.add(role, *head.by_role[role])
+        return work
+
+    @property
+    def _dtype(self) -> str:
+        return self.layout.precision.dtype
+
+    def _pointwise(self, work: Work, forward: float, backward: float, kernels: int) -> None:
+        """Add bytes of pointwise kernels to F and B."""
+        factor = self.software.traffic
+        work.add(Role.F, Traffic(forward * factor, kernels))
+        work.add(Role.B, Traffic(backward * factor, kernels))
+
+    def _norms(self, work: Work, count: int) -> None:
+        """Norms, with the additions of residuals (and dropout's masks) beside them."""
+        row = self.layout.sharded_tokens * self.shape.hidden
+        mask = 1 if self.shape.dropout else 0
+        self._pointwise(work, count * row * (10 + mask), count * row * (12 + mask), 2 * count)
+
+    def _casts(self, work: Work, elements: float) -> None:
+        """The casts of a matrix's input to a narrow dtype: read once, written straight and turned.
+
+        In B those of the output's gradient, about as many.
+        """
+        if self._dtype != "bfloat16":
+            self._pointwise(work, 4 * elements, 4 * elements, 2)
+
+    def _attention_matrices(self, work: Work) -> None:
+        shape, layout = self.shape, self.layout
+        tokens, ranks, hidden = layout.tokens, layout.tensor, shape.hidden
+        out = shape.heads * shape.value_dim // ranks
+        if (latent := shape.latent) is not None:
+            query = shape.heads * shape.query_dim // ranks
+            if latent.query_rank:
+                work.matrix(layout.sharded_tokens, latent.query_rank, hidden, self._dtype)
+            work.matrix(tokens, query, latent.query_rank or hidden, self._dtype)
+            down = latent.key_value_rank + latent.rope
+            work.matrix(layout.sharded_tokens, down, hidden, self._dtype)
+            up = shape.heads * (latent.nope + latent.value) // ranks
+            work.matrix(tokens, up, latent.key_value_rank, self._dtype)
+            rotated = tokens * (2 * query + up)
+        else:
+            keys = max(1, shape.kv_heads // ranks) * shape.head_dim
+            query = shape.heads * shape.head_dim // ranks
+            work.matrix(tokens, query + 2 * keys, hidden, self._dtype)
+            rotated = tokens * (query + keys) if not shape.positions else 0
+        work.matrix(tokens, hidden, out, self._dtype)
+        self._casts(work, tokens * (hidden + out))
+        self._pointwise(work, 4.0 * rotated, 4.0 * rotated, 2)
+
+    def _attention(self, work: Work) -> None:
+        shape, layout = self.shape, self.layout
+        pairs = layout.micro_batch_size * shape.heads / layout.tensor
+        queries, length = layout.seq_len / layout.context, layout.seq_len
+        is_fused = self.software.attention is not AttentionKernel.UNFUSED
+        near = min(shape.window, length) if shape.window else length
+        local = near - near**2 / (2 * length) if shape.window else length / 2
+        keys = shape.window_layers * local + (1 - shape.window_layers) * length / 2
+        if not is_fused:
+            keys = length
+        for role in (Role.F, Role.B):
+            call = Attention(pairs, queries, keys, shape.query_dim, shape.value_dim, role)
+            traffic = [] if is_fused else [self._scores(pairs * queries * keys, role)]
+            work.add(role, call, *traffic)
+            if role is Role.F and not is_fused:
+                work.again = [call, *traffic]
+        if layout.context > 1:
+            size = 2 * _BF16 * max(1, shape.kv_heads // layout.tensor) * shape.head_dim
+            group = layout.group(layout.context, layout.tensor, self.ranks_per_node)
+            moved = _CONTEXT_SHOWN * size * layout.micro_batch_size * length
+            for role, factor in ((Role.F, 1), (Role.B, 2)):
+                work.add(role, GroupExchange(ExchangeKind.ALL_GATHER, factor * moved, *group))
+
+    def _scores(self, count: float, role: Role) -> Traffic:
+        less = 0 if self.shape.dropout else _DROPOUT_BYTES
+        return Traffic(count * (_SCORE_BYTES[role] - less), 4)
+
+    def _mlp(self, work: Work, ffn: int) -> None:
+        shape, layout = self.shape, self.layout
+        tokens, width = layout.tokens, ffn // layout.tensor
+        inner = 2 * width if shape.gated else width
+        work.matrix(tokens, inner, shape.hidden, self._dtype)
+        work.matrix(tokens, shape.hidden, width, self._dtype)
+        self._activation(work, tokens, inner, width)
+        self._casts(work, tokens * (shape.hidden + width))
+
+    def _activation(self, work: Work, tokens: float, inner: int, width: int) -> None:
+        forward = 2.0 * tokens * (inner + width)
+        self._pointwise(work, forward, forward + 2.0 * tokens * inner, 1)
+
+    def _experts(self, work: Work) -> None:
+        """Router, exchange, the matrices of this rank's experts, and the shared ones."""
+        shape, layout, experts = self.shape, self.layout, self.shape.experts
+        assert experts is not None
+        own = layout.tokens / layout.tensor
+        rows = own * experts.per_token
+        groups = experts.count // layout.expert
+        each = max(1.0, rows * layout.expert / experts.count)
+        inner = (2 if shape.gated else 1) * experts.ffn
+        work.matrix(own, experts.count, shape.hidden, "bfloat16")
+        work.matrix(each, inner, shape.hidden, self._dtype, groups)
+        work.matrix(each, shape.hidden, experts.ffn, self._dtype, groups)
+        self._activation(work, rows, inner, experts.ffn)
+        self._casts(work, rows * (shape.hidden + experts.ffn))
+        # Sorting by expert before and adding up after, each read and written.
+        moved = rows * shape.hidden * _BF16
+        self._pointwise(work, 4 * moved, 4 * moved, 6)
+        group = layout.group(layout.expert, 1, self.ranks_per_node)
+        work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, moved, *group, experts.per_token)] * 2)
+        if experts.shared_ffn:
+            self._mlp(work, experts.shared_ffn)
+
+    def _tensor_exchange(self, work: Work, pairs: int) -> None:
+        """The exchanges of tensor parallelism: before and after each pair of matrices."""
+        row = self.layout.tokens * self.shape.hidden * _BF16
+        shown = 1 - self.software.hidden_tensor
+        for _ in range(pairs):
+            work.both(self._exchange(shown * row))
+
+    def _exchange(self, num_bytes: float) -> Sequence[GroupExchange]:
+        """Gather and scatter along the sequence, or one sum."""
+        layout = self.layout
+        if layout.tensor == 1:
+            return ()
+        group = layout.group(layout.tensor, 1, self.ranks_per_node)
+        if not layout.sequence:
+            return (GroupExchange(ExchangeKind.ALL_REDUCE, num_bytes, *group),)
+        kinds = (ExchangeKind.ALL_GATHER, ExchangeKind.REDUCE_SCATTER)
+        return tuple(GroupExchange(kind, num_bytes, *group) for kind in kinds)
+
+    def recomputed(self, work: Work) -> Sequence[Operation]:
+        """What B of a layer does besides, under the layout's recomputation."""
+        if self.layout.recompute is Recompute.FULL:
+            return work.by_role[Role.F]
+        if self.layout.recompute is Recompute.OPS:
+            matrices = [each for each in work.by_role[Role.F] if isinstance(each, Matmul)]
+            traffic = [each for each in work.by_role[Role.F] if isinstance(each, Traffic)]
+            return [*matrices[1::2], *traffic]
+        return work.again if self.layout.recompute is Recompute.SELECTIVE else ()

@@ -1,0 +1,160 @@
+"""How a model is distributed and trained: what an estimate depends on beside model and device."""
+
+from enum import StrEnum
+from math import ceil
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from synth.errors import SynthError
+from synth.estimates.model_shape import ModelShape
+from synth.records.record import Record
+
+_Size = Annotated[int, Field(gt=0, le=1 << 16)]
+_Tokens = Annotated[int, Field(gt=0, le=1 << 31)]
+
+
+class Precision(StrEnum):
+    """The dtype of the factors of the layers' matrices; all else is bfloat16."""
+
+    BF16 = "bf16"
+    FP8 = "fp8"
+    FP4 = "fp4"
+
+    @property
+    def dtype(self) -> str:
+        """The name of the dtype in a device's peaks."""
+        return {"bf16": "bfloat16", "fp8": "float8", "fp4": "float4"}[self.value]
+
+
+class Recompute(StrEnum):
+    """What B computes again.
+
+    Nothing; attention's scores and softmax, unless its kernel does so itself (arXiv 2205.05198);
+    all but attention and every second matrix product (torchtitan's per-op policy); whole layers.
+    """
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    OPS = "ops"
+    FULL = "full"
+
+
+class Sharding(StrEnum):
+    """What data-parallel ranks share: nothing, the optimizer's state, or all of a layer."""
+
+    NONE = "none"
+    ZERO1 = "zero1"
+    FSDP = "fsdp"
+
+
+class AttentionKernel(StrEnum):
+    """FlashAttention 1 to 3 (or cuDNN's, like 3), or separate kernels that write the scores."""
+
+    FLASH1 = "flash1"
+    FLASH2 = "flash2"
+    FLASH3 = "flash3"
+    UNFUSED = "unfused"
+
+
+class Software(Record):
+    """What of a training program an estimate depends on.
+
+    Attributes:
+        attention: its kernels.
+        hidden_tensor: share of the collectives of tensor parallelism that compute hides.
+        gradient_bytes: of a gradient's element.
+        overlaps_gradients: the reduction of gradients runs beside the last backward, and the
+            gathering of parameters beside the first forward.
+        traffic: bytes of pointwise kernels over those of fused ones.
+    """
+
+    attention: AttentionKernel = AttentionKernel.FLASH3
+    hidden_tensor: float = Field(default=0.0, ge=0, le=1)
+    gradient_bytes: int = Field(default=4, ge=1, le=8)
+    overlaps_gradients: bool = True
+    traffic: float = Field(default=1.0, ge=0.1, le=10)
+
+
+class Layout(Record):
+    """The sizes of a run: of its groups of ranks, and of a micro-batch.
+
+    Attributes:
+        tensor: ranks of tensor parallelism, and `sequence`: with sequence parallelism, which
+            splits what is between the matrices (Korthikanti et al. 2022, arXiv 2205.05198).
+        context: ranks that share the tokens of a sequence.
+        expert: ranks that share the experts; a part of the ranks of `tensor`, `context` and `data`
+            together, as in Megatron-LM's parallel folding.
+        data: ranks that train other samples, and share what `sharding` says.
+    """
+
+    seq_len: _Tokens
+    micro_batch_size: _Tokens = 1
+    tensor: _Size = 1
+    sequence: bool = True
+    context: _Size = 1
+    expert: _Size = 1
+    data: _Size = 1
+    precision: Precision = Precision.BF16
+    sharding: Sharding = Sharding.ZERO1
+    recompute: Recompute = Recompute.NONE
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        parts = self.context * (self.tensor if self.sequence else 1)
+        if self.seq_len % parts:
+            raise SynthError(
+                f"{self.seq_len} tokens of a sequence cannot be shared equally by {parts} ranks; "
+                f"give a multiple"
+            )
+        ranks = self.tensor * self.context * self.data
+        if ranks % self.expert:
+            raise SynthError(
+                f"{self.expert} ranks share the experts, and tensor, context and data parallelism "
+                f"have {ranks} together; give a divisor, or more data-parallel ranks"
+            )
+        return self
+
+    def check(self, shape: ModelShape) -> None:
+        """Refuse a layout that a model does not admit.
+
+        Raises:
+            SynthError: heads or experts cannot be shared so.
+        """
+        if shape.heads % self.tensor:
+            raise SynthError(
+                f"{shape.name} has {shape.heads} heads, which {self.tensor} ranks of tensor "
+                f"parallelism cannot share equally; give a divisor"
+            )
+        if shape.experts is None and self.expert > 1:
+            raise SynthError(f"{shape.name} has no experts; leave expert parallelism out")
+        if shape.experts is not None and shape.experts.count % self.expert:
+            raise SynthError(
+                f"{shape.name} has {shape.experts.count} experts, which {self.expert} ranks cannot "
+                f"share equally; give a divisor"
+            )
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of a micro-batch on a rank."""
+        return self.micro_batch_size * self.seq_len // self.context
+
+    @property
+    def sharded_tokens(self) -> float:
+        """The tokens of a rank between the matrices."""
+        return self.tokens / (self.tensor if self.sequence else 1)
+
+    @property
+    def state_ranks(self) -> int:
+        """The ranks that have the same parameters, of all but experts."""
+        return self.data * self.context
+
+    @property
+    def expert_state_ranks(self) -> int:
+        """The ranks that have the same experts."""
+        return self.tensor * self.context * self.data // self.expert
+
+    def group(self, size: int, stride: int, ranks_per_node: int) -> tuple[int, int]:
+        """Return nodes and ranks per node of a group of ranks that are `stride` apart."""
+        near = max(1, min(size, ranks_per_node // max(1, stride)))
+        return ceil(size / near), near

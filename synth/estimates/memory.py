@@ -1,0 +1,184 @@
+"""Bytes of the parts of a model on one rank, by formula.
+
+Activations of a decoder layer after Korthikanti et al. 2022 (arXiv 2205.05198, section 4), whose
+sbh(34 + 5as/h) are the case of an MLP of 4h, unfused attention and dropout, extended by gated MLPs,
+grouped and latent attention, experts and narrow dtypes. The input of a layer counts with the layer
+before it, whose output it is.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from synth.estimates.layout import AttentionKernel, Layout, Precision, Recompute, Sharding, Software
+from synth.estimates.model_shape import ModelShape
+from synth.profile.optimizer import OptimizerSpec
+
+_BF16, _FLOAT32, _INT64 = 2, 4, 8
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes of parameters, gradients and optimizer state on a rank."""
+
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+
+@dataclass(frozen=True)
+class ActivationBytes:
+    """Bytes of a micro-batch on a rank: what is saved for B, and for W, and the largest transients.
+
+    Attributes:
+        saved: F's, without input and output.
+        saved_for_w: what W needs after B, without input, output and the output's gradient.
+        forward: transient in F, beside what it saves.
+        backward: transient in B.
+        weight: transient in W: the gradient of the largest matrix before it is added.
+    """
+
+    saved: float
+    saved_for_w: float
+    forward: float = 0.0
+    backward: float = 0.0
+    weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class MemoryOf:
+    """The bytes of a model's parts under a layout."""
+
+    shape: ModelShape
+    layout: Layout
+    software: Software
+    optimizer: OptimizerSpec
+
+    @property
+    def boundary(self) -> int:
+        """The output of a layer, as it goes to the next rank."""
+        return round(_BF16 * self.layout.sharded_tokens * self.shape.hidden)
+
+    @cached_property
+    def _row(self) -> int:
+        """Of an element of a matrix's input, as it is saved for W."""
+        return _BF16 if self.layout.precision is Precision.BF16 else 1
+
+    def states(self, shared: float, experts: float = 0.0) -> States:
+        """The states of parameters, whose numbers are those of the rank.
+
+        Args:
+            shared: that all data-parallel ranks have.
+            experts: that only those with the same experts have.
+        """
+        number = shared + experts
+        kept = 1.0
+        layout = self.layout
+        if layout.sharding is not Sharding.NONE and number:
+            kept = shared / number / layout.state_ranks
+            kept += experts / number / layout.expert_state_ranks
+        whole = kept if layout.sharding is Sharding.FSDP else 1.0
+        count = round(number)
+        return States(
+            round(whole * _BF16 * count),
+            round(whole * self.optimizer.gradient_bytes(count, _BF16)),
+            round(kept * self.optimizer.state_bytes(count, _BF16)),
+        )
+
+    def decoder_states(self, *, dense: bool) -> States:
+        """Of a decoder layer."""
+        shape, layout = self.shape, self.layout
+        experts = 0 if dense else shape.expert_parameters
+        shared = shape.layer_parameters(dense=dense) - experts
+        return self.states(shared / layout.tensor, experts / layout.expert)
+
+    def decoder(self, *, dense: bool) -> ActivationBytes:
+        """Of a decoder layer, under the layout's recomputation unless that is of whole layers."""
+        shape, layout = self.shape, self.layout
+        tokens, between = layout.tokens / layout.tensor, layout.sharded_tokens
+        hidden = shape.hidden
+        saved, for_w = self._attention(tokens, between)
+        mlp = self._mlp if dense or shape.experts is None else self._experts
+        more, more_for_w, widest = mlp(tokens)
+        norm = self._row * between * hidden
+        residual = _BF16 * between * hidden
+        masks = 2 * between * hidden if shape.dropout else 0
+        saved += 2 * norm + residual + masks + more
+        for_w += 2 * norm + residual + more_for_w
+        if layout.recompute is Recompute.OPS:
+            # Kept: attention's output, and the outputs of every second matrix product.
+            kept = self._row * tokens * shape.heads * shape.value_dim + (saved - masks) / 2
+            widest, saved = widest + saved - kept, kept
+        largest = self._largest(dense)
+        gathered = _BF16 * layout.tokens * hidden if layout.tensor > 1 else 0.0
+        return ActivationBytes(saved, for_w, gathered, widest + residual, _BF16 * largest)
+
+    def _largest(self, dense: bool) -> float:
+        """Parameters of the largest matrix of a layer on this rank."""
+        shape, layout = self.shape, self.layout
+        inner = 2 if shape.gated else 1
+        if dense or shape.experts is None:
+            return inner * shape.hidden * shape.ffn / layout.tensor
+        return inner * shape.hidden * shape.experts.ffn * shape.experts.count / layout.expert
+
+    def _attention(self, tokens: float, between: float) -> tuple[float, float]:
+        """Saved for B, and for W, without the norm before it."""
+        shape, layout = self.shape, self.layout
+        heads = shape.heads
+        out = self._row * tokens * heads * shape.value_dim
+        if (latent := shape.latent) is not None:
+            compressed = 2 * latent.query_rank + 2 * latent.key_value_rank + latent.rope
+            parts = 2 * heads * shape.query_dim + heads * shape.value_dim
+            inner = _BF16 * (tokens * parts + between * compressed)
+        else:
+            queries, keys = heads * shape.head_dim, shape.kv_heads * shape.head_dim
+            inner = _BF16 * tokens * (queries + 2 * keys)
+        if self.software.attention is not AttentionKernel.UNFUSED:
+            return inner + out + _FLOAT32 * tokens * heads, inner + out
+        per_score = 5 if shape.dropout else 2
+        scores = per_score * tokens * heads * layout.seq_len
+        kept = 0.0 if layout.recompute is Recompute.SELECTIVE else scores
+        return inner + out + kept, inner + out
+
+    def _mlp(self, tokens: float, ffn: int | None = None) -> tuple[float, float, float]:
+        """Saved for B, and for W, without the norm before it; and what B adds for a while."""
+        ffn = self.shape.ffn if ffn is None else ffn
+        inner = _BF16 * tokens * ffn * (2 if self.shape.gated else 1)
+        product = self._row * tokens * ffn
+        return inner + product, inner + product, inner + _BF16 * tokens * ffn
+
+    def _experts(self, tokens: float) -> tuple[float, float, float]:
+        experts = self.shape.experts
+        assert experts is not None
+        rows = tokens * experts.per_token
+        saved, for_w, widest = self._mlp(rows, experts.ffn)
+        inputs = self._row * rows * self.shape.hidden
+        router = _FLOAT32 * tokens * experts.count
+        shared = self._mlp(tokens, experts.shared_ffn)
+        return (
+            saved + inputs + router + shared[0],
+            for_w + inputs + shared[1],
+            max(widest, shared[2]) + _BF16 * rows * self.shape.hidden,
+        )
+
+    def embedding(self) -> tuple[States, ActivationBytes]:
+        """Of the embedding."""
+        ids = _INT64 * self.layout.tokens
+        return self.states(self.shape.embedding_parameters / self.layout.tensor), ActivationBytes(
+            ids, ids
+        )
+
+    def head(self) -> tuple[States, ActivationBytes]:
+        """Of the final norm, the head, and the loss of float32 logits."""
+        shape, layout = self.shape, self.layout
+        matrix = shape.vocab * shape.hidden / layout.tensor
+        logits = layout.tokens * shape.vocab / layout.tensor
+        norm = _BF16 * layout.sharded_tokens * shape.hidden
+        held = ActivationBytes(
+            norm + _FLOAT32 * logits,
+            norm + _BF16 * logits,
+            _BF16 * logits,
+            _BF16 * logits,
+            _BF16 * matrix,
+        )
+        # A tied head has a copy of the matrix if it is on another rank than the embedding.
+        return self.states(shape.norm_parameters + matrix), held

@@ -1,0 +1,270 @@
+"""Reading a model's `config.json`, as Hugging Face publishes it, without its library."""
+
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from synth.errors import SynthError
+from synth.estimates.given_file import read_object
+from synth.estimates.model_shape import Experts, LatentAttention, ModelShape
+from synth.records.field_types import PlainText
+from synth.records.record import Record, describe
+from synth.units import shown
+
+_DATA = "data"
+
+
+class _Config:
+    """A config's values, with an error that names what is missing or wrong."""
+
+    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+        # Models of several modalities keep their language model in a part of the config.
+        text = values.get("text_config")
+        self._values = {**values, **text} if isinstance(text, Mapping) else values
+        self._source = source
+
+    @property
+    def kind(self) -> str:
+        """The model type."""
+        kind = self._values.get("model_type")
+        if not isinstance(kind, str):
+            raise SynthError(
+                f"{self._source} has no model_type, so it is no config of a model; give a "
+                f"config.json as Hugging Face's library writes it, or one of {_listed()}"
+            )
+        return kind
+
+    def number(self, *names: str, default: int | None = None) -> int:
+        """The first of these values that is there and not null."""
+        for name in names:
+            value = self._values.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+                raise SynthError(f"{self._source}: {name} is {shown(value)}; a count is needed")
+            return value
+        if default is None:
+            raise SynthError(f"{self._source} has no {names[0]}, which a {self.kind} model needs")
+        return default
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A value that is true or false."""
+        value = self._values.get(name, default)
+        return bool(value) if value is not None else default
+
+    def has(self, name: str) -> bool:
+        """True if the value is there and not null."""
+        return self._values.get(name) is not None
+
+    def values(self, name: str) -> list[Any]:
+        """A list; empty if it is not there."""
+        found = self._values.get(name)
+        return found if isinstance(found, list) else []
+
+
+def model_of(name_or_path: str) -> ModelShape:
+    """Return the shape of a shipped model, or of a `config.json` or the folder that holds one.
+
+    Raises:
+        SynthError: neither, or a model that is not known.
+    """
+    path = Path(name_or_path)
+    if path.is_dir():
+        path = path / "config.json"
+    if path.is_file():
+        values = read_object(path, "a model's config.json")
+        return shape_of(values, path.parent.resolve().name if path.stem == "config" else path.stem)
+    found = _shipped().get(name_or_path.lower())
+    if found is None:
+        raise SynthError(
+            f"model {name_or_path!r:.80} is neither a config.json nor known; known: {_listed()}"
+        )
+    return shape_of(found.config, name_or_path.lower())
+
+
+def model_names() -> tuple[str, ...]:
+    """The names of the models whose configs ship with synth."""
+    return tuple(_shipped())
+
+
+def known_model(name: str) -> "KnownModel":
+    """Return a model whose config ships with synth, by its name."""
+    return _shipped()[name]
+
+
+def _listed() -> str:
+    return ", ".join(model_names())
+
+
+@cache
+def _shipped() -> dict[str, "KnownModel"]:
+    text = resources.files(__package__).joinpath(_DATA, "models.json").read_text(encoding="utf-8")
+    listed: dict[str, Any] = json.loads(text)["models"]
+    return {name: KnownModel.model_validate(given) for name, given in listed.items()}
+
+
+class KnownModel(Record):
+    """A model whose config ships with synth.
+
+    Attributes:
+        source: where its config is from.
+        sequence_length: tokens of a sequence in its training, most of the time.
+        tensor_parallel: usual numbers of ranks of tensor parallelism.
+        expert_parallel: usual numbers of ranks that share the experts.
+        config: the part of its `config.json` that an estimate reads.
+    """
+
+    source: PlainText
+    sequence_length: int
+    tensor_parallel: tuple[int, ...]
+    expert_parallel: tuple[int, ...]
+    config: dict[str, Any]
+
+
+def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
+    """Return the shape that a config describes.
+
+    Args:
+        config: the values of a `config.json`.
+        name: the name of the model.
+
+    Raises:
+        SynthError: a kind of model that is not known, or a value is missing or wrong.
+    """
+    given = _Config(config, f"the config of {name}")
+    read = _KINDS.get(given.kind)
+    if read is None:
+        raise SynthError(
+            f"the config of {name} is of a {shown(given.kind)} model, whose layers are not known; "
+            f"known: {', '.join(sorted(_KINDS))}"
+        )
+    try:
+        return ModelShape(name=name, **read(given))
+    except ValidationError as error:
+        raise SynthError(f"the config of {name} is no model:\n{describe(error)}") from None
+
+
+def _decoder(given: _Config) -> dict[str, Any]:
+    """The sizes that all decoders with rotary embeddings and gated MLPs name alike."""
+    hidden, heads = given.number("hidden_size"), given.number("num_attention_heads")
+    if not heads or (hidden % heads and not given.has("head_dim")):
+        raise SynthError(
+            f"hidden_size {hidden} is no multiple of num_attention_heads {heads}, and there is no "
+            f"head_dim"
+        )
+    return {
+        "layers": given.number("num_hidden_layers"),
+        "hidden": hidden,
+        "ffn": given.number("intermediate_size"),
+        "heads": heads,
+        "kv_heads": given.number("num_key_value_heads", default=heads),
+        "head_dim": given.number("head_dim", default=hidden // heads),
+        "vocab": given.number("vocab_size"),
+        "tied": given.flag("tie_word_embeddings"),
+        "attention_biases": given.flag("attention_bias"),
+    }
+
+
+def _qwen2(given: _Config) -> dict[str, Any]:
+    return _decoder(given) | {"attention_biases": True}
+
+
+def _qwen3(given: _Config) -> dict[str, Any]:
+    return _decoder(given) | {"head_norms": True}
+
+
+def _gemma(given: _Config) -> dict[str, Any]:
+    return _decoder(given) | {"tied": given.flag("tie_word_embeddings", True)}
+
+
+def _gemma3(given: _Config) -> dict[str, Any]:
+    """Four norms a layer, and local layers: every `sliding_window_pattern`-th is global."""
+    third = given.kind != "gemma2"
+    kinds = given.values("layer_types")
+    pattern = given.number("sliding_window_pattern", default=6 if third else 2)
+    local = kinds.count("sliding_attention") / len(kinds) if kinds else 1 - 1 / max(1, pattern)
+    window = given.number("sliding_window", default=0)
+    more = {"norms": 4, "head_norms": third, "window": window, "window_layers": local}
+    return _gemma(given) | more
+
+
+def _mixtral(given: _Config) -> dict[str, Any]:
+    ffn = given.number("intermediate_size")
+    count, per_token = given.number("num_local_experts"), given.number("num_experts_per_tok")
+    return _decoder(given) | {"experts": Experts(count=count, per_token=per_token, ffn=ffn)}
+
+
+def _qwen3_moe(given: _Config) -> dict[str, Any]:
+    return _qwen3(given) | {
+        "experts": Experts(
+            count=given.number("num_experts", "num_local_experts"),
+            per_token=given.number("num_experts_per_tok"),
+            ffn=given.number("moe_intermediate_size"),
+        )
+    }
+
+
+def _deepseek(given: _Config) -> dict[str, Any]:
+    """Latent attention, dense layers first, then experts with shared ones (V2 and V3)."""
+    latent = LatentAttention(
+        query_rank=given.number("q_lora_rank", default=0),
+        key_value_rank=given.number("kv_lora_rank"),
+        nope=given.number("qk_nope_head_dim"),
+        rope=given.number("qk_rope_head_dim"),
+        value=given.number("v_head_dim"),
+    )
+    width = given.number("moe_intermediate_size")
+    experts = Experts(
+        count=given.number("n_routed_experts"),
+        per_token=given.number("num_experts_per_tok"),
+        ffn=width,
+        shared_ffn=width * given.number("n_shared_experts", default=0),
+        first_layer=given.number("first_k_dense_replace", default=0),
+    )
+    mtp = given.number("num_nextn_predict_layers", default=0)
+    return _decoder(given) | {"latent": latent, "experts": experts, "mtp_layers": mtp}
+
+
+def _gpt2(given: _Config) -> dict[str, Any]:
+    hidden, heads = given.number("n_embd", "hidden_size"), given.number("n_head")
+    return {
+        "layers": given.number("n_layer"),
+        "hidden": hidden,
+        "ffn": given.number("n_inner", default=4 * hidden),
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": hidden // max(1, heads),
+        "vocab": given.number("vocab_size"),
+        "positions": given.number("n_positions", default=0),
+        "gated": False,
+        "tied": given.flag("tie_word_embeddings", True),
+        "biases": True,
+        "dropout": True,
+    }
+
+
+def _bloom(given: _Config) -> dict[str, Any]:
+    return _gpt2(given) | {"positions": 0, "dropout": False}
+
+
+_KINDS: dict[str, Callable[[_Config], dict[str, Any]]] = {
+    "llama": _decoder,
+    "mistral": _decoder,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma": _gemma,
+    "gemma2": _gemma3,
+    "gemma3": _gemma3,
+    "gemma3_text": _gemma3,
+    "mixtral": _mixtral,
+    "qwen3_moe": _qwen3_moe,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "gpt2": _gpt2,
+    "bloom": _bloom,
+}

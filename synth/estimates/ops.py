@@ -1,0 +1,96 @@
+"""The operations of a layer: what each multiplies, reads and sends, for one rank."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What a matrix product computes: the output, the input's gradient, or the weight's."""
+
+    F = "F"
+    B = "B"
+    W = "W"
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """`groups` products of `tokens` rows with a matrix of n × k elements, or W of such a matrix.
+
+    Attributes:
+        dtype: of the factors; accumulation is wider.
+    """
+
+    tokens: float
+    n: int
+    k: int
+    role: Role
+    dtype: str
+    groups: int = 1
+
+    @property
+    def flops(self) -> float:
+        """A multiply-add is two."""
+        return 2 * self.tokens * self.n * self.k * self.groups
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention without writing the scores (FlashAttention, arXiv 2205.14135).
+
+    Attributes:
+        pairs: heads of this rank times sequences.
+        queries: the queries of a sequence on this rank.
+        keys: the keys that a query reads in the mean, so half of the sequence under a causal mask.
+        query_dim: of a head's query and key.
+        value_dim: of its value.
+        role: F or B.
+    """
+
+    pairs: float
+    queries: float
+    keys: float
+    query_dim: int
+    value_dim: int
+    role: Role
+
+    @property
+    def flops(self) -> float:
+        """Of two products in F, and of five in B (the scores are computed again)."""
+        forward = 2 * self.pairs * self.queries * self.keys * (self.query_dim + self.value_dim)
+        return forward if self.role is Role.F else 2.5 * forward
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that kernels read and write, in `kernels` launches."""
+
+    num_bytes: float
+    kernels: int = 1
+
+
+class ExchangeKind(StrEnum):
+    """What a group of ranks exchanges."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    SEND = "send"
+
+
+@dataclass(frozen=True)
+class GroupExchange:
+    """An exchange of a tensor that has `num_bytes` as a whole (all-to-all: on each rank).
+
+    Attributes:
+        copies: of a token in an all-to-all; those for one node cross the network once (DeepEP).
+    """
+
+    kind: ExchangeKind
+    num_bytes: float
+    nodes: int
+    ranks_per_node: int
+    copies: int = 1
+
+
+Operation = Matmul | Attention | Traffic | GroupExchange

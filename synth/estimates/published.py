@@ -1,0 +1,234 @@
+"""Published training runs as steps to estimate: a row of `data/published.csv`, or one of a user.
+
+Columns are those of the file. A row says the model (a known name or its sizes), the layout, and
+`tokens_per_s_gpu`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from synth.errors import SynthError
+from synth.estimates.device import device_of
+from synth.estimates.estimated_profile import Estimator
+from synth.estimates.factors import Factors, software_of
+from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
+from synth.estimates.model_config import model_names, model_of
+from synth.estimates.model_shape import Experts, LatentAttention, ModelShape
+from synth.estimates.rates import read_table
+from synth.estimates.training_step import TrainingStep, micro_batches_of
+
+# The training program of the runs of a source.
+PROGRAM = {
+    "automodel": "torchtitan",
+    "megatron-deepspeed": "megatron-2021",
+    "llm-foundry": "llm-foundry",
+    "megatron-2021": "megatron-2021",
+    "megatron-ci": "megatron-plain",
+    "simumax": "megatron-plain",
+    "torchtitan": "torchtitan",
+    "zero-bubble": "megatron-2021",
+}
+
+_LATENT = LatentAttention(query_rank=1536, key_value_rank=512, nope=128, rope=64, value=128)
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A run: where it is from, what is known of it, and its measured time.
+
+    Attributes:
+        name: of the row.
+        stack: the source's programs, as a group of rows that one calibration should explain.
+        device: its name.
+        dense: False of a model with experts.
+        step: what is estimated.
+        measured_us: of a step.
+        peak_bytes: of the fullest rank; None: not published.
+        tokens_per_s: of a GPU.
+    """
+
+    name: str
+    stack: str
+    device: str
+    dense: bool
+    step: TrainingStep
+    measured_us: float
+    tokens_per_s: float
+    peak_bytes: float | None = None
+
+
+def _software(row: Mapping[str, str]) -> Software:
+    """The training program, with what a note says of it."""
+    found = software_of(row.get("software") or PROGRAM.get(row.get("stack", ""), "megatron"))
+    note = (row.get("note") or "").lower()
+    if "eager" in note:
+        return found.replace(traffic=2.0)
+    if "async tp" in note or "asynctp" in note.replace("enabling asynctp", ""):
+        return found.replace(hidden_tensor=0.7)
+    return found
+
+
+@cache
+def published_runs() -> tuple[PublishedRun, ...]:
+    """The shipped published runs."""
+    return tuple(run_of(row) for row in read_table("published.csv"))
+
+
+def run_of(row: Mapping[str, str]) -> PublishedRun:
+    """Return the run of a row.
+
+    Raises:
+        SynthError: a value is missing or is no number, or the values do not go together.
+    """
+    read = _Row(row)
+    estimator = Estimator(
+        read.shape(),
+        device_of(read.text("device")),
+        read.layout(),
+        _software(row),
+        Factors(),
+    )
+    layout = estimator.layout
+    ranks, rounds = read.number("pp", 1), read.number("vp", 0)
+    batch = read.number("global_batch")
+    count = micro_batches_of(batch, layout.micro_batch_size, layout.data)
+    name = read.schedule(ranks, rounds, estimator.shape.layers)
+    rate = read.real("tokens_per_s_gpu")
+    gpus = read.number("gpus")
+    memory = row.get("memory_gib") or ""
+    return PublishedRun(
+        name=f"{row.get('id') or ''} {row.get('model') or 'model'}".strip(),
+        stack=row.get("stack") or row.get("software") or "own",
+        device=estimator.device.name,
+        dense=estimator.shape.experts is None,
+        step=TrainingStep(estimator, ranks, count, name),
+        measured_us=batch * layout.seq_len / (rate * gpus) * 1e6,
+        tokens_per_s=rate,
+        peak_bytes=float(memory) * 2**30 if memory else None,
+    )
+
+
+class _Row:
+    """The values of a row, with an error that names what is missing or wrong."""
+
+    def __init__(self, row: Mapping[str, str]) -> None:
+        self._row = row
+
+    def text(self, name: str) -> str:
+        value = (self._row.get(name) or "").strip()
+        if not value:
+            raise SynthError(f"a row of runs lacks {name}; give it")
+        return value
+
+    def real(self, name: str) -> float:
+        text = self.text(name)
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < 1e15:
+            raise SynthError(f"a row of runs has {name} {text!r:.40}; a positive number is needed")
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        if default is not None and not (self._row.get(name) or "").strip():
+            return default
+        return round(self.real(name))
+
+    def shape(self) -> ModelShape:
+        """The model: a known one without sizes, or that of the sizes."""
+        name = self.text("model")
+        if not (self._row.get("hidden") or "").strip():
+            return model_of(name)
+        known = model_names()
+        family = next((each for each in known if name.startswith(each)), None)
+        heads, hidden = self.number("heads"), self.number("hidden")
+        base = None if family is None else model_of(family)
+        is_gpt = any(word in name for word in ("gpt", "megatron", "mpt", "zb-", "mt-nlg", "bloom"))
+        is_gated = not is_gpt and "nemotron" not in name
+        is_latent = name.startswith(("deepseek", "kimi"))
+        head_dim = hidden // heads if base is None else base.head_dim
+        return ModelShape(
+            name=name,
+            layers=self.number("layers"),
+            hidden=hidden,
+            ffn=self.number("ffn", 4 * hidden),
+            heads=heads,
+            kv_heads=self.number("kv_heads", heads),
+            head_dim=head_dim,
+            vocab=self.number("vocab"),
+            gated=is_gated,
+            biases=is_gpt,
+            tied=is_gpt,
+            positions=0,
+            dropout=is_gpt and "mpt" not in name and "gqa" not in name,
+            latent=_LATENT if is_latent else None,
+            experts=self._experts(name),
+            mtp_layers=1 if name == "deepseek-v3" else 0,
+        )
+
+    def _experts(self, name: str) -> Experts | None:
+        count = self.number("experts", 0)
+        if not count:
+            return None
+        ffn = self.number("moe_ffn", self.number("ffn", 1))
+        # Models cut to four layers keep one dense layer.
+        shared, dense = {"deepseekv2": (2, 1), "deepseekv3": (1, 3), "kimik2": (1, 1)}.get(
+            name.replace("-", "").removesuffix("4layers"), (0, 0)
+        )
+        dense = min(dense, 1) if self.number("layers") <= 4 else dense
+        return Experts(
+            count=count,
+            per_token=self.number("topk"),
+            ffn=ffn,
+            shared_ffn=shared * ffn,
+            first_layer=dense,
+        )
+
+    def layout(self) -> Layout:
+        """The sizes of groups and micro-batches."""
+        tensor, context = self.number("tp", 1), self.number("cp", 1)
+        ranks = self.number("gpus") // (tensor * context * self.number("pp", 1))
+        sharding = (self._row.get("sharding") or "").lower()
+        recompute = (self._row.get("recompute") or "").lower()
+        data = self.number("dp", max(1, ranks))
+        return Layout(
+            seq_len=self.number("seq"),
+            micro_batch_size=self.number("micro_batch", 1),
+            tensor=tensor,
+            sequence="full" not in recompute or "fsdp" in sharding,
+            context=context,
+            expert=self.number("ep", 1),
+            data=data,
+            precision=Precision(self.text("precision").lower()),
+            sharding=(
+                # Under a pipeline parameters are gathered once a step, as ZeRO-1 does.
+                Sharding.FSDP
+                if sharding.startswith("fsdp") and self.number("pp", 1) == 1
+                else Sharding.NONE
+                if sharding.startswith("none")
+                else Sharding.ZERO1
+            ),
+            recompute=(
+                Recompute.FULL
+                if recompute.startswith("full")
+                else Recompute.OPS
+                if "per op" in recompute
+                else Recompute.SELECTIVE
+                if recompute.startswith("selective")
+                else Recompute.NONE
+            ),
+        )
+
+    def schedule(self, ranks: int, rounds: int, layers: int) -> str:
+        """The family of the published schedule."""
+        name = (self._row.get("schedule") or "").lower()
+        if ranks == 1:
+            return "1f1b"
+        if name.startswith("zb-"):
+            return name
+        if name.startswith("interleaved"):
+            chunks = rounds or max(1, (layers + 2) // ranks)
+            return f"interleaved:{chunks}" if chunks > 1 else "1f1b"
+        return "1f1b"

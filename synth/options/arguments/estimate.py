@@ -1,0 +1,113 @@
+"""The arguments of an estimate: model, device, sizes of groups, and the training program."""
+
+from typing import Annotated
+
+from pydantic import PositiveInt
+
+from synth.estimates.calibration import factors_of
+from synth.estimates.device import device_of
+from synth.estimates.estimated_profile import Estimator
+from synth.estimates.factors import software_of
+from synth.estimates.layout import Layout, Precision, Recompute, Sharding
+from synth.estimates.model_config import model_of
+from synth.profile.optimizer import OptimizerSpec
+from synth.records.command_option import CommandArgument, CommandOption
+from synth.records.record import Record
+
+
+class EstimateArguments(Record):
+    """What is estimated."""
+
+    model: Annotated[
+        str,
+        CommandArgument(
+            "A config.json of Hugging Face's library, its folder, or the name of a known model "
+            "(llama3-70b, deepseek-v3, …).",
+            metavar="MODEL",
+        ),
+    ]
+    device: Annotated[
+        str,
+        CommandOption(
+            "a100, h100, h200, b200, … or a JSON file of a device of your own.", metavar="DEVICE"
+        ),
+    ]
+    seq_len: Annotated[PositiveInt, CommandOption("Tokens per sequence.")] = 4096
+    micro_batch_size: Annotated[PositiveInt, CommandOption("Sequences per micro-batch.")] = 1
+    tp: Annotated[PositiveInt, CommandOption("Ranks of tensor parallelism.")] = 1
+    sp: Annotated[
+        bool,
+        CommandOption("Sequence parallelism, beside tensor parallelism.", names=("--sp/--no-sp",)),
+    ] = True
+    cp: Annotated[PositiveInt, CommandOption("Ranks that share the tokens of a sequence.")] = 1
+    ep: Annotated[
+        PositiveInt,
+        CommandOption("Ranks that share the experts, of those of --tp, --cp and --dp together."),
+    ] = 1
+    dp: Annotated[
+        PositiveInt | None,
+        CommandOption(
+            "Ranks with other samples that share the optimizer state.",
+            default="1, or as many as --ep needs",
+        ),
+    ] = None
+    dtype: Annotated[
+        Precision, CommandOption("Type of the factors of matrices: bf16, fp8, fp4.")
+    ] = Precision.BF16
+    optimizer: Annotated[str, CommandOption("As adamw+master+float32-gradients, sgd:0.9, …")] = (
+        "adamw+master+float32-gradients"
+    )
+    sharding: Annotated[
+        Sharding,
+        CommandOption("What --dp and --cp ranks share. none; zero1: optimizer state; fsdp: all."),
+    ] = Sharding.ZERO1
+    recompute: Annotated[
+        Recompute,
+        CommandOption(
+            "What B computes again. none; selective: attention, unless its kernel does; ops: every "
+            "second matrix product; full: layers."
+        ),
+    ] = Recompute.NONE
+    software: Annotated[
+        str,
+        CommandOption(
+            "Training program: megatron, megatron-plain, megatron-2021, torchtitan, llm-foundry."
+        ),
+    ] = "megatron"
+    calibration: Annotated[
+        str | None,
+        CommandOption(
+            "File of `synth calibrate`, or none.",
+            metavar="FILE",
+            default="the shipped one of --device and --software, if any",
+        ),
+    ] = None
+
+    def estimator(self) -> Estimator:
+        """Read all of them.
+
+        Raises:
+            SynthError: one is not understood, or they do not go together.
+        """
+        shape, device = model_of(self.model), device_of(self.device)
+        own = self.tp * self.cp
+        layout = Layout(
+            seq_len=self.seq_len,
+            micro_batch_size=self.micro_batch_size,
+            tensor=self.tp,
+            sequence=self.sp,
+            context=self.cp,
+            expert=self.ep,
+            data=self.dp or max(1, self.ep // own),
+            precision=self.dtype,
+            sharding=self.sharding,
+            recompute=self.recompute,
+        )
+        return Estimator(
+            shape,
+            device,
+            layout,
+            software_of(self.software),
+            factors_of(self.calibration, device, self.software),
+            OptimizerSpec.parse(self.optimizer),
+        )

@@ -1,0 +1,146 @@
+"""Models of transformers from configs of our own, cut into layers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from synth.errors import SynthError
+from synth.runtime.models import CutSpec, ModelSpec, load_layers
+
+pytest.importorskip("transformers")
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+}
+DEEPSEEK = EXPERTS | {
+    "num_key_value_heads": 4,
+    "head_dim": 4,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+}
+GPT2 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "vocab_size": 64}
+CAUSAL: dict[str, dict[str, Any]] = {
+    "llama": SIZES,
+    "qwen2": SIZES,
+    "qwen3": SIZES,
+    "mistral": SIZES,
+    "gemma": SIZES,
+    "gemma2": SIZES,
+    "gemma3_text": SIZES,
+    "gpt2": GPT2,
+    "mixtral": SIZES | EXPERTS,
+    "qwen2_moe": SIZES | EXPERTS,
+    "qwen3_moe": SIZES | EXPERTS,
+    "deepseek_v2": SIZES | DEEPSEEK,
+    "deepseek_v3": SIZES | DEEPSEEK,
+    "gpt_oss": SIZES | EXPERTS,
+}
+T5 = {
+    "vocab_size": 64,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+    "is_encoder_decoder": True,
+}
+VIT = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 16,
+    "patch_size": 4,
+    "num_labels": 5,
+}
+
+Batch = Callable[[], tuple[Any, Any]]
+
+
+def checked(
+    folder: Path, kind: str, sizes: dict[str, Any], batch: Batch | None = None
+) -> list[str]:
+    """Cut a model of a config, compare it with the whole, and return the names of its layers."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": kind, **sizes}))
+    cut = CutSpec((2, 8), batch, check=True)
+    layers = load_layers(ModelSpec(f"hf:{path}", cut=cut))
+    return [layer.name for layer in layers]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", CAUSAL)
+def test_a_causal_model_is_cut_into_embedding_layers_and_head(kind: str, tmp_path: Path) -> None:
+    names = checked(tmp_path, kind, CAUSAL[kind])
+    assert len(names) == 5 and names[-1] == "lm_head"
+    assert [name.rpartition(".")[2] for name in names[1:4]] == ["0", "1", "2"]
+
+
+def test_an_encoder_decoder_is_cut_with_both_its_inputs(tmp_path: Path) -> None:
+    def batch() -> tuple[Any, Any]:
+        ids = torch.arange(24).reshape(2, 12)
+        return {"input_ids": ids, "decoder_input_ids": ids[:, :8] + 1}, ids[:, 1:9]
+
+    names = checked(tmp_path, "t5", T5, batch)
+    blocks = ["encoder.block.0", "encoder.block.1", "decoder.block.0", "decoder.block.1"]
+    assert [name for name in names if ".block." in name] == blocks
+
+
+def test_a_vision_transformer_is_cut_with_its_images(tmp_path: Path) -> None:
+    def batch() -> tuple[Any, Any]:
+        return {"pixel_values": torch.randn(2, 3, 16, 16)}, torch.tensor([1, 4])
+
+    names = checked(tmp_path, "vit", VIT, batch)
+    assert len(names) == 4 and names[-1] == "classifier"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "message"),
+    [
+        ("t5", T5, "takes input_ids and decoder_input_ids, and token ids alone are not enough"),
+        ("vit", VIT, "takes pixel_values, .*: give --inputs"),
+        ("no_such_kind", {}, "transformers finds no config that it can use"),
+        ("clap", {}, "has no model with a head for .clap."),
+    ],
+)
+def test_what_is_missing_is_said(
+    kind: str, sizes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SynthError, match=message):
+        checked(tmp_path, kind, sizes)
+
+
+def test_arguments_change_the_config(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **SIZES}))
+    layers = load_layers(ModelSpec(f"hf:{path}", {"num_hidden_layers": 2}))
+    assert len(layers) == 4
+    with pytest.raises(SynthError, match="its config has no 'depth'"):
+        load_layers(ModelSpec(f"hf:{path}", {"depth": 2}))
