@@ -1,13 +1,12 @@
 r"""Loss by tokens with and without a flush: the same model, data, rates and batches.
 
-    python -m benchmarks.late_gradients --seeds 3 --svg notes/flush_free.svg \
-        --json benchmarks/results/late-gradients.json
+    python -m benchmarks.late_gradients --json benchmarks/results/late-gradients.json \
+        --svg notes/flush_free.svg
 
 A byte-level GPT (6 blocks of width 64, two layers per rank) learns Python's standard library on 4
 ranks (threads of one process) with AdamW. Schedules without a flush run as one long plan. Each has
 a counterpart that updates after as many micro-batches and flushes before: `1f1b` with one
-micro-batch or four. Each is trained at each learning rate and shown at its best one. Times are not
-measured, so other work on the machine changes nothing.
+micro-batch or four. Times are not measured, so other work on the machine changes nothing.
 """
 
 import argparse
@@ -20,9 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.late_gradients_table import FORMAT, Row, best_rate, line, table
+from benchmarks.late_gradients_table import FORMAT, Row, line, table
 from benchmarks.line_plot import LinePlot
-from benchmarks.results_file import Run, parse_request, report_rows
+from benchmarks.results_file import Run, parse_without_seeds, report_rows
 from synth.families import generate
 from synth.profile.optimizer import OptimizerSpec
 from synth.records.record import write_atomically
@@ -48,7 +47,6 @@ MODEL = ModelSpec(
     {"width": 64, "num_blocks": 6, "num_heads": 4, "context_length": LENGTH},
 )
 CPU = torch.device("cpu")
-RATES = (3e-4, 1e-3, 3e-3)
 
 
 class Training(NamedTuple):
@@ -70,25 +68,24 @@ class Trained(NamedTuple):
 class Data:
     """Byte sequences at random places of the standard library's sources, by micro-batch."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self) -> None:
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
         text = b"".join(path.read_bytes() for path in files)
         self._bytes = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
     def micro_batch(self, number: int) -> tuple[Tensor, Tensor]:
         """Tokens and targets; the same for every schedule."""
-        draw = torch.Generator().manual_seed(number + 1_000_000 * self._seed)
+        draw = torch.Generator().manual_seed(number)
         begins = torch.randint(len(self._bytes) - LENGTH - 1, (BATCH, 1), generator=draw)
         taken = self._bytes[begins + torch.arange(LENGTH + 1)].long()
         return taken[:, :-1], taken[:, 1:]
 
 
-def train(training: Training, total: int, rate: float, seed: int = 0) -> Row:
+def train(training: Training, total: int, rate: float) -> Row:
     """Train, and return the losses of the micro-batches as a row."""
-    schedule, data = generate(training.family, NUM_RANKS, training.micro_batches), Data(seed)
+    schedule, data = generate(training.family, NUM_RANKS, training.micro_batches), Data()
     # Built here, because the threads of ranks would draw from one random state at once.
-    layers = build_model(MODEL, seed=seed).layers
+    layers = build_model(MODEL, seed=0).layers
     each = len(layers) // NUM_RANKS
     stages = [[layers[each * rank + i] for i in range(each)] for rank in range(NUM_RANKS)]
 
@@ -101,8 +98,7 @@ def train(training: Training, total: int, rate: float, seed: int = 0) -> Row:
     last = losses[-len(losses) // 8 :]
     delays = tuple(rank.delay for rank in ranks)
     loss = sum(last) / len(last)
-    size, curve = min(schedule.update_sizes), tuple(smoothed(losses))
-    return Row(training.name, size, delays, rate, seed, loss, curve)
+    return Row(training.name, min(schedule.update_sizes), delays, loss, tuple(smoothed(losses)))
 
 
 def _train_rank(
@@ -153,12 +149,7 @@ COLOURS = ("#222222", "#1f6fb4", "#d1662b", "#7f3fa5", "#888888", "#2f8f4e")
 
 
 def picture(rows: Sequence[Row]) -> str:
-    """Loss against tokens, as SVG: each schedule at its best rate, with the first seed."""
-    rows = [
-        next(row for row in own if row.rate == best_rate(own))
-        for name in dict.fromkeys(row.schedule for row in rows)
-        if (own := [row for row in rows if row.schedule == name])
-    ]
+    """Loss against tokens, as SVG."""
     points = [point for row in rows for point in row.curve]
     across = Scale(0.0, max(x for x, _ in points), 60, 460)
     up = Scale(min(y for _, y in points), max(y for _, y in points), 270, 20)
@@ -185,23 +176,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--micro-batches", type=int, default=480)
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="of AdamW")
+    parser.add_argument("--micro-batches", type=int, default=960)
+    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of AdamW")
     parser.add_argument("--svg", type=Path, help="draw the losses into this file")
-    asked = parse_request(parser, arguments)
+    asked = parse_without_seeds(parser, arguments)
     about = (
         f"byte-level GPT on {NUM_RANKS} ranks, {asked.micro_batches} micro-batches of "
-        f"{BATCH * LENGTH} tokens; loss over the last eighth, mean and standard "
-        f"deviation of {asked.seeds} seeds."
+        f"{BATCH * LENGTH} tokens, AdamW at {asked.rate:g}."
     )
     request = Run("late-gradients", about, 1, 0, None)
     total = asked.micro_batches
-    trained = (
-        train(training, total, rate, seed)
-        for training in trainings(total)
-        for rate in asked.rates
-        for seed in range(asked.seeds)
-    )
+    trained = (train(training, total, asked.rate) for training in trainings(total))
     rows = report_rows(trained, asked.json, FORMAT, request, table, line)
     if asked.svg:
         write_atomically(asked.svg, picture(rows))

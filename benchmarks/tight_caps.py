@@ -289,13 +289,17 @@ def _row(case: Case, seed: int, result: Result, optimum: int | None, annealed: i
     )  # fmt: skip
 
 
+# Rows of earlier versions have the second word.
+_ENDED = (StoppedBy.NOTHING_BETTER, "exhausted")
+
+
 def table(document: Mapping[str, Any]) -> str:
     """A saved run's figures in Markdown: of each kind of problems, by the medians of their seeds.
 
-    "Exhausted" counts problems whose search ended by itself with a gap, with any seed.
+    "Ended" counts problems whose search ended by itself with a gap, with any seed.
     """
     rows = [Row(**row) for row in document["rows"]]
-    heads = ("problems", "median gap %", "largest gap %", "exhausted", "the annealer is better in")
+    heads = ("problems", "median gap %", "largest gap %", "ended", "the annealer is better in")
     kinds = dict.fromkeys(row.name.split()[0] for row in rows)
     return markdown_table(heads, (_figures(kind, rows) for kind in kinds))
 
@@ -306,15 +310,13 @@ def _figures(kind: str, rows: Sequence[Row]) -> list[str]:
         if row.name.startswith(kind):
             by_name.setdefault(row.name, []).append(row)
     gaps = [100 * statistics.median(row.gap for row in group) for group in by_name.values()]
-    exhausted = sum(
-        any(row.stopped_by == StoppedBy.EXHAUSTED for row in group) for group in by_name.values()
-    )
+    ended = sum(any(row.stopped_by in _ENDED for row in group) for group in by_name.values())
     won = sum(
         statistics.median(row.annealed_or_never_us for row in group)
         < statistics.median(row.value_or_never_us for row in group)
         for group in by_name.values()
     )
-    figures = (f"{statistics.median(gaps):.2f}", f"{max(gaps):.2f}", str(exhausted), str(won))
+    figures = (f"{statistics.median(gaps):.2f}", f"{max(gaps):.2f}", str(ended), str(won))
     return [f"{len(by_name)} {kind}", *figures]
 
 

@@ -172,15 +172,12 @@ def test_a_training_is_a_row_with_the_delays_of_its_stages(
     asked = [Training("1f1b", "1f1b", 2), Training("pipedream", "pipedream", 4)]
     monkeypatch.setattr(late_gradients, "trainings", lambda _: iter(asked))
     saved, svg = tmp_path / "saved.json", tmp_path / "drawn.svg"
-    given = ["--micro-batches", "4", "--rates", "0.001", "0.1", "--seeds", "2"]
-    given += ["--json", str(saved), "--svg", str(svg)]
+    given = ["--micro-batches", "4", "--json", str(saved), "--svg", str(svg)]
     assert late_gradients.main(given) == 0
     page = page_of(tmp_path)
     # An untrained model of bytes has a loss of about ln 256 = 5.5.
-    assert "| loss at 0.001 | loss at 0.1 |" in page
-    least = r"\*\*[45]\.\d{3} ± 0\.\d{3}\*\*"
-    assert re.search(rf"\| 1f1b \| 2 \| 0 0 0 0 \| {least} \| \d+\.\d{{3}} ± ", page)
-    assert re.search(rf"\| pipedream \| 1 \| 3 2 1 0 \| .*{least}", page)
+    assert re.search(r"\| 1f1b \| 2 \| 0 0 0 0 \| [45]\.\d{3} \|", page)
+    assert re.search(r"\| pipedream \| 1 \| 3 2 1 0 \| [45]\.\d{3} \|", page)
     assert "pipedream (3 2 1 0)" in svg.read_text()
 
 

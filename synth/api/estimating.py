@@ -2,6 +2,7 @@
 
 from synth.api.front import named_as_arguments
 from synth.options.arguments.estimate import EstimateArguments
+from synth.options.estimator import estimator_of
 from synth.profile import Profile
 from synth.records.command_option import from_values
 from synth.records.safe_read import AnyPath
@@ -56,4 +57,4 @@ def estimate(
     """
     options = locals()
     options["model"], options["device"] = str(model), str(device)
-    return from_values(EstimateArguments, options).estimator().profile()
+    return estimator_of(from_values(EstimateArguments, options)).profile()

@@ -65,7 +65,7 @@ class ProblemArguments:
         sizes = given or balance(
             one, where, self.caps_bytes, self.num_micro_batches, should_stop=should_stop
         )
-        return Problem(
+        problem = Problem(
             costs_of_one(self.profile, sizes, self.num_pipelines),
             where,
             num_micro_batches=self.num_micro_batches,
@@ -79,6 +79,8 @@ class ProblemArguments:
             layer_menu=self.allowed.layer_menu,
             further_ops=self.allowed.further_ops,
         )
+        problem.check_ordered()
+        return problem
 
 
 def _check_one_copy(where: Placement, num_pipelines: int) -> None:

@@ -151,6 +151,8 @@ def _limited_space(given: SolveArguments, searched: "_Searched", request: Reques
     if searched.moving and given.target is not None:
         # With a target the pipelines beside them have one placement in one partition.
         return WeightPlaces(searched.moving, (one,) if given.weights == AUTO else (), profile)
+    if given.weights == AUTO and not _is_sharded(given):
+        return WeightPlaces(searched.moving, candidates, profile, partitioning, has_families=True)
     if searched.moving:
         return WeightPlaces(searched.moving, candidates, profile, partitioning)
     if candidates:

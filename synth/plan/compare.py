@@ -351,7 +351,9 @@ class _Comparing:
             raise SynthError(why)
         sizes, costs = self._partitioned(where)
         is_best = is_proven_best(where, self.question.partition)
-        return replace(self._problem_in(sizes, costs, where), partition_is_best=is_best)
+        problem = self._problem_in(sizes, costs, where)
+        problem.check_ordered()
+        return replace(problem, partition_is_best=is_best)
 
     def _problem_in(self, sizes: tuple[int, ...], costs: Costs, where: Placement) -> Problem:
         asked = self.question

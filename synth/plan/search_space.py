@@ -70,11 +70,14 @@ class SearchSpace(ABC):
         return self.all_candidates[0].problem
 
     def name_of(self, problem: Problem) -> str:
-        """Return the name of the candidate that has a problem, or else its placement."""
+        """Return the name of the candidate that has a problem, or else its placement.
+
+        A published schedule may have a placement of its own.
+        """
         where = problem.placement
         same = (one.name for one in self.all_candidates if one.problem is problem)
         placed = (one.name for one in self.all_candidates if one.problem.placement == where)
-        return next(same, None) or next(placed)
+        return next(same, None) or next(placed, "a published placement")
 
 
 class LimitedSpace(SearchSpace):
@@ -225,21 +228,25 @@ class WeightPlaces(LimitedSpace):
     """Problems whose weights are passed on or gathered, and placements whose weights stay.
 
     Attributes:
-        moving: the problems whose weights move, at least one.
-        staying: the placements whose weights stay.
+        moving: the problems whose weights move.
+        staying: the placements whose weights stay; one at least if none move.
         profile: the profile of the costs.
         partitioning: way in which the model is partitioned where weights stay.
+        has_families: published schedules whose weights move are candidates, where others stay.
     """
 
     moving: tuple[WeightCandidate, ...]
     staying: tuple[Candidate, ...]
     profile: Profile
     partitioning: Partitioning = Partitioning.GIVEN
+    has_families: bool = False
 
     @cached_property
     def copies(self) -> Candidate | None:
         """Data parallelism, which is one of the candidates where weights may stay."""
-        return Candidate(DATA_PARALLEL, replace(self.moving[0].problem)) if self.staying else None
+        if not self.staying or not self.moving:
+            return None
+        return Candidate(DATA_PARALLEL, replace(self.moving[0].problem))
 
     @property
     def all_candidates(self) -> Sequence[Candidate | WeightCandidate]:
@@ -256,7 +263,7 @@ class WeightPlaces(LimitedSpace):
         """Give each candidate a part of the time, and the best ones the rest."""
         candidates = self.moving, self.staying, self.copies
         race = WeightsRace(*candidates, options, on_improvement, stop, on_standings)
-        return race.run(self.profile, self.partitioning)
+        return race.run(self.profile, self.partitioning, has_families=self.has_families)
 
     @property
     def bound_scope(self) -> BoundScope:

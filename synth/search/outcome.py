@@ -4,12 +4,16 @@ from enum import StrEnum
 
 
 class StoppedBy(StrEnum):
-    """The reason why a search ended; exhausted: all parts have ended, and a gap is left."""
+    """The reason why a search ended.
+
+    Nothing better: all its parts have ended by themselves, and a gap is left, so that it is open
+    whether there is a better schedule.
+    """
 
     OPTIMAL = "optimal"
     GAP = "gap"
     TIME_LIMIT = "time limit"
-    EXHAUSTED = "exhausted"
+    NOTHING_BETTER = "nothing better found"
     INTERRUPT = "interrupt"
     INFEASIBLE = "infeasible"
 
@@ -41,7 +45,7 @@ def reason_of_end(
         return StoppedBy.INTERRUPT
     if value is not None and relative_gap(value, bound) <= gap:
         return StoppedBy.GAP
-    return StoppedBy.EXHAUSTED if is_exhausted else StoppedBy.TIME_LIMIT
+    return StoppedBy.NOTHING_BETTER if is_exhausted else StoppedBy.TIME_LIMIT
 
 
 def relative_gap(value: float, bound: float) -> float:

@@ -61,11 +61,6 @@ class Problem:
                 f"the placement has {self.placement.num_stages} stages, the costs {num_stages}; "
                 f"cut the profile into as many stages as the placement has"
             )
-        if self.placement.backward_ranks is not None:
-            raise SynthError(
-                "this placement runs backwards on other ranks than forwards; no search orders ops "
-                "on it, only the family roundpipe: name another placement, or compare"
-            )
         held = self.placement.held
         if not all(held):
             raise SynthError(
@@ -94,6 +89,18 @@ class Problem:
         caps = None if cap_bytes is None else (cap_bytes,) * costs.num_stages
         placement = Placement.linear(costs.num_stages)
         return cls(costs, placement, num_micro_batches, caps, objective)
+
+    def check_ordered(self) -> None:
+        """Check that a search can order the ops of the placement.
+
+        Raises:
+            SynthError: backwards run on other ranks than forwards.
+        """
+        if self.placement.backward_ranks is not None:
+            raise SynthError(
+                "this placement runs backwards on other ranks than forwards; no search orders ops "
+                "on it, only the family roundpipe: name another placement, or compare"
+            )
 
     @property
     def num_ops(self) -> int:

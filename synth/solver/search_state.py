@@ -106,7 +106,7 @@ class SearchState:
         if best is None and message is None:
             message = "no schedule was found in the time given; allow more time or more memory"
             if stopped_by == StoppedBy.INFEASIBLE:
-                message = "no schedule is within the memory limits: proven by an exhausted search"
+                message = "no schedule is within the memory limits: proven by a complete search"
         return Result(
             problem=self.problem,
             schedule=best.schedule if best else None,

@@ -38,7 +38,11 @@ def solve(
         on_improvement: called in this thread for every better verified schedule or bound.
         stop: set it, from any thread, to get the best so far within about a second. The MILP
             solver checks it only between its runs.
+
+    Raises:
+        SynthError: the placement runs backwards on other ranks than forwards.
     """
+    problem.check_ordered()
     return _Search(SearchState(problem, options or SolveOptions(), on_improvement, stop)).run()
 
 

@@ -178,7 +178,7 @@ def test_standard_output_gets_the_last_plan_only(tmp_path: Path) -> None:
     assert text.count('"schema_version"') == 1 and "this plan" in text[end:]
     plan = Plan.from_json(text[:end])
     plan.check()
-    assert plan.claim.stopped_by in ("optimal", "gap", "time limit", "exhausted")
+    assert plan.claim.stopped_by in ("optimal", "gap", "time limit", "nothing better found")
 
 
 def test_listed_layers_are_recomputed_and_the_plan_says_which(synth: Synth, tmp_path: Path) -> None:

@@ -29,6 +29,16 @@ _COMMANDS = [
     f"{_SOLVE} --solver gurobi",
     f"{_SOLVE} --weight ring",
     f"{_SOLVE} -o ''",
+    # estimates
+    "estimate llama3-70b",
+    "estimate llama9 --device h100",
+    "estimate llama3-70b --device h1000",
+    "estimate llama3-70b --device a100 --dtype fp8",
+    "estimate llama3-70b --device h100 --tp 3 --seq-len 3072",
+    "estimate llama3-70b --device h100 --ep 8",
+    "estimate llama3-70b --device h100 --software word",
+    "calibrate nothing --device h100",
+    "solve llama9-h100-tp8 -r 4 -m 8",
     # sizes, times, shares
     f"{_SOLVE} --mem-limit 40",
     f"{_SOLVE} --mem-limit 40G",

@@ -55,6 +55,8 @@ _CASES = {
         "export plan.json -o order.csv",
         f"import order.csv {_PROFILE} -o imported.json",
     ],
+    "estimate": ["estimate llama3-8b --device h100 --calibration none -o made.json --format json"],
+    "calibrate": ["calibrate nemotron --device h100 --rows 1 -o fitted.json --format json"],
     "profile of a table": ["profile times.csv -o measured.json --peak-flops 1e12"],
     "emulate": [f"emulate run.json --steps 3 --times 0.1 --trace times.json {_JSON}"],
     "profile, rehearse and run": [

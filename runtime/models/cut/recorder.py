@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -239,9 +239,11 @@ def _intercepted(recorder: _Recorder, closed: Mapping[str, nn.Module]) -> Iterat
     """Within it calls of closed modules go to the recorder."""
     with _patching:
         original, watched = nn.Module.__call__, {id(module) for module in closed.values()}
+        own = get_ident()
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if id(module) in watched and not recorder.is_inside:
+            is_recorded = id(module) in watched and not recorder.is_inside
+            if is_recorded and get_ident() == own:
                 return recorder.call_module(module, original, args, kwargs)
             return original(module, *args, **kwargs)
 

@@ -210,18 +210,18 @@ def _own_partitions(request: Request, rivals: list[Baseline]) -> list[str]:
 
 
 def _what_is_left(request: Request, result: Result) -> list[str]:
-    """Explain an exhausted search: all its parts ended without a proof."""
-    if result.stopped_by != StoppedBy.EXHAUSTED:
+    """Explain a search all of whose parts ended without a proof."""
+    if result.stopped_by != StoppedBy.NOTHING_BETTER:
         return []
     allowed = request.allowed
     if not allowed.orders_freely:
         return [
-            f"exhausted: more time would find nothing better; the lower bound holds for every "
-            f"order, also for those that {allowed.runtime} cannot run"
+            f"nothing better found: every part of the search has ended; the lower bound holds for "
+            f"every order, also for those that {allowed.runtime} cannot run"
         ]
     return [
-        "exhausted: every part of the search has ended, and more time would change little; the "
-        "plan may be optimal, although the lower bound does not prove it"
+        "nothing better found: every part of the search has ended, and more time would change "
+        "little; it is not proven that there is nothing better between the bound and the plan"
     ]
 
 

@@ -6,12 +6,13 @@ import sys
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.profile import profile_summary
 from synth.cli.read.estimate_request import EstimateRequest
+from synth.options.estimator import estimator_of
 
 
 def work(request: EstimateRequest) -> None:
     """Compute the profile of a model on a device that need not be there."""
     request.check_files()
-    estimator = request.arguments.estimator()
+    estimator = estimator_of(request.arguments)
     command = shlex.join(("synth", *sys.argv[1:]))
     profile = estimator.profile(name=request.name, command=command)
     if request.output is not None:

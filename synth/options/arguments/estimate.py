@@ -4,13 +4,7 @@ from typing import Annotated
 
 from pydantic import PositiveInt
 
-from synth.estimates.calibration import factors_of
-from synth.estimates.device import device_of
-from synth.estimates.estimated_profile import Estimator
-from synth.estimates.factors import software_of
-from synth.estimates.layout import Layout, Precision, Recompute, Sharding
-from synth.estimates.model_config import model_of
-from synth.profile.optimizer import OptimizerSpec
+from synth.estimates.layout import Precision, Recompute, Sharding
 from synth.records.command_option import CommandArgument, CommandOption
 from synth.records.record import Record
 
@@ -82,32 +76,3 @@ class EstimateArguments(Record):
             default="the shipped one of --device and --software, if any",
         ),
     ] = None
-
-    def estimator(self) -> Estimator:
-        """Read all of them.
-
-        Raises:
-            SynthError: one is not understood, or they do not go together.
-        """
-        shape, device = model_of(self.model), device_of(self.device)
-        own = self.tp * self.cp
-        layout = Layout(
-            seq_len=self.seq_len,
-            micro_batch_size=self.micro_batch_size,
-            tensor=self.tp,
-            sequence=self.sp,
-            context=self.cp,
-            expert=self.ep,
-            data=self.dp or max(1, self.ep // own),
-            precision=self.dtype,
-            sharding=self.sharding,
-            recompute=self.recompute,
-        )
-        return Estimator(
-            shape,
-            device,
-            layout,
-            software_of(self.software),
-            factors_of(self.calibration, device, self.software),
-            OptimizerSpec.parse(self.optimizer),
-        )

@@ -132,9 +132,9 @@ class Trial:
             self.found = found
         elif self.bound_on(found.problem):
             self._take_bound(found, self.lower_bound_us)
-        # An exhausted search may find more when its parts get more time; a deterministic one does.
+        # A search that ended may find more when its parts get more time; a deterministic one does.
         gained = (self.value_us, self.lower_bound_us) != before
-        is_exhausted = found.stopped_by == StoppedBy.EXHAUSTED and not gained
+        is_exhausted = found.stopped_by == StoppedBy.NOTHING_BETTER and not gained
         self.is_over = is_exhausted or found.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.INFEASIBLE)
 
     def _take_bound(self, found: Result, known_us: int) -> None:

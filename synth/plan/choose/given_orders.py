@@ -59,7 +59,7 @@ def best_of_given_orders(
             search.run(trial)
         except SynthError as error:
             refusals.append(error)
-            trial.found = result_without_schedule(trial, StoppedBy.EXHAUSTED, str(error))
+            trial.found = result_without_schedule(trial, StoppedBy.NOTHING_BETTER, str(error))
         else:
             too_large += [trial] if trial.value_us is None else []
         announcer.announce_judged(trial)
@@ -132,7 +132,7 @@ class _Search:
             return
         trial.found = infeasible_result(trial) or result_without_schedule(
             trial,
-            StoppedBy.EXHAUSTED,
+            StoppedBy.NOTHING_BETTER,
             _why_none_fits([trial], is_over=True),
         )
 

@@ -72,6 +72,11 @@ class Standings:
         return min((value_us for value_us in values if value_us is not None), default=None)
 
     @property
+    def leader(self) -> Trial | None:
+        """The trial with the best schedule; None if there is no schedule."""
+        return next((one for one in self._ranked() if one.value_us is not None), None)
+
+    @property
     def best(self) -> Trial | None:
         """The best trial from which a search can start; None if there is no schedule."""
         ranked = (one for one in self._ranked() if not one.is_fixed and one.value_us is not None)

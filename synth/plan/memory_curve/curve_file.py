@@ -280,4 +280,4 @@ def _reason(gap: float, before: str) -> str:
     """Return why the search of a point ended, by the gap that is left now."""
     if gap == 0:
         return StoppedBy.OPTIMAL
-    return StoppedBy.EXHAUSTED if before == StoppedBy.OPTIMAL else before
+    return StoppedBy.NOTHING_BETTER if before == StoppedBy.OPTIMAL else before

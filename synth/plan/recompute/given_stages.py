@@ -106,7 +106,7 @@ class _Recomputing:
         """Return why the search ended: its own proof is for R right before B only."""
         if value_us <= self.bound_us:
             return StoppedBy.OPTIMAL
-        return StoppedBy.EXHAUSTED if reason in (StoppedBy.OPTIMAL, StoppedBy.GAP) else reason
+        return StoppedBy.NOTHING_BETTER if reason in (StoppedBy.OPTIMAL, StoppedBy.GAP) else reason
 
     def _evaluate(self, schedule: Schedule, found_by: str) -> EvaluatedSchedule | None:
         """Evaluate a schedule with R, with its own buffering or the first one that fits."""
@@ -128,7 +128,7 @@ def without_schedule(found: Result, problem: Problem, stages: Collection[int]) -
         return found
     return replace(
         found,
-        stopped_by=StoppedBy.EXHAUSTED,
+        stopped_by=StoppedBy.NOTHING_BETTER,
         message="no schedule was found that fits, and none is proven impossible, with stages that "
         "recompute; give more memory, more ranks, or a smaller micro-batch",
     )

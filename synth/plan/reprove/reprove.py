@@ -106,8 +106,7 @@ class _Reproving:
     def run(self) -> Reproof:
         """Prove the claim with the prover of its kind."""
         if self.plan.claim.stopped_by == NOT_SEARCHED:
-            work_us = self.objective.iterations * max(self.timeline.work_us)
-            return self._verdict(work_us, "schedules with the same ops")
+            return self._of_same_ops()
         if self.schedule.weights is not None or one_pipeline(self.plan) is not None:
             return self._of_weight_passing()
         versions, steady = self.schedule.versions, self.plan.claim.steady
@@ -128,6 +127,13 @@ class _Reproving:
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
         return self._verdict(reached_us, BoundScope.PARTITION.words, on_trust)
 
+    def _of_same_ops(self) -> Reproof:
+        """Prove a bound by the largest work of a rank, which is a sum."""
+        work_us = self.objective.iterations * max(self.timeline.work_us)
+        scope = self.plan.claim.bound_holds_for
+        on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
+        return self._verdict(work_us, "schedules with the same ops", on_trust)
+
     def _of_weight_passing(self) -> Reproof:
         """Prove a bound of schedules with the same kind of weight passing.
 
@@ -142,6 +148,8 @@ class _Reproving:
             found = _Reproving(one, self.timeline, self.options, shared, self.stop).run()
             return replace(found, holds_for=f"each pipeline, in {found.holds_for}")
         flow = self.schedule.weights
+        if flow is not None and flow.weights not in (Route.GATHER, Route.CHAIN):
+            return self._of_same_ops()
         is_gathered = flow is not None and flow.weights == Route.GATHER
         movement = WeightMovement.GATHER if is_gathered else WeightMovement.RING
         passing = WeightPassingProblem(self.problem, movement)

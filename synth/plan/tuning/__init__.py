@@ -10,6 +10,7 @@ from synth.plan.tuning.best_variant import BEST_VARIANT
 from synth.plan.tuning.finished_plan import EXPLAIN, REASON, REPROVE
 from synth.plan.tuning.judging import JUDGED_SCHEDULES, JUDGING, LIST_JUDGING
 from synth.plan.tuning.memory_curve import CURVE, LEAST_CAP, STEADY_CAP
+from synth.plan.tuning.moving_families import MOVING_FAMILIES
 from synth.plan.tuning.partition import (
     BALANCE,
     PARTITION_BOUNDS,
@@ -39,6 +40,7 @@ __all__ = [
     "LAYER_SEARCH",
     "LEAST_CAP",
     "LIST_JUDGING",
+    "MOVING_FAMILIES",
     "PARTITION_BOUNDS",
     "PARTITION_QUEUE",
     "PARTITION_TRIALS",

@@ -39,7 +39,7 @@ def data_parallel_trial(candidate: Candidate, options: SolveOptions) -> Trial:
     if alone is not None and not exceeds_caps(alone.peak_bytes, problem.caps_bytes):
         state.offer(alone)
     message = "a copy of the model on every rank exceeds the memory limit"
-    stopped_by = StoppedBy.INFEASIBLE if state.best is None else StoppedBy.EXHAUSTED
+    stopped_by = StoppedBy.INFEASIBLE if state.best is None else StoppedBy.NOTHING_BETTER
     found = state.result(stopped_by, message)
     return Trial(
         candidate,

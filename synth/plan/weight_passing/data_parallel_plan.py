@@ -137,7 +137,7 @@ def of_all(
     """Return a solution for one pipeline as a solution of the `problem_of_all`.
 
     Published schedules are those of one pipeline, and left out. A search that had proven its
-    schedule is exhausted if collectives leave more than the gap that was asked for.
+    schedule ends with nothing better if collectives leave more than the gap that was asked for.
 
     Raises:
         SharesExceedLimit: the search counted shares of layers, and the stages' exceed the limit.
@@ -161,7 +161,7 @@ def of_all(
     if whole.gap is None or whole.gap == found.gap or whole.stopped_by not in _PROVEN:
         return whole
     is_held = whole.gap <= gap
-    return replace(whole, stopped_by=StoppedBy.GAP if is_held else StoppedBy.EXHAUSTED)
+    return replace(whole, stopped_by=StoppedBy.GAP if is_held else StoppedBy.NOTHING_BETTER)
 
 
 def _check_shares(peaks: tuple[int, ...], problem: Problem) -> None:

@@ -26,7 +26,7 @@ from synth.solver.result import Incumbent, Result
 from synth.solver.search_state import SearchState
 from synth.solver.solver import solve
 
-_OVER = (StoppedBy.OPTIMAL, StoppedBy.GAP, StoppedBy.INFEASIBLE, StoppedBy.EXHAUSTED)
+_OVER = (StoppedBy.OPTIMAL, StoppedBy.GAP, StoppedBy.INFEASIBLE, StoppedBy.NOTHING_BETTER)
 
 
 class PipelineOrders:

@@ -121,7 +121,7 @@ class ShardedPipelinesSearch:
                 break
             self._count(allowance)
         reason = self.state.reason()
-        is_open = reason == StoppedBy.EXHAUSTED and not self._is_exhausted
+        is_open = reason == StoppedBy.NOTHING_BETTER and not self._is_exhausted
         return self.state.result(StoppedBy.TIME_LIMIT if is_open else reason)
 
     def _count(self, allowance: Allowance) -> None:

@@ -1,7 +1,8 @@
 """A search over the places of weights: candidates share the time, and the best gets most of it.
 
 Each candidate with weight passing gets an equal part of the first share of the time. With `auto`
-data parallelism is judged beside them, and then pipelines are searched. The time that is left goes
+data parallelism and the published schedules whose weights move are judged beside them, and then
+pipelines are searched. The time that is left goes
 to the candidates that can still win by their bounds and are near the best: half of it to all of
 them, and so on, which is successive halving (Jamieson and Talwalkar, AISTATS 2016).
 """
@@ -21,8 +22,10 @@ from synth.plan.choose.candidates import (
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.choice import bound_us
+from synth.plan.tuning import MOVING_FAMILIES
 from synth.plan.weight_passing.choice import WeightCandidate, WeightSearch
 from synth.plan.weight_passing.data_parallel import data_parallel_trial
+from synth.plan.weight_passing.moving_families import MovingFamilies
 from synth.profile import Profile
 from synth.search.outcome import relative_gap
 from synth.solver.options import SolveOptions
@@ -47,7 +50,7 @@ class WeightsRace:
         """Begin all searches; none has had any time yet.
 
         Args:
-            weight_passing: problems with weight passing, at least one.
+            weight_passing: problems with weight passing.
             staying: placements whose weights stay with their stages.
             copies: data parallelism, if it is one of the candidates.
             options: limits and seed.
@@ -75,27 +78,61 @@ class WeightsRace:
         for trial in alone:
             self.announcer.announce_judged(trial)
 
-    def run(self, profile: Profile, partitioning: Partitioning) -> Ranking:
+    def run(
+        self, profile: Profile, partitioning: Partitioning, *, has_families: bool = False
+    ) -> Ranking:
         """Share the time, and rank what was found, with a bound that holds for all candidates.
 
         Args:
             profile: the profile of the layers.
-            partitioning: the partitioning of the model where weights stay.
+            partitioning: the partitioning of the model where weights stay, and of published
+                schedules whose weights move.
+            has_families: these schedules are candidates.
         """
+        families = self._families(profile, partitioning) if has_families else None
         first_s = WEIGHT_PASSING.trial_share * self.options.time_limit_s
         for (trial, search), seconds in self.clock.shared(self.searches, first_s):
             self._search(trial, search, seconds)
+        if families is not None:
+            share = MOVING_FAMILIES.share_of_left(is_alone=self._is_family_best)
+            self._judge(families, self.clock.moment_s(share))
         if self.staying:
             self._search_staying(profile, partitioning)
         while chances := list(self._chances()):
             half_s, least_s = self.clock.moment_s(0.5), WEIGHT_PASSING.shortest_part_s
             for (trial, search), seconds in self.clock.shared(chances, half_s):
                 self._search(trial, search, min(max(least_s, seconds), self.clock.left_s()))
+        if families is not None and self._is_family_best:
+            self._judge(families, self.options.time_limit_s)
         return self.race.answer(
             self.clock.elapsed_s,
             is_interrupted=self.stop.is_set(),
             is_over=self.clock.left_s() > 0,
         )
+
+    def _families(self, profile: Profile, partitioning: Partitioning) -> MovingFamilies:
+        first = self.staying[0].candidate
+        return MovingFamilies(
+            first.problem,
+            profile,
+            self.clock,
+            is_free=partitioning == Partitioning.SEARCHED,
+            has_layers=first.choice is None,
+        )
+
+    @property
+    def _is_family_best(self) -> bool:
+        """True if no search has found a better schedule than the published ones, or none fits."""
+        best = self.race.leader
+        return best is None or best.is_fixed
+
+    def _judge(self, families: MovingFamilies, until_s: float) -> None:
+        """Add the trials of published schedules whose weights move."""
+        for trial in families.judge(until_s, lambda: self.race.best_us is None):
+            if trial not in self.race.trials:
+                self.race.trials.append(trial)
+            self.announcer.announce_judged(trial)
+            self.on_standings(self.race.copies())
 
     def _search(self, trial: Trial, search: WeightSearch, seconds: float) -> None:
         self.clock.grant(seconds)
@@ -104,7 +141,7 @@ class WeightsRace:
         trial.seconds += self.clock.elapsed_s - began_s
         trial.found, trial.lower_bound_us = found, found.lower_bound_us
         trial.certificate, trial.published = found.certificate, found.baselines
-        trial.is_over = search.is_over
+        trial.is_over = search.is_over or trial.is_impossible
         self.on_standings(self.race.copies())
 
     def _chances(self) -> Iterator[tuple[Trial, WeightSearch]]:

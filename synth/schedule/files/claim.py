@@ -28,9 +28,11 @@ STILL_SEARCHING = "nothing yet: the search went on when this was written"
 # The end of `stopped_by` where it is about the steady state.
 IN_STEADY_STATE = " in the steady state"
 
-# The reasons for which searches end (`synth.solver.result.StoppedBy`).
+# The reasons for which searches end (`synth.search.outcome.StoppedBy`); plans of earlier versions
+# call it exhausted if nothing better was found.
 OPTIMAL, INFEASIBLE = "optimal", "infeasible"
-REASONS = (OPTIMAL, INFEASIBLE, "gap", "time limit", "exhausted", "interrupt")
+REASONS = (OPTIMAL, INFEASIBLE, "gap", "time limit", "nothing better found", "interrupt")
+EARLIER_REASONS = ("exhausted",)
 
 # Searches without a flush count in ticks, and call a time optimal that is within one of its bound.
 # A tick is a smaller part of the time than this.
@@ -154,7 +156,7 @@ class Claim(Record):
         reason = self.stopped_by.removesuffix(IN_STEADY_STATE)
         if reason != self.stopped_by and self.steady is None:
             raise ScheduleError(f"{said}, and the claim has no steady state")
-        if reason not in (*REASONS, NOT_SEARCHED, STILL_SEARCHING):
+        if reason not in (*REASONS, *EARLIER_REASONS, NOT_SEARCHED, STILL_SEARCHING):
             raise ScheduleError(f"{said}; known: {', '.join((*REASONS, NOT_SEARCHED))}")
         if reason == INFEASIBLE:
             raise ScheduleError(f"{said}: that no schedule exists; the file holds one")

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from synth.objective import Objective
 from synth.schedule.files.certificate import ForwardSpacing
-from synth.solver.cpsat.constraints import add_reductions
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.op_variables import OpVariables
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.parameters import search_from_below
+from synth.solver.cpsat.reductions import add_reductions
 from synth.solver.cpsat.spans import Minimised, SpanVariable, ends_of_rank
 from synth.solver.instance.instance import F, Instance, OpIndex
 from synth.solver.tuning import EXACT_MODEL

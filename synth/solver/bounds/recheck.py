@@ -12,6 +12,7 @@ from synth.solver.bounds import bounds
 from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.rechecker import Recheck, RecheckEnded, Rechecker, judged
 from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.op_variables import can_fuse_all
 from synth.solver.crosscheck.milp import run_milp
 from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solver.options import SolveOptions
@@ -64,7 +65,7 @@ def _by_exact_model(certificate: Certificate, again: Rechecker) -> None:
     """Prove that no schedule of all ranks is below the claim."""
     is_fusible = certificate.relaxation == Relaxation.FUSIBLE
     instance = relaxed_memory(again.problem) if is_fusible else again.instance
-    again.require(instance.can_fuse_all or not is_fusible)
+    again.require(can_fuse_all(instance) or not is_fusible)
     again.require_size(instance, range(instance.num_ranks), RECHECK.most_ops)
     model = ExactModel(instance, again.objective, again.claimed_us - 1, fusible=is_fusible)
     model.both_at_least(again.work)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from synth.solver.cpsat.fusion import Fusion
 from synth.solver.cpsat.memory.counts import Counts
 from synth.solver.cpsat.memory.precedences import Alternative, Before, asked_by_all, requirements
 from synth.solver.cpsat.memory.reservoir import UsageEvent, add_reservoir, events_of
@@ -63,8 +64,12 @@ def add_memory(ops: OpVariables, rank: int, most_counted: int) -> bool:
     nodes = [(copy, op_index) for copy in held for op_index in ops.instance.op_indices(copy)]
     start = {node: ops.start[node] for node in nodes}
     end = {node: ops.end(*node) for node in nodes}
-    limit_many_stages(ops.cp, ops.instance, start, end, headroom, most_counted)
-    peaks_above = (ops.instance[copy].peak_above_bytes[op_index.kind] for copy, op_index in nodes)
+    limit_many_stages(ops.cp, ops.instance, start, end, headroom, most_counted, fusions=ops.fusions)
+    peaks_above = (
+        ops.instance[copy].peak_above_bytes[op_index.kind]
+        for copy, op_index in nodes
+        if op_index.kind == F or copy not in ops.fusions
+    )
     return max(peaks_above) <= headroom
 
 
@@ -121,6 +126,7 @@ def limit_many_stages(
     most_counted: int,
     usage_bytes: int = 0,
     place: Mapping[Node, int] | None = None,
+    fusions: Mapping[int, Fusion] | None = None,
 ) -> None:
     """Add the memory limit as counts of ops done, or for many ops as a reservoir.
 
@@ -133,36 +139,14 @@ def limit_many_stages(
         most_counted: ops up to which the order of each pair is a literal.
         usage_bytes: usage before all of the ops.
         place: by op, its place in a known order, as a hint.
+        fusions: by stage copy, where B and W may be fused; none where a reservoir is needed.
     """
     if len(start) <= most_counted:
-        Counts(cp, instance, start, end, place).add(start, headroom_bytes, usage_bytes)
+        counts = Counts(cp, instance, start, end, place, fusions)
+        counts.add(start, headroom_bytes, usage_bytes)
         return
     events: list[UsageEvent] = []
     for node, at in start.items():
         copy, (kind, _) = node
         events += events_of(instance[copy], kind, at, end[node])
     add_reservoir(cp, events, headroom_bytes, usage_bytes)
-
-
-def add_reductions(ops: OpVariables) -> dict[int, cp_model.IntVar]:
-    """Reduce gradients after the last W of all copies, one at a time per set of ranks.
-
-    Copies outside the model are taken to be ready. Return the end of each stage's reduction.
-    """
-    reduced: dict[int, cp_model.IntVar] = {}
-    modelled = set(ops.copies)
-    for stages in ops.instance.reductions.values():
-        turns = []
-        for stage in stages:
-            copies = [copy for copy in ops.instance.copies_of(stage) if copy in modelled]
-            lasts = [ops.end(copy, OpIndex(W, ops.instance[copy].last)) for copy in copies]
-            if lasts:
-                reduce_us = ops.instance[copies[0]].reduce_us
-                start = ops.cp.new_int_var(0, ops.far_us, "")
-                for last in lasts:
-                    ops.cp.add(start >= last)
-                end = ops.cp.new_int_var(0, ops.far_us + reduce_us, "")
-                turns.append(ops.cp.new_interval_var(start, reduce_us, end, ""))
-                reduced[stage] = end
-        ops.cp.add_no_overlap(turns)
-    return reduced

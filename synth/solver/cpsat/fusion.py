@@ -1,4 +1,4 @@
-"""The choice between B W and BW in the exact model, for a stage copy alone on its rank.
+"""The choice between B W and BW in the exact model, for a stage copy.
 
 BW k does B k and, right after it, some W: by the FIFO lemma the next W by number, which is W k
 only if none is waiting. So a literal says for each B and W whether one BW does both. A fused B

@@ -55,7 +55,8 @@ class ExactModel:
             objective: what is minimised, unless `minimise` is given.
             horizon_us: upper limit of the objective.
             scope: the modelled ranks; all by default.
-            fusible: let the search decide which B and W to fuse, on ranks with one stage copy.
+            fusible: let the search decide which B and W to fuse, on ranks with one stage copy or
+                with few ops.
             passing_pairs: let ranks outside run one F or B at a time (see `passing_pairs`).
             starts: adds the start variables.
             minimise: adds another objective.
@@ -68,7 +69,7 @@ class ExactModel:
         self.tune = tune
         starts(ops)
         if fusible:
-            ops.add_fusions()
+            ops.add_fusions(most_counted)
         for copy in ops.copies:
             add_order(ops, copy)
         self.infeasible = False

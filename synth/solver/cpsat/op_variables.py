@@ -8,7 +8,8 @@ from synth.objective import Objective
 from synth.solver.cpsat.fusion import Fusion
 from synth.solver.cpsat.memory.precedences import Before
 from synth.solver.cpsat.or_tools import cp_model
-from synth.solver.instance.instance import F, Instance, Node, OpIndex
+from synth.solver.instance.instance import SPLIT, F, Instance, Node, OpIndex
+from synth.solver.tuning import EXACT_MODEL
 
 
 class OpVariables:
@@ -48,15 +49,44 @@ class OpVariables:
             return self.fusions[copy].duration_us(op_index)
         return self.instance[copy].duration_us[op_index.kind]
 
+    @property
+    def fuses_all(self) -> bool:
+        """True if B and W may be fused on every copy of the problem."""
+        return len(self.fusions) == len(self.instance)
+
     def precede(self, copy: int, before: Before) -> cp_model.Constraint:
         """Let an op of a copy start after the end of another one."""
         return self.cp.add(self.start[copy, before.second] >= self.end(copy, before.first))
 
-    def add_fusions(self) -> None:
-        """Let the search decide which B and W to fuse, on ranks that hold one stage copy."""
+    def add_fusions(self, most_counted: int) -> None:
+        """Let the search decide which B and W to fuse, where the model can; see `can_fuse`."""
+        # The order of reductions depends on what is fused, also where that gains nothing.
+        matters = any(len(stages) > 1 for stages in self.instance.reductions.values())
         for copy in self.copies:
-            if self.instance.is_alone(copy) and self.instance[copy].gains_by_fusion:
+            gains = matters or self.instance[copy].gains_by_fusion
+            if gains and can_fuse(self.instance, copy, most_counted):
                 self.fusions[copy] = Fusion(self.cp, self.instance, copy, self.start)
+
+
+def can_fuse(
+    instance: Instance, copy: int, most_counted: int = EXACT_MODEL.most_counted_ops
+) -> bool:
+    """Return True if the model has BW on a stage copy: it is alone, or its rank has few ops.
+
+    Args:
+        instance: the problem.
+        copy: the stage copy.
+        most_counted: ops of a rank with several copies up to which memory is counted by literals.
+    """
+    held = instance.held[instance[copy].rank]
+    num_ops = len(SPLIT) * sum(instance[other].num_micro_batches for other in held)
+    return len(held) == 1 or num_ops <= most_counted
+
+
+def can_fuse_all(instance: Instance) -> bool:
+    """Return True if the exact model of all ranks has BW wherever BW gains."""
+    copies = enumerate(instance.copies)
+    return all(can_fuse(instance, index) or not copy.gains_by_fusion for index, copy in copies)
 
 
 # Adds the starts to a model that has none.

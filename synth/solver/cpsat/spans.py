@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from synth.solver.cpsat.constraints import add_reductions
 from synth.solver.cpsat.op_variables import OpVariables
 from synth.solver.cpsat.or_tools import cp_model
+from synth.solver.cpsat.reductions import add_reductions
 from synth.solver.instance.instance import STEP, B, F, OpIndex, W
 
 _Origins: TypeAlias = "Mapping[int, cp_model.IntVar | int]"

@@ -220,7 +220,7 @@ class FlushFreeState:
 
     def _reason(self) -> StoppedBy:
         if self.repeating_us == math.inf:
-            return StoppedBy.EXHAUSTED if self._is_only_repeating else StoppedBy.INFEASIBLE
+            return StoppedBy.NOTHING_BETTER if self._is_only_repeating else StoppedBy.INFEASIBLE
         if self._gap(self.lower_bound_us) == 0:  # but for rounding
             return StoppedBy.OPTIMAL
         return reason_of_end(

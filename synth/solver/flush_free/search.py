@@ -5,6 +5,8 @@ every longer one, because the order can pause once in each interval. So the leas
 between the refuted and the found ones, and bisection narrows the gap. Under the relaxed memory
 model a refutation is a lower bound for these orders.
 
+List scheduling counts versions and activations as one memory (`list_orders`).
+
 Orders that repeat after several micro-batches can be faster: with K in flight, the ops of a
 micro-batch that returns exactly K intervals later may collide with each other on a rank. If ranks
 hold one stage each, such orders come from the models of the search with a flush.
@@ -13,13 +15,17 @@ All orders are unrolled, verified and simulated, and the simulated time counts.
 """
 
 import math
+import random
 import threading
+from itertools import islice
+from operator import attrgetter
 
 from synth.solver.cpsat.run import decide_by_relaxation
 from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.flush_free.flush_free_model import flush_free_model
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.flush_free_state import ROUNDING, FlushFreeState, ModelledOrder
+from synth.solver.flush_free.list_orders import ListOrder, fused, list_orders, num_tried
 from synth.solver.flush_free.several_per_interval import with_early_weights, with_versions
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import BW, B, Instance
@@ -75,6 +81,8 @@ class _FlushFreeSearch:
                 break
             self._narrow(instance, is_relaxed=False)
         self._compact()
+        if Part.LIST_SCHEDULING not in state.options.without:
+            self._try_list_orders()
         if Part.MODULO not in state.options.without:
             self._try_several_per_interval()
         return state.result()
@@ -144,6 +152,31 @@ class _FlushFreeSearch:
         if found is not None:
             order = model.ops.read(found)
             self.state.offer_order(ModelledOrder(order, known.instance, known.is_relaxed))
+
+    # List scheduling
+
+    def _try_list_orders(self) -> None:
+        """Evaluate the orders of random policies that look better than the best known."""
+        state, problem = self.state, self.flush_free.problem
+        whole = safe_memory(problem, BUFFERINGS[0])
+        if not modulo_search.applies(whole) or state.is_within(state.lower_bound_us):
+            return
+        allowance = self.budget.allow(FLUSH_FREE.list_share * self.budget.left_s())
+        rng = random.Random(state.options.seed)
+        found: list[ListOrder] = []
+        for instance in distinct([relaxed_memory(problem), whole]):
+            orders = list_orders(self.flush_free, instance, rng)
+            for order in islice(orders, num_tried(problem.num_ops) // 2):
+                allowance.spend(FLUSH_FREE.list_s_per_op * problem.num_ops)
+                if allowance.is_over():
+                    break
+                found += [] if order is None else [order]
+        found.sort(key=attrgetter("us"))
+        for order in found[: FLUSH_FREE.most_list_orders]:
+            if self._is_over() or (state.best is not None and order.us >= state.best.us):
+                return
+            state.offer(order.programs, order.us)
+            state.offer(fused(order.programs), order.us)
 
     # Several micro-batches per interval
 

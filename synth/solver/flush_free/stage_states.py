@@ -20,6 +20,7 @@ begins if ⌊w / k⌋ ≥ ⌊f / k⌋ − 1. At first there are no updates and f
 any state that fits.
 """
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -144,6 +145,16 @@ class _TwoVersions:
         return (state.phase - state.waiting) // self._every
 
 
+def _rule_of(flush_free: FlushFreeProblem) -> VersionRule:
+    match flush_free.consistency:
+        case Consistency.NONE:
+            return _NoVersions(flush_free.every)
+        case Consistency.TWO_VERSIONS:
+            return _TwoVersions(flush_free.every)
+        case Consistency.STASH | Consistency.VERTICAL:
+            return _StashedWeights()
+
+
 @dataclass(frozen=True)
 class StageStates:
     """The states of a stage.
@@ -178,19 +189,35 @@ class StageStates:
         most, headroom = instance.headroom_in_forwards(index), instance.headroom_of(index)
         copy, every = instance[index], flush_free.every
         waits = copy.delta_bytes[F] + copy.delta_bytes[B]
-        rules: dict[Consistency, VersionRule] = {
-            Consistency.NONE: _NoVersions(every),
-            Consistency.STASH: _StashedWeights(),
-            Consistency.TWO_VERSIONS: _TwoVersions(every),
-        }
-        if copy.above is None:
-            rules[Consistency.VERTICAL] = _StashedWeights()
-        rule = rules.get(flush_free.consistency)
         is_limited = waits > 0 or flush_free.consistency == Consistency.TWO_VERSIONS
-        if most is None or headroom is None or rule is None or not is_limited:
+        is_of_another = flush_free.consistency == Consistency.VERTICAL and copy.above is not None
+        if most is None or headroom is None or is_of_another or not is_limited:
             return None
         size = flush_free.problem.costs.stages[copy.stage].parameter_bytes
-        return cls(copy, headroom, most, size, every, rule)
+        return cls(copy, headroom, most, size, every, _rule_of(flush_free))
+
+    @classmethod
+    def walked(cls, flush_free: FlushFreeProblem, instance: Instance, index: int) -> "StageStates":
+        """The states of a copy for an order that walks through a few of them, limited or not.
+
+        With vertical sync those of stages after the first count versions as if they were theirs.
+
+        Args:
+            flush_free: the rule of versions.
+            instance: the problem's instance.
+            index: a copy that is alone on its rank.
+        """
+        copy, headroom = instance[index], instance.headroom_of(index)
+        most = instance.headroom_in_forwards(index)
+        size = flush_free.problem.costs.stages[copy.stage].parameter_bytes
+        return cls(
+            copy,
+            sys.maxsize if headroom is None else headroom,
+            copy.num_micro_batches if most is None else most,
+            size,
+            flush_free.every,
+            _rule_of(flush_free),
+        )
 
     def starts(self) -> Iterable[State]:
         """States from which every order can be walked, but for its first micro-batches."""

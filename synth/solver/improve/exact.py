@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName, Relaxation
 from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.op_variables import can_fuse_all
 from synth.solver.cpsat.run import ModelOutcome, run
 from synth.solver.crosscheck.milp import run_milp
 from synth.solver.evaluate.evaluate import BUFFERINGS
@@ -85,7 +86,9 @@ class ExactSearch:
         schedules that would fit.
         """
         is_milp = self.options.solver == SolverName.MILP
-        if is_fusible and (is_milp or instance != self.relaxed_memory or not instance.can_fuse_all):
+        if is_fusible and (
+            is_milp or instance != self.relaxed_memory or not can_fuse_all(instance)
+        ):
             return None
         return Certificate(
             prover=ProverName.MILP if is_milp else ProverName.EXACT,

@@ -257,12 +257,6 @@ class Instance:
             way_us = 0 if made == freed else self.way_up_us(made, freed) + durations[B]
         return way_us + (durations[W] if freed_by == W else 0)
 
-    @property
-    def can_fuse_all(self) -> bool:
-        """True if the exact model can choose BW wherever BW gains."""
-        copies = enumerate(self.copies)
-        return all(self.is_alone(i) or not copy.gains_by_fusion for i, copy in copies)
-
     # Memory
 
     def allows(self, copy: int, kind: OpKind, usage_bytes: int) -> bool:

@@ -84,7 +84,8 @@ class TimedOrders:
     def spans(self, instance: Instance) -> Spans:
         """Return makespan and period if no transfer waits for a buffer."""
         begins_us = [self.starts[copy, OpIndex(F, 0)] for copy in range(len(instance))]
-        return spans_of(instance, begins_us, list(self._ends_of_copies(instance)))
+        places = last_places(instance, self.orders(instance)) if instance.reductions else None
+        return spans_of(instance, begins_us, list(self._ends_of_copies(instance)), places)
 
     def _ends_of_copies(self, instance: Instance) -> Iterator[int]:
         """Yield the end of the last W of each stage copy."""
@@ -97,16 +98,41 @@ class TimedOrders:
             yield start
 
 
-def spans_of(instance: Instance, begins_us: Sequence[int], ends_us: Sequence[int]) -> Spans:
-    """Makespan and period, from the start of each copy's first F and the end of its last W."""
-    return Spans.of_ranks(_ranks_us(instance, begins_us, ends_us))
+def spans_of(
+    instance: Instance,
+    begins_us: Sequence[int],
+    ends_us: Sequence[int],
+    places: Sequence[int] | None = None,
+) -> Spans:
+    """Makespan and period, from the start of each copy's first F and the end of its last W.
+
+    Args:
+        instance: the problem.
+        begins_us: by stage copy, the start of its first F.
+        ends_us: by stage copy, the end of its last W or BW.
+        places: by stage copy, the place of that op in its rank's program, see `reduced_us`.
+    """
+    return Spans.of_ranks(_ranks_us(instance, begins_us, ends_us, places))
+
+
+def last_places(instance: Instance, orders: Orders) -> list[int]:
+    """Return by stage copy the place of its last W or BW in its rank's order."""
+    places = [0] * len(instance)
+    for order in orders:
+        for place, (copy, kind) in enumerate(order):
+            if kind in (W, BW):
+                places[copy] = place
+    return places
 
 
 def _ranks_us(
-    instance: Instance, begins_us: Sequence[int], ends_us: Sequence[int]
+    instance: Instance,
+    begins_us: Sequence[int],
+    ends_us: Sequence[int],
+    places: Sequence[int] | None,
 ) -> Iterator[tuple[int, int]]:
     """Yield the start of each rank, and its end with its STEPs."""
-    reduced = reduced_us(instance, ends_us)
+    reduced = reduced_us(instance, ends_us, places)
     for held in instance.held:
         at = max(ends_us[copy] for copy in held)
         for copy in held:
@@ -115,16 +141,22 @@ def _ranks_us(
         yield min(begins_us[copy] for copy in held), at
 
 
-def reduced_us(instance: Instance, ends_us: Sequence[int]) -> dict[int, int]:
+def reduced_us(
+    instance: Instance, ends_us: Sequence[int], places: Sequence[int] | None = None
+) -> dict[int, int]:
     """Return by stage the end of the all-reduce of its gradients.
 
-    All-reduces among the same ranks run one at a time, here as they become ready.
+    All-reduces among the same ranks run one at a time, by the places of the last W's, as
+    `schedule.lowering.collectives` has them. Without places they run as they become ready, which
+    is no later.
     """
     reduced: dict[int, int] = {}
+    by = ends_us if places is None else places
     for stages in instance.reductions.values():
-        ready = sorted((max(ends_us[copy] for copy in instance.copies_of(s)), s) for s in stages)
+        turns = sorted((max(by[copy] for copy in instance.copies_of(s)), s) for s in stages)
         free = 0
-        for at, stage in ready:
+        for _, stage in turns:
+            at = max(ends_us[copy] for copy in instance.copies_of(stage))
             free = max(free, at) + instance[instance.copies_of(stage)[0]].reduce_us
             reduced[stage] = free
     return reduced
@@ -204,7 +236,8 @@ def value_us(orders: Orders, graph: Graph, objective: Objective) -> int:
     lasts = (graph.last(copy, W) for copy in copies)
     ends_us = [starts[op] + durations_us[op] for op in (ends_with.get(w, w) for w in lasts)]
     begins_us = [starts[graph.first[copy, F]] for copy in copies]
-    return objective.value_us(spans_of(instance, begins_us, ends_us))
+    places = last_places(instance, orders) if instance.reductions else None
+    return objective.value_us(spans_of(instance, begins_us, ends_us, places))
 
 
 class _Started(NamedTuple):

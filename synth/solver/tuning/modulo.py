@@ -98,6 +98,14 @@ class FlushFreeTuning:
     # their interval from which the unrolling begins, at most.
     several_share: float = 0.9
     most_rotations: int = 8
+    # Share of the remaining time for list scheduling before that, the policies that are tried at
+    # least, the ops of all, its effort in a deterministic search, in seconds per op, and the best
+    # orders that are simulated exactly.
+    list_share: float = 0.2
+    fewest_policies: int = 40
+    policy_ops: int = 200_000
+    list_s_per_op: float = 10e-6
+    most_list_orders: int = 8
     # Of the bound by the states of a stage: states, passes of Bellman and Ford, those after which a
     # cycle is looked for, and cycles.
     most_states: int = 10_000

@@ -146,7 +146,7 @@ class WeightPassingSearch:
         if not self._levels:
             return self.state.result(StoppedBy.INFEASIBLE, self._why_none())
         reason = self.state.reason()
-        is_open = reason == StoppedBy.EXHAUSTED and not self._is_exhausted
+        is_open = reason == StoppedBy.NOTHING_BETTER and not self._is_exhausted
         return self.state.result(StoppedBy.TIME_LIMIT if is_open else reason)
 
     def _all_evaluations(self) -> Iterator[bool]:

@@ -144,3 +144,9 @@ def test_arguments_change_the_config(tmp_path: Path) -> None:
     assert len(layers) == 4
     with pytest.raises(SynthError, match="its config has no 'depth'"):
         load_layers(ModelSpec(f"hf:{path}", {"depth": 2}))
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("synth.system.extras.find_spec", lambda name: None)
+    with pytest.raises(SynthError, match=r"needs the package transformers, .*\[hf\]"):
+        load_layers(ModelSpec("hf:config.json"))

@@ -87,7 +87,9 @@ class Gpt(nn.Module):
     def tied(self) -> nn.Parameter:
         embedding = self.transformer["wte"]
         assert isinstance(embedding, nn.Embedding)
-        return embedding.weight
+        weight = embedding.weight
+        assert isinstance(weight, nn.Parameter)
+        return weight
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         parts: Any = self.transformer

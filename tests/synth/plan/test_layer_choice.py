@@ -143,7 +143,7 @@ def test_the_choice_found_is_the_best_of_all_and_the_bound_is_below_every_one(se
     for layers in every_choice(range(3)):
         found = solve(with_layers(problem, layers), counted(1))
         if found.value_us is not None:
-            assert found.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.EXHAUSTED)
+            assert found.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.NOTHING_BETTER)
             best[layers] = found.value_us
     rebuilt = (solve_recomputing(problem, stages, counted(1)) for stages in ((0,), (1,), (0, 1)))
     values = [*best.values(), *(one.value_us for one in rebuilt if one.value_us is not None)]

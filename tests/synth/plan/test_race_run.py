@@ -163,7 +163,7 @@ class Trials:
         value, bound = self.left[name].pop(0)
         found = self.schedules[problem.placement]
         # As a deterministic search ends that has proven nothing.
-        reason = StoppedBy.OPTIMAL if value == bound else StoppedBy.EXHAUSTED
+        reason = StoppedBy.OPTIMAL if value == bound else StoppedBy.NOTHING_BETTER
         return replace(
             found, value_us=value, lower_bound_us=bound, stopped_by=reason, found_by=f"at {value}"
         )

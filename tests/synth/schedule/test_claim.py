@@ -45,7 +45,10 @@ def test_the_reasons_that_are_known_are_those_of_searches() -> None:
     assert set(REASONS) == set(StoppedBy)
 
 
-@pytest.mark.parametrize("reason", ["gap", "time limit", "exhausted", "interrupt", "not searched"])
+@pytest.mark.parametrize(
+    "reason",
+    ["gap", "time limit", "nothing better found", "exhausted", "interrupt", "not searched"],
+)
 def test_a_gap_is_left_by_searches_that_say_so(reason: str) -> None:
     assert PLAN.claim.gap > 0
     claiming(stopped_by=reason).check()

@@ -20,6 +20,7 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.weight_flow import Route, WeightFlow
 from synth.solver.problem import Problem
+from synth.solver.solver import solve
 from tests.synth.host_costs import BW_US, F_US, GRADIENTS, SAVED, WEIGHTS, host_costs
 from tests.synth.replayed_programs import check_start_times
 
@@ -231,7 +232,7 @@ def test_what_roundpipe_does_not_admit_is_refused() -> None:
     with pytest.raises(SynthError, match="roundpipe needs a link to the host's memory"):
         generate("roundpipe:2", 2, 2, costs=costs.replace(links=Links()))
     with pytest.raises(SynthError, match="no search orders ops on it"):
-        Problem(costs, placement("dispatched:2-3", 2), 4)
+        solve(Problem(costs, placement("dispatched:2-3", 2), 4))
 
 
 def test_schedules_that_differ_in_ranks_of_backwards_have_other_fingerprints() -> None:

@@ -125,7 +125,7 @@ def test_a_search_is_exhausted_only_if_collectives_leave_more_than_the_gap_asked
     found, problem = found_by_hand(profile, 1000)
     whole = of_all(found, problem, 2, 0.0)
     assert whole.gap is not None and 0 < whole.gap < 0.5
-    assert whole.stopped_by == StoppedBy.EXHAUSTED
+    assert whole.stopped_by == StoppedBy.NOTHING_BETTER
     assert of_all(found, problem, 2, 0.5).stopped_by == StoppedBy.GAP
     timed = replace(found, stopped_by=StoppedBy.TIME_LIMIT)
     assert of_all(timed, problem, 2, 0.5).stopped_by == StoppedBy.TIME_LIMIT

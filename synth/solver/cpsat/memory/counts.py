@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from synth.op_kinds import OpKind
+from synth.solver.cpsat.fusion import Fusion
 from synth.solver.cpsat.or_tools import cp_model, cp_model_helper
-from synth.solver.instance.instance import F, Instance, Node, OpIndex, W
+from synth.solver.instance.instance import BW, B, F, Instance, Node, OpIndex, W
 
 
 class Counts:
@@ -22,6 +23,7 @@ class Counts:
         start: by op.
         end: by op.
         place: by op, its place in a known order, as a hint.
+        fusions: by stage copy, where B and W may be fused.
     """
 
     def __init__(
@@ -31,8 +33,10 @@ class Counts:
         start: Mapping[Node, cp_model.LinearExpr],
         end: Mapping[Node, cp_model.LinearExprT],
         place: Mapping[Node, int] | None = None,
+        fusions: Mapping[int, Fusion] | None = None,
     ) -> None:
         self.cp, self.instance, self.start, self.end, self.place = cp, instance, start, end, place
+        self.fusions = fusions or {}
         self.before: dict[tuple[Node, Node], cp_model_helper.Literal] = {}
 
     def add(self, nodes: Iterable[Node], headroom_bytes: int, usage_bytes: int = 0) -> None:
@@ -47,11 +51,19 @@ class Counts:
             numbers.setdefault((copy, kind), []).append(k)
         highest = headroom_bytes - usage_bytes
         for (copy, kind), own in numbers.items():
-            peak_above = self.instance[copy].peak_above_bytes[kind]
-            if peak_above <= 0:  # it fits wherever the op before it did
-                continue
+            peaks_above, fusion = self.instance[copy].peak_above_bytes, self.fusions.get(copy)
             for k in own:
-                self.cp.add(self._usage((copy, OpIndex(kind, k)), numbers) + peak_above <= highest)
+                op_index = OpIndex(kind, k)
+                alone = None if fusion is None else fusion.separate(op_index)
+                limits = [(peaks_above[kind], [] if alone is None else [alone])]
+                if fusion is not None and kind == B:
+                    limits.append((peaks_above[BW], [fusion.fused_b[k]]))
+                # Without a peak above zero it fits wherever the op before it did.
+                if all(peak_above <= 0 for peak_above, _ in limits):
+                    continue
+                usage = self._usage((copy, op_index), numbers)
+                for peak_above, conditions in limits:
+                    self.cp.add(usage + peak_above <= highest).only_enforce_if(conditions)
 
     def _usage(
         self, node: Node, numbers: Mapping[tuple[int, OpKind], Sequence[int]]
@@ -66,7 +78,7 @@ class Counts:
             done, at_most = self._undecided(node, other, kind)
             certain_bytes += delta * sum(j < done for j in theirs)
             undecided = [(other, OpIndex(kind, j)) for j in theirs if done <= j < at_most]
-            literals = [self._before_literal(one, node) for one in undecided]
+            literals = [self.comes_first(one, node) for one in undecided]
             # In order, so the later implies the sooner.
             for sooner, later in pairwise(literals):
                 self.cp.add_implication(later, sooner)
@@ -87,8 +99,8 @@ class Counts:
             return 0, min(count, k)
         return 0, count
 
-    def _before_literal(self, first: Node, second: Node) -> cp_model_helper.Literal:
-        """Return the literal of an order of two ops, made at its first use."""
+    def comes_first(self, first: Node, second: Node) -> cp_model_helper.Literal:
+        """Return the literal that one op of a rank comes before another, made at its first use."""
         if (second, first) in self.before:
             return self.before[second, first].negated()
         if (first, second) not in self.before:

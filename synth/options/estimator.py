@@ -1,0 +1,39 @@
+"""Reading what is estimated: the model, the device, and the factors."""
+
+from synth.estimates.calibration import factors_of
+from synth.estimates.device import device_of
+from synth.estimates.estimated_profile import Estimator
+from synth.estimates.factors import software_of
+from synth.estimates.layout import Layout
+from synth.estimates.model_config import model_of
+from synth.options.arguments.estimate import EstimateArguments
+from synth.profile.optimizer import OptimizerSpec
+
+
+def estimator_of(given: EstimateArguments) -> Estimator:
+    """Read all arguments of an estimate.
+
+    Raises:
+        SynthError: one is not understood, or they do not go together.
+    """
+    shape, device = model_of(given.model), device_of(given.device)
+    layout = Layout(
+        seq_len=given.seq_len,
+        micro_batch_size=given.micro_batch_size,
+        tensor=given.tp,
+        sequence=given.sp,
+        context=given.cp,
+        expert=given.ep,
+        data=given.dp or max(1, given.ep // (given.tp * given.cp)),
+        precision=given.dtype,
+        sharding=given.sharding,
+        recompute=given.recompute,
+    )
+    return Estimator(
+        shape,
+        device,
+        layout,
+        software_of(given.software),
+        factors_of(given.calibration, device, given.software),
+        OptimizerSpec.parse(given.optimizer),
+    )
