@@ -2,8 +2,9 @@
 
 `estimate` computes a profile, `solve` finds a plan for one, `simulate` makes the plan of a
 published schedule, `compare` shows the published schedules beside the solver's, `frontier` traces
-time against memory, and `prove` proves the bound of a plan again. A `Pipeline` runs a plan in a
-training loop of your own; it needs torch, which nothing else here does.
+time against memory, `prove` proves the bound of a plan again, and `explain` says what holds a plan
+back. A `Pipeline` runs a plan in a training loop of your own; it needs torch, which nothing else
+here does.
 """
 
 import importlib
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from synth.api.comparing import compare
     from synth.api.curves import frontier
     from synth.api.estimating import estimate
+    from synth.api.explaining import explain
     from synth.api.proving import prove
     from synth.api.simulating import simulate
     from synth.api.solving import solve
@@ -40,6 +42,7 @@ __all__ = [
     "compare",
     "cut_model",
     "estimate",
+    "explain",
     "frontier",
     "prove",
     "simulate",
@@ -72,6 +75,7 @@ _MODULES = {
     "compare": "synth.api.comparing",
     "cut_model": "synth.runtime.models.cut",
     "estimate": "synth.api.estimating",
+    "explain": "synth.api.explaining",
     "frontier": "synth.api.curves",
     "prove": "synth.api.proving",
     "simulate": "synth.api.simulating",

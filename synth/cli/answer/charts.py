@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from synth.cli.answer.explain import explanation_text
 from synth.cli.answer.output import talk
 from synth.cli.read.arguments import is_file_name
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
 from synth.families import current_name, families, family_placement, generate, generate_for
+from synth.plan.explain.explanation import Explanation, explain_schedule
 from synth.plan.reason import reason_of
 from synth.profile.estimate import ESTIMATED
 from synth.records.record import write_atomically
@@ -33,13 +35,28 @@ class ChartSet:
     by_rank: bool
 
     @classmethod
-    def of(cls, plan: Plan, overlaid: Overlay, others: Sequence[Chart] = ()) -> Self:
-        """Return other schedules, then the plan, then the run if the overlay has one."""
+    def of(
+        cls,
+        plan: Plan,
+        overlaid: Overlay,
+        others: Sequence[Chart] = (),
+        explained: Explanation | None = None,
+    ) -> Self:
+        """Return other schedules, then the plan, then the run if the overlay has one.
+
+        Args:
+            plan: a verified plan.
+            overlaid: its simulation, and its run if there is one.
+            others: the charts above it.
+            explained: the plan's explanation; None: that without what-ifs.
+        """
         has_run = overlaid.measured is not None
         name = "planned" if has_run else plan.name
         # The overlay's prediction may be for ranks that share processors.
-        reason = reason_of(plan, *plan.check())
-        charts = [*others, Chart.planned(name, plan, overlaid.timeline, reason)]
+        lowered, timeline = plan.check()
+        reason = reason_of(plan, lowered, timeline)
+        explanation = explanation_text(explained or explain_schedule(plan, timeline))
+        charts = [*others, Chart.planned(name, plan, overlaid.timeline, reason, explanation)]
         if has_run:
             charts.append(Chart.measured("measured", plan, overlaid))
         size = f"{plan.num_ranks} ranks, {plan.num_micro_batches} micro-batches"

@@ -11,7 +11,7 @@ from synth.op_kinds import OpKind
 from synth.plan.partition.boundary_moves import BoundaryMoves
 from synth.plan.partition.layer_run_work import RunWorks
 from synth.plan.partition.stage_cost_table import StageCostTable
-from synth.plan.published.critical_path import COUNTED
+from synth.plan.published.critical_counts import COUNTED
 from synth.plan.published.variants import Sizes
 from synth.schedule.model import Placement, Schedule
 
@@ -31,7 +31,7 @@ class Room(NamedTuple):
 class Guide(NamedTuple):
     """A schedule's say on the neighbours of its cut: its critical ops, and its memory.
 
-    `critical` counts them by kind and stage (see `critical_path`); `room` is None without limits.
+    `critical` counts them by kind and stage (see `critical_counts`); `room` is None without limits.
     """
 
     critical: _Array

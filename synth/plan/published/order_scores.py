@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from synth.costs.costs import Costs, IntArray
 from synth.objective import Objective
-from synth.plan.published.critical_path import critical_counts
+from synth.plan.published.critical_counts import critical_counts
 from synth.plan.published.neighbours import Guide, Room, in_flight
 from synth.schedule.arrays import OpArrays
 from synth.schedule.lowering.lower import Lowered, lower_arrays

@@ -7,7 +7,7 @@ W ops, `_share` a part of a whole from 0 to 1, `_share_of_left` of the time that
 """
 
 from synth.plan.tuning.best_variant import BEST_VARIANT
-from synth.plan.tuning.finished_plan import REASON, REPROVE
+from synth.plan.tuning.finished_plan import EXPLAIN, REASON, REPROVE
 from synth.plan.tuning.judging import JUDGED_SCHEDULES, JUDGING, LIST_JUDGING
 from synth.plan.tuning.memory_curve import CURVE, LEAST_CAP, STEADY_CAP
 from synth.plan.tuning.moving_families import MOVING_FAMILIES
@@ -35,6 +35,7 @@ __all__ = [
     "CHOICE_PROOF",
     "CURVE",
     "CUT_MOVES",
+    "EXPLAIN",
     "JUDGED_SCHEDULES",
     "JUDGING",
     "LAYER_MENU",

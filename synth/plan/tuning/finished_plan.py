@@ -1,4 +1,4 @@
-"""Constants for finished plans: proofs made again, and the sentence of reasons."""
+"""Constants for finished plans: proofs made again, the sentence of reasons, and explanations."""
 
 from dataclasses import dataclass
 
@@ -20,5 +20,22 @@ class ReasonTuning:
     most_ops_of_v: int = 10_000
 
 
+@dataclass(frozen=True)
+class ExplainTuning:
+    """What is told of a plan's idle time, and the changes whose gain is computed."""
+
+    # Share of idle time below which a rank has no room for more work.
+    little_idle_share: float = 0.05
+
+    # Ops beyond which eager orders are not simulated; each takes 0.1 ms for each op, or more.
+    most_eager_ops: int = 10_000
+
+    # The part of its time that the slowest stage keeps when it is faster.
+    faster_share: float = 0.9
+    times_as_fast: float = 2.0
+    more_bytes: int = 10**9
+
+
 REPROVE = ReproveTuning()
 REASON = ReasonTuning()
+EXPLAIN = ExplainTuning()

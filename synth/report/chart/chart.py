@@ -23,6 +23,7 @@ class Chart:
         stages: the layers of each stage, in words.
         caps_bytes: the memory limit of each rank, if there is one.
         reason: a sentence on why the schedule is as it is; may be empty.
+        explanation: its critical path and idle time as lines of text; may be empty.
     """
 
     title: str
@@ -31,13 +32,21 @@ class Chart:
     stages: tuple[str, ...]
     caps_bytes: tuple[int, ...] | None = None
     reason: str = ""
+    explanation: str = ""
 
     @classmethod
-    def planned(cls, title: str, plan: Plan, timeline: Timeline, reason: str = "") -> Self:
+    def planned(
+        cls, title: str, plan: Plan, timeline: Timeline, reason: str = "", explanation: str = ""
+    ) -> Self:
         """Make the chart of a simulated schedule in the partition and limits of a plan."""
-        timed = TimedSchedule.of_timeline(timeline)
         return cls(
-            title, _figures(plan, timeline), timed, _stage_names(plan), plan.caps_bytes, reason
+            title,
+            _figures(plan, timeline),
+            TimedSchedule.of_timeline(timeline),
+            _stage_names(plan),
+            plan.caps_bytes,
+            reason,
+            explanation,
         )
 
     @classmethod

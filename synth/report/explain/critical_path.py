@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from synth.schedule.critical_path import path_to
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.lowering.programs import Transfer
 from synth.schedule.measured.execution_trace import Communication, ExecutionTrace
@@ -32,16 +33,15 @@ class Measured:
 def critical_path(lowered: Lowered, measured: Measured) -> list[PathLink]:
     """Return the path from the first op to the last end; times and gaps add up to that."""
     ops = [n for n in measured.end_us if n < lowered.first_node[-1]]
-    node: int | None = max(ops, key=measured.end_us.__getitem__, default=None)
+    last = max(ops, key=measured.end_us.__getitem__, default=None)
+    nodes = path_to(last, lambda node: last_awaited(lowered.predecessors[node], measured))
     path: list[PathLink] = []
-    while node is not None:
-        before = last_awaited(lowered.predecessors[node], measured)
+    for before, node in zip([None, *nodes], nodes, strict=False):
         ready_us = measured.end_us[before] if before is not None else 0
         start_us = measured.start_us[node]
         taken_us = measured.end_us[node] - max(start_us, ready_us)
         path.append(PathLink(node, taken_us, max(0, start_us - ready_us)))
-        node = before
-    return path[::-1]
+    return path
 
 
 def last_awaited(before: Sequence[int], measured: Measured) -> int | None:

@@ -124,6 +124,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
         "title": chart.title,
         "note": chart.note,
         "reason": chart.reason,
+        "explanation": chart.explanation,
         "isMeasured": timed.is_measured,
         "firstNode": lowered.first_node,
         "numMicroBatches": lowered.schedule.num_micro_batches,

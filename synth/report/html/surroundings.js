@@ -52,7 +52,19 @@ function showReasons(charts) {
   const told = charts.filter((chart) => chart.reason);
   byId("why").replaceChildren(
     ...told.map((chart) => asLine([`why (${chart.title}):`, chart.reason], 1)),
+    ...charts.filter((chart) => chart.explanation).map(explanationOf),
   );
+}
+
+/** Return the explanation of a chart, folded until a click. */
+function explanationOf(chart) {
+  const folded = document.createElement("details");
+  const head = document.createElement("summary");
+  head.textContent = `Explanation (${chart.title})`;
+  const text = document.createElement("pre");
+  text.textContent = chart.explanation;
+  folded.append(head, text);
+  return folded;
 }
 
 function figuresOf(chart, rank) {

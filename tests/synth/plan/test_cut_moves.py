@@ -16,7 +16,7 @@ from synth.plan.partition.balance import balance, starting_cuts
 from synth.plan.partition.candidates import equal_cuts
 from synth.plan.partition.rebalance import _Search
 from synth.plan.partition.stage_cost_table import StageCostTable
-from synth.plan.published.critical_path import critical_counts
+from synth.plan.published.critical_counts import critical_counts
 from synth.plan.published.cut_moves import CutMoves
 from synth.plan.published.order_scores import Judge, OrderScores
 from synth.plan.published.variants import VariantCosts

@@ -13,6 +13,7 @@ import numpy as np
 from synth.costs.costs import IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import KINDS
+from synth.schedule.critical_path import critical_nodes
 from synth.schedule.simulate import Timeline
 
 # Kinds of op whose numbers are counted. BW counts as a B and a W.
@@ -22,15 +23,11 @@ _COUNTS_AS = {**{kind: (kind,) for kind in COUNTED}, OpKind.BW: (OpKind.B, OpKin
 
 def critical_counts(line: Timeline) -> IntArray:
     """Count the ops on a path that ends with the last op, a row for each kind, by stage."""
-    arrays, predecessors = line.lowered.arrays, line.lowered.predecessors
+    arrays = line.lowered.arrays
     counts = np.zeros((len(COUNTED), arrays.num_stages), np.int64)
-    start, end, num_ops = line.start_us, line.end_us, arrays.num_nodes
     kinds, stages = arrays.kind.tolist(), arrays.stage.tolist()
-    node: int | None = max(range(num_ops), key=end.__getitem__, default=None)
-    while node is not None:
-        if node < num_ops:
+    for node in critical_nodes(line):
+        if node < arrays.num_nodes:
             for kind in _COUNTS_AS.get(KINDS[kinds[node]], ()):
                 counts[COUNTED.index(kind), stages[node]] += 1
-        begin = start[node]
-        node = next((one for one in predecessors[node] if end[one] == begin), None)
     return counts
