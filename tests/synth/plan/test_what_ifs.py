@@ -18,7 +18,7 @@ PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 SHORT = SolveOptions(time_limit_s=6, workers=1)
 
 
-def simulated(name: str, mem_limit: str | None = None, link: str | None = None) -> Plan:
+def simulated(name: str, mem_limit: str = "none", link: str | None = None) -> Plan:
     return synth.simulate(name, PROFILE, ranks=4, micro_batches=6, mem_limit=mem_limit, link=link)
 
 
