@@ -1,6 +1,7 @@
 """The estimated profile: the parts of a model as layers of an ordinary profile."""
 
 import datetime
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from synth.costs.recomputed_layers import recomputed
@@ -8,7 +9,7 @@ from synth.estimates.collectives import collective_us
 from synth.estimates.device import Device
 from synth.estimates.factors import KINDS, Factors
 from synth.estimates.layer_ops import LayerOps, Work
-from synth.estimates.layout import Layout, Recompute, Sharding, Software
+from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.memory import ActivationBytes, MemoryOf, States
 from synth.estimates.model_shape import ModelShape
 from synth.estimates.op_times import LAUNCH_US, Parts, parts_of
@@ -24,13 +25,13 @@ from synth.profile.workload import Workload
 
 DEFAULT_OPTIMIZER = OptimizerSpec.parse("adamw+master+float32-gradients")
 
-# Bytes that the optimizer reads and writes for each byte of state, gradient and parameter on the
-# rank: all are read, and all but the gradient written.
-_STEP_PASSES = 2.0
+# Of steps of models with experts: the root mean square of the logarithms of estimate over measured
+# time, under the shipped factors, of 63 published runs (`python -m benchmarks.estimates`).
+_SCATTER_OF_EXPERTS = 0.45
 
-# Of steps of models with experts: how they exchange tokens differs between programs, and published
-# runs lie so far about their estimates (`python -m benchmarks.estimates`).
-_SCATTER_OF_EXPERTS = 0.25
+# Of bytes: the largest error of the published peaks of layouts that are known to be the estimated
+# ones; and of others the root mean square of those of a source whose layouts are not fully known.
+_MEMORY_SHOWN, _MEMORY_OTHERWISE = 0.08, 0.25
 
 # Share of an overlapped exchange by which compute beside it gets longer.
 _EXCHANGE_SHOWN = 0.25
@@ -131,10 +132,24 @@ class Estimator:
                 for kind, value, sigma, us in listed
             },
             scatter=round(max(self.factors.scatter, least), 4),
+            memory_uncertainty=_MEMORY_SHOWN if self._is_memory_shown else _MEMORY_OTHERWISE,
             calibration=self.factors.calibration,
             layout=", ".join(
                 f"{name} {value}" for name, value in self.layout.model_dump(mode="json").items()
             ),
+        )
+
+    @property
+    def _is_memory_shown(self) -> bool:
+        """True of the kinds of layouts of which published peaks of allocated memory are known."""
+        layout = self.layout
+        return (
+            layout.sharding is not Sharding.FSDP
+            and layout.recompute in (Recompute.NONE, Recompute.SELECTIVE)
+            and layout.precision is Precision.BF16
+            and layout.context == 1
+            and (layout.sequence or layout.tensor == 1)
+            and not self.shape.mtp_layers
         )
 
     def _listed(self) -> list[tuple[str, str]]:
@@ -150,30 +165,24 @@ class Estimator:
     def _parts(self) -> dict[str, "_Part"]:
         """Each kind of layer that the model has."""
         ops = LayerOps(self.shape, self.layout, self.software, self.device.ranks_per_node)
-        memory = MemoryOf(self.shape, self.layout, self.software, self.optimizer)
-        kinds = dict.fromkeys(kind for _, kind in self._listed())
+        made = {"embedding": ops.embedding, "head": ops.head, "mtp": ops.multi_token}
         found = {}
-        for kind in kinds:
-            if kind == "embedding":
-                work, (states, held) = ops.embedding(), memory.embedding()
-            elif kind == "head":
-                work, (states, held) = ops.head(), memory.head()
-            else:
-                dense = kind == "block"
-                work = ops.multi_token() if kind == "mtp" else ops.decoder(dense=dense)
-                states, held = memory.decoder_states(dense=dense), memory.decoder(dense=dense)
-            found[kind] = self._part(kind, ops, work, states, held, memory.boundary)
+        for kind in dict.fromkeys(kind for _, kind in self._listed()):
+            work = made[kind]() if kind in made else ops.decoder(dense=kind == "block")
+            found[kind] = self._part(kind, ops, work)
         return found
 
-    def _part(
-        self,
-        kind: str,
-        ops: LayerOps,
-        work: Work,
-        states: States,
-        held: ActivationBytes,
-        boundary: int,
-    ) -> "_Part":
+    @property
+    def _memory(self) -> MemoryOf:
+        return MemoryOf(self.shape, self.layout, self.software, self.optimizer)
+
+    def states(self, kind: str) -> States:
+        """The states of a kind of layer on a rank."""
+        return self._memory.of(kind)[0]
+
+    def _part(self, kind: str, ops: LayerOps, work: Work) -> "_Part":
+        states, held = self._memory.of(kind)
+        boundary = self._memory.boundary
         parts = {role: parts_of(work.by_role[role], self.device, self.software) for role in Role}
         if kind in ("embedding", "head"):
             again = Parts()
@@ -182,19 +191,18 @@ class Estimator:
         is_full = self.layout.recompute is Recompute.FULL and kind not in ("embedding", "head")
         if not is_full:
             parts[Role.B] += again
-        gathered = self._gathering(states)
         times = {
-            OpKind.F: _beside(self.factors.us(parts[Role.F]), gathered),
-            OpKind.B: _beside(self.factors.us(parts[Role.B]), gathered),
-            OpKind.W: _beside(self.factors.us(parts[Role.W]), gathered),
+            OpKind.F: self.factors.us(parts[Role.F]),
+            OpKind.B: self.factors.us(parts[Role.B]),
+            OpKind.W: self.factors.us(parts[Role.W]),
+            OpKind.BW: self.factors.us(parts[Role.B]) + self.factors.us(parts[Role.W]),
             OpKind.STEP: self._step_us(states),
         }
-        whole = self.factors.us(parts[Role.B]) + self.factors.us(parts[Role.W])
-        times[OpKind.BW] = _beside(whole, 2 * gathered)
+        whole, gradient = self._unsharded(states)
         passed = 0 if kind == "head" else boundary
         back = 0 if kind == "embedding" else boundary
         layer = LayerProfile(
-            time_us={op: Timing.exactly(round(us, 3)) for op, us in times.items()},
+            time_us={op: Timing.exactly(us) for op, us in times.items()},
             parameter_bytes=states.parameter_bytes,
             gradient_bytes=states.gradient_bytes,
             optimizer_bytes=states.optimizer_bytes,
@@ -202,10 +210,10 @@ class Estimator:
             saved_bytes=round(held.saved),
             saved_w_bytes=round(held.saved_for_w),
             rise_bytes={
-                OpKind.F: round(held.saved + held.forward) + passed,
-                OpKind.B: round(held.backward) + back,
-                OpKind.W: round(held.weight),
-                OpKind.BW: round(max(held.backward, held.weight)) + back,
+                OpKind.F: round(held.saved + held.forward + whole) + passed,
+                OpKind.B: round(held.backward + whole) + back,
+                OpKind.W: round(max(held.weight, gradient)),
+                OpKind.BW: self._rise_of_backward(held, states) + back,
                 OpKind.STEP: 0,
             },
             input_until=OpKind.F if kind == "embedding" else OpKind.B,
@@ -215,37 +223,86 @@ class Estimator:
         if is_full:
             layer = recomputed(layer)
             parts[Role.B] += again
-        return _Part(layer, parts)
+        return _Part(self._with_gathering(layer, states), parts)
 
-    def _gathering(self, states: States) -> float:
-        """The time to gather a layer's parameters, which FSDP does before F and before B."""
-        if self.layout.sharding is not Sharding.FSDP:
-            return 0.0
-        ranks = self.layout.state_ranks
-        call = GroupExchange(
-            ExchangeKind.ALL_GATHER, states.parameter_bytes * ranks, *self.data_group
+    def _with_gathering(self, layer: LayerProfile, states: States) -> LayerProfile:
+        """Add FSDP's exchanges to the times of compute.
+
+        Parameters are gathered before F and before B, and W's gradients are reduced.
+        """
+        gathered = 0.0
+        if self.layout.sharding is Sharding.FSDP:
+            gathered = self.exchange_us(ExchangeKind.ALL_GATHER, 2.0, (states,))
+        calls = {OpKind.F: 1, OpKind.B: 1, OpKind.W: 1, OpKind.BW: 2}
+        times = {
+            op: Timing.exactly(round(_beside(time.median_us, calls.get(op, 0) * gathered), 3))
+            for op, time in layer.time_us.items()
+        }
+        return layer.replace(time_us=times)
+
+    def exchange_us(
+        self, kind: ExchangeKind, element_bytes: float, layers: Iterable[States]
+    ) -> float:
+        """The time of an exchange of layers' parameters or gradients between data-parallel ranks.
+
+        Experts are exchanged between the ranks that have the same ones, and all else between those
+        of data and context parallelism.
+        """
+        layout, node = self.layout, self.device.ranks_per_node
+        all_states = tuple(layers)
+        numbers = (
+            sum(states.shared for states in all_states),
+            sum(states.experts for states in all_states),
         )
-        return self.factors.values[2] * collective_us(self.device, call)
+        groups = (
+            layout.group(layout.state_ranks, layout.tensor, node),
+            layout.group(layout.expert_state_ranks, layout.expert, node),
+        )
+        calls = (
+            GroupExchange(kind, element_bytes * number, *group)
+            for number, group in zip(numbers, groups, strict=True)
+            if number
+        )
+        return self.factors.values[2] * sum(collective_us(self.device, call) for call in calls)
 
-    @property
-    def data_group(self) -> tuple[int, int]:
-        """Nodes, and ranks per node, of the ranks that have the same parameters."""
-        layout = self.layout
-        return layout.group(layout.state_ranks, layout.tensor, self.device.ranks_per_node)
+    def _unsharded(self, states: States) -> tuple[float, float]:
+        """Bytes that FSDP gathers for a layer and for the next one, and of a whole gradient."""
+        if self.layout.sharding is not Sharding.FSDP:
+            return 0.0, 0.0
+        kind = "block" if self.shape.experts is None else "moe_block"
+        return states.whole_bytes + self.states(kind).whole_bytes, states.whole_bytes
+
+    def _rise_of_backward(self, held: ActivationBytes, states: States) -> int:
+        whole, gradient = self._unsharded(states)
+        if self.layout.sharding is Sharding.FSDP:
+            return round(held.backward + whole + gradient)
+        return round(max(held.backward, held.weight))
 
     def _step_us(self, states: States) -> float:
-        """The time of the optimizer, which is bound by memory."""
-        moved = _STEP_PASSES * states.optimizer_bytes + 2 * states.gradient_bytes
+        """The time of the optimizer, which is bound by memory.
+
+        State is read and written, gradients are read for their norm and for the update, and
+        parameters are written, each of the rank's share; then its gradients are set to zero.
+        """
+        whole_gradients = self.optimizer.gradient_bytes(round(states.shared + states.experts), 2)
+        moved = (
+            2 * states.optimizer_bytes
+            + states.kept * (2 * whole_gradients + states.whole_bytes)
+            + states.gradient_bytes
+        )
         rate = self.device.memory_bytes_per_s * self.device.memory_efficiency
         return self.factors.values[1] * (moved / rate * 1e6 + LAUNCH_US)
 
     def links(self) -> Links:
-        """The links between neighbours of the pipeline, whose ranks are the farthest apart."""
+        """The links between neighbours of the pipeline, whose ranks are the farthest apart.
+
+        As in Megatron-LM, ranks are counted along tensor, context, data, and then the pipeline.
+        """
         device, layout = self.device, self.layout
         factor = self.factors.values[2]
         near = _link(device, 1, factor)
         far = _link(device, 2, factor)
-        apart = layout.tensor * layout.context
+        apart = layout.tensor * layout.context * layout.data
         stages = device.ranks_per_node // apart
         if stages < 2:
             return Links(default=far)
@@ -254,8 +311,7 @@ class Estimator:
     def _tied(self, parts: dict[str, "_Part"]) -> tuple[TiedParameters, ...] | None:
         if not self.shape.tied:
             return None
-        memory = MemoryOf(self.shape, self.layout, self.software, self.optimizer)
-        own = memory.states(self.shape.vocab * self.shape.hidden / self.layout.tensor)
+        own = self._memory.states(self.shape.vocab * self.shape.hidden / self.layout.tensor)
         return (
             TiedParameters(
                 layers=("embedding", "head"),

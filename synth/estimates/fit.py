@@ -15,9 +15,16 @@ import numpy.typing as npt
 
 from synth.estimates.factors import PRIOR, Factors
 from synth.estimates.published import PublishedRun
+from synth.estimates.rates import best_efficiency
 
 # Standard deviation of a row about a fit: repeated steps of one run differ less, layouts more.
 ROW = 0.05
+
+# Of few rows the scatter is that of other programs, as if so many rows had shown it.
+_USUAL_SCATTER, _USUAL_ROWS = 0.1, 3
+
+# Share of its peak that no device sustains over a step, whatever a fit says.
+_MOST_EFFICIENT = 0.8
 
 _STEP, _ITERATIONS = 0.05, 12
 
@@ -68,15 +75,24 @@ def fit(rows: Sequence[StepParts], calibration: str | None = None) -> Factors:
     measured = np.array([row.run.measured_us for row in rows])
     prior = np.array(PRIOR)
     logarithms = np.zeros(len(prior))
+    least = min(0.0, np.log(best_efficiency(rows[0].run.step.estimator.device) / _MOST_EFFICIENT))
     for _ in range(_ITERATIONS):
         each = parts * np.exp(logarithms)
         total = each.sum(axis=1)
         slopes = each / total[:, None] / ROW
         short = -np.log(total / measured) / ROW
         system = slopes.T @ slopes + np.diag(prior**-2)
-        logarithms += np.linalg.solve(system, slopes.T @ short - logarithms / prior**2)
+        wanted = slopes.T @ short - logarithms / prior**2
+        change = np.linalg.solve(system, wanted)
+        if logarithms[0] + change[0] < least:
+            change[0] = least - logarithms[0]
+            change[1:] = np.linalg.solve(system[1:, 1:], wanted[1:] - system[1:, 0] * change[0])
+        logarithms += change
     left = np.log((parts @ np.exp(logarithms)) / measured)
-    scatter = max(ROW, float(np.sqrt(np.mean(left**2))))
+    # The rows less the parameters that they determine (Bishop 2006, equation 3.91).
+    determined = np.trace(np.linalg.solve(system, slopes.T @ slopes))
+    squares = left @ left + _USUAL_ROWS * _USUAL_SCATTER**2
+    scatter = max(ROW, float(np.sqrt(squares / (len(rows) - determined + _USUAL_ROWS))))
     deviations = np.sqrt(np.diag(np.linalg.inv(system))) * scatter / ROW
     deviations = np.minimum(deviations, prior)
     base = Factors(calibration=calibration).at(logarithms)

@@ -101,7 +101,11 @@ class LayerOps:
         row = layout.tokens * self.shape.hidden * _BF16
         work.add(Role.F, Traffic(2 * row / layout.tensor, 2))
         work.add(Role.W, Traffic(3 * row / layout.tensor, 2))
-        work.both(self._exchange(row)[1:])
+        exchanges = self._exchange(row)
+        if layout.sequence:
+            work.both(exchanges[1:])
+        else:  # a sum of F's rows alone
+            work.add(Role.F, *exchanges)
         return work
 
     def head(self) -> Work:
@@ -113,7 +117,11 @@ class LayerOps:
         logits = layout.tokens * vocab
         work.add(Role.F, Traffic(12.0 * logits, 5))
         work.add(Role.B, Traffic(8.0 * logits, 3))
-        work.both(self._exchange(layout.tokens * self.shape.hidden * _BF16)[:1])
+        exchanges = self._exchange(layout.tokens * self.shape.hidden * _BF16)
+        if layout.sequence:
+            work.both(exchanges[:1])
+        else:  # a sum of the input's gradients alone
+            work.add(Role.B, *exchanges)
         return work
 
     def multi_token(self) -> Work:
@@ -184,13 +192,15 @@ class LayerOps:
         if not is_fused:
             keys = length
         for role in (Role.F, Role.B):
-            call = Attention(pairs, queries, keys, shape.query_dim, shape.value_dim, role)
+            call = Attention(pairs, queries, keys, shape.query_dim, shape.value_dim, role, is_fused)
             traffic = [] if is_fused else [self._scores(pairs * queries * keys, role)]
             work.add(role, call, *traffic)
             if role is Role.F and not is_fused:
                 work.again = [call, *traffic]
         if layout.context > 1:
-            size = 2 * _BF16 * max(1, shape.kv_heads // layout.tensor) * shape.head_dim
+            heads = shape.heads if shape.latent is not None else shape.kv_heads
+            each = shape.query_dim + shape.value_dim
+            size = _BF16 * max(1, heads // layout.tensor) * each
             group = layout.group(layout.context, layout.tensor, self.ranks_per_node)
             moved = _CONTEXT_SHOWN * size * layout.micro_batch_size * length
             for role, factor in ((Role.F, 1), (Role.B, 2)):

@@ -18,11 +18,25 @@ _BF16, _FLOAT32, _INT64 = 2, 4, 8
 
 @dataclass(frozen=True)
 class States:
-    """Bytes of parameters, gradients and optimizer state on a rank."""
+    """Bytes of parameters, gradients and optimizer state on a rank.
+
+    Attributes:
+        shared: parameters of the rank before they are sharded, of all but experts.
+        experts: those of its experts.
+        kept: the share of them whose optimizer state is on the rank.
+    """
 
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+    shared: float
+    experts: float
+    kept: float
+
+    @property
+    def whole_bytes(self) -> float:
+        """Of all parameters, as they are gathered."""
+        return _BF16 * (self.shared + self.experts)
 
 
 @dataclass(frozen=True)
@@ -82,14 +96,33 @@ class MemoryOf:
             round(whole * _BF16 * count),
             round(whole * self.optimizer.gradient_bytes(count, _BF16)),
             round(kept * self.optimizer.state_bytes(count, _BF16)),
+            shared,
+            experts,
+            kept,
         )
+
+    def of(self, kind: str) -> tuple[States, ActivationBytes]:
+        """Of a kind of layer: embedding, block, moe_block, mtp or head."""
+        if kind == "embedding":
+            return self.embedding()
+        if kind == "head":
+            return self.head()
+        if kind == "mtp":
+            return self.multi_token()
+        dense = kind == "block"
+        return self.decoder_states(dense=dense), self.decoder(dense=dense)
 
     def decoder_states(self, *, dense: bool) -> States:
         """Of a decoder layer."""
         shape, layout = self.shape, self.layout
         experts = 0 if dense else shape.expert_parameters
-        shared = shape.layer_parameters(dense=dense) - experts
-        return self.states(shared / layout.tensor, experts / layout.expert)
+        replicated = shape.replicated_parameters(dense=dense)
+        split = shape.layer_parameters(dense=dense) - experts - replicated
+        if shape.latent is None:
+            # Each rank has at least a head of keys and one of values.
+            more = max(0, layout.tensor - shape.kv_heads)
+            split += 2 * more * shape.head_dim * shape.hidden
+        return self.states(split / layout.tensor + replicated, experts / layout.expert)
 
     def decoder(self, *, dense: bool) -> ActivationBytes:
         """Of a decoder layer, under the layout's recomputation unless that is of whole layers."""
@@ -130,7 +163,8 @@ class MemoryOf:
             parts = 2 * heads * shape.query_dim + heads * shape.value_dim
             inner = _BF16 * (tokens * parts + between * compressed)
         else:
-            queries, keys = heads * shape.head_dim, shape.kv_heads * shape.head_dim
+            queries = heads * shape.head_dim
+            keys = max(shape.kv_heads, layout.tensor) * shape.head_dim
             inner = _BF16 * tokens * (queries + 2 * keys)
         if self.software.attention is not AttentionKernel.UNFUSED:
             return inner + out + _FLOAT32 * tokens * heads, inner + out
@@ -158,6 +192,29 @@ class MemoryOf:
             saved + inputs + router + shared[0],
             for_w + inputs + shared[1],
             max(widest, shared[2]) + _BF16 * rows * self.shape.hidden,
+        )
+
+    def multi_token(self) -> tuple[States, ActivationBytes]:
+        """Of a layer of multi-token prediction (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+
+        A decoder layer whose input is the projection of the last hidden state and of an embedding,
+        each with a norm, and a pass of the head, whose matrix is the model's.
+        """
+        shape, layout = self.shape, self.layout
+        own, held = self.decoder_states(dense=False), self.decoder(dense=False)
+        projection = 2 * shape.hidden**2 / layout.tensor
+        states = self.states(own.shared + projection + 3 * shape.norm_parameters, own.experts)
+        _, head = self.head()
+        between = layout.sharded_tokens * shape.hidden
+        joined = 2 * self._row * between
+        embedded = _BF16 * between
+        output = _BF16 * between
+        return states, ActivationBytes(
+            held.saved + head.saved + joined + embedded + output,
+            held.saved_for_w + head.saved_for_w + joined,
+            max(held.forward, head.forward),
+            max(held.backward, head.backward),
+            max(held.weight, head.weight, _BF16 * projection),
         )
 
     def embedding(self) -> tuple[States, ActivationBytes]:

@@ -107,6 +107,19 @@ class ModelShape(Record):
         norms = 2 * self.head_dim if self.head_norms else 0
         return hidden * (inner + queries) + biases + (hidden if self.biases else 0) + norms
 
+    def replicated_parameters(self, *, dense: bool) -> int:
+        """Of a layer, those that every rank of tensor parallelism has whole.
+
+        Norms, the router, and the down projections of latent attention.
+        """
+        found = self.norms * self.norm_parameters
+        if self.experts is not None and not dense:
+            found += self.hidden * self.experts.count
+        if (latent := self.latent) is not None:
+            rank, key_value = latent.query_rank, latent.key_value_rank
+            found += rank * (self.hidden + 1) + self.hidden * (key_value + latent.rope) + key_value
+        return found
+
     def mlp_parameters(self, ffn: int) -> int:
         """Of an MLP of the given width."""
         matrices = 3 if self.gated else 2

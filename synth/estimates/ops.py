@@ -35,7 +35,7 @@ class Matmul:
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention without writing the scores (FlashAttention, arXiv 2205.14135).
+    """The products of attention, by default without writing the scores (arXiv 2205.14135).
 
     Attributes:
         pairs: heads of this rank times sequences.
@@ -44,6 +44,7 @@ class Attention:
         query_dim: of a head's query and key.
         value_dim: of its value.
         role: F or B.
+        is_fused: without writing the scores, which B then computes again.
     """
 
     pairs: float
@@ -52,12 +53,15 @@ class Attention:
     query_dim: int
     value_dim: int
     role: Role
+    is_fused: bool = True
 
     @property
     def flops(self) -> float:
-        """Of two products in F, and of five in B (the scores are computed again)."""
+        """Of two products in F; in B of four, and of a fifth if the scores are computed again."""
         forward = 2 * self.pairs * self.queries * self.keys * (self.query_dim + self.value_dim)
-        return forward if self.role is Role.F else 2.5 * forward
+        if self.role is Role.F:
+            return forward
+        return (2.5 if self.is_fused else 2.0) * forward
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,11 @@ def matmul_efficiency(device: Device, product: Matmul) -> float:
     return found * (1.0 if product.dtype == "bfloat16" else device.narrow_efficiency)
 
 
+def best_efficiency(device: Device) -> float:
+    """The share of the device's peak that a large product in bfloat16 reaches."""
+    return matmul_efficiency(device, Matmul(8192, 8192, 8192, Role.F, "bfloat16"))
+
+
 @cache
 def _efficiency(like: str, grouped: bool, role: str, tokens: int, elements: int) -> float:
     op = "grouped_matmul" if grouped else "matmul"

@@ -129,23 +129,35 @@ class TrainingStep:
 
     def _data_us(self, profile: Profile, held: Sequence[Sequence[int]]) -> float:
         """The part of data parallelism that is seen, of the rank where it is longest."""
-        return max(self._data_of(profile, places) for places in held)
+        return max(self._data_of(profile, places) for places in held) + self._tied_us(held)
+
+    def _tied_us(self, held: Sequence[Sequence[int]]) -> float:
+        """The sum of the gradients of a tied matrix that two ranks have."""
+        estimator = self.estimator
+        shape, device = estimator.shape, estimator.device
+        last = max(place for places in held for place in places)
+        if not shape.tied or any(0 in places and last in places for places in held):
+            return 0.0
+        layout = estimator.layout
+        apart = layout.tensor * layout.context * layout.data * (self.ranks - 1)
+        group = (1, 2) if apart < device.ranks_per_node else (2, 1)
+        num_bytes = estimator.software.gradient_bytes * shape.vocab * shape.hidden / layout.tensor
+        call = GroupExchange(ExchangeKind.ALL_REDUCE, num_bytes, *group)
+        return estimator.factors.values[2] * collective_us(device, call)
 
     def _data_of(self, profile: Profile, places: Sequence[int]) -> float:
         estimator = self.estimator
         layout, software = estimator.layout, estimator.software
-        if layout.sharding is Sharding.FSDP or layout.state_ranks == 1:
+        if layout.sharding is Sharding.FSDP:
             return 0.0
         layers = [profile.layer_profile(place) for place in places]
-        numbers = sum(layer.parameter_bytes for layer in layers) / _BF16
-        group = estimator.data_group
+        states = [estimator.states(profile.layers[place].profile) for place in places]
         is_shared = layout.sharding is Sharding.ZERO1
         kind = ExchangeKind.REDUCE_SCATTER if is_shared else ExchangeKind.ALL_REDUCE
-        gradients = GroupExchange(kind, software.gradient_bytes * numbers, *group)
-        parameters = GroupExchange(ExchangeKind.ALL_GATHER, _BF16 * numbers, *group)
-        factor = estimator.factors.values[2]
-        reduce_us = factor * collective_us(estimator.device, gradients)
-        gather_us = factor * collective_us(estimator.device, parameters) if is_shared else 0.0
+        reduce_us = estimator.exchange_us(kind, software.gradient_bytes, states)
+        gather_us = 0.0
+        if is_shared:
+            gather_us = estimator.exchange_us(ExchangeKind.ALL_GATHER, _BF16, states)
         if not software.overlaps_gradients:
             return reduce_us + gather_us
         backward = sum(layer.time_us[OpKind.BW].median_us for layer in layers)

@@ -42,7 +42,7 @@ class Estimate(Record):
 
     factors: Mapping[str, Factor]
     scatter: _Share = 0.05
-    memory_uncertainty: _Share = 0.04
+    memory_uncertainty: _Share = 0.25
     calibration: PlainText | None = None
     layout: PlainText
 
