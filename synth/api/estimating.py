@@ -42,7 +42,7 @@ def estimate(
         dtype: of the factors of matrices: bf16, fp8 or fp4.
         optimizer: with the dtypes of its state.
         sharding: what the ranks of `dp` and `cp` share: none, zero1 or fsdp.
-        recompute: activations that B computes again: none, selective or full.
+        recompute: activations that B computes again: none, selective, ops or full.
         software: the training program.
         calibration: a file of `synth calibrate`, or none; None: the shipped one, if any.
 

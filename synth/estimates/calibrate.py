@@ -16,7 +16,7 @@ from synth.estimates.factors import PRIOR, Factors, software_of
 from synth.estimates.fit import ROW, StepParts, fit
 from synth.estimates.layout import Layout, Sharding
 from synth.estimates.model_config import model_of
-from synth.estimates.published import PublishedRun, published_runs, run_of
+from synth.estimates.published import PROGRAM, PublishedRun, published_runs, run_of
 from synth.estimates.training_step import TrainingStep
 from synth.op_kinds import OpKind
 from synth.profile import Profile
@@ -24,6 +24,9 @@ from synth.profile.estimate import Factor
 from synth.records.safe_read import read_text
 
 MOST_ROWS = 100
+
+# The training program of rows that do not say theirs.
+PROGRAM_OF_OWN = "megatron"
 
 
 def calibrate(runs: Sequence[PublishedRun], device: str, software: str, source: str) -> Calibration:
@@ -86,6 +89,7 @@ def runs_of(given: str, device: str, software: str, model: str | None) -> list[P
     Raises:
         SynthError: it is none of them, or a row is wrong.
     """
+    device = device_of(device).name
     path = Path(given)
     if path.suffix.lower() == ".json" and path.is_file():
         return [_run_of_profile(Profile.load(path), device, software, model)]
@@ -107,6 +111,23 @@ def runs_of(given: str, device: str, software: str, model: str | None) -> list[P
             f"CSV of runs, a profile, or one of {', '.join(known)}"
         )
     return found
+
+
+def program_of(given: str, software: str | None) -> str:
+    """Return the training program of the runs: that of a published source, or the given one.
+
+    Raises:
+        SynthError: the runs of a source are of another program than the given one.
+    """
+    stacks = {run.stack for run in published_runs()}
+    if Path(given).is_file() or given not in stacks:
+        return software or PROGRAM_OF_OWN
+    own = PROGRAM.get(given, PROGRAM_OF_OWN)
+    if software not in (None, own):
+        raise SynthError(
+            f"the runs of {given} are of {own}, not of {software:.40}; leave the software out"
+        )
+    return own
 
 
 def _present(row: dict[str, str]) -> dict[str, str]:
@@ -139,12 +160,22 @@ def _run_of_profile(
     if profile.provenance.estimate is not None:
         raise SynthError(f"{profile.name} is estimated itself; give a measured profile")
     work = profile.workload
+    if work.dtype != "bfloat16":
+        raise SynthError(f"{profile.name} is of {work.dtype}; give a profile of bfloat16")
+    if work.recomputed_layers:
+        raise SynthError(f"{profile.name} recomputes layers; give a profile that recomputes none")
     layout = Layout(
         seq_len=work.sequence_length,
         micro_batch_size=work.micro_batch_size,
         sharding=Sharding.NONE,
     )
-    estimator = Estimator(model_of(model), device_of(device), layout, software_of(software))
+    estimator = Estimator(
+        model_of(model),
+        device_of(device),
+        layout,
+        software_of(software),
+        optimizer=work.optimizer,
+    )
     passes = (OpKind.F, OpKind.BW, OpKind.STEP)
     layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
     measured = sum(layer.time_us[kind].median_us for layer in layers for kind in passes)

@@ -1,13 +1,17 @@
 """The estimated profile: the parts of a model as layers of an ordinary profile."""
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
 from synth.costs.recomputed_layers import recomputed
+from synth.errors import SynthError
+from synth.estimates.calibration import factors_of
 from synth.estimates.collectives import collective_us
 from synth.estimates.device import Device
-from synth.estimates.factors import KINDS, Factors
+from synth.estimates.factors import KINDS, SOFTWARE, Factors, software_of
 from synth.estimates.layer_ops import LayerOps, Work
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.memory import ActivationBytes, MemoryOf, States
@@ -22,6 +26,10 @@ from synth.profile.links import Link, Links, NodeLink
 from synth.profile.optimizer import OptimizerSpec
 from synth.profile.tied_parameters import TiedParameters
 from synth.profile.workload import Workload
+from synth.records.record import describe
+
+# The training program of named profiles.
+NAMED_SOFTWARE = "megatron"
 
 DEFAULT_OPTIMIZER = OptimizerSpec.parse("adamw+master+float32-gradients")
 
@@ -69,6 +77,15 @@ class Estimator:
         """
         self.layout.check(self.shape)
         self.device.peak(self.layout.precision.dtype)
+        try:
+            return self._profile(name, command)
+        except ValidationError as error:
+            raise SynthError(
+                f"the estimate of {self.shape.name} is out of range; give smaller sizes:\n"
+                f"{describe(error)}"
+            ) from None
+
+    def _profile(self, name: str | None, command: str | None) -> Profile:
         parts = self._parts()
         layers = tuple(Layer(name=each, profile=kind) for each, kind in self._listed())
         totals = Parts()
@@ -97,14 +114,38 @@ class Estimator:
 
     @property
     def name(self) -> str:
-        """`llama3-70b-h100-tp8-s8192`, as of the named profile of the same sizes."""
+        """`llama3-70b-h100-tp8-s8192`, as of the named profile of the same sizes.
+
+        What named profiles cannot have follows (`-dp64-full`), so that it is no name of one.
+        """
         layout = self.layout
         sizes = (("tp", layout.tensor), ("cp", layout.context), ("ep", layout.expert))
         groups = "".join(f"-{word}{size}" for word, size in sizes if size > 1 or word == "tp")
         narrow = "" if layout.precision.value == "bf16" else f"-{layout.precision.value}"
         batch = f"-b{layout.micro_batch_size}" if layout.micro_batch_size > 1 else ""
         lengths = f"-s{layout.seq_len}{batch}"
-        return f"{self.shape.name}-{self.device.name}{groups}{narrow}{lengths}"
+        sizes_name = f"{self.shape.name}-{self.device.name}{groups}{narrow}{lengths}"
+        return sizes_name + "".join(f"-{word}" for word in self._unusual())
+
+    def _unusual(self) -> Iterator[str]:
+        """Words for what is otherwise than in a named profile."""
+        layout = self.layout
+        if layout.data != max(1, layout.expert // (layout.tensor * layout.context)):
+            yield f"dp{layout.data}"
+        if layout.tensor > 1 and not layout.sequence:
+            yield "nosp"
+        if layout.sharding is not Sharding.ZERO1:
+            yield {Sharding.NONE: "unsharded", Sharding.FSDP: "fsdp"}[layout.sharding]
+        if layout.recompute is not Recompute.NONE:
+            yield layout.recompute.value
+        usual = software_of(NAMED_SOFTWARE)
+        if self.software != usual:
+            known = (name for name, each in SOFTWARE.items() if each == self.software)
+            yield next(known, "software")
+        if self.factors != factors_of(None, self.device, NAMED_SOFTWARE) and self.software == usual:
+            yield "uncalibrated" if self.factors.calibration is None else "calibrated"
+        if self.optimizer != DEFAULT_OPTIMIZER:
+            yield str(self.optimizer)
 
     def _workload(self) -> Workload:
         blocks = ("block.*",) if self.layout.recompute is Recompute.FULL else None

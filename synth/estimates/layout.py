@@ -2,9 +2,9 @@
 
 from enum import StrEnum
 from math import ceil
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from synth.errors import SynthError
 from synth.estimates.model_shape import ModelShape
@@ -99,8 +99,37 @@ class Layout(Record):
     sharding: Sharding = Sharding.ZERO1
     recompute: Recompute = Recompute.NONE
 
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
+    def check(self, shape: ModelShape) -> None:
+        """Refuse sizes that do not go together, or that a model does not admit.
+
+        Raises:
+            SynthError: heads, widths, experts or tokens cannot be shared so.
+        """
+        if shape.heads % self.tensor:
+            raise SynthError(
+                f"{shape.name} has {shape.heads} heads, which {self.tensor} ranks of tensor "
+                f"parallelism cannot share equally; give a divisor"
+            )
+        if shape.latent is None and shape.kv_heads % self.tensor and self.tensor % shape.kv_heads:
+            raise SynthError(
+                f"{shape.name} has {shape.kv_heads} heads of keys and values, which {self.tensor} "
+                f"ranks of tensor parallelism can neither share nor repeat equally; give a divisor "
+                f"or a multiple"
+            )
+        shared = 0 if shape.experts is None else shape.experts.shared_ffn
+        for width in (shape.ffn if shape.dense_layers else 0, shared):
+            if width % self.tensor:
+                raise SynthError(
+                    f"{shape.name} has an MLP {width} wide, which {self.tensor} ranks of tensor "
+                    f"parallelism cannot share equally; give a divisor"
+                )
+        if shape.experts is None and self.expert > 1:
+            raise SynthError(f"{shape.name} has no experts; leave expert parallelism out")
+        if shape.experts is not None and shape.experts.count % self.expert:
+            raise SynthError(
+                f"{shape.name} has {shape.experts.count} experts, which {self.expert} ranks cannot "
+                f"share equally; give a divisor"
+            )
         parts = self.context * (self.tensor if self.sequence else 1)
         if self.seq_len % parts:
             raise SynthError(
@@ -112,26 +141,6 @@ class Layout(Record):
             raise SynthError(
                 f"{self.expert} ranks share the experts, and tensor, context and data parallelism "
                 f"have {ranks} together; give a divisor, or more data-parallel ranks"
-            )
-        return self
-
-    def check(self, shape: ModelShape) -> None:
-        """Refuse a layout that a model does not admit.
-
-        Raises:
-            SynthError: heads or experts cannot be shared so.
-        """
-        if shape.heads % self.tensor:
-            raise SynthError(
-                f"{shape.name} has {shape.heads} heads, which {self.tensor} ranks of tensor "
-                f"parallelism cannot share equally; give a divisor"
-            )
-        if shape.experts is None and self.expert > 1:
-            raise SynthError(f"{shape.name} has no experts; leave expert parallelism out")
-        if shape.experts is not None and shape.experts.count % self.expert:
-            raise SynthError(
-                f"{shape.name} has {shape.experts.count} experts, which {self.expert} ranks cannot "
-                f"share equally; give a divisor"
             )
 
     @property

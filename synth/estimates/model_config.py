@@ -52,6 +52,16 @@ class _Config:
             raise SynthError(f"{self._source} has no {names[0]}, which a {self.kind} model needs")
         return default
 
+    def share(self, total: int, of: str, count: int, by: str) -> int:
+        """A total divided by a count, without a rest."""
+        if not count or total % count:
+            raise SynthError(f"{self._source}: {of} {total} is no multiple of {by} {count}")
+        return total // count
+
+    def refuse(self, what: str) -> SynthError:
+        """An error about the config."""
+        return SynthError(f"{self._source} has {what}, which is not estimated")
+
     def flag(self, name: str, default: bool = False) -> bool:
         """A value that is true or false."""
         value = self._values.get(name, default)
@@ -152,18 +162,17 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
 def _decoder(given: _Config) -> dict[str, Any]:
     """The sizes that all decoders with rotary embeddings and gated MLPs name alike."""
     hidden, heads = given.number("hidden_size"), given.number("num_attention_heads")
-    if not heads or (hidden % heads and not given.has("head_dim")):
-        raise SynthError(
-            f"hidden_size {hidden} is no multiple of num_attention_heads {heads}, and there is no "
-            f"head_dim"
-        )
+    if given.has("head_dim"):
+        width = given.number("head_dim")
+    else:
+        width = given.share(hidden, "hidden_size", heads, "num_attention_heads")
     return {
         "layers": given.number("num_hidden_layers"),
         "hidden": hidden,
         "ffn": given.number("intermediate_size"),
         "heads": heads,
         "kv_heads": given.number("num_key_value_heads", default=heads),
-        "head_dim": given.number("head_dim", default=hidden // heads),
+        "head_dim": width,
         "vocab": given.number("vocab_size"),
         "tied": given.flag("tie_word_embeddings"),
         "attention_biases": given.flag("attention_bias"),
@@ -193,18 +202,30 @@ def _gemma3(given: _Config) -> dict[str, Any]:
     return _gemma(given) | more
 
 
+def _mistral(given: _Config) -> dict[str, Any]:
+    """All layers are local if there is a window."""
+    window = given.number("sliding_window", default=0)
+    return _decoder(given) | {"window": window, "window_layers": 1.0 if window else 0.0}
+
+
 def _mixtral(given: _Config) -> dict[str, Any]:
     ffn = given.number("intermediate_size")
     count, per_token = given.number("num_local_experts"), given.number("num_experts_per_tok")
-    return _decoder(given) | {"experts": Experts(count=count, per_token=per_token, ffn=ffn)}
+    return _mistral(given) | {"experts": Experts(count=count, per_token=per_token, ffn=ffn)}
 
 
 def _qwen3_moe(given: _Config) -> dict[str, Any]:
+    dense = given.values("mlp_only_layers")
+    if dense != list(range(len(dense))):
+        raise given.refuse("mlp_only_layers that are not the first ones")
+    if given.number("decoder_sparse_step", default=1) != 1:
+        raise given.refuse("a decoder_sparse_step above 1")
     return _qwen3(given) | {
         "experts": Experts(
             count=given.number("num_experts", "num_local_experts"),
             per_token=given.number("num_experts_per_tok"),
             ffn=given.number("moe_intermediate_size"),
+            first_layer=len(dense),
         )
     }
 
@@ -231,14 +252,16 @@ def _deepseek(given: _Config) -> dict[str, Any]:
 
 
 def _gpt2(given: _Config) -> dict[str, Any]:
-    hidden, heads = given.number("n_embd", "hidden_size"), given.number("n_head")
+    """GPT-2's names of sizes, and those of BLOOM's configs."""
+    hidden = given.number("n_embd", "hidden_size", "n_embed")
+    heads = given.number("n_head", "num_attention_heads")
     return {
-        "layers": given.number("n_layer"),
+        "layers": given.number("n_layer", "num_hidden_layers"),
         "hidden": hidden,
         "ffn": given.number("n_inner", default=4 * hidden),
         "heads": heads,
         "kv_heads": heads,
-        "head_dim": hidden // max(1, heads),
+        "head_dim": given.share(hidden, "n_embd", heads, "n_head"),
         "vocab": given.number("vocab_size"),
         "positions": given.number("n_positions", default=0),
         "gated": False,
@@ -254,7 +277,7 @@ def _bloom(given: _Config) -> dict[str, Any]:
 
 _KINDS: dict[str, Callable[[_Config], dict[str, Any]]] = {
     "llama": _decoder,
-    "mistral": _decoder,
+    "mistral": _mistral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "gemma": _gemma,

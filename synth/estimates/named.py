@@ -10,21 +10,25 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+from pydantic import ValidationError
+
+from synth.errors import SynthError
 from synth.estimates.calibration import factors_of
 from synth.estimates.device import device_of, devices
-from synth.estimates.estimated_profile import Estimator
+from synth.estimates.estimated_profile import NAMED_SOFTWARE, Estimator
 from synth.estimates.factors import software_of
 from synth.estimates.layout import Layout, Precision
 from synth.estimates.model_config import known_model, model_names, model_of
 from synth.profile import Profile
-
-SOFTWARE = "megatron"
+from synth.records.record import describe
 
 # The devices of the names that are listed; others have names, too.
 _LISTED = ("a100", "h100", "h200", "b200")
 
-_SIZES = r"(?:-tp(?P<tp>\d+))?(?:-cp(?P<cp>\d+))?(?:-ep(?P<ep>\d+))?(?P<fp8>-fp8)?"
-_LENGTHS = r"(?:-s(?P<s>\d+))?(?:-b(?P<b>\d+))?"
+# Nine digits at most: names also come from plans that anyone may have written.
+_COUNT = r"[1-9]\d{0,8}"
+_SIZES = rf"(?:-tp(?P<tp>{_COUNT}))?(?:-cp(?P<cp>{_COUNT}))?(?:-ep(?P<ep>{_COUNT}))?(?P<fp8>-fp8)?"
+_LENGTHS = rf"(?:-s(?P<s>{_COUNT}))?(?:-b(?P<b>{_COUNT}))?"
 
 
 def is_named(name: str) -> bool:
@@ -45,17 +49,20 @@ def estimated(name: str) -> Profile:
     sizes = {key: int(match[key] or 0) for key in ("tp", "cp", "ep", "s", "b")}
     model, device = match["model"], device_of(match["device"])
     tensor, context, expert = (max(1, sizes[key]) for key in ("tp", "cp", "ep"))
-    layout = Layout(
-        seq_len=sizes["s"] or known_model(model).sequence_length,
-        micro_batch_size=sizes["b"] or 1,
-        tensor=tensor,
-        context=context,
-        expert=expert,
-        data=max(1, expert // (tensor * context)),
-        precision=Precision.FP8 if match["fp8"] else Precision.BF16,
-    )
-    factors = factors_of(None, device, SOFTWARE)
-    estimator = Estimator(model_of(model), device, layout, software_of(SOFTWARE), factors)
+    try:
+        layout = Layout(
+            seq_len=sizes["s"] or known_model(model).sequence_length,
+            micro_batch_size=sizes["b"] or 1,
+            tensor=tensor,
+            context=context,
+            expert=expert,
+            data=max(1, expert // (tensor * context)),
+            precision=Precision.FP8 if match["fp8"] else Precision.BF16,
+        )
+    except ValidationError as error:
+        raise SynthError(f"the sizes of {name} are out of range:\n{describe(error)}") from None
+    factors = factors_of(None, device, NAMED_SOFTWARE)
+    estimator = Estimator(model_of(model), device, layout, software_of(NAMED_SOFTWARE), factors)
     return estimator.profile(name=name, command=_command(model, device.name, layout))
 
 

@@ -1,12 +1,15 @@
 """Published training runs as steps to estimate: a row of `data/published.csv`, or one of a user.
 
-Columns are those of the file. A row says the model (a known name or its sizes), the layout, and
-`tokens_per_s_gpu`.
+Columns are those of the file. A row says the model, the layout, and `tokens_per_s_gpu`. Words of a
+user's row are checked; those of the file are as its sources print them, and are interpreted.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
+
+from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.estimates.device import device_of
@@ -17,6 +20,7 @@ from synth.estimates.model_config import model_names, model_of
 from synth.estimates.model_shape import Experts, LatentAttention, ModelShape
 from synth.estimates.rates import read_table
 from synth.estimates.training_step import TrainingStep, micro_batches_of
+from synth.records.record import describe
 
 # The training program of the runs of a source.
 PROGRAM = {
@@ -28,6 +32,23 @@ PROGRAM = {
     "simumax": "megatron-plain",
     "torchtitan": "torchtitan",
     "zero-bubble": "megatron-2021",
+}
+
+_Word = TypeVar("_Word")
+
+_FLAGS = {"yes": True, "no": False, "true": True, "false": False, "1": True, "0": False}
+_SHARDINGS = {
+    "none": Sharding.NONE,
+    "zero1": Sharding.ZERO1,
+    "zero-1": Sharding.ZERO1,
+    "fsdp": Sharding.FSDP,
+}
+_SCHEDULES = {
+    "1f1b": "1f1b",
+    "interleaved": "interleaved",
+    "interleaved 1f1b": "interleaved",
+    "zb-1p": "zb-1p",
+    "zb-2p": "zb-2p",
 }
 
 _LATENT = LatentAttention(query_rank=1536, key_value_rank=512, nope=128, rope=64, value=128)
@@ -72,31 +93,41 @@ def _software(row: Mapping[str, str]) -> Software:
 @cache
 def published_runs() -> tuple[PublishedRun, ...]:
     """The shipped published runs."""
-    return tuple(run_of(row) for row in read_table("published.csv"))
+    return tuple(
+        _run(_PublishedRow(row), row, _software(row)) for row in read_table("published.csv")
+    )
 
 
 def run_of(row: Mapping[str, str]) -> PublishedRun:
-    """Return the run of a row.
+    """Return the run of a user's row.
 
     Raises:
-        SynthError: a value is missing or is no number, or the values do not go together.
+        SynthError: a value is missing or not understood, or the values do not go together.
     """
-    read = _Row(row)
-    estimator = Estimator(
-        read.shape(),
-        device_of(read.text("device")),
-        read.layout(),
-        _software(row),
-        Factors(),
-    )
+    try:
+        return _run(_Row(row), row, software_of(row.get("software") or "megatron"))
+    except ValidationError as error:
+        raise SynthError(f"a row of runs is out of range:\n{describe(error)}") from None
+
+
+def _run(read: "_Row", row: Mapping[str, str], software: Software) -> PublishedRun:
+    device = device_of(read.text("device"))
+    estimator = Estimator(read.shape(), device, read.layout(), software, Factors())
     layout = estimator.layout
+    layout.check(estimator.shape)
     ranks, rounds = read.number("pp", 1), read.number("vp", 0)
     batch = read.number("global_batch")
     count = micro_batches_of(batch, layout.micro_batch_size, layout.data)
     name = read.schedule(ranks, rounds, estimator.shape.layers)
     rate = read.real("tokens_per_s_gpu")
     gpus = read.number("gpus")
-    memory = row.get("memory_gib") or ""
+    needed = layout.tensor * layout.context * layout.data * ranks
+    if gpus != needed:
+        raise SynthError(
+            f"a row of runs has {gpus} gpus, and tp × pp × cp × dp is {needed}; give those that go "
+            f"together"
+        )
+    memory = read.real("memory_gib") if row.get("memory_gib") else None
     return PublishedRun(
         name=f"{row.get('id') or ''} {row.get('model') or 'model'}".strip(),
         stack=row.get("stack") or row.get("software") or "own",
@@ -105,7 +136,7 @@ def run_of(row: Mapping[str, str]) -> PublishedRun:
         step=TrainingStep(estimator, ranks, count, name),
         measured_us=batch * layout.seq_len / (rate * gpus) * 1e6,
         tokens_per_s=rate,
-        peak_bytes=float(memory) * 2**30 if memory else None,
+        peak_bytes=None if memory is None else memory * 2**30,
     )
 
 
@@ -134,7 +165,74 @@ class _Row:
     def number(self, name: str, default: int | None = None) -> int:
         if default is not None and not (self._row.get(name) or "").strip():
             return default
-        return round(self.real(name))
+        value = self.real(name)
+        if value != round(value):
+            raise SynthError(
+                f"a row of runs has {name} {self.text(name)!r:.40}; a whole number is needed"
+            )
+        return round(value)
+
+    def word(self, name: str, words: Mapping[str, _Word], default: str) -> _Word:
+        """What one of some words means, in small or capital letters."""
+        text = (self._row.get(name) or "").strip() or default
+        found = words.get(text.lower())
+        if found is None:
+            raise SynthError(
+                f"a row of runs has {name} {text!r:.40}, which is not understood; give one of "
+                f"{', '.join(words)}"
+            )
+        return found
+
+    def shape(self) -> ModelShape:
+        """The model: a known one, or that of a config.json."""
+        if (self._row.get("hidden") or "").strip():
+            raise SynthError(
+                "a row of runs has the sizes of a model; give its config.json, or a known name, as "
+                "model"
+            )
+        return model_of(self.text("model"))
+
+    def data_ranks(self) -> int:
+        """The ranks of data parallelism; those that are left, if the row does not say them."""
+        others = self.number("tp", 1) * self.number("cp", 1) * self.number("pp", 1)
+        return self.number("dp", max(1, self.number("gpus") // others))
+
+    def layout(self) -> Layout:
+        """The sizes of groups and micro-batches."""
+        sharding = self.word("sharding", _SHARDINGS, "zero1")
+        if sharding is Sharding.FSDP and self.number("pp", 1) > 1:
+            raise SynthError(
+                "a row of runs has FSDP with pp, which is not estimated; give ZeRO-1, which also "
+                "gathers parameters once a step"
+            )
+        self.text("precision")
+        return Layout(
+            seq_len=self.number("seq"),
+            micro_batch_size=self.number("micro_batch", 1),
+            tensor=self.number("tp", 1),
+            sequence=self.word("sp", _FLAGS, "yes"),
+            context=self.number("cp", 1),
+            expert=self.number("ep", 1),
+            data=self.data_ranks(),
+            precision=self.word("precision", {each.value: each for each in Precision}, "bf16"),
+            sharding=sharding,
+            recompute=self.word("recompute", {each.value: each for each in Recompute}, "none"),
+        )
+
+    def schedule(self, ranks: int, rounds: int, layers: int) -> str:
+        """The family of the schedule."""
+        name = self.word("schedule", _SCHEDULES, "interleaved" if rounds > 1 else "1f1b")
+        if ranks == 1:
+            return "1f1b"
+        if name != "interleaved":
+            return name
+        if rounds < 2:
+            raise SynthError("a row of runs has interleaved 1F1B without vp; give at least 2")
+        return f"interleaved:{rounds}"
+
+
+class _PublishedRow(_Row):
+    """A row of the shipped table, whose words are as the sources print them."""
 
     def shape(self) -> ModelShape:
         """The model: a known one without sizes, or that of the sizes."""
@@ -188,19 +286,16 @@ class _Row:
 
     def layout(self) -> Layout:
         """The sizes of groups and micro-batches."""
-        tensor, context = self.number("tp", 1), self.number("cp", 1)
-        ranks = self.number("gpus") // (tensor * context * self.number("pp", 1))
         sharding = (self._row.get("sharding") or "").lower()
         recompute = (self._row.get("recompute") or "").lower()
-        data = self.number("dp", max(1, ranks))
         return Layout(
             seq_len=self.number("seq"),
             micro_batch_size=self.number("micro_batch", 1),
-            tensor=tensor,
+            tensor=self.number("tp", 1),
             sequence="full" not in recompute or "fsdp" in sharding,
-            context=context,
+            context=self.number("cp", 1),
             expert=self.number("ep", 1),
-            data=data,
+            data=self.data_ranks(),
             precision=Precision(self.text("precision").lower()),
             sharding=(
                 # Under a pipeline parameters are gathered once a step, as ZeRO-1 does.

@@ -1,5 +1,8 @@
 """Reading what is estimated: the model, the device, and the factors."""
 
+from pydantic import ValidationError
+
+from synth.errors import SynthError
 from synth.estimates.calibration import factors_of
 from synth.estimates.device import device_of
 from synth.estimates.estimated_profile import Estimator
@@ -8,6 +11,7 @@ from synth.estimates.layout import Layout
 from synth.estimates.model_config import model_of
 from synth.options.arguments.estimate import EstimateArguments
 from synth.profile.optimizer import OptimizerSpec
+from synth.records.record import describe
 
 
 def estimator_of(given: EstimateArguments) -> Estimator:
@@ -17,18 +21,8 @@ def estimator_of(given: EstimateArguments) -> Estimator:
         SynthError: one is not understood, or they do not go together.
     """
     shape, device = model_of(given.model), device_of(given.device)
-    layout = Layout(
-        seq_len=given.seq_len,
-        micro_batch_size=given.micro_batch_size,
-        tensor=given.tp,
-        sequence=given.sp,
-        context=given.cp,
-        expert=given.ep,
-        data=given.dp or max(1, given.ep // (given.tp * given.cp)),
-        precision=given.dtype,
-        sharding=given.sharding,
-        recompute=given.recompute,
-    )
+    layout = _layout(given)
+    layout.check(shape)
     return Estimator(
         shape,
         device,
@@ -37,3 +31,23 @@ def estimator_of(given: EstimateArguments) -> Estimator:
         factors_of(given.calibration, device, given.software),
         OptimizerSpec.parse(given.optimizer),
     )
+
+
+def _layout(given: EstimateArguments) -> Layout:
+    try:
+        return Layout(
+            seq_len=given.seq_len,
+            micro_batch_size=given.micro_batch_size,
+            tensor=given.tp,
+            sequence=given.sp,
+            context=given.cp,
+            expert=given.ep,
+            data=given.dp or max(1, given.ep // (given.tp * given.cp)),
+            precision=given.dtype,
+            sharding=given.sharding,
+            recompute=given.recompute,
+        )
+    except ValidationError as error:
+        raise SynthError(
+            f"the sizes of the estimate are out of range:\n{describe(error)}"
+        ) from None

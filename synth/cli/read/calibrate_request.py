@@ -27,8 +27,12 @@ class CalibrateRequest(Record):
         str, CommandOption("Device of the runs, as of `synth estimate`.", metavar="DEVICE")
     ]
     software: Annotated[
-        str, CommandOption("Training program: megatron, megatron-2021, torchtitan, …")
-    ] = "megatron"
+        str | None,
+        CommandOption(
+            "Training program: megatron, megatron-2021, torchtitan, …",
+            default="megatron, or that of a published source",
+        ),
+    ] = None
     model: Annotated[
         str | None, CommandOption("Model of a profile, as of `synth estimate`.", metavar="MODEL")
     ] = None

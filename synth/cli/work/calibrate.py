@@ -2,7 +2,7 @@
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.read.calibrate_request import CalibrateRequest
-from synth.estimates.calibrate import calibrate, most_different, runs_of
+from synth.estimates.calibrate import calibrate, most_different, program_of, runs_of
 from synth.estimates.calibration import Calibration
 from synth.estimates.device import device_of
 from synth.estimates.fit import StepParts
@@ -13,11 +13,12 @@ def work(request: CalibrateRequest) -> None:
     """Fit the three factors to measured runs."""
     request.check_files()
     device = device_of(request.device)
-    runs = runs_of(request.runs, request.device, request.software, request.model)
+    software = program_of(request.runs, request.software)
+    runs = runs_of(request.runs, request.device, software, request.model)
     if request.rows is not None and request.rows < len(runs):
         chosen = most_different([StepParts(run) for run in runs], request.rows)
         runs = [row.run for row in chosen]
-    found = calibrate(runs, device.name, request.software, request.runs)
+    found = calibrate(runs, device.name, software, request.runs)
     if request.output is not None:
         found.save(request.output)
     if request.format == Format.JSON:

@@ -108,7 +108,8 @@ def test_a_name_that_is_none_is_refused_with_an_example() -> None:
     ("options", "message"),
     [
         ({"tp": 3, "seq_len": 3072}, "64 heads, which 3 ranks"),
-        ({"tp": 7}, "cannot be shared equally by 7 ranks"),
+        ({"tp": 7}, "64 heads, which 7 ranks"),
+        ({"cp": 3}, "cannot be shared equally by 3 ranks"),
         ({"ep": 8}, "has no experts"),
         ({"dtype": "fp16"}, "dtype='fp16' is not understood"),
         ({"software": "word"}, "software 'word' is not known"),
