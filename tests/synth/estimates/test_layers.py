@@ -1,13 +1,19 @@
 """FLOPs and bytes of layers against the closed forms of papers."""
 
+from dataclasses import replace
+
 import pytest
 
-from synth.estimates.layer_ops import LayerOps
+from synth.estimates.collectives import collective_us
+from synth.estimates.device import device_of
+from synth.estimates.estimated_profile import Estimator
+from synth.estimates.layer_ops import LayerOps, Work
 from synth.estimates.layout import AttentionKernel, Layout, Recompute, Sharding, Software
 from synth.estimates.memory import MemoryOf
 from synth.estimates.model_config import model_of
 from synth.estimates.model_shape import gpt
-from synth.estimates.ops import ExchangeKind, GroupExchange, Role
+from synth.estimates.ops import Attention, ExchangeKind, GroupExchange, Role
+from synth.op_kinds import OpKind
 from synth.profile.optimizer import OptimizerSpec
 
 GPT = gpt("g", layers=12, hidden=1536, heads=16, vocab=51200)
@@ -105,3 +111,121 @@ def test_active_experts_alone_count_flops() -> None:
     work = LayerOps(shape, layout, Software(), 8).decoder(dense=False)
     scores = 2 * 256 * 128 * 2 * shape.heads * shape.head_dim
     assert work.flops(Role.F) - scores == pytest.approx(2 * 256 * active, rel=0.002)
+
+
+def test_a_backward_computes_the_scores_again_only_if_they_are_not_kept() -> None:
+    call = Attention(8, 64, 64, 128, 128, Role.B)
+    assert call.flops / replace(call, role=Role.F).flops == 2.5
+    assert replace(call, is_fused=False).flops / replace(call, role=Role.F).flops == 2.0
+    work = LayerOps(GPT, Layout(seq_len=64), UNFUSED, 8).decoder(dense=True)
+    assert work.flops(Role.B) + work.flops(Role.W) == 2 * work.flops(Role.F)
+
+
+def test_without_sequence_parallelism_embedding_and_head_sum_once() -> None:
+    def kinds(work: Work, role: Role) -> list[ExchangeKind]:
+        return [one.kind for one in work.by_role[role] if isinstance(one, GroupExchange)]
+
+    for sequence in (True, False):
+        ops = LayerOps(GPT, Layout(seq_len=64, tensor=4, sequence=sequence), Software(), 8)
+        found = [[kinds(work, role) for role in Role] for work in (ops.embedding(), ops.head())]
+        if sequence:
+            scatter, gather = [ExchangeKind.REDUCE_SCATTER], [ExchangeKind.ALL_GATHER]
+            assert found == [[scatter, scatter, []], [gather, gather, []]]
+        else:
+            total = [ExchangeKind.ALL_REDUCE]
+            assert found == [[total, [], []], [[], total, []]]
+
+
+def test_multi_token_prediction_keeps_a_projection_and_logits() -> None:
+    shape = model_of("deepseek-v3")
+    layout = Layout(seq_len=4096, expert=8, data=8)
+    memory = MemoryOf(shape, layout, Software(), ADAM)
+    (mtp, held), (layer, plain) = memory.of("mtp"), memory.of("moe_block")
+    more = mtp.parameter_bytes - layer.parameter_bytes
+    assert more == pytest.approx(2 * (2 * shape.hidden**2 + 3 * shape.hidden))
+    assert held.saved - plain.saved > 4 * 4096 * shape.vocab
+
+
+def test_down_projections_and_routers_are_whole_on_every_tensor_rank() -> None:
+    shape = model_of("deepseek-v3")
+    one, eight = (
+        MemoryOf(shape, Layout(seq_len=4096, tensor=tp, expert=8, data=8), Software(), ADAM)
+        for tp in (1, 8)
+    )
+    first, second = (each.decoder_states(dense=False).shared for each in (one, eight))
+    whole = shape.hidden * (1536 + 512 + 64 + 256)
+    assert second > whole
+    assert second - whole == pytest.approx((first - whole) / 8, rel=0.01)
+
+
+def test_more_tensor_ranks_than_heads_of_keys_have_a_head_each() -> None:
+    shape = model_of("llama3-70b")
+    few, many = (
+        MemoryOf(shape, Layout(seq_len=4096, tensor=tp), Software(), ADAM).decoder_states(
+            dense=True
+        )
+        for tp in (8, 16)
+    )
+    keys = 2 * shape.head_dim * shape.hidden
+    assert many.shared == pytest.approx((few.shared - keys) / 2 + keys, rel=1e-3)
+
+
+def test_latent_attention_exchanges_the_keys_and_values_of_all_heads_in_a_context() -> None:
+    shape = model_of("deepseek-v3")
+    layout = Layout(seq_len=4096, context=2, data=1)
+    work = LayerOps(shape, layout, Software(), 8).decoder(dense=True)
+    sent = [one for one in work.by_role[Role.F] if isinstance(one, GroupExchange)]
+    assert [one.num_bytes for one in sent] == [0.25 * 2 * 128 * (192 + 128) * 4096]
+
+
+def states_of(sharding: Sharding) -> Estimator:
+    shape, device = model_of("mixtral-8x7b"), device_of("h100")
+    return Estimator(shape, device, Layout(seq_len=4096, data=8, expert=8, sharding=sharding))
+
+
+def test_experts_that_one_rank_has_are_not_gathered() -> None:
+    estimator = states_of(Sharding.FSDP)
+    states = estimator.states("moe_block")
+    assert states.experts > 3 * states.shared > 0
+    whole = GroupExchange(ExchangeKind.ALL_GATHER, 2 * states.shared, 1, 8)
+    found = estimator.exchange_us(ExchangeKind.ALL_GATHER, 2.0, [states])
+    assert found == collective_us(estimator.device, whole)
+
+
+def test_fsdp_holds_gathered_parameters_while_it_computes() -> None:
+    plain, sharded = (
+        states_of(sharding).profile().layer_profiles["moe_block"]
+        for sharding in (Sharding.ZERO1, Sharding.FSDP)
+    )
+    whole = states_of(Sharding.FSDP).states("moe_block").whole_bytes
+    for kind, times in ((OpKind.F, 2), (OpKind.B, 2)):
+        assert sharded.rise_bytes[kind] - plain.rise_bytes[kind] == pytest.approx(times * whole)
+    assert sharded.rise_bytes[OpKind.BW] >= 3 * whole
+
+
+def test_full_recomputation_gathers_no_parameters_again() -> None:
+    def backward(recompute: Recompute) -> float:
+        layout = Layout(seq_len=64, data=64, sharding=Sharding.FSDP, recompute=recompute)
+        profile = Estimator(model_of("llama3-70b"), device_of("h100"), layout).profile()
+        return profile.layer_profiles["block"].time_us[OpKind.BW].median_us
+
+    # Of few tokens a layer takes as long as its exchanges.
+    assert backward(Recompute.FULL) == backward(Recompute.NONE)
+
+
+def test_pipeline_neighbours_are_behind_all_ranks_of_data_parallelism() -> None:
+    shape, device = model_of("llama3-8b"), device_of("h100")
+    near = Estimator(shape, device, Layout(seq_len=64, tensor=2)).links()
+    far = Estimator(shape, device, Layout(seq_len=64, tensor=2, data=4)).links()
+    assert near.nodes is not None and near.nodes[0].ranks_per_node == 4
+    assert not far.nodes and far.default.bandwidth_bytes_per_s < near.default.bandwidth_bytes_per_s
+
+
+def test_the_optimizer_reads_only_its_share_of_the_gradients() -> None:
+    def step_us(data: int) -> float:
+        layout = Layout(seq_len=64, data=data)
+        profile = Estimator(model_of("llama3-8b"), device_of("h100"), layout).profile()
+        return profile.layer_profiles["block"].time_us[OpKind.STEP].median_us
+
+    # Of 34 bytes of traffic for a parameter all but 4 are shared.
+    assert step_us(64) < 0.2 * step_us(1)
