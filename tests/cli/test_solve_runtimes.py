@@ -210,7 +210,8 @@ def test_offloading_is_taken_where_it_is_asked_for(synth: Synth, tmp_path: Path)
     without = synth(*TIGHT, *linear, "-o", tmp_path / "without.json")
     allowed = synth(*TIGHT, *linear, "--offload", "-o", tmp_path / "with.json")
     plans = [Plan.load(tmp_path / f"{name}.json") for name in ("without", "with")]
-    assert plans[1].claim.makespan_us <= plans[0].claim.makespan_us
+    # Both searches end by the clock.
+    assert plans[1].claim.makespan_us <= 1.02 * plans[0].claim.makespan_us
     if "allow it with --offload" in without.stdout:
         assert plans[1].claim.makespan_us < plans[0].claim.makespan_us, allowed.stdout
 

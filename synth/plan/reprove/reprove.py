@@ -205,7 +205,7 @@ class _Reproving:
         )
 
     def _with_recompute(self, stages: list[int], is_auto: bool) -> Reproof:
-        """Prove a bound with recomputation by closed forms, over all choices if that is claimed."""
+        """Prove a bound with recomputation, over all choices if that is claimed."""
         on_trust = None
         any_us = self.objective.value_us(bounds_of_any_choice(self.problem))
         if is_auto:
@@ -230,7 +230,8 @@ class _Reproving:
         if self.profile is None:
             given = ", with its layers recomputed," if self.plan.recomputed_layers else ","
             on_trust = named("that it holds whichever layers are recomputed; §profile tells")
-            return any_us, f"this partition{given} {_ANY_STAGES}", on_trust
+            reached_us = any_us if any_us >= self.claimed_us else self._by_parts(self.problem)
+            return max(any_us, reached_us), f"this partition{given} {_ANY_STAGES}", on_trust
         costs = partition_costs(self.profile, self.plan.partition, self.plan.placement)
         allowed = allowed_for(self.plan.arguments.get("for"))
         menu = allowed.layer_menu

@@ -220,7 +220,6 @@ def test_where_no_trial_finds_anything_the_best_published_schedule_is_the_answer
         empty = (None, None, None, 0, None, None)
         return Result(problem, *empty, StoppedBy.TIME_LIMIT, (), 0.0, "nothing")
 
-    monkeypatch.setattr(race_run, "solve_with", lambda problem, *given: nothing(problem))
     monkeypatch.setattr(
         race_run, "solve_repartitioning", lambda p, problem, *given: nothing(problem)
     )

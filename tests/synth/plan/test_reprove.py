@@ -161,7 +161,7 @@ def chosen(problem: Problem) -> Plan:
     )
 
 
-def test_a_bound_of_every_choice_of_stages_is_proven_by_closed_forms() -> None:
+def test_a_bound_of_every_choice_of_stages_is_proven_again() -> None:
     problem = problem_of()
     proof = proof_of(chosen(problem))
     assert proof.verdict == ProofVerdict.PROVEN
