@@ -15,6 +15,7 @@ from .divide import make_pieces, parts_at_blocks, parts_at_names, without_unused
 from .piece import Piece
 from .recorder import record
 from .steps import RecordedCall
+from .structure import Structure
 from .whole import loss_call
 
 
@@ -54,7 +55,8 @@ def cut_model(
         parts = parts_at_blocks(steps, begins, lambda step: _has_parameters(model, step))
     else:
         parts = parts_at_names(steps, named)
-    pieces = make_pieces(model, recording, parts)
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    pieces = make_pieces(model, recording, parts, (Structure(given), Structure(targets)))
     if len(pieces) < 2:
         raise SynthError("the model was cut into one piece; name more modules with --cut")
     if check:
