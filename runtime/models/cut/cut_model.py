@@ -27,7 +27,7 @@ class CutModel(list[Piece]):
 
 
 def cut_model(
-    model: nn.Module, inputs: Any, targets: Any, *, at: str | None = None, check: bool = False
+    model: nn.Module, inputs: Any, targets: Any, *, at: str | None = None, check: bool = True
 ) -> CutModel:
     """Cut a whole model into layers, of which a pipeline makes stages.
 
@@ -39,7 +39,8 @@ def cut_model(
         targets: of the same micro-batch.
         at: modules at which pieces begin, such as "embed | blocks.* | norm | head"; None: at the
             blocks, and after the last of them.
-        check: compare the loss and the gradients of the pieces with those of the whole.
+        check: compare the loss, the gradients and the buffers of the pieces with those of the
+            whole, on two other micro-batches; False saves the time of these.
 
     Raises:
         SynthError: no blocks are found, the forward cannot be followed, or the pieces do not
