@@ -1,7 +1,7 @@
 """Compares the pieces of a model with the whole: its loss, and the gradients of all parameters."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,49 +24,82 @@ def check_pieces(
     inputs: Any,
     targets: Any,
 ) -> float:
-    """Check that the pieces have the loss and the gradients of the whole model.
+    """Check that the pieces have the loss, the gradients and the buffers of the whole model.
 
-    Both get the same micro-batch, another one than was recorded, and draw the same random numbers.
+    Both get the same two micro-batches, one after the other, and draw the same random numbers. The
+    micro-batches have values of the given ones, but others than were recorded.
 
     Returns:
         The largest difference of a gradient, as a share of its largest element.
 
     Raises:
-        SynthError: they differ; names the parameter.
+        SynthError: they differ, or the loss is no number; names the parameter.
     """
-    inputs, targets = pytree.tree_map_only(Tensor, _rolled, (inputs, targets))
-    whole = _run(model, lambda: call(_copied(inputs), _copied(targets)))
-    ours = _run(model, lambda: _chained(pieces, _copied(inputs), _copied(targets)))
-    worst = _difference("the loss", whole[0], ours[0])
-    for (name, expected), found in zip(whole[1].items(), ours[1].values(), strict=True):
-        worst = max(worst, _difference(f"the gradient of {name}", expected, found))
+    batches = [pytree.tree_map_only(Tensor, _other(seed), (inputs, targets)) for seed in (1, 2)]
+    versions = [table._version for piece in pieces for table in piece.constants]
+    whole = _run(model, call, batches)
+    ours = _run(model, lambda given, wanted: chained(pieces, given, wanted), batches)
+    if not all(bool(loss.isfinite()) for loss in whole.losses):
+        raise SynthError(
+            f"the loss of the whole model is {whole.losses[0].item()} and "
+            f"{whole.losses[1].item()} on two micro-batches with values of the given one, so the "
+            f"pieces cannot be compared with it: give inputs and targets with a finite loss"
+        )
+    if versions != [table._version for piece in pieces for table in piece.constants]:
+        raise SynthError(
+            "a layer changes a constant in place, such as a mask that it is given: make a new "
+            "tensor instead"
+        )
+    worst = 0.0
+    for expected, found in zip(whole.losses, ours.losses, strict=True):
+        worst = max(worst, _difference("the loss", expected, found))
+    for name, buffer in whole.buffers.items():
+        worst = max(worst, _difference(f"the buffer {name}", buffer, ours.buffers[name]))
+    for name, gradient in whole.gradients.items():
+        found_too = ours.gradients[name]
+        worst = max(worst, _difference(f"the gradient of {name}", gradient, found_too))
     return worst
 
 
-def _chained(pieces: Sequence[Piece], inputs: Any, targets: Any) -> Tensor:
+def chained(pieces: Sequence[Piece], inputs: Any, targets: Any) -> Tensor:
+    """Run pieces one after the other, with copies of what goes between, as ranks do."""
     given = inputs if isinstance(inputs, tuple) else (inputs,)
     for piece in pieces[:-1]:
         output = piece(*given)
-        given = output if isinstance(output, tuple) else (output,)
+        given = tuple(each.clone() for each in (output if isinstance(output, tuple) else (output,)))
     loss: Tensor = pieces[-1](*given, targets)
     return loss
 
 
+class _Results(NamedTuple):
+    """Losses, and the sums of gradients and the buffers after them."""
+
+    losses: list[Tensor]
+    gradients: dict[str, Tensor | None]
+    buffers: dict[str, Tensor]
+
+
 def _run(
-    model: nn.Module, forward: Callable[[], Tensor]
-) -> tuple[Tensor, dict[str, Tensor | None]]:
-    """Return the loss and the gradients, and leave the model as it was."""
+    model: nn.Module, forward: Callable[[Any, Any], Tensor], batches: Sequence[Any]
+) -> _Results:
+    """Return the results, and leave the model as it was."""
     parameters = dict(model.named_parameters())
     before = {name: parameter.grad for name, parameter in parameters.items()}
     for parameter in parameters.values():
         parameter.grad = None
-    with unchanged(model), seeded(_SEED):
-        loss = forward()
-        loss.backward()  # type: ignore[no-untyped-call]
-    gradients = {name: parameter.grad for name, parameter in parameters.items()}
-    for name, parameter in parameters.items():
-        parameter.grad = before[name]
-    return loss.detach(), gradients
+    losses = []
+    try:
+        with unchanged(model), seeded(_SEED):
+            for batch in batches:
+                loss = forward(*pytree.tree_map_only(Tensor, torch.clone, batch))
+                loss.backward()  # type: ignore[no-untyped-call]
+                losses.append(loss.detach().clone())
+            buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        gradients = {name: parameter.grad for name, parameter in parameters.items()}
+    finally:
+        for name, parameter in parameters.items():
+            parameter.grad = before[name]
+    return _Results(losses, gradients, buffers)
 
 
 def _difference(what: str, expected: Tensor | None, found: Tensor | None) -> float:
@@ -80,24 +113,44 @@ def _difference(what: str, expected: Tensor | None, found: Tensor | None) -> flo
         only = next((tensor for tensor in (expected, found) if tensor is not None), None)
         share = float(only is not None and bool(only.any()))
     else:
-        scale = float(expected.abs().max()) if expected.numel() else 0.0
-        apart = float((expected - found).abs().nan_to_num(0.0).max()) if expected.numel() else 0.0
-        share = apart / scale if scale else apart
-    if share > _TOLERANCE:
+        share = _share(expected, found)
+    if not share <= _TOLERANCE:  # also of no number
         raise SynthError(
             f"the pieces do not compute what the whole model does: {what} differs by {share:.1e} "
-            f"of its largest element on inputs that were not recorded; code outside of the layers "
-            f"depends on numbers in the inputs, or on what torch does not see: cut at other places "
-            f"with --cut, or return a list of layers"
+            f"of its largest element on inputs that were not recorded. Code outside of the layers "
+            f"may depend on numbers in the inputs, on attributes that change from call to call, or "
+            f"on what torch does not see: move it into a layer, cut at other places with --cut, or "
+            f"return a list of layers"
         )
     return share
 
 
-def _rolled(tensor: Tensor) -> Tensor:
-    """Return other inputs with the same values."""
-    dims = tuple(dim for dim in range(tensor.dim()) if tensor.shape[dim] > 1)
-    return tensor.roll((1,) * len(dims), dims) if dims else tensor
+def _share(expected: Tensor, found: Tensor) -> float:
+    if expected.shape != found.shape:
+        return float("inf")
+    if not expected.numel():
+        return 0.0
+    if not (expected.is_floating_point() or expected.is_complex()):
+        expected, found = expected.double(), found.double()
+    is_same = (expected == found) | (expected.isnan() & found.isnan())
+    apart = float((expected - found).abs().masked_fill(is_same, 0.0).max())
+    scale = float(expected.abs().nan_to_num(0.0, posinf=0.0).max())
+    return apart / scale if scale else apart
 
 
-def _copied(tree: Any) -> Any:
-    return pytree.tree_map_only(Tensor, torch.clone, tree)
+def _other(seed: int) -> Callable[[Tensor], Tensor]:
+    """Return a function to other inputs: with the same values, in other counts and places.
+
+    Real numbers are scaled as well.
+    """
+    draw = torch.Generator().manual_seed(seed)
+
+    def other(tensor: Tensor) -> Tensor:
+        if not tensor.numel():
+            return tensor
+        places = torch.randint(tensor.numel(), tensor.shape, generator=draw)
+        values = tensor.detach().flatten()[places.to(tensor.device)]
+        scale = 0.5 + 0.5 * float(torch.rand((), generator=draw))
+        return values * scale if tensor.is_floating_point() else values
+
+    return other

@@ -15,6 +15,7 @@ from .divide import make_pieces, parts_at_blocks, parts_at_names, without_unused
 from .piece import Piece
 from .recorder import record
 from .steps import RecordedCall
+from .structure import Structure
 from .whole import loss_call
 
 
@@ -26,7 +27,7 @@ class CutModel(list[Piece]):
 
 
 def cut_model(
-    model: nn.Module, inputs: Any, targets: Any, *, at: str | None = None, check: bool = False
+    model: nn.Module, inputs: Any, targets: Any, *, at: str | None = None, check: bool = True
 ) -> CutModel:
     """Cut a whole model into layers, of which a pipeline makes stages.
 
@@ -38,7 +39,8 @@ def cut_model(
         targets: of the same micro-batch.
         at: modules at which pieces begin, such as "embed | blocks.* | norm | head"; None: at the
             blocks, and after the last of them.
-        check: compare the loss and the gradients of the pieces with those of the whole.
+        check: compare the loss, the gradients and the buffers of the pieces with those of the
+            whole, on two other micro-batches; False saves the time of these.
 
     Raises:
         SynthError: no blocks are found, the forward cannot be followed, or the pieces do not
@@ -54,7 +56,8 @@ def cut_model(
         parts = parts_at_blocks(steps, begins, lambda step: _has_parameters(model, step))
     else:
         parts = parts_at_names(steps, named)
-    pieces = make_pieces(model, recording, parts)
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    pieces = make_pieces(model, recording, parts, (Structure(given), Structure(targets)))
     if len(pieces) < 2:
         raise SynthError("the model was cut into one piece; name more modules with --cut")
     if check:

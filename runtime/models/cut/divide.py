@@ -9,6 +9,7 @@ from synth.errors import SynthError
 
 from .piece import Piece, Table
 from .steps import RecordedCall, RecordedForward
+from .structure import Structure
 
 
 class PieceCalls(NamedTuple):
@@ -92,20 +93,27 @@ def without_unused(recording: RecordedForward) -> list[RecordedCall]:
     needed, kept = {recording.loss}, []
     for step in reversed(recording.steps):
         made = {number for _, number in step.outputs}
-        if step.module is not None or step.mutates or not needed.isdisjoint(made):
+        if step.module is not None or step.mutated or not needed.isdisjoint(made):
             needed.update(step.reads())
             kept.append(step)
     return kept[::-1]
 
 
 def make_pieces(
-    model: nn.Module, recording: RecordedForward, parts: Sequence[PieceCalls]
+    model: nn.Module,
+    recording: RecordedForward,
+    parts: Sequence[PieceCalls],
+    structures: tuple[Structure, Structure],
 ) -> list[Piece]:
     """Make the pieces, each of which returns what later ones need.
 
+    The first takes inputs of the first structure, the last takes targets of the second.
+
     Raises:
-        SynthError: the targets are needed before the last piece.
+        SynthError: the targets are needed before the last piece, or a piece changes what an
+            earlier one made.
     """
+    _check_in_place(recording, parts)
     tables = [Table(tensor) for tensor in recording.constants]
     targets, shapes = set(recording.targets), recording.shapes
     given, pieces = list(recording.inputs), []
@@ -122,9 +130,38 @@ def make_pieces(
         else:
             given = [*given, *recording.targets]
             returned = [recording.loss]
-        pieces.append(Piece(part.name, model, part.steps, given, returned, tables, shapes))
+        pieces.append(
+            Piece(
+                part.name,
+                model,
+                part.steps,
+                given,
+                returned,
+                tables,
+                shapes,
+                inputs=structures[0] if index == 0 else None,
+                targets=structures[1] if index == len(parts) - 1 else None,
+            )
+        )
         given = returned
     return pieces
+
+
+def _check_in_place(recording: RecordedForward, parts: Sequence[PieceCalls]) -> None:
+    """Check that what a piece changes in place, and all views of it, are made by the piece."""
+    storages = recording.storages
+    makers: dict[int, set[int]] = {storages[n]: {-1} for n in recording.inputs + recording.targets}
+    for index, part in enumerate(parts):
+        for step in part.steps:
+            for number in step.mutated:
+                if makers.get(storages[number], set()) - {index}:
+                    raise SynthError(
+                        f"{part.name} changes a tensor in place that an earlier layer or the "
+                        f"inputs gave (at {step.place}): make a new tensor instead, such as "
+                        f"`x = x + y`, or cut elsewhere (--cut)"
+                    )
+            for _, number in step.outputs:
+                makers.setdefault(storages[number], set()).add(index)
 
 
 def _check_without_targets(part: PieceCalls, targets: set[int]) -> None:

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from synth.errors import SynthError
+
 from .recorder import described
 from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, TensorRef
+from .structure import Structure, look_of
 
 
 class Table:
@@ -62,6 +65,9 @@ class Piece(nn.Module):
         returned: Sequence[int],
         tables: Sequence[Table],
         shapes: Sequence[str],
+        *,
+        inputs: Structure | None,
+        targets: Structure | None,
     ) -> None:
         """Take the steps' modules and parameters out of the model.
 
@@ -73,21 +79,29 @@ class Piece(nn.Module):
             returned: the numbers of those that it returns.
             tables: all constants of the recording.
             shapes: of all values of the recording, in words.
+            inputs: their structure, of the first piece.
+            targets: their structure, of the last piece.
         """
         super().__init__()
         self._name = name
         self.parts = nn.Module()
+        self._inputs, self._targets = inputs, targets
         self._names: dict[str, str] = {}
         self._modules_of: dict[str, str] = {}
         for step in steps:
             if step.module is not None and step.module not in self._modules_of:
                 self._add_module(step.module, model.get_submodule(step.module))
             for parameter in step.parameters:
-                self._add_parameter(parameter, model.get_parameter(parameter))
+                self._add_parameter(parameter, model)
         compiler = _Compiler(self._modules_of, self._names, given, returned)
         self._calls = compiler.compiled(steps)
         self._places = tuple(compiler.places[number] for number in returned)
         self._size = compiler.size
+        self._given = tuple(
+            shapes[n] for n in (given[: len(given) - targets.count] if targets else given)
+        )
+        self.training = self.parts.training = model.training
+        self._modes = self._present_modes() if any(s.in_mode for s in steps) else None
         self._returned = tuple(shapes[number] for number in returned)
         self._tables = tuple(tables[number] for number in compiler.constants)
         self._device = torch.device("cpu")
@@ -118,13 +132,46 @@ class Piece(nn.Module):
         raise KeyError(parameter)
 
     def forward(self, *given: Any) -> Any:
-        """Run the steps."""
-        tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor)]
+        """Run the steps.
+
+        Raises:
+            SynthError: it is given something of another form than it was cut for, or code of its
+                that depends on the mode was recorded in another one.
+        """
+        if self._modes is not None and self._modes != self._present_modes():
+            raise SynthError(
+                f"{self._name} has code outside of modules, such as dropout, that was recorded in "
+                f"another mode: cut the model again after `train()` or `eval()`"
+            )
+        tensors = self._tensors_of(given)
         values: list[Any] = [*tensors, *[None] * (self._size - len(tensors))]
         for call in self._calls:
             self._run(call, values)
         outputs = tuple([values[place] for place in self._places])
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def _present_modes(self) -> tuple[bool, ...]:
+        return self.training, *(part.training for part in self.parts.children())
+
+    def _tensors_of(self, given: tuple[Any, ...]) -> list[Tensor]:
+        """Return the tensors in the order of the recording."""
+        if self._inputs is not None:
+            return self._inputs.tensors_of(given, self._name)
+        count = len(self._given)
+        found = tuple(
+            look_of(leaf) if isinstance(leaf, Tensor) else type(leaf).__name__
+            for leaf in given[:count]
+        )
+        rest = given[count:]
+        if found != self._given or len(rest) != (self._targets is not None):
+            raise SynthError(
+                f"{self._name} is given {' and '.join(found) or 'nothing'} and {len(rest)} more, "
+                f"and was cut for {' and '.join(self._given)}"
+                f"{' and the targets' if self._targets is not None else ''}: cut again for others"
+            )
+        if self._targets is None:
+            return list(given)
+        return [*given[:count], *self._targets.tensors_of(rest[0], self._name)]
 
     def _run(self, call: _Call, values: list[Any]) -> None:
         leaves = list(call.leaves)
@@ -159,10 +206,16 @@ class Piece(nn.Module):
         self._modules_of[path] = own
         self.parts.add_module(own, module)
 
-    def _add_parameter(self, path: str, parameter: nn.Parameter) -> None:
+    def _add_parameter(self, path: str, model: nn.Module) -> None:
+        """Share a parameter, or a buffer, of the model."""
         if path not in self._names:
-            self._names[path] = self._unused(path)
-            self.parts.register_parameter(self._names[path], parameter)
+            owner, _, last = path.rpartition(".")
+            tensor = getattr(model.get_submodule(owner), last)
+            self._names[path] = own = self._unused(path)
+            if isinstance(tensor, nn.Parameter):
+                self.parts.register_parameter(own, tensor)
+            else:
+                self.parts.register_buffer(own, tensor)
 
     def _unused(self, path: str) -> str:
         """Name a part by the last word of its path, which equal layers have in common."""

@@ -7,26 +7,40 @@ shares the way calls are intercepted (Reed, DeVito, He, Ussery and Ansel, "torch
 Program Capture and Transformation for Deep Learning in Python", MLSys 2022).
 """
 
+import random
+import sys
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import Any
+from types import MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointFunction
 
 from synth.errors import SynthError
 
 from ..signature import layer_signature
+from .guard import Guard, storage_of
 from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, RecordedForward, TensorRef
+from .structure import look_of
+
+_WAY_OUT = "move this code into a layer, pass what it makes as an input, or cut elsewhere (--cut)"
 
 # They make numbers of tensors, on which the code that follows may depend.
-_READERS = frozenset(["item", "tolist", "numpy", "is_nonzero", "equal", "allclose"]) | {
-    f"__{name}__" for name in ("array", "bool", "int", "float", "index", "complex", "contains")
+_READERS = frozenset(
+    ["item", "tolist", "numpy", "is_nonzero", "equal", "allclose", "data_ptr", "untyped_storage"]
+) | {
+    f"__{name}__"
+    for name in ("array", "bool", "int", "float", "index", "complex", "contains", "dlpack")
 }
 _IN_PLACE = frozenset(
     f"__{name}__"
@@ -38,6 +52,8 @@ _IN_FORM_OF = frozenset(["type_as", "expand_as", "view_as", "reshape_as"])
 _NEW_IN_FORM_OF = frozenset(
     ["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"]
 )
+
+_PLAIN = type | ModuleType | int | float | complex | str | bytes | torch.dtype | torch.device
 
 _patching = Lock()
 
@@ -65,7 +81,7 @@ def record(
     """
     recorder = _Recorder(model, closed)
     given = [recorder.enter(tree) for tree in (inputs, targets)]
-    with torch.enable_grad(), _intercepted(recorder, closed), recorder:
+    with torch.enable_grad(), _intercepted(recorder, closed), recorder.guard, recorder:
         loss = call(given[0][0], given[1][0])
     return recorder.finish(given[0][1], given[1][1], loss)
 
@@ -76,20 +92,41 @@ class _Recorder(TorchFunctionMode):
     def __init__(self, model: nn.Module, closed: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self._names = {id(module): name for name, module in reversed(list(closed.items()))}
-        self._parameters = {id(p): name for name, p in model.named_parameters()}
+        saved = model.state_dict(keep_vars=True)
+        self._parameters = {id(saved[name]): name for name in reversed(list(saved))
+                            if isinstance(saved[name], Tensor)}  # fmt: skip
+        self._parameters |= {id(p): name for name, p in model.named_parameters()}
+        insides = {id(b) for module in closed.values() for b in module.buffers()}
+        self._open_buffers = {name: (b, b._version) for name, b in model.named_buffers()
+                              if id(b) not in insides}  # fmt: skip
+        self._is_training = model.training
+        self.guard = Guard()
+        for tensor in (*model.parameters(), *saved.values()):
+            if isinstance(tensor, Tensor):
+                self.guard.follow(tensor)
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._steps: list[RecordedCall] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[Tensor] = []  # an id is a tensor's while it lives
         self._shapes: list[str] = []
+        self._aliases: dict[int, int] = {}
         self._constants: list[Tensor] = []
         self._constant_numbers: dict[int, int] = {}
-        self._like: dict[Hashable, Any] = {}
+        self._versions: list[tuple[int, str]] = []  # of the constants, and where they are read
+        self._like: dict[Hashable, _Output] = {}
+        self._autocast = _autocast()
+        self._drawn = _other_generators()
         self.is_inside = False
 
     def enter(self, tree: Any) -> tuple[Any, tuple[int, ...]]:
         """Return inputs as tensors of the recording's own, and their numbers."""
         leaves, spec = pytree.tree_flatten(tree)
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor) and any(_tensors_in(leaf)):
+                raise SynthError(
+                    f"the inputs have a {type(leaf).__name__} that holds tensors, which cannot be "
+                    f"followed: give tensors, or tuples and dictionaries of tensors"
+                )
         own = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         numbers = tuple(self._add(leaf) for leaf in own if isinstance(leaf, Tensor))
         return pytree.tree_unflatten(own, spec), numbers
@@ -100,14 +137,30 @@ class _Recorder(TorchFunctionMode):
         """Return what was recorded.
 
         Raises:
-            SynthError: the loss is no scalar that depends on the model.
+            SynthError: the loss is no scalar that depends on the model, or code outside of the
+                layers changed a constant or a buffer, or drew numbers that are not torch's.
         """
+        self._check_generators()
         number = self._numbers.get(id(loss))
         if number is None or not loss.requires_grad:
             raise SynthError(
                 "the loss of the whole model cannot be followed to its parameters: check that it "
                 "is computed by functions of torch, without `detach`, `item` or `no_grad`"
             )
+        for name, (buffer, version) in self._open_buffers.items():
+            if buffer._version != version:
+                raise SynthError(
+                    f"the model's code outside of its layers changes the buffer {name}, of which "
+                    f"each rank would have its own: {_WAY_OUT}"
+                )
+        for constant, (version, place) in zip(self._constants, self._versions, strict=True):
+            if constant._version != version:
+                raise SynthError(
+                    f"a constant that is used at {place} is changed in place afterwards: make a "
+                    f"new tensor instead, or {_WAY_OUT}"
+                )
+        own = [storage_of(tensor) for tensor in self._kept]
+        storages = [own[self._aliases.get(place, place)] for place in range(len(own))]
         return RecordedForward(
             tuple(self._steps),
             inputs,
@@ -115,6 +168,7 @@ class _Recorder(TorchFunctionMode):
             number,
             tuple(self._constants),
             tuple(self._shapes),
+            tuple(storages),
         )
 
     def call_module(
@@ -122,30 +176,71 @@ class _Recorder(TorchFunctionMode):
     ) -> Any:
         """Call a closed module, and record the call."""
         name = self._names[id(module)]
+        self._check_state()
         leaves, spec = pytree.tree_flatten((args, kwargs))
         references = tuple(self._reference(leaf, name) for leaf in leaves)
-        output, tree = pytree.tree_flatten(self._output(module, run, args, kwargs))
+        made = self._output(name, module, run, args, kwargs)
+        output, tree = pytree.tree_flatten(made.value)
         own = [_as_output(leaf) for leaf in output]
-        self._append(RecordedCall(name, None, references, spec, (), with_grad=_with_grad()), own)
+        changed = [leaves[place] for place in made.mutated]
+        step = RecordedCall(name, None, references, spec, (), with_grad=_with_grad())
+        first = len(self._kept)
+        self._append(step, own, changed)
+        numbers = iter(range(first, len(self._kept)))
+        for leaf, source in zip(output, made.aliases, strict=True):
+            number = next(numbers) if isinstance(leaf, Tensor) else None
+            if number is not None and source is not None and id(leaves[source]) in self._numbers:
+                self._aliases[number] = self._origin(self._numbers[id(leaves[source])])
         return pytree.tree_unflatten(own, tree)
 
-    def _output(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _origin(self, number: int) -> int:
+        return self._aliases.get(number, number)
+
+    def _output(
+        self, name: str, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any
+    ) -> "_Output":
         """Run a module, or return what an equal one gave for equal shapes."""
-        key = None
+        leaves, key = pytree.tree_leaves((args, kwargs)), None
         if next(module.parameters(), None) is not None:
-            looks = [_look(leaf) for leaf in pytree.tree_leaves((args, kwargs))]
-            key = (layer_signature(module, with_places=False), tuple(looks))
+            key = (layer_signature(module, with_places=False), tuple(map(_look, leaves)))
             if key in self._like:
                 return self._like[key]
-        self.is_inside = True
+        with self._inside(), torch.no_grad():
+            versions = _versions(leaves)
+            value = run(module, *args, **kwargs)
+            mutated = [place for place, v in enumerate(_versions(leaves)) if v != versions[place]]
+        shared = {storage_of(x): place for place, x in enumerate(leaves) if isinstance(x, Tensor)}
+        outputs = pytree.tree_leaves(value)
+        for leaf in outputs:
+            if not isinstance(leaf, Tensor) and any(_tensors_in(leaf)):
+                raise SynthError(
+                    f"{name} returns a {type(leaf).__name__} that holds tensors, which cannot be "
+                    f"followed: return tensors, or tuples and dictionaries of tensors"
+                )
+        aliases = [shared.get(storage_of(x)) if isinstance(x, Tensor) else None for x in outputs]
+        made = _Output(value, tuple(mutated), tuple(aliases))
+        if key is not None:
+            self._like[key] = made
+        return made
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Within it nothing is recorded."""
+        self._check_generators()
+        self.is_inside, reads = True, self.guard.reads
         try:
-            with torch.no_grad():
-                output = run(module, *args, **kwargs)
+            yield
         finally:
             self.is_inside = False
-        if key is not None:
-            self._like[key] = output
-        return output
+            self.guard.forget()
+            self.guard.reads = reads
+            self._drawn = _other_generators()
+
+    def call_autograd(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call an autograd function outside of the closed modules as one step."""
+        if getattr(run, "__self__", None) is CheckpointFunction:
+            return args[0](*args[2:])  # it computes what its first argument does
+        return self.__torch_function__(run, (), args, kwargs)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -153,85 +248,161 @@ class _Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         name = getattr(func, "__name__", "")
-        numbers_of = _sources(name, args, leaves)
-        if not any(id(x) in self._numbers or id(x) in self._parameters for x in numbers_of):
-            return func(*args, **kwargs)
-        if name in _READERS:
-            raise SynthError(
-                f"the model's code outside of its layers reads numbers of a tensor that depends on "
-                f"the inputs ({name} at {_place()}), so its steps may differ from batch to batch: "
-                f"move this code into a layer, or give a list of layers"
-            )
-        mutates = _mutates(name, kwargs)
-        if mutates and args and isinstance(args[0], Tensor):
-            self._make_own(args[0])
-        references = tuple(self._reference(leaf, name) for leaf in leaves)
-        result = func(*args, **kwargs)
+        is_followed = any(map(self._is_followed, _sources(name, args, kwargs)))
+        if is_followed:
+            self._check_call(func, name, leaves)
+            if _mutates(name, kwargs) and args and isinstance(args[0], Tensor):
+                self._make_own(args[0])
+            references = tuple(self._reference(leaf, name) for leaf in leaves)
+        versions = _versions(leaves)
+        self.guard.forget()
+        self.is_inside = True
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self.is_inside = False
+        if self.guard.reads and not (is_followed and self._may_read(func, name)):
+            raise _reads(name)
+        if not (is_followed or self.guard.draws):
+            return result
+        if not is_followed:
+            references = tuple(self._reference(leaf, name) for leaf in leaves)
+        mutated = [leaf for leaf, version in zip(leaves, versions, strict=True)
+                   if isinstance(leaf, Tensor) and leaf._version != version]  # fmt: skip
         outputs = pytree.tree_leaves(result)
-        if mutates or any(isinstance(leaf, Tensor) for leaf in outputs):
-            step = RecordedCall(None, func, references, spec, (), mutates, _with_grad())
-            self._append(step, outputs)
+        if mutated or any(isinstance(leaf, Tensor) for leaf in outputs):
+            in_mode = self.guard.draws or ("dropout" in name and not self._is_training)
+            step = RecordedCall(
+                None, func, references, spec, (), with_grad=_with_grad(), in_mode=in_mode
+            )
+            self._append(step, outputs, mutated)
         return result
+
+    def _is_followed(self, leaf: Any) -> bool:
+        if isinstance(leaf, slice):
+            return any(map(self._is_followed, (leaf.start, leaf.stop, leaf.step)))
+        return id(leaf) in self._numbers or id(leaf) in self._parameters
+
+    def _check_call(self, func: Any, name: str, leaves: Sequence[Any]) -> None:
+        """Check that a function of torch makes no number or shape of what is followed.
+
+        Raises:
+            SynthError: it does, or it changes what a tensor is.
+        """
+        self._check_state()
+        slices = [leaf for leaf in leaves if isinstance(leaf, slice)]
+        if name.strip("_") in _READERS or name in _READERS or any(map(self._is_followed, slices)):
+            raise _reads(name)
+        if name == "__set__":
+            raise SynthError(
+                f"the model's code outside of its layers sets an attribute of a tensor (at "
+                f"{_place()}), such as `data` or `requires_grad`: {_WAY_OUT}"
+            )
+
+    def _check_state(self) -> None:
+        """Check that autocast is as at the start."""
+        if _autocast() != self._autocast:
+            raise SynthError(
+                f"the model's code turns autocast on or off outside of its layers (at {_place()}): "
+                f"{_WAY_OUT}"
+            )
+
+    def _check_generators(self) -> None:
+        if _other_generators() != self._drawn:
+            raise SynthError(
+                "the model's code outside of its layers draws random numbers of Python or NumPy, "
+                "which would be the same in each step: draw them by torch, or " + _WAY_OUT
+            )
+
+    def _may_read(self, func: Any, name: str) -> bool:
+        """True for functions that read numbers, on which neither code nor shapes depend."""
+        is_index = name in ("__getitem__", "__setitem__", "one_hot")
+        is_checked = getattr(func, "__module__", "") == "torch.nn.functional"
+        return self.guard.reads == "numbers" and (is_index or is_checked)
 
     def _make_own(self, tensor: Tensor) -> None:
         """Make a value of a constant that is about to be changed: each micro-batch has a copy."""
-        if id(tensor) in self._numbers or id(tensor) in self._parameters:
+        if self._is_followed(tensor) or self.guard.depends(tensor):
             return
         copied = self._reference(tensor.detach().clone(), "clone")
         leaves, spec = pytree.tree_flatten(((copied,), {}))
         self._append(RecordedCall(None, torch.clone, tuple(leaves), spec, ()), [tensor])
 
-    def _append(self, step: RecordedCall, outputs: list[Any]) -> None:
+    def _append(
+        self, step: RecordedCall, outputs: Sequence[Any], mutated: Sequence[Tensor] = ()
+    ) -> None:
+        for tensor in mutated:
+            if id(tensor) not in self._numbers:
+                raise SynthError(
+                    f"the model's code changes a parameter, a buffer or a constant in place "
+                    f"outside of its layers (at {_place()}): {_WAY_OUT}"
+                )
+        changed = tuple(self._numbers[id(tensor)] for tensor in mutated)
         numbers = tuple(
             (place, self._add(leaf))
             for place, leaf in enumerate(outputs)
             if isinstance(leaf, Tensor) and id(leaf) not in self._parameters
         )
-        self._steps.append(
-            RecordedCall(
-                step.module,
-                step.function,
-                step.leaves,
-                step.spec,
-                numbers,
-                step.mutates,
-                step.with_grad,
-            )
-        )
+        place = _place() if changed else ""
+        self._steps.append(replace(step, outputs=numbers, mutated=changed, place=place))
 
     def _add(self, tensor: Tensor) -> int:
         number = len(self._kept)
         self._kept.append(tensor)
-        self._shapes.append(f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}")
+        self._shapes.append(look_of(tensor))
         self._numbers[id(tensor)] = number
+        self.guard.follow(tensor)
         return number
 
     def _reference(self, leaf: Any, receiver: str) -> Any:
         """Return what stands for a leaf of arguments.
 
         Raises:
-            SynthError: it is trained, and it is unknown how it was computed.
+            SynthError: it depends on inputs or parameters, and it is unknown how it was computed.
         """
+        if isinstance(leaf, torch.Generator):
+            raise SynthError(
+                f"{receiver} (at {_place()}) draws from a generator of its own, whose state the "
+                f"layers would not share: draw from torch's default generator, or {_WAY_OUT}"
+            )
         if isinstance(leaf, torch.device) and leaf.type == self._device.type:
             return DeviceRef()
         if not isinstance(leaf, Tensor):
-            return leaf
+            held = next((x for x in _tensors_in(leaf) if self._depends(x)), None)
+            if held is None:
+                return leaf
+            raise SynthError(
+                f"{receiver} is given a {type(leaf).__name__} (at {_place()}) that holds tensors, "
+                f"which cannot be followed: give tensors, tuples or dictionaries, or {_WAY_OUT}"
+            )
         if id(leaf) in self._numbers:
             return TensorRef(self._numbers[id(leaf)])
         if id(leaf) in self._parameters:
             return ParameterRef(self._parameters[id(leaf)])
-        if leaf.requires_grad:
+        if self._depends(leaf):
             raise SynthError(
                 f"a tensor of shape {list(leaf.shape)} that {receiver} is given (at {_place()}) "
-                f"was computed outside of the model's layers in a way that cannot be followed, "
-                f"such as an autograd function of one's own or vmap: move this code into a "
-                f"layer, or give a list of layers"
+                f"depends on the inputs, parameters or random numbers in a way that cannot be "
+                f"followed, such as a module's attribute, a write to a part of a tensor, or vmap: "
+                f"{_WAY_OUT}"
             )
         number = self._constant_numbers.get(id(leaf))
         if number is None:
             number = self._constant_numbers[id(leaf)] = len(self._constants)
             self._constants.append(leaf)
+            self._versions.append((leaf._version, _place()))
         return ConstantRef(number)
+
+    def _depends(self, tensor: Tensor) -> bool:
+        return self._is_followed(tensor) or tensor.requires_grad or self.guard.depends(tensor)
+
+
+class _Output(NamedTuple):
+    """What a module gave, and by places of its arguments: which it changed, which it returned."""
+
+    value: Any
+    mutated: tuple[int, ...]
+    aliases: tuple[int | None, ...]  # of each leaf of the value
 
 
 @contextmanager
@@ -247,11 +418,21 @@ def _intercepted(recorder: _Recorder, closed: Mapping[str, nn.Module]) -> Iterat
                 return recorder.call_module(module, original, args, kwargs)
             return original(module, *args, **kwargs)
 
+        apply = Function.__dict__["apply"]
+
+        def called(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            run = apply.__get__(None, kind)
+            if recorder.is_inside or get_ident() != own:
+                return run(*args, **kwargs)
+            return recorder.call_autograd(run, args, kwargs)
+
         nn.Module.__call__ = call  # type: ignore[method-assign]
+        Function.apply = classmethod(called)  # type: ignore[assignment]
         try:
             yield
         finally:
             nn.Module.__call__ = original  # type: ignore[method-assign]
+            Function.apply = apply
 
 
 def _as_output(leaf: Any) -> Any:
@@ -273,11 +454,56 @@ def _mutates(name: str, kwargs: Mapping[str, Any]) -> bool:
     return name in _IN_PLACE or is_named_so or kwargs.get("out") is not None
 
 
-def _sources(name: str, args: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+def _sources(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return the arguments whose numbers the result depends on."""
     if name in _IN_FORM_OF:
-        return args[:1]
-    return args[1:] if name in _NEW_IN_FORM_OF else leaves
+        args = args[:1]
+    return pytree.tree_leaves((args[1:] if name in _NEW_IN_FORM_OF else args, kwargs))
+
+
+def _versions(leaves: Sequence[Any]) -> list[int]:
+    return [leaf._version if isinstance(leaf, Tensor) else 0 for leaf in leaves]
+
+
+def _autocast() -> tuple[Any, ...]:
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)
+
+
+def _other_generators() -> tuple[Any, ...]:
+    """Return the state of the generators of Python and NumPy."""
+    numpy = sys.modules.get("numpy")
+    drawn = () if numpy is None else numpy.random.get_state()
+    return random.getstate(), *(x.tobytes() if hasattr(x, "tobytes") else x for x in drawn)
+
+
+def _tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:
+    """Yield the tensors that a value holds in attributes, closures and containers."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, nn.Module):
+        yield from value.parameters()
+    elif depth and not isinstance(value, _PLAIN):
+        held = [*pytree.tree_leaves(getattr(value, "__dict__", {}))]
+        held += [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
+        held += [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+        if isinstance(value, partial):
+            held += [value.func, *pytree.tree_leaves((value.args, value.keywords))]
+        if isinstance(value, MethodType):
+            held.append(value.__self__)
+        if isinstance(value, list | tuple | dict | set):
+            held += pytree.tree_leaves(list(value.values() if isinstance(value, dict) else value))
+        for each in held:
+            if each is not value:
+                yield from _tensors_in(each, depth - 1)
+
+
+def _reads(name: str) -> SynthError:
+    return SynthError(
+        f"the model's code outside of its layers reads numbers of a tensor that depends on "
+        f"the inputs ({name} at {_place()}), so its steps or shapes may differ from batch to "
+        f"batch: {_WAY_OUT}"
+    )
 
 
 def _look(leaf: Any) -> Hashable:

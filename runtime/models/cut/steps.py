@@ -24,7 +24,7 @@ class ConstantRef:
 
 @dataclass(frozen=True)
 class ParameterRef:
-    """A parameter that is used outside of the modules that are called, by its name."""
+    """A parameter, or buffer with a checkpoint, used outside of the modules, by its name."""
 
     name: str
 
@@ -44,8 +44,10 @@ class RecordedCall:
         leaves: those of the arguments, where tensors and devices are references.
         spec: the tree of the leaves, of positional arguments and keywords.
         outputs: the numbers of the values that it gives, by the places among its output's leaves.
-        mutates: True if it changes an argument in place.
+        mutated: the numbers of the values that it changes in place.
         with_grad: False if it was called within `no_grad`.
+        in_mode: True if it may differ between training and evaluation.
+        place: the line of the model's code, of a call that changes values in place.
     """
 
     module: str | None
@@ -53,8 +55,10 @@ class RecordedCall:
     leaves: tuple[Any, ...]
     spec: pytree.TreeSpec
     outputs: tuple[tuple[int, int], ...]
-    mutates: bool = False
+    mutated: tuple[int, ...] = ()
     with_grad: bool = True
+    in_mode: bool = False
+    place: str = ""
 
     def reads(self) -> Iterator[int]:
         """Yield the numbers of the values among its arguments."""
@@ -77,6 +81,7 @@ class RecordedForward:
         loss: the number of the loss.
         constants: the tensors that depend on no input and no parameter.
         shapes: of each value, by its number.
+        storages: equal numbers for values that share memory, by their number.
     """
 
     steps: tuple[RecordedCall, ...]
@@ -85,3 +90,4 @@ class RecordedForward:
     loss: int
     constants: tuple[Tensor, ...]
     shapes: tuple[str, ...]
+    storages: tuple[int, ...]

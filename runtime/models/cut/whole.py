@@ -19,11 +19,11 @@ def loss_call(model: nn.Module) -> Callable[[Any, Any], Tensor]:
     Inputs that are a tuple are positional arguments, a dictionary is one of keywords if the model
     is of transformers, and others are one argument. A model of transformers is called without
     labels and without a cache. Another gets the targets if its `forward` has a parameter for them.
-    What it returns is the loss, a scalar, or has one scalar in it; or it is the logits, of which
-    the loss is the mean cross entropy, as in `nn.functional.cross_entropy`.
+    What it returns is the loss, a scalar, or has one scalar in it if it got the targets; or it is
+    the logits, of which the loss is the mean cross entropy, as in `nn.functional.cross_entropy`.
     """
     call = _call_of_transformers if _is_of_transformers(model) else _call_of_anyone
-    return lambda inputs, targets: _loss(model, call(model, inputs, targets), targets)
+    return lambda inputs, targets: _loss(model, *call(model, inputs, targets), targets)
 
 
 def _is_of_transformers(model: nn.Module) -> bool:
@@ -33,27 +33,41 @@ def _is_of_transformers(model: nn.Module) -> bool:
     )
 
 
-def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> Any:
+def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, bool]:
     keywords: dict[str, Any] = {"return_dict": True}
     if getattr(getattr(model, "config", None), "use_cache", None) is not None:
         keywords["use_cache"] = False
     if isinstance(inputs, Mapping):
-        return model(**inputs, **keywords).logits
+        return model(**inputs, **keywords).logits, False
     given = inputs if isinstance(inputs, tuple) else (inputs,)
-    return model(*given, **keywords).logits
+    return model(*given, **keywords).logits, False
 
 
-def _call_of_anyone(model: nn.Module, inputs: Any, targets: Any) -> Any:
+def _call_of_anyone(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, bool]:
+    """Return the output, and whether the model got the targets.
+
+    Raises:
+        SynthError: the targets fit several parameters.
+    """
     given = inputs if isinstance(inputs, tuple) else (inputs,)
     parameters = list(inspect.signature(model.forward).parameters.values())
-    named = next((p.name for p in parameters if p.name in _TARGETS), None)
-    if named is not None and len(given) < [p.name for p in parameters].index(named) + 1:
-        return model(*given, **{named: targets})
-    needed = [p for p in parameters if p.default is p.empty and p.kind == p.POSITIONAL_OR_KEYWORD]
-    return model(*given, targets) if len(needed) == len(given) + 1 else model(*given)
+    free = [p for p in parameters[len(given) :] if p.kind != p.VAR_POSITIONAL]
+    named = [p.name for p in free if p.name in _TARGETS]
+    if len(named) > 1:
+        raise SynthError(
+            f"{type(model).__name__}.forward has {' and '.join(named)} beside its "
+            f"{len(given)} inputs, and it is unknown which are the targets: rename one of them, or "
+            f"give it among the inputs"
+        )
+    if named:
+        return model(*given, **{named[0]: targets}), True
+    needed = [p for p in free if p.default is p.empty and p.kind == p.POSITIONAL_OR_KEYWORD]
+    if len(needed) == 1:
+        return model(*given, targets), True
+    return model(*given), False
 
 
-def _loss(model: nn.Module, output: Any, targets: Any) -> Tensor:
+def _loss(model: nn.Module, output: Any, has_targets: bool, targets: Any) -> Tensor:
     """Return the loss of a model's output.
 
     Raises:
@@ -62,8 +76,10 @@ def _loss(model: nn.Module, output: Any, targets: Any) -> Tensor:
     leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
     own = getattr(output, "loss", None)
     scalars = [own] if isinstance(own, Tensor) else [x for x in leaves if x.numel() == 1]
-    if len(scalars) == 1:
+    if len(scalars) == 1 and (has_targets or len(leaves) == 1):
         return scalars[0]
+    if scalars and not has_targets:
+        raise _no_loss(model, f"a scalar beside {len(leaves) - 1} others, without the targets,")
     logits = leaves[0] if len(leaves) == 1 else getattr(output, "logits", None)
     if isinstance(logits, Tensor) and isinstance(targets, Tensor):
         if logits.shape[:-1] == targets.shape and not targets.is_floating_point():

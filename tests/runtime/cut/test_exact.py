@@ -1,0 +1,186 @@
+"""A model that cannot be replayed exactly is refused, with its line; else the pieces are exact."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from synth.errors import SynthError
+from synth.runtime.models.cut import cut_model
+from synth.runtime.models.cut.check import chained
+
+X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+Y = X.flip(0)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.aux = nn.Linear(4, 4), None
+
+    def forward(self, x: Any) -> Tensor:
+        y: Tensor = torch.tanh(self.linear(x.h if isinstance(x, Held) else x))
+        self.aux = y.mean()  # type: ignore[assignment]
+        return y
+
+
+@dataclass
+class Held:
+    h: Tensor
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad * 3
+
+
+class Model(nn.Module):
+    """Two blocks with code of a test between them."""
+
+    def __init__(self, between: Callable[["Model", Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.between = between
+        self.count: Tensor
+        self.register_buffer("count", torch.ones(4))
+        self.table: Tensor
+        self.register_buffer("table", torch.ones(4), persistent=False)
+        self.calls = 0
+        self.draw = torch.Generator()
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        y = self.blocks[0](x)
+        return F.mse_loss(self.blocks[1](self.between(self, x, y)), target)
+
+
+def sliced(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    return y + y[:, : (x > 0).sum().clamp(1, 3)].sum()
+
+
+def written(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    w = torch.zeros(2, 4)
+    w[:, :3].copy_(y[:, :3])
+    return y + w
+
+
+def changed(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    k = torch.ones(4)
+    y = y * k
+    k += 0.5
+    return y * k
+
+
+def cast(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return (y @ y.T @ y).float()
+
+
+def counted(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    model.calls += 1
+    return y * model.calls
+
+
+def updated(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    model.table.mul_(0.9)
+    return y * model.table
+
+
+def averaged(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    model.count.lerp_(y.detach().mean(0), 0.1)
+    return y * model.count
+
+
+def branched(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    return y * 2 if torch.rand(()) < 0.5 else y
+
+
+REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
+    "a size from data": (lambda m, x, y: y / (x > 0).nonzero().shape[0], "reads numbers"),
+    "a slice from data": (sliced, "reads numbers"),
+    "a mask from data": (lambda m, x, y: y + y[x > 0].sum(), "reads numbers"),
+    "a branch on a draw": (branched, "reads numbers"),
+    "python's draws": (lambda m, x, y: y * random.random(), "of Python or NumPy"),
+    "a generator": (
+        lambda m, x, y: y + torch.randn(4, generator=m.draw),
+        "do not compute what the whole model does",
+    ),
+    "an attribute of a block": (lambda m, x, y: y + m.blocks[0].aux, "cannot be followed"),
+    "a data class": (lambda m, x, y: Held(y), "a Held .* that holds tensors"),
+    "a constant that changes": (changed, "is changed in place afterwards"),
+    "a part that is written": (written, "cannot be followed"),
+    "autocast": (cast, "turns autocast on or off"),
+    "a count of calls": (counted, "do not compute what the whole model does"),
+    "a buffer that changes": (updated, "changes the buffer table"),
+    "an average": (averaged, "buffer"),
+    "no number": (lambda m, x, y: y * float("nan"), "the loss of the whole model is nan"),
+}
+EQUAL: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
+    "noise": lambda m, x, y: y + torch.randn(y.shape),
+    "checkpoint": lambda m, x, y: checkpoint(lambda z: z.sin(), y, use_reentrant=True),
+    "autograd function": lambda m, x, y: Scaled.apply(y),
+    "a view in place": lambda m, x, y: F.relu((z := y * 1)[..., :2], inplace=True).sum() + z,
+    "a buffer": lambda m, x, y: y * m.count * m.table,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_replayed_exactly_is_refused(name: str) -> None:
+    between, message = REFUSED[name]
+    with pytest.raises(SynthError, match=message):
+        cut_model(Model(between), X, Y)
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_what_can_be_replayed_is_equal(name: str) -> None:
+    pieces = cut_model(Model(EQUAL[name]), X, Y, check=True)
+    assert len(pieces) > 1
+
+
+def test_another_form_of_the_inputs_is_refused() -> None:
+    pieces = cut_model(Model(lambda m, x, y: y), X, Y)
+    for given in (torch.zeros(4, 4), X.double()):
+        with pytest.raises(SynthError, match=r"is given .* and was cut for \[2, 4\] float32"):
+            pieces[0](given)
+    with pytest.raises(SynthError, match="and was cut for"):
+        pieces[-1](X)
+
+
+def test_a_dropout_outside_of_modules_keeps_its_mode() -> None:
+    pieces = cut_model(Model(lambda m, x, y: F.dropout(y, 0.5, m.training)), X, Y)
+    chained(pieces, X, Y)
+    for piece in pieces:
+        piece.eval()
+    with pytest.raises(SynthError, match="was recorded in another mode"):
+        chained(pieces, X, Y)
+
+
+class WithAuxiliary(Model):
+    def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+        y = self.blocks[1](self.blocks[0](x))
+        return y, y.mean()
+
+
+def test_a_scalar_beside_others_is_no_loss_without_targets() -> None:
+    with pytest.raises(SynthError, match="a scalar beside 1 others, without the targets"):
+        cut_model(WithAuxiliary(lambda m, x, y: y), X, torch.zeros(2, dtype=torch.long))
+
+
+class WithTwoTargets(Model):
+    def forward(self, x: Tensor, y: Any = None, targets: Any = None) -> Tensor:  # type: ignore[override]
+        return super().forward(x, targets)
+
+
+def test_targets_that_fit_two_parameters_are_refused() -> None:
+    with pytest.raises(SynthError, match="y and targets .* unknown which are the targets"):
+        cut_model(WithTwoTargets(lambda m, x, y: y), X, Y)
