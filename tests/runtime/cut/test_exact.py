@@ -182,5 +182,5 @@ class WithTwoTargets(Model):
 
 
 def test_targets_that_fit_two_parameters_are_refused() -> None:
-    with pytest.raises(SynthError, match="y and targets .* unknown which are the targets"):
+    with pytest.raises(SynthError, match=r"y and targets .* unknown which are the targets"):
         cut_model(WithTwoTargets(lambda m, x, y: y), X, Y)
