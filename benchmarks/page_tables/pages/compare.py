@@ -17,10 +17,12 @@ _SCHEDULES = (
     "--only chimera:late-sync --only 1f1b"
 )
 _NEIGHBOURS = (
-    "synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 24 --link 5us,200GB/s "
+    "synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 24 --mem-limit none --link 5us,200GB/s "
     f"--link 4:20us,12.5GB/s {_SCHEDULES}"
 )
-_COPIES = f"synth compare copies-together.json --ranks 8 --micro-batches 24 {_SCHEDULES}"
+_COPIES = (
+    f"synth compare copies-together.json --ranks 8 --micro-batches 24 --mem-limit none {_SCHEDULES}"
+)
 _HEADS = {
     "copies": "copies on one node: 0 1 6 7 and 2 3 4 5",
     "neighbours": "neighbours: 0 1 2 3 and 4 5 6 7",

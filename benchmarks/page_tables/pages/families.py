@@ -14,7 +14,7 @@ from synth.profile.links import Link
 from synth.profiles import find
 
 _HOST = (
-    "synth compare host.json --ranks 16 --micro-batches 48 --no-solve --only 1f1b "
+    "synth compare host.json --ranks 16 --micro-batches 48 --mem-limit none --no-solve --only 1f1b "
     "--only interleaved:3 --only gis:3,half --only gis:3,uniform --only pipeoffload:1,full "
     "--only pipeoffload:3 --only pipeoffload:3,full --only pipeoffload:3,uniform "
     "--only pipeoffload:3,full,uniform"

@@ -15,7 +15,8 @@ from synth.solver.problem import Problem
 from synth.units import parse_bytes
 
 _SPEED = (
-    "synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 48 --no-solve --only 1f1b --only zb-h2 "
+    "synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 48 --mem-limit none --no-solve "
+    "--only 1f1b --only zb-h2 "
     "--only pipedream --only 2bw --only delayed-update"
 )
 

@@ -13,7 +13,10 @@ _RIVALS = (
     "--only dualpipe-v --only zb-h1 --only gis:3 --only gis:3,half"
 )
 _REBUILDING = "--only gpipe:recompute --only 1f1b:recompute --only interleaved:3,recompute"
-_FREE = f"synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 24 --no-solve {_RIVALS}"
+_FREE = (
+    "synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 24 --mem-limit none --no-solve "
+    f"{_RIVALS}"
+)
 _LIMITED = (
     f"synth compare zb-1.5b-p8-m24 --ranks 8 --micro-batches 24 --mem-limit 30GB {_RIVALS} "
     f"{_REBUILDING} --partition even --placement linear --placement v --placement looped:3 "
