@@ -432,7 +432,7 @@ def _intercepted(recorder: _Recorder, closed: Mapping[str, nn.Module]) -> Iterat
             yield
         finally:
             nn.Module.__call__ = original  # type: ignore[method-assign]
-            Function.apply = apply
+            Function.apply = apply  # type: ignore[method-assign]
 
 
 def _as_output(leaf: Any) -> Any:
