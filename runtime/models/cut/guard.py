@@ -19,7 +19,7 @@ _IN_FORM_OF = frozenset(
 ) | {"new_empty", "new_empty_strided"}
 
 
-class Guard(TorchDispatchMode):
+class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each operator, also within modules.
 
     Attributes:
@@ -30,7 +30,7 @@ class Guard(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._followed: dict[int, StorageWeakRef] = {}
         self.forget()
 
@@ -43,7 +43,7 @@ class Guard(TorchDispatchMode):
         """Follow what is computed from a tensor."""
         with torch._C.DisableTorchFunction():
             if tensor.layout == torch.strided:
-                reference = StorageWeakRef(tensor.untyped_storage())
+                reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
                 self._followed[reference.cdata] = reference
 
     def depends(self, tensor: Tensor) -> bool:

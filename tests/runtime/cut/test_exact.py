@@ -41,7 +41,7 @@ class Scaled(torch.autograd.Function):
         return x * 2
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad * 3
 
 
@@ -115,7 +115,10 @@ REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
         lambda m, x, y: y + torch.randn(4, generator=m.draw),
         "do not compute what the whole model does",
     ),
-    "an attribute of a block": (lambda m, x, y: y + m.blocks[0].aux, "cannot be followed"),
+    "an attribute of a block": (
+        lambda m, x, y: torch.add(y, m.blocks[0].aux),
+        "cannot be followed",
+    ),
     "a data class": (lambda m, x, y: Held(y), "a Held .* that holds tensors"),
     "a constant that changes": (changed, "is changed in place afterwards"),
     "a part that is written": (written, "cannot be followed"),
@@ -177,7 +180,7 @@ def test_a_scalar_beside_others_is_no_loss_without_targets() -> None:
 
 
 class WithTwoTargets(Model):
-    def forward(self, x: Tensor, y: Any = None, targets: Any = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, y: Any = None, targets: Any = None) -> Tensor:
         return super().forward(x, targets)
 
 
