@@ -33,17 +33,37 @@ def load_config(spec: ModelSpec) -> Any:
     place = spec.factory.removeprefix(_PREFIX)
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # transformers checks fields by errors of many classes
         raise SynthError(
-            f"{spec.factory}: transformers finds no config that it can use: {error}"
+            f"{spec.factory}: transformers finds no config that it can use: {_short(error)}"
         ) from error
-    for name, value in spec.arguments.items():
-        if not hasattr(config, name):
+    fields = config.to_dict()
+    for name in spec.arguments:
+        if name not in fields:
             raise SynthError(
-                f"{spec.factory}: its config has no {name!r}; it has {', '.join(config.to_dict())}"
+                f"{spec.factory}: its config has no {name!r}; it has {', '.join(fields)}"
             )
-        setattr(config, name, value)
+    if spec.arguments:
+        try:  # anew, so that fields which follow from others do so
+            raw, _ = type(config).get_config_dict(place)
+            config = type(config).from_dict({**raw, **spec.arguments})
+        except Exception as error:
+            given = ", ".join(f"{name}={value}" for name, value in spec.arguments.items())
+            raise SynthError(
+                f"{spec.factory}: its config does not take {given}: {_short(error)}"
+            ) from error
+    attention = getattr(config, "_attn_implementation_internal", None)
+    if attention not in (None, "eager", "sdpa"):
+        raise SynthError(
+            f"{spec.factory}: its config has attn_implementation={attention!r}, which is code of "
+            f"other packages or of the hub; sdpa and eager are supported"
+        )
     return config
+
+
+def _short(error: Exception) -> str:
+    """Return an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def make_whole(spec: ModelSpec) -> nn.Module:
@@ -56,8 +76,11 @@ def make_whole(spec: ModelSpec) -> nn.Module:
     model: nn.Module
     try:
         model = _class_of(spec, config)._from_config(config, dtype=torch.float32)
-    except (ValueError, TypeError, ImportError, AttributeError, RuntimeError) as error:
-        raise SynthError(f"{spec.factory}: transformers cannot make it: {error}") from error
+    except Exception as error:  # of fields that do not fit, of any class
+        raise SynthError(
+            f"{spec.factory}: transformers cannot make it: {_short(error)}; check the fields of "
+            f"its config{''.join(f', {name}={value}' for name, value in spec.arguments.items())}"
+        ) from error
     needed: Any = model.main_input_name
     if spec.cut.batch is None and (needed != "input_ids" or config.is_encoder_decoder):
         both = "input_ids and decoder_input_ids" if config.is_encoder_decoder else needed

@@ -427,7 +427,7 @@ def _intercepted(recorder: _Recorder, closed: Mapping[str, nn.Module]) -> Iterat
             return recorder.call_autograd(run, args, kwargs)
 
         nn.Module.__call__ = call  # type: ignore[method-assign]
-        Function.apply = classmethod(called)  # type: ignore[assignment]
+        Function.apply = classmethod(called)  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:

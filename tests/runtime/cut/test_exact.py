@@ -101,14 +101,12 @@ def averaged(model: Model, x: Tensor, y: Tensor) -> Tensor:
     return y * model.count
 
 
-def left_aside(model: Model, x: Tensor, y: Tensor) -> Tensor:
-    aside = model.blocks[0].aux
-    assert isinstance(aside, Tensor)
-    return y + aside
-
-
 def branched(model: Model, x: Tensor, y: Tensor) -> Tensor:
     return y * 2 if torch.rand(()) < 0.5 else y
+
+
+def aux_of(block: Any) -> Any:
+    return block.aux
 
 
 REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
@@ -121,7 +119,10 @@ REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
         lambda m, x, y: y + torch.randn(4, generator=m.draw),
         "do not compute what the whole model does",
     ),
-    "an attribute of a block": (left_aside, "cannot be followed"),
+    "an attribute of a block": (
+        lambda m, x, y: y + aux_of(m.blocks[0]),
+        "cannot be followed",
+    ),
     "a data class": (lambda m, x, y: Held(y), "a Held .* that holds tensors"),
     "a constant that changes": (changed, "is changed in place afterwards"),
     "a part that is written": (written, "cannot be followed"),

@@ -10,6 +10,7 @@ import torch
 
 from synth.errors import SynthError
 from synth.runtime.models import CutSpec, ModelSpec, load_layers
+from synth.runtime.models.hugging_face import load_config
 
 pytest.importorskip("transformers")
 
@@ -144,6 +145,38 @@ def test_arguments_change_the_config(tmp_path: Path) -> None:
     assert len(layers) == 4
     with pytest.raises(SynthError, match="its config has no 'depth'"):
         load_layers(ModelSpec(f"hf:{path}", {"depth": 2}))
+
+
+WITHOUT_WIDTH = {name: value for name, value in SIZES.items() if name != "head_dim"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "arguments", "message"),
+    [
+        (SIZES, {"num_hidden_layers": "two"}, "does not take num_hidden_layers=two"),
+        (SIZES | {"hidden_size": "abc"}, {}, "finds no config that it can use: .*hidden_size"),
+        (WITHOUT_WIDTH, {"num_attention_heads": 0}, "does not take num_attention_heads=0"),
+        (SIZES | {"pad_token_id": 100}, {}, "cannot make it: .*Padding_idx"),
+        (SIZES | {"attn_implementation": "some/kernel"}, {}, "attn_implementation='some/kernel'"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(
+    sizes: dict[str, Any], arguments: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **sizes}))
+    with pytest.raises(SynthError, match=message):
+        load_layers(ModelSpec(f"hf:{path}", arguments))
+
+
+def test_fields_that_follow_from_an_argument_do_so(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **WITHOUT_WIDTH}))
+    config = load_config(ModelSpec(f"hf:{path}", {"num_attention_heads": 8}))
+    assert config.head_dim == 4
+    path.write_text(json.dumps({"model_type": "gemma2", **SIZES}))
+    config = load_config(ModelSpec(f"hf:{path}", {"num_hidden_layers": 6}))
+    assert len(config.layer_types) == 6
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
