@@ -9,7 +9,7 @@ Argument = int | float | str | bool
 
 @dataclass(frozen=True)
 class CutSpec:
-    """What a whole module is cut for, and where.
+    """The micro-batch for which a whole module is cut, and the places of the cuts.
 
     Attributes:
         shape: of a micro-batch of token ids, [batch, time].

@@ -2,15 +2,14 @@
 
 import threading
 from collections.abc import Sequence
-from os import PathLike
 
-from synth.api.front import AnyProfile, named_as_arguments
+from synth.api.front import AnyProfile, loaded_plan, named_as_arguments
 from synth.options.arguments.groups import AtOnce, LinkTexts
 from synth.options.plan_profile import costs_of
 from synth.options.values import ProfileSource, TimeLimit
 from synth.plan.explain.explanation import Explanation
 from synth.plan.explain.explanation import explain as explain_checked
-from synth.records.command_option import from_values, not_understood
+from synth.records.command_option import from_values
 from synth.records.record import Record
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
@@ -58,10 +57,7 @@ def explain(
         >>> explained.sentence, explained.idle[0].memory_us
     """
     given = from_values(_ExplainArguments, locals())
-    if not isinstance(plan, Plan | str | PathLike):
-        raise not_understood("plan", plan, "a Plan, or the path of a plan file")
-    if not isinstance(plan, Plan):
-        plan = Plan.load(plan)
+    plan = loaded_plan(plan)
     options = SolveOptions(time_limit_s=given.time_limit, workers=given.workers)
     _, timeline = plan.check()
     measured, stop = costs_of(plan, given.profile, given.link, {}, {}), threading.Event()

@@ -2,15 +2,14 @@
 
 import threading
 from collections.abc import Sequence
-from os import PathLike
 
-from synth.api.front import AnyProfile, named_as_arguments
+from synth.api.front import AnyProfile, loaded_plan, named_as_arguments
 from synth.options.arguments.groups import AtOnce, LinkTexts
 from synth.options.plan_profile import costs_of
 from synth.options.values import Flag, ProfileSource, TimeLimit
 from synth.plan.reprove.reproof import Reproof
 from synth.plan.reprove.reprove import reprove
-from synth.records.command_option import from_values, not_understood
+from synth.records.command_option import from_values
 from synth.records.record import Record
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
@@ -66,10 +65,7 @@ def prove(
         >>> proof.is_proven, proof.holds_for, proof.on_trust
     """
     given = from_values(_ProofArguments, locals())
-    if not isinstance(plan, Plan | str | PathLike):
-        raise not_understood("plan", plan, "a Plan, or the path of a plan file")
-    if not isinstance(plan, Plan):
-        plan = Plan.load(plan)
+    plan = loaded_plan(plan)
     options = SolveOptions(time_limit_s=given.time_limit, workers=given.workers)
     _, timeline = plan.check()
     found, stop = costs_of(plan, given.profile, given.link, {}, {}), threading.Event()

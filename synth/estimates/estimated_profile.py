@@ -47,7 +47,7 @@ _EXCHANGE_SHOWN = 0.25
 
 @dataclass(frozen=True)
 class Estimator:
-    """What an estimate is made of.
+    """The inputs of an estimate.
 
     Attributes:
         shape: the model.

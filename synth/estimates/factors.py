@@ -47,7 +47,7 @@ class Deviation(NamedTuple):
 
 @dataclass(frozen=True)
 class Factors:
-    """What the times of each kind are multiplied by, in the order of `KINDS`.
+    """Factors of the times of each kind, in the order of `KINDS`.
 
     Attributes:
         values: 1 without calibration.

@@ -264,7 +264,7 @@ class LayerOps:
         return tuple(GroupExchange(kind, num_bytes, *group) for kind in kinds)
 
     def recomputed(self, work: Work) -> Sequence[Operation]:
-        """What B of a layer does besides, under the layout's recomputation."""
+        """Return the ops that B of a layer repeats under the layout's recomputation."""
         if self.layout.recompute is Recompute.FULL:
             return work.by_role[Role.F]
         if self.layout.recompute is Recompute.OPS:

@@ -1,4 +1,4 @@
-"""How a model is distributed and trained: what an estimate depends on beside model and device."""
+"""The distribution and training of a model, on which its estimate depends."""
 
 from enum import StrEnum
 from math import ceil
@@ -28,7 +28,7 @@ class Precision(StrEnum):
 
 
 class Recompute(StrEnum):
-    """What B computes again.
+    """The activations that B computes again.
 
     Nothing; attention's scores and softmax, unless its kernel does so itself (arXiv 2205.05198);
     all but attention and every second matrix product (torchtitan's per-op policy); whole layers.
@@ -41,7 +41,7 @@ class Recompute(StrEnum):
 
 
 class Sharding(StrEnum):
-    """What data-parallel ranks share: nothing, the optimizer's state, or all of a layer."""
+    """The state that data-parallel ranks shard: none, the optimizer's, or all of a layer."""
 
     NONE = "none"
     ZERO1 = "zero1"
@@ -58,7 +58,7 @@ class AttentionKernel(StrEnum):
 
 
 class Software(Record):
-    """What of a training program an estimate depends on.
+    """The properties of a training program on which an estimate depends.
 
     Attributes:
         attention: its kernels.

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a matrix product computes: the output, the input's gradient, or the weight's."""
+    """The result of a matrix product: the output, the input's gradient, or the weight's."""
 
     F = "F"
     B = "B"
@@ -73,7 +73,7 @@ class Traffic:
 
 
 class ExchangeKind(StrEnum):
-    """What a group of ranks exchanges."""
+    """An exchange in a group of ranks."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"

@@ -173,7 +173,7 @@ class _Row:
         return round(value)
 
     def word(self, name: str, words: Mapping[str, _Word], default: str) -> _Word:
-        """What one of some words means, in small or capital letters."""
+        """Return the meaning of one of some words, in small or capital letters."""
         text = (self._row.get(name) or "").strip() or default
         found = words.get(text.lower())
         if found is None:

@@ -16,7 +16,7 @@ _Share = Annotated[float, Field(ge=0, le=10)]
 
 
 class Factor(Record):
-    """What the computed times of one kind are multiplied by.
+    """The factor of the computed times of one kind.
 
     Attributes:
         value: 1 without calibration.

@@ -120,7 +120,7 @@ class Piece(nn.Module):
 
     @property
     def constants(self) -> tuple[Tensor, ...]:
-        """What it computes with that depends on no input and no parameter."""
+        """The tensors that depend on no input and no parameter."""
         return self._placed
 
     def original_name(self, parameter: str) -> str:

@@ -398,7 +398,7 @@ class _Recorder(TorchFunctionMode):
 
 
 class _Output(NamedTuple):
-    """What a module gave, and by places of its arguments: which it changed, which it returned."""
+    """The output of a module, and the places of arguments that it changed or returned."""
 
     value: Any
     mutated: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""How a whole model is called with inputs and targets, and which of its outputs is the loss."""
+"""Calling a whole model with inputs and targets, and finding the loss among its outputs."""
 
 import inspect
 from collections.abc import Callable, Mapping

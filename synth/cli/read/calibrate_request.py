@@ -53,7 +53,5 @@ class CalibrateRequest(Record):
         Raises:
             SynthError: it cannot be written, or synth did not write the file that is there.
         """
-        if self.output is None:
-            return
         check_outputs(self.output, inputs=[Path(self.runs)])
         check_replaceable(self.output, CALIBRATION, "-o", self.force)

@@ -34,7 +34,5 @@ class EstimateRequest(Record):
         Raises:
             SynthError: it cannot be written, or synth did not write the file that is there.
         """
-        if self.output is None:
-            return
         check_outputs(self.output, inputs=[Path(self.arguments.model)])
         check_replaceable(self.output, PROFILE, "-o", self.force)

@@ -10,7 +10,7 @@ from synth.records.record import Record
 
 
 class EstimateArguments(Record):
-    """What is estimated."""
+    """The model, device and layout of an estimate."""
 
     model: Annotated[
         str,

@@ -18,7 +18,7 @@ from synth.units import format_us
 
 
 class Explanation(Record):
-    """What holds a plan back, computed from its simulation.
+    """The explanation of a plan, computed from its simulation.
 
     Attributes:
         plan: the name of the plan.

@@ -1,4 +1,4 @@
-"""What holds a plan back: the rank with the most work, and the main cause of its idle time."""
+"""The limit of a plan: the rank with the most work, and the main cause of its idle time."""
 
 from collections import Counter
 from collections.abc import Sequence
