@@ -1,4 +1,4 @@
-"""Which modules of a whole model are its blocks, and which are called whole."""
+"""Finds the blocks of a whole model, and the modules that are called whole."""
 
 import fnmatch
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ def find_blocks(model: nn.Module) -> list[str]:
     if not found:
         raise SynthError(
             f"{type(model).__name__} has no ModuleList, ModuleDict or Sequential of two or more "
-            f"blocks of one class to be cut at: name the places, such as "
+            f"blocks of one class, each with modules inside, to be cut at: name places, such as "
             f"--cut 'embed | blocks.* | norm | head', or return a list of layers"
         )
     return found
