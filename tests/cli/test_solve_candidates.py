@@ -16,6 +16,7 @@ from synth.options.arguments.solve import SolveArguments
 from synth.options.defaults import choices
 from synth.options.values import written_partition
 from synth.plan.choose.candidates import placements_to_try
+from synth.plan.weight_passing.moving_families import moving_families
 from synth.profile import Profile
 from synth.profiles import find
 from synth.records.command_option import from_values
@@ -242,7 +243,9 @@ def test_places_of_weights_keep_their_names_and_bounds_if_the_search_does_not_en
     assert ended.code == 0, ended.stderr
     found, all_found = json.loads(ended.stdout), json.loads(whole.stdout)
     names = [tried["name"] for tried in found["candidates"]]
-    assert set(names) == {tried["name"] for tried in all_found["candidates"]}
+    # How many published schedules are judged depends on the time.
+    published = set(moving_families(2, len(Profile.load(find(NAME)).layers)))
+    assert set(names) - published == {one["name"] for one in all_found["candidates"]} - published
     assert found["candidates"][0]["value_us"] == found["value_us"]
     assert weights in (names[0].split(",")[0], "auto")
     assert found["lower_bound_us"] <= min(found["value_us"], all_found["value_us"])
