@@ -14,6 +14,7 @@ from synth.errors import SynthError
 from synth.families._lib import names
 from synth.families._lib.family import Family, Setting
 from synth.families._lib.options import ROUNDS, Options, parse, spelled, variants
+from synth.objective import Objective
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.placements import is_all_stages
 from synth.system.discovery import discover
@@ -60,6 +61,7 @@ def generate(
     caps_bytes: Sequence[int] | None = None,
     where: Placement | None = None,
     below_us: int | None = None,
+    objective: Objective = Objective.PERIOD,
 ) -> Schedule:
     """Make a family's schedule on the placement that the family is defined on.
 
@@ -74,6 +76,7 @@ def generate(
         where: the same placement with the ranks in another order; None: as the family has them.
         below_us: a makespan from which on the schedule is of no use, so that families that try
             many may end sooner; None: it is made in any case.
+        objective: by which a family that tries several schedules takes the best.
 
     Raises:
         SynthError: no such family, numbers that its definition does not admit, or no schedule below
@@ -94,7 +97,8 @@ def generate(
         )
     where = where or family.place(num_ranks, options)
     setting = Setting.of(where, num_micro_batches, costs, caps_bytes)
-    return family.schedule(replace(setting, options=options, below_us=below_us))
+    setting = replace(setting, options=options, below_us=below_us, objective=objective)
+    return family.schedule(setting)
 
 
 def family_placement(name: str, num_ranks: int) -> Placement:

@@ -77,6 +77,7 @@ def _made(name: str, problem: Problem) -> Schedule:
             problem.num_micro_batches,
             costs=_costs_for(name, problem),
             caps_bytes=problem.caps_bytes,
+            objective=problem.objective,
         )
     except SynthError as error:
         raise SynthError(f"§hint {name}: {error}; {_those_that_can_be(problem)}") from None

@@ -173,7 +173,13 @@ def _known_schedule(plan: Plan, one: Plan, name: str) -> Schedule | None:
         name: the name of the schedule, which all pipelines run.
     """
     try:
-        schedule = generate(name, one.num_ranks, one.num_micro_batches, costs=one.costs)
+        schedule = generate(
+            name,
+            one.num_ranks,
+            one.num_micro_batches,
+            costs=one.costs,
+            objective=plan.claim.judged_by,
+        )
         return schedule if one is plan else _side_by_side(schedule, plan)
     except SynthError:
         return None

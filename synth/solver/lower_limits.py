@@ -49,9 +49,16 @@ def made_for_lower_limits(problem: Problem) -> Iterator[tuple[str, Schedule]]:
     names = [name for name in names_on(where) if reads_limits(name)]
     for limits in lower_limits(problem) if names else ():
         for name in names:
-            numbers = (name, where.num_ranks, problem.num_micro_batches)
             try:
-                made = generate(*numbers, costs=problem.costs, caps_bytes=limits, where=where)
+                made = generate(
+                    name,
+                    where.num_ranks,
+                    problem.num_micro_batches,
+                    costs=problem.costs,
+                    caps_bytes=limits,
+                    where=where,
+                    objective=problem.objective,
+                )
             except SynthError:
                 continue  # it makes none within them
             yield f"{name}, less memory", made

@@ -124,6 +124,7 @@ def _published(name: str, plan: Plan) -> Chart:
         plan.num_micro_batches,
         costs=plan.costs,
         caps_bytes=plan.caps_bytes,
+        objective=plan.claim.judged_by,
     )
     _, timeline = verify(schedule, plan.costs)
     return Chart.planned(name, plan, timeline)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families._lib.options import SYNC, Option, Options, spelled
+from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering, Placement, Schedule
@@ -25,6 +26,7 @@ class Setting:
     with F = B = W, as most papers draw them. `caps_bytes` is the memory limit of each rank, if
     given. `options` are all options of the family. From a makespan of `below_us` on, a schedule is
     of no use: families that try many end sooner then, and raise SynthError if they made none.
+    Families of several papers' schedules take the best by the `objective`.
     """
 
     placement: Placement
@@ -33,6 +35,7 @@ class Setting:
     caps_bytes: tuple[int, ...] | None = None
     options: Options = field(default_factory=dict)
     below_us: int | None = None
+    objective: Objective = Objective.PERIOD
 
     @classmethod
     def of(

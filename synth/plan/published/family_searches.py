@@ -67,6 +67,7 @@ class FamilySearches:
                 caps_bytes=self.judge.caps_bytes,
                 where=where,
                 below_us=self.below_us,
+                objective=self.judge.objective,
             )
 
         num_ops = 3 * where.num_ranks * self.num_micro_batches

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from synth.costs.partition_costs import partition_costs
-from synth.families import generate
+from synth.families import family_placement, generate
+from synth.objective import Objective
 from synth.plan.reason import full_ranks, most_in_flight, reason_of
 from synth.plan.tuning import REASON
 from synth.profile import Profile
@@ -18,9 +19,11 @@ from synth.units import format_us
 
 def plan_of(name: str, caps_bytes: tuple[int, ...] | None = None) -> Plan:
     profile = Profile.load(find("zb-1.5b-p8-m24"))
-    schedule = generate(name, 4, 8)
-    num_stages = schedule.placement.num_stages
-    plan = Plan.of(profile, [24 // num_stages] * num_stages, schedule)
+    num_stages = family_placement(name, 4).num_stages
+    sizes = [24 // num_stages] * num_stages
+    costs = partition_costs(profile, sizes)
+    schedule = generate(name, 4, 8, costs=costs, objective=Objective.MAKESPAN)
+    plan = Plan.of(profile, sizes, schedule)
     return plan.replace(caps_bytes=caps_bytes)
 
 
