@@ -9,6 +9,7 @@ from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.recompute.choice import quick_bound_us
+from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.tuning import RACE
 from synth.schedule.files.certificate import Certificate, PartitionProof, ProverName
 from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
@@ -287,8 +288,9 @@ def cut_short(trials: Sequence[Trial], announced: Result) -> Ranking:
     if rank_key(announced.value_us) <= rank_key(best.value_us):
         best = announced
         here = min(trials, key=lambda trial: trial.distance_to(announced.problem))
-        # The bound of another partition does not hold there.
-        here.lower_bound_us = min(best.value_us or 0, here.bound_on(announced.problem))
+        # The bound of another partition does not hold there, but a closed form does.
+        bound_us = here.bound_on(announced.problem) or _quick_bound_us(here, announced.problem)
+        here.lower_bound_us = min(best.value_us or 0, bound_us)
         here.found = announced
         trials = (here, *(trial for trial in trials if trial is not here))
     assert best.value_us is not None
@@ -301,6 +303,11 @@ def cut_short(trials: Sequence[Trial], announced: Result) -> Ranking:
         wall_s=announced.wall_s,
     )
     return Ranking(result, tuple(trials), is_cut_short=True)
+
+
+def _quick_bound_us(trial: Trial, problem: Problem) -> int:
+    """Return the closed-form bound of a trial's placement on the partition of another problem."""
+    return quick_bound_us(without_layers(problem), trial.candidate.choice)
 
 
 def _baselines(ranked: Sequence[Trial]) -> Iterator[Baseline]:

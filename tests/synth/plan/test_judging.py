@@ -7,8 +7,10 @@ import pytest
 
 from benchmarks.auto_placement import question
 from synth.costs.partition_costs import partition_costs
+from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
-from synth.families import names_on, variants_for
+from synth.families import generate, names_on, variants_for
+from synth.op_kinds import OpKind
 from synth.options.profiles import load_profile
 from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
@@ -20,7 +22,7 @@ from synth.plan.compare import compare
 from synth.plan.comparison import Question
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice
-from synth.plan.recompute.layer_choice import without_layers
+from synth.plan.recompute.layer_choice import with_layers, without_layers
 from synth.plan.recompute.stages import recomputed, without_recompute, written_out
 from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering
@@ -265,3 +267,28 @@ def test_a_race_that_is_cut_short_keeps_what_is_known_of_every_placement() -> No
     assert sum(value_us is not None for value_us in known.values()) >= 5
     assert len(chosen.result.baselines) >= len(those)
     assert chosen.result.lower_bound_us == announced.lower_bound_us
+
+
+@pytest.mark.parametrize("layers", [(), (0,)])
+def test_a_race_cut_short_has_a_bound_on_a_partition_that_no_trial_has(
+    layers: tuple[int, ...],
+) -> None:
+    profile = load_profile("zb-1.5b-p8-m24")
+    first = next(one for one in candidates(Question(profile, 2, 2, None)) if one.name == "linear")
+    assert first.problem.partition is not None
+    one, other = first.problem.partition
+    sizes = (one + 1, other - 1)
+    moved = replace(first.problem, costs=partition_costs(profile, sizes), partition=sizes)
+    least_us = 2 * max(map(stage_time, moved.costs.stages))
+    moved = with_layers(replace(moved, profile=profile), layers)
+    found = evaluate(moved, generate("zb-h1", 2, 2), "zb-h1")
+    assert found is not None
+    announced = Incumbent(
+        moved, 1.0, found.schedule, found.timeline, found.value_us, 1, "zb-h1", found.peak_bytes
+    )
+    chosen = cut_short([Trial(first, 1)], announced.as_result(1.0, StoppedBy.TIME_LIMIT))
+    assert least_us <= chosen.trials[0].lower_bound_us <= found.value_us
+
+
+def stage_time(stage: StageCosts) -> int:
+    return sum(stage.duration_us[kind] for kind in (OpKind.F, OpKind.B, OpKind.W))
