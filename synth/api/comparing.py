@@ -31,6 +31,8 @@ def compare(
     offload: bool = False,
     planner: str | Sequence[str] | None = None,
     link: str | Sequence[str] | None = None,
+    rank_speed: str | Sequence[float] | None = None,
+    rank_order: str = "given",
     time_limit: str | float = 30,
     gap: str | float = 0.005,
     seed: int = 0,
@@ -56,6 +58,8 @@ def compare(
         offload: also take published schedules that offload activations.
         planner: `"pipedream"` or `"2bw"`, or both: the choice of that published planner, too.
         link: latency and bandwidth instead of the profile's, as of `synth.solve`.
+        rank_speed: the speed of each rank, as of `synth.solve`.
+        rank_order: the order of ranks of unequal speed: `"given"`, or `"auto"`: search.
         time_limit: the time limit of each search, and of all published schedules together, in
             seconds.
         gap: the relative gap at which a search may stop.

@@ -45,16 +45,21 @@ def partition_costs(
         sums = profile.gradient_sums(first, first + size)
         stages.append(stage_costs(layers, sums, is_first=first == 0))
         first += size
-    ties = stage_ties(profile, sizes)
-    if profile.rank_speeds is not None:
-        speeds = stage_speeds(profile.rank_speeds, ranks)
-        stages = [stage.at(speed) for stage, speed in zip(stages, speeds, strict=True)]
-        # All stages of a tie on a rank have its speed; the fastest one's updates are the shortest.
-        ties = tuple(
-            tie.replace(step_us=math.floor(tie.step_us / max(speeds[s] for s in tie.stages)))
-            for tie in ties
-        )
-    return Costs(stages=tuple(stages), links=profile.links, ties=ties)
+    costs = Costs(stages=tuple(stages), links=profile.links, ties=stage_ties(profile, sizes))
+    if profile.rank_speeds is None:
+        return costs
+    return at_speeds(costs, stage_speeds(profile.rank_speeds, ranks))
+
+
+def at_speeds(costs: Costs, speeds: Sequence[float]) -> Costs:
+    """The costs of stages on ranks of other speeds; `speeds[s]` is that of the rank of stage s."""
+    stages = [stage.at(speed) for stage, speed in zip(costs.stages, speeds, strict=True)]
+    # All stages of a tie on a rank have its speed; the fastest one's updates are the shortest.
+    ties = tuple(
+        tie.replace(step_us=math.floor(tie.step_us / max(speeds[s] for s in tie.stages)))
+        for tie in costs.ties
+    )
+    return costs.replace(stages=tuple(stages), ties=ties)
 
 
 def stage_speeds(
@@ -73,7 +78,8 @@ def stage_speeds(
     if ranks is None:
         raise SynthError(
             "the ranks of this profile differ in speed, which is supported where each stage stays "
-            "on one rank of a pipeline: synth solve with a placement such as linear, looped:2 or v"
+            "on one rank of a pipeline: take synth solve, compare or frontier with a placement "
+            "such as linear, looped:2 or v"
         )
     num_ranks = 1 + max(map(max, ranks))
     if num_ranks != len(speeds):

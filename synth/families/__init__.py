@@ -95,10 +95,13 @@ def generate(
             f"{name} needs at least one rank and one micro-batch, "
             f"given {num_ranks} and {num_micro_batches}"
         )
-    where = where or family.place(num_ranks, options)
-    setting = Setting.of(where, num_micro_batches, costs, caps_bytes)
+    plain = family.place(num_ranks, options)
+    where = where or plain
+    if caps_bytes is not None and where != plain:
+        caps_bytes = [caps_bytes[rank] for rank in where.rank_order]
+    setting = Setting.of(plain, num_micro_batches, costs, caps_bytes)
     setting = replace(setting, options=options, below_us=below_us, objective=objective)
-    return family.schedule(setting)
+    return _on_ranks(family.schedule(setting), where)
 
 
 def family_placement(name: str, num_ranks: int) -> Placement:

@@ -10,11 +10,11 @@ from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
 from synth.options.values import AUTO, EVEN, STEADY, Hint, Partition, Target, word
 from synth.plan.choose.candidates import Candidate, placements_to_try
+from synth.plan.partition.unequal_ranks import name_in_order
 from synth.plan.recompute.choice import why_infeasible
 from synth.plan.runtimes import Allowed
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
-from synth.solver.problem import Problem
 from synth.system.messages import talk
 from synth.units import shown
 
@@ -83,20 +83,14 @@ def read_candidates(
             refusals[name] = str(error)
             continue
         choice = read_recompute(chosen.recompute, where.num_stages)
-        found += [Candidate(_named(name, p, where), p, choice, order) for p in problems]
+        found += [
+            Candidate(name_in_order(name, where, p.placement), p, choice, order) for p in problems
+        ]
     if not found:
         raise SynthError(_why_none(chosen, refusals))
     # Refusals of placements that were not named are not reported.
     told = refusals if chosen.placement_is_given else {}
     return Candidates(tuple(found), told, _left_out(asked, left_out))
-
-
-def _named(name: str, problem: Problem, where: Placement) -> str:
-    """Name a placement, with the order of its ranks if that is another."""
-    if problem.placement == where:
-        return name
-    order = dict(zip(where.ranks[0], problem.placement.ranks[0], strict=True))
-    return f"{name} on ranks {','.join(str(order[rank]) for rank in sorted(order))}"
 
 
 def _left_out(asked: ProblemArguments, placements: dict[str, Placement]) -> tuple[Candidate, ...]:

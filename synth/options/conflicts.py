@@ -89,24 +89,64 @@ def check_versions(given: SolveArguments) -> None:
     refuse_beside(given, "versions", ways)
 
 
+_UNEQUAL = "where ranks differ in speed (§rank_speed, or the profile's rank_speeds)"
+
+
+def check_rows_of_unequal_ranks(given: CompareArguments) -> None:
+    """Refuse rows of a comparison that assume ranks of equal speed.
+
+    Raises:
+        SynthError: one is given.
+    """
+    ways = {
+        "weights": "every rank would run all stages; leave it out",
+        "versions": "such rows are not searched; leave it out",
+        "planner": "the published planners assume equal ranks; leave it out",
+    }
+    for name, way_out in ways.items():
+        if getattr(given, name):
+            raise SynthError(f"{_UNEQUAL}, §{name} is not supported: {way_out}")
+    if given.freedom.runtime == Runtime.MEGATRON.value:
+        raise SynthError(
+            f"{_UNEQUAL}, §runtime {given.freedom.runtime} is not supported; give torch"
+        )
+
+
+def check_curve_of_unequal_ranks(given: CurveArguments) -> None:
+    """Refuse options of a memory curve that assumes ranks of equal speed.
+
+    Raises:
+        SynthError: one is given.
+    """
+    if given.weights != STAY:
+        raise SynthError(
+            f"{_UNEQUAL}, every rank would run all stages with §weights {given.weights}; give stay"
+        )
+    if given.partition == AUTO:
+        raise SynthError(
+            f"{_UNEQUAL}, a curve is of one partition; give §partition {EVEN}, or layers per stage"
+        )
+
+
 def check_unequal_ranks(given: SolveArguments) -> None:
     """Refuse options of a search that assumes ranks of equal speed.
 
     Raises:
         SynthError: one is given.
     """
-    why = "where ranks differ in speed (§rank_speed, or the profile's rank_speeds)"
     if given.weights != STAY:
         raise SynthError(
-            f"{why}, every rank would run all stages with §weights {given.weights}; give stay"
+            f"{_UNEQUAL}, every rank would run all stages with §weights {given.weights}; give stay"
         )
     if given.data_parallel > 1:
-        raise SynthError(f"{why}, §data_parallel is not supported; solve for one pipeline")
+        raise SynthError(f"{_UNEQUAL}, §data_parallel is not supported; solve for one pipeline")
     if given.freedom.runtime == Runtime.MEGATRON.value:
-        raise SynthError(f"{why}, §runtime {given.freedom.runtime} is not supported; give torch")
+        raise SynthError(
+            f"{_UNEQUAL}, §runtime {given.freedom.runtime} is not supported; give torch"
+        )
     if given.target is not None and given.partition == AUTO:
         raise SynthError(
-            f"{why}, §target is for one partition; give §partition {EVEN}, or layers per stage"
+            f"{_UNEQUAL}, §target is for one partition; give §partition {EVEN}, or layers per stage"
         )
 
 

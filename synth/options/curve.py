@@ -2,7 +2,13 @@
 
 from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
-from synth.options.conflicts import GATHER, RING, STAY, check_weights_of_curve
+from synth.options.conflicts import (
+    GATHER,
+    RING,
+    STAY,
+    check_curve_of_unequal_ranks,
+    check_weights_of_curve,
+)
 from synth.options.deadline import Deadline
 from synth.options.defaults import LINEAR
 from synth.options.problem_arguments import ProblemArguments
@@ -36,6 +42,8 @@ def read_curve(given: CurveArguments, profile: Profile) -> LimitedSpace:
             "§placement auto: one curve is of one placement; give linear, looped:N, v or another "
             "that `synth solve` names, and a curve for each"
         )
+    if profile.rank_speeds is not None:
+        check_curve_of_unequal_ranks(given)
     if given.weights != STAY:
         check_weights_of_curve(given)
     if given.weights in (RING, GATHER):

@@ -6,7 +6,11 @@ from typing import NamedTuple
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.options.arguments.compare import CompareArguments
-from synth.options.conflicts import check_rows_of_runtime, check_rows_without_flush
+from synth.options.conflicts import (
+    check_rows_of_runtime,
+    check_rows_of_unequal_ranks,
+    check_rows_without_flush,
+)
 from synth.options.defaults import has_time_for_layers
 from synth.options.memory_limit import MemoryLimit
 from synth.options.recompute import read_recompute
@@ -41,10 +45,12 @@ def read_comparison(given: CompareArguments) -> ComparisonTask:
     Raises:
         SynthError: an option is wrong, or options do not go together.
     """
-    profile = given.hardware.profile(given.pipeline.profile)
+    profile = given.hardware.of_ranks(given.pipeline.profile, given.pipeline.ranks)
     limit = given.memory.limits(given.pipeline.ranks, profile)
     question = _question(given, profile, limit)
     check_rows_of_runtime(given)
+    if profile.rank_speeds is not None:
+        check_rows_of_unequal_ranks(given)
     if given.no_solve:
         _refuse_options_of_the_solver(given)
     searches = _searches(given)
@@ -70,7 +76,9 @@ def _question(given: CompareArguments, profile: Profile, limit: MemoryLimit) -> 
         published_recompute=word(given.recompute or AUTO) != "none",
         # Where stages can recompute, rows choose among these.
         chooses_layers=OpKind.R not in allowed.further_ops
+        and profile.rank_speeds is None
         and has_time_for_layers(given.placement or [AUTO], allowed, num_layers, given.time_limit),
+        orders_ranks=given.hardware.rank_order == AUTO,
     )
 
 

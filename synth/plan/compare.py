@@ -5,7 +5,7 @@ would be run, with their peak, static memory and traffic.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import current_name, family_placement, reads_times, variants_for
 from synth.option_names import named
-from synth.plan.choose.candidates import Candidate, placements_to_try
+from synth.plan.choose.candidates import Candidate, Partitioning, placements_to_try
 from synth.plan.comparison import (
     PLANNED,
     WITH_R,
@@ -26,6 +26,7 @@ from synth.plan.comparison import (
 )
 from synth.plan.comparison_entries import entry_of, solved_entry
 from synth.plan.partition.balance import balance, is_proven_best
+from synth.plan.partition.unequal_ranks import name_in_order
 from synth.plan.planners.planned import Planner, planned
 from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
@@ -133,7 +134,7 @@ def _check_partition(question: Question, placements: list[Placement]) -> None:
     sizes = question.partition
     if sizes is None:
         return
-    partition_costs(question.profile, sizes)
+    partition_costs(question.profile.replace(rank_speeds=None), sizes)
     known = sorted({where.num_stages for where in placements})
     if len(sizes) not in known:
         raise SynthError(
@@ -210,12 +211,14 @@ class _Comparing:
         return is_due
 
     def _simulate(self, name: str) -> None:
+        where = family_placement(name, self.question.num_ranks)
         try:
-            search = self.published.of(name, family_placement(name, self.question.num_ranks))
-            plain = search.plain()
+            tried = [self.published.of(name, each) for each in self.question.orders(where)]
+            pairs = [(search.plain(), search) for search in tried]
         except SynthError as error:
             self.comparison.refusals.append(Refusal(name, str(error)))
             return
+        plain, search = min(pairs, key=lambda pair: pair[0].score)
         self._add_variant(name, plain)
         if self.question.published_recompute and self.question.caps_bytes is not None:
             found = search.with_layers(plain)
@@ -276,6 +279,10 @@ class _Comparing:
         if search.never_flushes:
             problem = self._problem(Placement.linear(asked.num_ranks))
             return WithoutFlush(search.name, FlushFreeProblem.parse(search.name, problem))
+        if asked.profile.rank_speeds is not None:
+            # The stages' costs are those of their ranks already.
+            profile = asked.profile.replace(rank_speeds=None)
+            return Placements(tuple(self._candidates(search)), profile, Partitioning.GIVEN)
         is_free = asked.allowed.orders_freely
         if search.placement is not None and not asked.partition_is_sought and is_free:
             one = Candidate(search.name, self._problem(search.placement), search.recompute)
@@ -310,25 +317,32 @@ class _Comparing:
         """
         asked, choice = self.question, search.recompute
         if search.placement is not None:
-            return [self._candidate(search.name, search.placement, choice)]
-        found, reasons = [], []
+            return [*self._candidates_on(search.name, search.placement, choice)]
+        found: list[Candidate] = []
+        reasons: list[str] = []
         every = placements_to_try(asked.num_ranks, len(asked.profile.layers))
         for name, where in every.items():
             if not asked.allowed.is_default_on(where):
                 continue
             if asked.partition is None or len(asked.partition) == where.num_stages:
                 try:
-                    found.append(self._candidate(name, where, choice))
+                    found += self._candidates_on(name, where, choice)
                 except SynthError as error:
                     reasons.append(str(error))
         if not found:
             raise SynthError((*reasons, "no placement has as many stages as the partition")[0])
         return found
 
-    def _candidate(self, name: str, where: Placement, choice: Choice) -> Candidate:
+    def _candidates_on(self, name: str, where: Placement, choice: Choice) -> Iterator[Candidate]:
+        """Yield the candidates on a placement: one, or with unequal ranks each of their orders.
+
+        Raises:
+            SynthError: it is not possible.
+        """
         asked = self.question
         order = asked.allowed.order_on(where, asked.num_micro_batches)
-        return Candidate(name, self._problem(where), choice, order)
+        for each in asked.orders(where):
+            yield Candidate(name_in_order(name, where, each), self._problem(each), choice, order)
 
     def _partitioned(self, where: Placement) -> tuple[tuple[int, ...], Costs]:
         """Return the given partition if it has as many stages, else a balanced one, with costs."""
@@ -343,7 +357,7 @@ class _Comparing:
                     asked.num_micro_batches,
                     should_stop=self._is_late,
                 )
-            self._known[where] = sizes, partition_costs(asked.profile, sizes)
+            self._known[where] = sizes, partition_costs(asked.profile, sizes, where.ranks)
         return self._known[where]
 
     def _problem(self, where: Placement) -> Problem:
@@ -351,6 +365,7 @@ class _Comparing:
             raise SynthError(why)
         sizes, costs = self._partitioned(where)
         is_best = is_proven_best(where, self.question.partition)
+        is_best = is_best and self.question.profile.rank_speeds is None
         problem = self._problem_in(sizes, costs, where)
         problem.check_ordered()
         return replace(problem, partition_is_best=is_best)

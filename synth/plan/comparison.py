@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from synth.objective import Objective
 from synth.plan.choose.candidates import Partitioning
+from synth.plan.partition.unequal_ranks import rank_orders
 from synth.plan.planners.planned import Prediction
 from synth.plan.recompute.choice import Choice
 from synth.plan.runtimes import DEFAULT, Allowed
@@ -57,7 +58,8 @@ class Question:
     `caps_bytes` is the memory limit of each rank; None: no limit. `allowed` limits the solver's
     schedules, not the published ones. With `published_recompute` a published schedule is also shown
     with recomputed layers, if it only fits or is faster with them. With `chooses_layers` a search
-    that chooses recomputation chooses single layers, too.
+    that chooses recomputation chooses single layers, too. With `orders_ranks` ranks that differ in
+    speed or memory are tried in several orders.
     """
 
     profile: Profile
@@ -70,6 +72,14 @@ class Question:
     allowed: Allowed = DEFAULT
     published_recompute: bool = True
     chooses_layers: bool = False
+    orders_ranks: bool = False
+
+    def orders(self, where: Placement) -> list[Placement]:
+        """Return a placement with its ranks as given, or in all orders to be tried."""
+        if not self.orders_ranks:
+            return [where]
+        speeds = self.profile.rank_speeds or (1.0,) * self.num_ranks
+        return rank_orders(where, speeds, self.caps_bytes)
 
     @property
     def partitioning(self) -> Partitioning:

@@ -7,10 +7,10 @@ from synth.options.arguments.groups import (
     PROBLEM,
     SEARCH,
     ChosenRecompute,
-    HardwareArguments,
     MemoryArguments,
     ObjectiveOption,
     PipelineArguments,
+    RankHardwareArguments,
     RuntimeArguments,
     SearchArguments,
 )
@@ -74,7 +74,7 @@ class CompareArguments(Record):
             default="none",
         ),
     ] = None
-    hardware: Annotated[HardwareArguments, PROBLEM] = HardwareArguments()
+    hardware: Annotated[RankHardwareArguments, PROBLEM] = RankHardwareArguments()
     no_solve: Annotated[Flag, ROWS, CommandOption("Compare published schedules only.")] = False
     partition: Annotated[
         Partition,

@@ -50,6 +50,14 @@ def rank_orders(
     ]
 
 
+def name_in_order(name: str, placement: Placement, ordered: Placement) -> str:
+    """Return the name of a placement, with the order of its ranks if that is another."""
+    if ordered == placement:
+        return name
+    order = dict(zip(placement.ranks[0], ordered.ranks[0], strict=True))
+    return f"{name} on ranks {','.join(str(order[rank]) for rank in sorted(order))}"
+
+
 class UnequalRanks:
     """Balances the partitions of a model on a placement whose ranks differ in speed."""
 

@@ -162,7 +162,7 @@ class BestVariant:
         """Return a cut, and the most promising ones of its neighbours."""
         if not self.is_local:
             return [variant.sizes]
-        near = Neighbours(self.costs.table, self.family.where)
+        near = Neighbours(self.costs.table, self.family.where, self.costs.speeds)
         found = near.of(variant.sizes, self.order.guide(self._costs(variant)))
         return [variant.sizes, *islice(found, BEST_VARIANT.neighbours_with_rules)]
 
@@ -265,7 +265,7 @@ class BestVariant:
         if self.family.reads_times:
             self.order = OrderScores(made.lowered.schedule, self.judge)
             self.scores |= {made.variant: made.score}
-        near = Neighbours(self.costs.table, self.family.where)
+        near = Neighbours(self.costs.table, self.family.where, self.costs.speeds)
         began = self.order.num_scored
         better: Variant | None = made.variant
         while better is not None:

@@ -6,6 +6,7 @@ from synth.costs.costs import Costs
 from synth.families import generate, reads_times
 from synth.plan.partition.balance import balance, starting_cuts
 from synth.plan.partition.candidates import equal_cuts
+from synth.plan.partition.unequal_ranks import UnequalRanks
 from synth.plan.published.best_variant import BestVariant, PublishedFamily
 from synth.plan.published.order_scores import Judge
 from synth.plan.published.variants import Sizes, VariantCosts
@@ -80,7 +81,7 @@ class FamilySearches:
 
         return BestVariant(
             PublishedFamily(where, self.num_micro_batches, make, reads_times(name), self.menu),
-            self.costs,
+            self.costs.on(where),
             self.judge,
             self.cuts(where),
             is_local=self.is_free,
@@ -101,6 +102,9 @@ class FamilySearches:
         return self._cuts[where]
 
     def _others(self, where: Placement) -> list[Sizes]:
+        if self.is_free and self.profile.rank_speeds is not None:
+            ranks = UnequalRanks(self.profile, where, self.judge.caps_bytes)
+            return ranks.best_cuts(BEST_VARIANT.cuts_of_unequal_ranks, self.should_stop)
         if not self.is_free:
             return equal_cuts(self.costs.table, where.num_stages)
         return starting_cuts(

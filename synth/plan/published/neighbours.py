@@ -41,7 +41,17 @@ class Guide(NamedTuple):
 class Neighbours:
     """The neighbours of cuts for a placement."""
 
-    def __init__(self, table: StageCostTable, where: Placement) -> None:
+    def __init__(
+        self, table: StageCostTable, where: Placement, speeds: Sequence[float] | None = None
+    ) -> None:
+        """Prepare the sums.
+
+        Args:
+            table: of the layers.
+            where: the placement.
+            speeds: of each stage's rank; None: all are equal.
+        """
+        self._speeds = np.ones(where.num_stages) if speeds is None else np.array(speeds)
         self._moves, self._works = BoundaryMoves(where.num_stages), RunWorks(table)
         self._table = table
         self._held = np.zeros((where.num_ranks, where.num_stages), np.int64)
@@ -59,8 +69,9 @@ class Neighbours:
         if not len(moves):
             return
         moved = np.stack([self._moves.moved(edges, move) for move in moves])
-        ranks = self._works.of(moved[:, :-1], moved[:, 1:]) @ self._held.T
-        keys = [(ranks.astype(np.float64) ** 2).sum(axis=1), self._critical_us(moved, guide)]
+        stages = self._works.of(moved[:, :-1], moved[:, 1:]) / self._speeds
+        ranks = stages @ self._held.T
+        keys = [(ranks**2).sum(axis=1), self._critical_us(moved, guide)]
         room = guide.room
         if room is not None:
             changed = self._bytes(moved, room) - self._bytes(edges[None, :], room)
@@ -74,7 +85,7 @@ class Neighbours:
         first, end, us = edges[:, :-1], edges[:, 1:], np.zeros(len(edges))
         for kind, counts in zip(COUNTED, guide.critical, strict=True):
             up_to = self._table.times_up_to[kind]
-            us += (up_to[end] - up_to[first]) @ counts
+            us += (up_to[end] - up_to[first]) @ (counts / self._speeds)
         rounded: _Array = np.rint(us)
         return rounded
 

@@ -1,10 +1,12 @@
 """Variants of a published schedule: its cut, and the layers that B recomputes; their costs."""
 
 from collections.abc import Iterator
+from copy import copy
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from synth.costs.costs import Costs
+from synth.costs.partition_costs import at_speeds, stage_speeds
 from synth.costs.recomputed_layers import recomputing
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
@@ -53,14 +55,30 @@ class VariantCosts:
     """Costs of variants on one profile; those of equal runs of layers are computed once."""
 
     def __init__(self, profile: Profile) -> None:
-        self.profile = profile
+        self.profile = profile.replace(rank_speeds=None)
         self.parts = model_parts([layer.name for layer in profile.layers])
-        self.table = StageCostTable(profile)
+        self.table = StageCostTable(self.profile)
         self._tables: dict[tuple[int, ...], StageCostTable] = {(): self.table}
+        self._rank_speeds = profile.rank_speeds
+        # Of each stage's rank; None: all are equal.
+        self.speeds: tuple[float, ...] | None = None
+
+    def on(self, where: Placement) -> "VariantCosts":
+        """Return the costs on a placement, whose ranks may differ in speed.
+
+        Raises:
+            SynthError: copies of a stage are on ranks that do.
+        """
+        if self._rank_speeds is None:
+            return self
+        placed = copy(self)
+        placed.speeds = stage_speeds(self._rank_speeds, where.ranks)
+        return placed
 
     def of(self, sizes: Sizes, layers: tuple[int, ...] = ()) -> Costs:
         """Return the costs of a cut with some layers recomputed."""
-        return self._table(layers).costs(tuple(accumulate(sizes, initial=0)))
+        costs = self._table(layers).costs(tuple(accumulate(sizes, initial=0)))
+        return costs if self.speeds is None else at_speeds(costs, self.speeds)
 
     def least_work_us(
         self, sizes: Sizes, layers: tuple[int, ...], where: Placement, num_micro_batches: int
@@ -69,7 +87,10 @@ class VariantCosts:
         if where.backward_ranks is not None:
             return 0
         table, runs = self._table(layers), pairwise(accumulate(sizes, initial=0))
-        of_stage = [_least_us(table.stage(*run)) for run in runs]
+        stages = [table.stage(*run) for run in runs]
+        if self.speeds is not None:
+            stages = [stage.at(speed) for stage, speed in zip(stages, self.speeds, strict=True)]
+        of_stage = [_least_us(stage) for stage in stages]
         each, more = divmod(num_micro_batches, len(where.ranks))
         return max(
             sum(of_stage[stage] * (each + (replica < more)) for stage, replica in held)

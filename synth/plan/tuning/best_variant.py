@@ -17,6 +17,8 @@ class BestVariantTuning:
     neighbours_in_vain: int = 12
     unfit_neighbours: int = 64
     unfit_neighbours_in_vain: int = 24
+    # Candidates on ranks of unequal speed: the balanced cut, and those near it.
+    cuts_of_unequal_ranks: int = 6
     # Cuts on which a family that reads times is made anew; each takes up to a second.
     made_anew: int = 2
     # Rules for recomputed layers with which it is made anew if its order fits with none of them.

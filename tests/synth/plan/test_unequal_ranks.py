@@ -9,12 +9,15 @@ import pytest
 import synth
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.families import generate_for
+from synth.families import generate, generate_for, names_on
 from synth.op_kinds import OpKind
+from synth.options.arguments.compare import CompareArguments
+from synth.options.question import read_comparison
 from synth.plan.partition.balance import balance
 from synth.plan.partition.unequal_ranks import UnequalRanks
 from synth.profile import Profile
 from synth.profile.layer_times import LayerTimes
+from synth.records.command_option import from_values
 from synth.schedule.files.check_against_profile import differences
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
@@ -159,9 +162,35 @@ def test_what_assumes_equal_ranks_is_refused(options: dict[str, object], said: s
         synth.solve(profile_of([100] * 6, (1, 1, 1)), **(asked | options))  # type: ignore[arg-type]
 
 
-def test_other_commands_refuse_a_profile_whose_ranks_differ() -> None:
-    with pytest.raises(SynthError, match="the ranks of this profile differ in speed"):
-        synth.compare(profile_of([100] * 6, (1, 1, 0.5)), ranks=3, micro_batches=4)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"weights": "ring"}, "every rank would run all stages with weights ring"),
+        ({"weights": "auto"}, "every rank would run all stages with weights auto"),
+        ({"partition": "auto"}, "a curve is of one partition"),
+    ],
+)
+def test_curves_that_assume_equal_ranks_are_refused(options: dict[str, str], said: str) -> None:
+    profile = profile_of([100] * 6, (1, 1, 0.5))
+    with pytest.raises(SynthError, match=said):
+        synth.frontier(profile, ranks=3, micro_batches=6, **options)  # type: ignore[arg-type]
+
+
+def test_a_curve_on_ranks_of_unequal_speed_is_of_their_partition() -> None:
+    profile = profile_of([100] * 6, (1, 1, 0.5))
+    curve = synth.frontier(profile, ranks=3, micro_batches=4, points=2, time_limit=2)
+    for plan in curve.points:
+        plan.check()
+        assert plan.partition == balance(profile, placement("linear", 3))
+
+
+@pytest.mark.parametrize("name", ["weights", "versions", "planner"])
+def test_rows_that_assume_equal_ranks_are_refused(name: str) -> None:
+    profile = profile_of([100] * 6, (1, 1, 0.5))
+    given = {"profile": profile, "ranks": 3, "micro_batches": 4}
+    given[name] = {"weights": ["ring"], "versions": ["2bw"], "planner": ["2bw"]}[name]
+    with pytest.raises(SynthError, match=f"where ranks differ in speed.*{name} is not supported"):
+        read_comparison(from_values(CompareArguments, given))
 
 
 def test_more_memory_for_one_rank_is_never_worse_for_the_optimum() -> None:
@@ -184,6 +213,12 @@ def test_published_schedules_are_put_on_ranks_in_another_order(name: str) -> Non
     costs = partition_costs(profile, (6 // plain.num_stages,) * plain.num_stages)
     given, moved = dict(generate_for(plain, 5, costs)), dict(generate_for(other, 5, costs))
     assert list(moved) == list(given) != []
+    for family in names_on(other):
+        try:
+            alone = generate(family, 3, 5, costs=costs, where=other)
+        except SynthError:
+            continue  # its definition does not admit the numbers
+        assert alone.programs == moved[alone.name].programs
     for family, schedule in moved.items():
         lowered, timeline = verify(schedule, costs)
         same, same_timeline = verify(given[family], costs)
@@ -208,3 +243,37 @@ def test_an_order_of_ranks_fits_where_the_given_one_does_not(tmp_path: Path) -> 
     profile.save(tmp_path / "profile.json")
     assert Profile.load(tmp_path / "profile.json").rank_speeds == (0.5, 1, 1)
     assert not [*differences(plan, profile)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_published_schedules_are_compared_on_ranks_of_unequal_speed(seed: int) -> None:
+    rng = random.Random(seed)
+    speeds = (1, 0.5, 1)
+    profile = profile_of([rng.randint(50, 150) for _ in range(6)], speeds)
+    asked = {"ranks": 3, "micro_batches": 6, "only": ["1f1b", "gpipe", "interleaved:2", "zero3:1"]}
+    table = synth.compare(profile, **asked, placement=None)  # type: ignore[arg-type]
+    by_name = {entry.name: entry for entry in table.entries}
+    assert set(by_name) == {"1f1b", "gpipe", "interleaved:2"}
+    assert "has copies on ranks of speed" in table.refusals[0].reason
+    for name, entry in by_name.items():
+        costs = partition_costs(profile, entry.partition, entry.schedule.placement.ranks)
+        assert verify(entry.schedule, costs)[1].makespan_us == entry.makespan_us
+        table.plan(entry).check()
+        # No partition near the one that is shown has a shorter schedule of the family.
+        for sizes in UnequalRanks(profile, entry.schedule.placement).neighbours(entry.partition):
+            costs = partition_costs(profile, sizes, entry.schedule.placement.ranks)
+            other = generate(name, 3, 6, costs=costs)
+            assert verify(other, costs)[1].makespan_us >= entry.makespan_us, (name, sizes)
+    ordered = synth.compare(profile, **asked, placement=None, rank_order="auto")  # type: ignore[arg-type]
+    for entry in ordered.entries:
+        assert entry.makespan_us <= by_name[entry.name].makespan_us
+
+
+def test_a_search_beside_published_schedules_takes_the_order_of_ranks_too() -> None:
+    profile = profile_of([100] * 6, (0.5, 1, 1))
+    asked = {"ranks": 3, "micro_batches": 4, "only": "1f1b", "rank_order": "auto", "time_limit": 1}
+    table = synth.compare(profile, **asked, placement="linear")  # type: ignore[arg-type]
+    solved = next(entry for entry in table.entries if entry.claim is not None)
+    known = next(entry for entry in table.entries if entry.claim is None)
+    assert solved.makespan_us <= known.makespan_us
+    table.plan(solved).check()
