@@ -55,8 +55,9 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.weight_passing.bounds import prove_weight_passing
-from synth.solver.weight_passing.gather_proof import GatherProof, is_small, prove_gathers
+from synth.solver.weight_passing.exact_proof import ExactProof
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.small_problems import is_small, prove_exactly
 
 _ANY_STAGES = "whichever stages recompute"
 
@@ -158,7 +159,7 @@ class _Reproving:
         may_rest_on_model = certificate is None or certificate.prover == ProverName.EXACT
         if may_rest_on_model and proven.bound_us < self.claimed_us and is_small(passing):
             makespan_us, limit_s = self.timeline.makespan_us, self.search.clock.left_s()
-            model = prove_gathers(passing, makespan_us, self.options, limit_s, self.stop.is_set)
+            model = prove_exactly(passing, makespan_us, self.options, limit_s, self.stop.is_set)
             proven = model.proven(passing)
             self.proven_from = proven.certificate.words
             self._take_model(model, proven.bound_us)
@@ -167,7 +168,7 @@ class _Reproving:
         holds_for = f"weight passing by {movement}, in {BoundScope.PARTITION.words}"
         return self._verdict(proven.bound_us, holds_for, on_trust)
 
-    def _take_model(self, model: GatherProof, bound_us: int) -> None:
+    def _take_model(self, model: ExactProof, bound_us: int) -> None:
         """Disprove the claim if the exact model has a smaller bound, or a schedule below it."""
         if model.is_complete and bound_us < self.claimed_us:
             self.is_refuted = self.plan.claim.certificate is not None

@@ -52,6 +52,8 @@ class WeightPassingTuning:
     # Slots up to which all schedules with all-gathers are a model for CP-SAT, the share of the time
     # left that it gets, and the growth of that time from which it is tried again.
     most_exact_slots: int = 32
+    # F's of all ranks up to which all schedules of a ring are enumerated.
+    most_enumerated_forwards: int = 4
     exact_share: float = 0.5
     exact_growth: float = 1.5
     # Effort of an evaluation in a deterministic search, in seconds per op of all ranks.

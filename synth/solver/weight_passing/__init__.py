@@ -10,6 +10,9 @@ programs         the programs of all ranks, as a schedule
 bounds           lower bounds in closed form
 rank_work        the least work and the least visits of a rank, for these bounds
 ring_bounds      the bounds for a ring
+small_problems   exact searches, for problems that are small enough
+ring_programs    all programs of a rank on a ring
+ring_enumeration all schedules of a tiny problem on a ring, one by one
 gather_model     all schedules of a small problem with all-gathers, as a model for CP-SAT
 gather_lifetimes the makers and readers of its values
 gather_proof     its optimum, solved in a process of its own

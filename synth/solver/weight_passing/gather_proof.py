@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from synth.objective import Spans
 from synth.op_kinds import OpKind
-from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import Sharded
@@ -18,38 +16,12 @@ from synth.solver.cpsat.parameters import quiet
 from synth.solver.cpsat.restarting_call import ask, has_values
 from synth.solver.cpsat.run import Values
 from synth.solver.options import SolveOptions
-from synth.solver.tuning import CPSAT, WEIGHT_PASSING
+from synth.solver.tuning import CPSAT
 from synth.solver.weight_passing.bounds import level_bound_us, levels_that_may_fit
-from synth.solver.weight_passing.exact_gather_model import GatherModel, num_slots
-from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.exact_gather_model import GatherModel
+from synth.solver.weight_passing.exact_proof import ExactProof
+from synth.solver.weight_passing.problem import WeightPassingProblem
 from synth.solver.weight_passing.programs import of_rank
-
-
-class GatherProof(NamedTuple):
-    """The outcome of the exact models of all kinds of sharded state.
-
-    Attributes:
-        bound_us: no schedule has a smaller makespan.
-        schedule: the best one found, if its makespan is below the given one.
-        is_complete: True if the schedule, or else the given makespan, is proven optimal.
-        spent_s: seconds of the clock, or deterministic ones.
-    """
-
-    bound_us: int
-    schedule: Schedule | None
-    is_complete: bool
-    spent_s: float
-
-    def proven(self, passing: WeightPassingProblem) -> ProvenBound:
-        """The bound in the problem's objective; every rank begins at 0, so spans are equal."""
-        value_us = passing.problem.objective.value_us(Spans(self.bound_us, self.bound_us))
-        return ProvenBound(value_us, Certificate(prover=ProverName.EXACT))
-
-
-def is_small(passing: WeightPassingProblem) -> bool:
-    """True if the exact model is likely to be solved."""
-    is_gathered = passing.movement == WeightMovement.GATHER
-    return is_gathered and num_slots(passing) <= WEIGHT_PASSING.most_exact_slots
 
 
 def prove_gathers(
@@ -58,7 +30,7 @@ def prove_gathers(
     options: SolveOptions,
     limit_s: float,
     should_stop: Callable[[], bool] = lambda: False,
-) -> GatherProof:
+) -> ExactProof:
     """Look for a schedule below a makespan, or prove that there is none.
 
     Args:
@@ -82,7 +54,7 @@ def prove_gathers(
                 schedule, below_us = found.schedule, found.value_us
         bounds.append(least_us)
     bound_us = min([below_us, *bounds])
-    return GatherProof(bound_us, schedule, bound_us >= below_us, spent_s)
+    return ExactProof(bound_us, schedule, bound_us >= below_us, spent_s)
 
 
 class SolvedLevel(NamedTuple):

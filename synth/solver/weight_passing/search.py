@@ -36,12 +36,12 @@ from synth.solver.weight_passing.candidates import (
 from synth.solver.weight_passing.compute_order import ComputeOrder, changed
 from synth.solver.weight_passing.equal_ranks import on_two_ranks
 from synth.solver.weight_passing.first_orders import first_orders, published
-from synth.solver.weight_passing.gather_proof import is_small, prove_gathers
 from synth.solver.weight_passing.least_memory import least_memory
 from synth.solver.weight_passing.problem import (
     WeightMovement,
     WeightPassingProblem,
 )
+from synth.solver.weight_passing.small_problems import is_small, prove_exactly
 from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.units import format_bytes_both
 
@@ -101,7 +101,7 @@ class WeightPassingSearch:
         self._pool: list[ScoredCandidate] = []
         self._evaluations = self._all_evaluations()
         self._num_evaluations = 0
-        self._is_exhausted = False
+        self._is_exhausted = self._is_impossible = False
         self._allowance = self.state.budget.allow(0.0)
         self._exact_s = 0.0
         self.state.raise_bound(prove_weight_passing(passing))
@@ -118,7 +118,8 @@ class WeightPassingSearch:
             if next(self._evaluations, None) is None:
                 self._is_exhausted = True
                 break
-        if self.state.best is None and self._levels and not self.state.budget.stop.is_set():
+        is_open = bool(self._levels) and not self._is_impossible
+        if self.state.best is None and is_open and not self.state.budget.stop.is_set():
             self._offer_least_memory()
         return self._result()
 
@@ -133,6 +134,8 @@ class WeightPassingSearch:
     def _is_late(self, allowance: Allowance) -> bool:
         """True if the search should end; published schedules are evaluated even without time."""
         state = self.state
+        if self._is_impossible:
+            return True
         if state.best is None and self._num_evaluations < WEIGHT_PASSING.least_evaluations:
             return state.budget.stop.is_set()
         return state.finished() or allowance.left_s() <= 0
@@ -140,11 +143,17 @@ class WeightPassingSearch:
     @property
     def is_over(self) -> bool:
         """True if more time would find nothing better."""
-        return self._is_exhausted or self.state.finished()
+        return self._is_exhausted or self._is_impossible or self.state.finished()
 
     def _result(self) -> Result:
         if not self._levels:
             return self.state.result(StoppedBy.INFEASIBLE, self._why_none())
+        if self._is_impossible:
+            message = (
+                f"no schedule with weight passing by {self.passing.movement} fits, as a search "
+                f"over all of them shows; allow more memory, or take a smaller micro-batch"
+            )
+            return self.state.result(StoppedBy.INFEASIBLE, message)
         reason = self.state.reason()
         is_open = reason == StoppedBy.NOTHING_BETTER and not self._is_exhausted
         return self.state.result(StoppedBy.TIME_LIMIT if is_open else reason)
@@ -220,13 +229,16 @@ class WeightPassingSearch:
             return
         self._exact_s = limit_s
         best_us = None if state.best is None else state.best.timeline.makespan_us
-        proof = prove_gathers(
+        proof = prove_exactly(
             self.passing, best_us, state.options, limit_s, state.budget.stop.is_set
         )
         if state.budget.is_deterministic:
             self._allowance.spend(proof.spent_s)
         if proof.schedule is not None:
             state.offer(evaluate(self.passing.problem, proof.schedule, "cpsat"))
+        if proof.is_complete and state.best is None:
+            self._is_impossible = True
+            return
         state.raise_bound(proof.proven(self.passing))
         yield True
 
