@@ -19,7 +19,7 @@ from synth.solver.weight_passing.bounds import (
     prove_weight_passing,
 )
 from synth.solver.weight_passing.exact_gather_model import num_slots
-from synth.solver.weight_passing.gather_proof import is_small, prove_gathers, solve_level
+from synth.solver.weight_passing.gather_proof import prove_gathers, solve_level
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.search import solve_weight_passing
 from tests.sweep import sweep
