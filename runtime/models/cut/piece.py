@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
+from .origin import Origin
 from .recorder import described
 from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, TensorRef
 from .structure import Structure, look_of
@@ -68,6 +69,7 @@ class Piece(nn.Module):
         *,
         inputs: Structure | None,
         targets: Structure | None,
+        origin: Origin | None = None,
     ) -> None:
         """Take the steps' modules and parameters out of the model.
 
@@ -81,9 +83,11 @@ class Piece(nn.Module):
             shapes: of all values of the recording, in words.
             inputs: their structure, of the first piece.
             targets: their structure, of the last piece.
+            origin: describes the whole model; None: this does.
         """
         super().__init__()
         self._name = name
+        self._origin = origin or Origin.of(model)
         self.parts = nn.Module()
         self._inputs, self._targets = inputs, targets
         self._names: dict[str, str] = {}
@@ -112,6 +116,11 @@ class Piece(nn.Module):
     def name(self) -> str:
         """Its name in the profile."""
         return self._name
+
+    @property
+    def origin(self) -> Origin:
+        """The whole model that it is of."""
+        return self._origin
 
     @property
     def returned(self) -> tuple[str, ...]:
