@@ -2,6 +2,7 @@
 
 import os
 
+import torch
 from torch import nn
 
 from synth.errors import Mismatch, SynthError
@@ -10,15 +11,23 @@ from synth.schedule.files.plan_file import Plan
 from ..execution.stage.stage import Stage
 from ..models import layer_names
 from ..models.cut import CutModel
+from ..models.empty import allocate_parameters
 from ..models.layered_stage import LayeredStage, calls_of
 from ..models.ties import find_ties, keep_tied
 from .rank_parts import AnySchedule
 
 
 def cut_stages(
-    plan: AnySchedule, model: CutModel, rank: int
+    plan: AnySchedule, model: CutModel, rank: int, device: torch.device | str | None = None
 ) -> tuple[dict[int, Stage], dict[str, nn.Parameter]]:
     """Return a rank's stages, which recompute the plan's layers, and its tied parameters by name.
+
+    Args:
+        plan: the plan, or its file.
+        model: the layers of the whole model.
+        rank: the rank.
+        device: the device to move the rank's layers to; None: they stay where they are. Parameters
+            without values become zeros there, or on the CPU.
 
     Raises:
         SynthError: there is no plan, or it is of weight passing and the model has tied parameters.
@@ -45,6 +54,11 @@ def cut_stages(
         )
     held = sorted({stage for stage, _ in plan.placed.held[rank]})
     layers = {number: {i: model[i] for i in plan.layers_of(number)} for number in held}
+    of_rank = {index: layer for own in layers.values() for index, layer in own.items()}
+    allocate_parameters(of_rank.values(), device or "cpu")
+    if device is not None:
+        for layer in of_rank.values():
+            layer.to(device)
     stages: dict[int, Stage] = {
         number: LayeredStage(
             calls_of(plan.workload, own, names, plan.recomputed_layers or ()),
@@ -53,5 +67,4 @@ def cut_stages(
         )
         for number, own in layers.items()
     }
-    of_rank = {index: layer for own in layers.values() for index, layer in own.items()}
     return stages, keep_tied(of_rank, ties)
