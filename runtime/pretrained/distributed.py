@@ -1,0 +1,93 @@
+"""Distributed checkpoints of torch (DCP), as torchtitan writes them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from synth.errors import SynthError
+
+from ..checkpoint.errors import Damaged
+from ..checkpoint.version_1 import RestrictedReader, read_metadata
+from .all_ranks import AllRanks
+
+_MODEL = "model."
+_OTHERS = ("optimizer.", "lr_scheduler.", "train_state.", "dataloader.")
+
+
+class DistributedFolder:
+    """The tensors of a checkpoint.
+
+    If it has more than a model, as those of whole trainings do, the model's names begin with
+    `model.`, which is left out here.
+    """
+
+    is_of_transformers = False
+
+    def __init__(self, path: Path) -> None:
+        """Read the description of its tensors.
+
+        Raises:
+            SynthError: it is damaged.
+        """
+        self.path = path
+        try:
+            described = read_metadata(path, with_values=True).state_dict_metadata
+        except Damaged as error:
+            raise SynthError(f"{path}: {error}") from None
+        self._tensors = {n: t for n, t in described.items() if isinstance(t, TensorStorageMetadata)}
+        self._stored = _names_of_model(self._tensors)
+
+    def names(self) -> list[str]:
+        return list(self._stored)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[self._stored[name]].size)
+
+    def read(self, name: str) -> Tensor:
+        stored = self._stored[name]
+        kind = self._tensors[stored]
+        found = torch.empty(kind.size, dtype=kind.properties.dtype)
+        try:
+            load({stored: found}, storage_reader=RestrictedReader(self.path, with_values=True), no_dist=True)
+        except CheckpointException as error:
+            (inner, _) = min(error.failures.items())[1]
+            reason = str(getattr(inner, "strerror", None) or inner).strip().split("\n", 1)[0]
+            raise SynthError(f"{self.path}: {name} cannot be read: {reason}") from None
+        return found
+
+    def close(self) -> None:
+        """Do nothing: no file is open between reads."""
+
+
+def _names_of_model(stored: Mapping[str, object]) -> dict[str, str]:
+    """Return the stored name of each of the model's tensors.
+
+    The optimizer's are left out.
+    """
+    own = [name for name in stored if not name.startswith(_OTHERS)]
+    is_prefixed = all(name.startswith(_MODEL) for name in own)
+    has_others = len(own) < len(stored)
+    return {name.removeprefix(_MODEL) if is_prefixed and has_others else name: name for name in own}
+
+
+def write_distributed(path: Path, tensors: Mapping[str, Tensor], ranks: AllRanks) -> None:
+    """Write a checkpoint; each rank gives its own tensors, in host memory.
+
+    Raises:
+        SynthError: the ranks are no processes.
+    """
+    if ranks.group is None and len(ranks.gather(None)) > 1:
+        raise SynthError("a distributed checkpoint needs ranks that are processes, not threads")
+    save(
+        dict(tensors),
+        storage_writer=FileSystemWriter(path),
+        process_group=ranks.group,
+        no_dist=ranks.group is None,
+    )
