@@ -38,8 +38,8 @@ class ModelSpec:
             config.json of Hugging Face.
         arguments: of the function, or of the config.
         cut: for a factory that makes one whole module.
-        empty: parameters of a user's model, or of Hugging Face's, have no values where the code that
-            makes it allows that; a file has them.
+        empty: parameters of a user's model, or of Hugging Face's, have no values where its code
+            allows that; a file has them.
     """
 
     factory: str

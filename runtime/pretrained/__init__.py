@@ -3,7 +3,8 @@
 Tensors have the names that they have in the whole model. Each rank reads and writes what it holds.
 """
 
+from .all_ranks import AllRanks
 from .loading import load_weights
 from .saving import save_weights
 
-__all__ = ["load_weights", "save_weights"]
+__all__ = ["AllRanks", "load_weights", "save_weights"]

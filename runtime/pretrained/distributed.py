@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+from torch.distributed.checkpoint.state_dict_saver import _save_state_dict
 
 from synth.errors import SynthError
 
@@ -55,7 +55,10 @@ class DistributedFolder:
         kind = self._tensors[stored]
         found = torch.empty(kind.size, dtype=kind.properties.dtype)
         try:
-            load({stored: found}, storage_reader=RestrictedReader(self.path, with_values=True), no_dist=True)
+            # `load` and `save` warn of one process, though it is meant.
+            _load_state_dict(
+                {stored: found}, RestrictedReader(self.path, with_values=True), no_dist=True
+            )
         except CheckpointException as error:
             (inner, _) = min(error.failures.items())[1]
             reason = str(getattr(inner, "strerror", None) or inner).strip().split("\n", 1)[0]
@@ -85,9 +88,5 @@ def write_distributed(path: Path, tensors: Mapping[str, Tensor], ranks: AllRanks
     """
     if ranks.group is None and len(ranks.gather(None)) > 1:
         raise SynthError("a distributed checkpoint needs ranks that are processes, not threads")
-    save(
-        dict(tensors),
-        storage_writer=FileSystemWriter(path),
-        process_group=ranks.group,
-        no_dist=ranks.group is None,
-    )
+    writer = FileSystemWriter(path)
+    _save_state_dict(dict(tensors), writer, ranks.group, no_dist=ranks.group is None)

@@ -125,4 +125,3 @@ def _read_index(path: Path) -> dict[str, str]:
         raise SynthError(
             f"{path} is no index of safetensors files: {type(error).__name__}: {error}"
         ) from None
-

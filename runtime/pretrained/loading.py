@@ -155,7 +155,5 @@ class _Loading:
 def _compare(tensor: HeldTensor, shape: tuple[int, ...], report: _Report) -> bool:
     if tuple(tensor.value.shape) == shape:
         return True
-    report.other_shapes.append(
-        f"{tensor.name} is {list(shape)}, needed {list(tensor.value.shape)}"
-    )
+    report.other_shapes.append(f"{tensor.name} is {list(shape)}, needed {list(tensor.value.shape)}")
     return False

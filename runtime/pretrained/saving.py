@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from synth.errors import SynthError
+from synth.run_options.weight_files import WeightFormat, check_new
 
 from ..checkpoint.rank_file import check_storable, host_copy
 from ..execution.weights.shared_tensor import SharedParameter
@@ -23,7 +23,7 @@ def save_weights(
     folder: Path,
     layers: Mapping[str, nn.Module],
     *,
-    kind: str = "hf",
+    kind: WeightFormat = WeightFormat.HF,
     shared: Mapping[nn.Parameter, SharedParameter] | None = None,
     ranks: AllRanks | None = None,
     source: Path | None = None,
@@ -36,8 +36,8 @@ def save_weights(
     Args:
         folder: the new folder.
         layers: this rank's, by name; see `held_tensors`.
-        kind: "hf", a folder that `from_pretrained` loads, where tied weights stand once; or "dcp",
-            a distributed checkpoint of torch, where they have all their names.
+        kind: a folder that `from_pretrained` loads, where tied weights stand once; or a distributed
+            checkpoint of torch, where they have all their names.
         shared: the parameters that are parts of flat ones.
         ranks: those that hold the model; None: this process has all of it.
         source: the folder of Hugging Face that training began from, whose tokenizer and the like
@@ -54,7 +54,7 @@ def save_weights(
         own = {tensor.name for of in held.values() for tensor in of}
         holders: list[set[str]] = ranks.gather(own)
         earlier = {name for names in holders[: ranks.rank] for name in names}
-        if kind == "dcp":
+        if kind == WeightFormat.DCP:
             _write_distributed(partial, held, earlier, ranks)
         else:
             _write_hugging_face(partial, layers, held, earlier, ranks, source)
@@ -62,18 +62,6 @@ def save_weights(
     finally:
         if ranks.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
-
-
-def check_new(folder: Path) -> None:
-    """Refuse a folder that has contents.
-
-    Raises:
-        SynthError: it has, or is a file.
-    """
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists():
-        raise SynthError(f"{folder} has contents already; give a folder that does not exist yet")
 
 
 def _begin(folder: Path, partial: Path, ranks: AllRanks) -> None:
@@ -143,9 +131,7 @@ def _write_hugging_face(
     ranks.together(complete)
 
 
-def _host_copies(
-    held: list[HeldTensor], earlier: set[str]
-) -> Iterator[tuple[HeldTensor, Tensor]]:
+def _host_copies(held: list[HeldTensor], earlier: set[str]) -> Iterator[tuple[HeldTensor, Tensor]]:
     """Yield the tensors that this rank writes; of sharded ones all holders call this."""
     for tensor in held:
         check_storable(tensor.name, tensor.value)
