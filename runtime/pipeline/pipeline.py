@@ -102,6 +102,11 @@ class Pipeline:
         return self._groups.pipeline
 
     @property
+    def ranks(self) -> RankGroup:
+        """This rank among those of the pipeline."""
+        return self._group
+
+    @property
     def lowered(self) -> Lowered:
         """The lowered schedule."""
         return self._parts.lowered

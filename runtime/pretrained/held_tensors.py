@@ -35,7 +35,9 @@ def held_tensors(
     shared: Mapping[nn.Parameter, SharedParameter] | None = None,
     state: OptimizerState | None = None,
 ) -> dict[str, list[HeldTensor]]:
-    """Return the tensors of each layer, by the layer's name; a tied one once.
+    """Return the tensors of each layer, by the layer's name.
+
+    Tied parameters may be several: with weight passing each stage has its own.
 
     Args:
         layers: by name. A piece of a whole model knows the names that its tensors have there; of
@@ -43,15 +45,12 @@ def held_tensors(
         shared: the parameters that are parts of flat ones.
         state: of the optimizer, which may update copies; None: it updates the parameters.
     """
-    seen: set[str] = set()
-    found: dict[str, list[HeldTensor]] = {}
-    for layer_name, layer in layers.items():
-        found[layer_name] = [
-            _held(names, tensor, shared or {}, state)
-            for names, tensor in _named(layer_name, layer)
-            if names[0] not in seen and not seen.add(names[0])  # type: ignore[func-returns-value]
+    return {
+        layer_name: [
+            _held(names, tensor, shared or {}, state) for names, tensor in _named(layer_name, layer)
         ]
-    return found
+        for layer_name, layer in layers.items()
+    }
 
 
 def _named(layer_name: str, layer: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:

@@ -52,7 +52,7 @@ def load_weights(
     source = ranks.together(lambda: open_weights(folder))
     try:
         loading = ranks.together(lambda: _Loading(source, layers))
-        loading.report(held).check(folder, ranks)
+        ranks.together(lambda: loading.report(held)).check(folder, ranks)
         ranks.together(lambda: loading.read(held)).check(folder, ranks)
     finally:
         source.close()

@@ -50,7 +50,7 @@ def save_weights(
     partial = folder.with_name(f"{folder.name}.partial")
     ranks.together(lambda: _begin(folder, partial, ranks))
     try:
-        held = held_tensors(layers, shared)
+        held = _each_once(held_tensors(layers, shared))
         own = {tensor.name for of in held.values() for tensor in of}
         holders: list[set[str]] = ranks.gather(own)
         earlier = {name for names in holders[: ranks.rank] for name in names}
@@ -62,6 +62,14 @@ def save_weights(
     finally:
         if ranks.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _each_once(held: Mapping[str, list[HeldTensor]]) -> dict[str, list[HeldTensor]]:
+    """Leave out further tensors of the same name: tied ones are equal."""
+    first: dict[str, HeldTensor] = {}
+    for tensor in (tensor for of in held.values() for tensor in of):
+        first.setdefault(tensor.name, tensor)
+    return {layer: [t for t in of if first[t.name] is t] for layer, of in held.items()}
 
 
 def _begin(folder: Path, partial: Path, ranks: AllRanks) -> None:
