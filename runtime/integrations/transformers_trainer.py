@@ -49,6 +49,7 @@ class PipelineTrainer(Trainer):  # type: ignore[misc]
                 f'first process alone: give save_strategy="no", and save by Checkpointer'
             )
         self.pipeline, self._replica, self._num_replicas = pipeline, replica, num_replicas
+        self._is_divided = True
         super().__init__(RankModel(pipeline), args, **keywords)
 
     def batch_of(self, inputs: dict[str, Any]) -> tuple[Any, Tensor]:
@@ -67,8 +68,8 @@ class PipelineTrainer(Trainer):  # type: ignore[misc]
         accelerator.prepare_data_loader = lambda loader, *args, **keywords: prepare_data_loader(
             loader,
             accelerator.device,
-            num_processes=self._num_replicas,
-            process_index=self._replica,
+            num_processes=self._num_replicas if self._is_divided else 1,
+            process_index=self._replica if self._is_divided else 0,
             put_on_device=accelerator.device_placement,
             rng_types=accelerator.rng_types.copy(),
             even_batches=accelerator.even_batches,
@@ -76,6 +77,14 @@ class PipelineTrainer(Trainer):  # type: ignore[misc]
             data_seed=accelerator.dataloader_config.data_seed,
             non_blocking=accelerator.non_blocking,
         )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Return the batches of an evaluation, all of which each pipeline reads."""
+        self._is_divided = False
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self._is_divided = True
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         """Return the samples of an optimizer step, in all pipelines."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 
 import synth
 from synth.errors import SynthError
@@ -71,10 +72,21 @@ def train(
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     try:
         layers = synth.cut_model(make("llama"), IDS[:1], TARGETS[:1], check=False)
-        pipeline = synth.Pipeline(Plan.from_json(text), layers)
+        size = (world_size // 2, 2)
+        mesh = init_device_mesh("cpu", size, mesh_dim_names=("dp", "pp"))
+        pipeline = synth.Pipeline(
+            Plan.from_json(text), layers, group=mesh["pp"], data_parallel=mesh["dp"]
+        )
         args = arguments(folder, ddp_backend="gloo", **changes)
         data = samples()
-        trainer = PipelineTrainer(pipeline, args, train_dataset=data, eval_dataset=data[:8])
+        trainer = PipelineTrainer(
+            pipeline,
+            args,
+            replica=mesh["dp"].get_local_rank(),
+            num_replicas=size[0],
+            train_dataset=data,
+            eval_dataset=data[:8],
+        )
         trainer.train()
         loss = trainer.evaluate()["eval_loss"]
         trainer.save_model(str(folder / "trained"))
@@ -86,24 +98,34 @@ def train(
             state._reset_state()
 
 
-@pytest.mark.parametrize("changes", [{}, {"gradient_accumulation_steps": 2, "max_grad_norm": 0}])
+@pytest.mark.parametrize(
+    ("num_pipelines", "changes"),
+    [
+        (1, {}),
+        (1, {"gradient_accumulation_steps": 2, "max_grad_norm": 0}),
+        (2, {"max_steps": 3}),
+    ],
+)
 def test_the_log_is_that_of_a_trainer_in_one_process(
-    changes: dict[str, Any], pool: Any, tmp_path: Path
+    num_pipelines: int, changes: dict[str, Any], pool: Any, tmp_path: Path
 ) -> None:
     from transformers import Trainer
 
     layers = synth.cut_model(make("llama"), IDS[:1], TARGETS[:1], check=False)
     profile = profile_layers(layers, IDS[:1], TARGETS[:1], warmup=0, iterations=1)
     plan = Plan.of(profile, [2, 3], generate("zb-h1", 2, SIZE))
-    ours = pool.run(train, 2, plan.to_json(), tmp_path, changes)
+    ours = pool.run(train, 2 * num_pipelines, plan.to_json(), tmp_path, changes)
 
     model, data = make("llama"), samples()
-    args = arguments(tmp_path, **changes)
+    whole = {"per_device_train_batch_size": SIZE * num_pipelines}
+    args = arguments(tmp_path, **changes | whole)
     alone = Trainer(model, args, train_dataset=data, eval_dataset=data[:8])
     alone.train()
     for log, loss in ours:
         assert log == pytest.approx(logged(alone), rel=1e-4)
-        assert len(log) == 15 and loss == pytest.approx(alone.evaluate()["eval_loss"], rel=1e-2)
+        assert len(log) == 3 * args.max_steps and loss == pytest.approx(
+            alone.evaluate()["eval_loss"], rel=1e-2
+        )
     found = load("llama", tmp_path / "trained").state_dict()
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-2, atol=1e-3)
