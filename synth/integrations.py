@@ -14,20 +14,28 @@ if TYPE_CHECKING:
         token_weights,
     )
     from synth.runtime.integrations.transformers_trainer import PipelineTrainer
+    from synth.runtime.pipeline.cut_stages import rank_layers
 
 __all__ = [
     "PipelineTrainer",
     "RankModel",
     "loss_on_all_ranks",
     "next_token_targets",
+    "rank_layers",
     "token_weights",
 ]
+
+
+_PLACES = {
+    "PipelineTrainer": "integrations.transformers_trainer",
+    "rank_layers": "pipeline.cut_stages",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place = "transformers_trainer" if name == "PipelineTrainer" else "loop"
-    found = getattr(importlib.import_module(f"synth.runtime.integrations.{place}"), name)
+    place = _PLACES.get(name, "integrations.loop")
+    found = getattr(importlib.import_module(f"synth.runtime.{place}"), name)
     globals()[name] = found
     return found

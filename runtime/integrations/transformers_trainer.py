@@ -13,7 +13,7 @@ from ..pretrained.of_pipeline import save_weights
 from .loop import IGNORED, RankModel, loss_on_all_ranks, next_token_targets, token_weights
 
 
-class PipelineTrainer(Trainer):  # type: ignore[misc]
+class PipelineTrainer(Trainer):
     """A `transformers.Trainer` whose steps are those of a pipeline, with one process for each rank.
 
     Loss, gradient norm and learning rate are those of a `Trainer` in one process: the loss is the
@@ -96,7 +96,7 @@ class PipelineTrainer(Trainer):  # type: ignore[misc]
         own = sum((each != IGNORED).sum() for each in targets)
         if not isinstance(own, Tensor) or self._num_replicas == 1:
             return own or None
-        counts = self.accelerator.gather(own.to(device))
+        counts: Tensor = self.accelerator.gather(own.to(device))
         return counts.sum() / self.pipeline.ranks.size
 
     def training_step(
@@ -134,4 +134,4 @@ class PipelineTrainer(Trainer):  # type: ignore[misc]
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the weights of the whole model for `from_pretrained`; all ranks call this."""
-        save_weights(output_dir or self.args.output_dir, self.pipeline)
+        save_weights(output_dir or self.args.output_dir or "trained", self.pipeline)

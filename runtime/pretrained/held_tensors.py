@@ -57,8 +57,7 @@ def _named(layer_name: str, layer: nn.Module) -> Iterator[tuple[tuple[str, ...],
     for own, tensor in layer.state_dict(keep_vars=True).items():
         if isinstance(tensor, Tensor):
             if isinstance(layer, Piece):
-                original = layer.original_name(own)
-                yield layer.origin.names.get(original, (original,)), tensor
+                yield layer.names_of(own), tensor
             else:
                 yield ((f"{layer_name}.{own}" if layer_name else own),), tensor
 

@@ -140,6 +140,14 @@ class Piece(nn.Module):
                 return original + inside[len(own) :]
         raise KeyError(parameter)
 
+    def names_of(self, parameter: str) -> tuple[str, ...]:
+        """Return all names that a parameter or buffer has in the whole model, the first one first.
+
+        A tied parameter has several.
+        """
+        original = self.original_name(parameter)
+        return self._origin.names.get(original, (original,))
+
     def forward(self, *given: Any) -> Any:
         """Run the steps.
 
