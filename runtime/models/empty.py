@@ -1,8 +1,8 @@
 """Modules whose parameters have no values yet, because a file has them."""
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -10,27 +10,40 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 
+class _Here(threading.local):
+    """Whether this thread makes parameters without values."""
+
+    is_empty = False
+
+
+_HERE = _Here()
+
+
+def _on_meta(module: nn.Module, name: str, parameter: Any) -> Any:
+    """Replace a parameter that is registered; a tied one, registered before, stays one."""
+    if not _HERE.is_empty or parameter is None or parameter.is_meta:
+        return None
+    if type(parameter) is not nn.Parameter:
+        return None  # of a class of its own, which may keep more than numbers
+    return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+
+
+# Once, as other threads may go through torch's hooks at any later time.
+register_module_parameter_registration_hook(_on_meta)
+
+
 @contextmanager
 def empty_parameters() -> Iterator[None]:
-    """Enter a context in which modules are made with parameters that take no memory.
+    """Enter a context in which this thread makes modules whose parameters take no memory.
 
     The parameters are on the meta device. Buffers have their values, such as tables of rotary
     angles, which no file of weights holds.
     """
-    own = get_ident()
-
-    def on_meta(module: nn.Module, name: str, parameter: Any) -> Any:
-        if get_ident() != own or parameter is None or parameter.is_meta:
-            return None  # as it is: a tied parameter stays one
-        if type(parameter) is not nn.Parameter:
-            return None  # of a class of its own, which may keep more than numbers
-        return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
-
-    hook = register_module_parameter_registration_hook(on_meta)
+    before, _HERE.is_empty = _HERE.is_empty, True
     try:
         yield
     finally:
-        hook.remove()
+        _HERE.is_empty = before
 
 
 def has_empty_parameters(module: nn.Module) -> bool:

@@ -1,6 +1,6 @@
 """Distributed checkpoints of torch (DCP), as torchtitan writes them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -22,10 +22,9 @@ _OTHERS = ("optimizer.", "lr_scheduler.", "train_state.", "dataloader.")
 
 
 class DistributedFolder:
-    """The tensors of a checkpoint.
+    """The tensors of a checkpoint, without those of an optimizer and the like beside a model.
 
-    If it has more than a model, as those of whole trainings do, the model's names begin with
-    `model.`, which is left out here.
+    Those of the model have its names, or begin with `model.` in addition.
     """
 
     is_of_transformers = False
@@ -42,10 +41,17 @@ class DistributedFolder:
         except Damaged as error:
             raise SynthError(f"{path}: {error}") from None
         self._tensors = {n: t for n, t in described.items() if isinstance(t, TensorStorageMetadata)}
-        self._stored = _names_of_model(self._tensors)
+        own = (name for name in self._tensors if not name.startswith(_OTHERS))
+        self._stored = {name: name for name in own}
 
     def names(self) -> list[str]:
         return list(self._stored)
+
+    def choose(self, needed: Collection[str]) -> None:
+        """Leave out the prefix `model.` of all names if none of them is needed as it is."""
+        if self._stored.keys().isdisjoint(needed):
+            own = self._stored.values()
+            self._stored = {name.removeprefix(_MODEL): name for name in own}
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._tensors[self._stored[name]].size)
@@ -67,17 +73,6 @@ class DistributedFolder:
 
     def close(self) -> None:
         """Do nothing: no file is open between reads."""
-
-
-def _names_of_model(stored: Mapping[str, object]) -> dict[str, str]:
-    """Return the stored name of each of the model's tensors.
-
-    The optimizer's are left out.
-    """
-    own = [name for name in stored if not name.startswith(_OTHERS)]
-    is_prefixed = all(name.startswith(_MODEL) for name in own)
-    has_others = len(own) < len(stored)
-    return {name.removeprefix(_MODEL) if is_prefixed and has_others else name: name for name in own}
 
 
 def write_distributed(path: Path, tensors: Mapping[str, Tensor], ranks: AllRanks) -> None:

@@ -1,6 +1,7 @@
 """Folders with the weights of a model, whose tensors are read by name."""
 
 import json
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,10 @@ class WeightsFolder(Protocol):
 
     def names(self) -> list[str]:
         """Return the names of all tensors, without reading any."""
+        ...
+
+    def choose(self, needed: Collection[str]) -> None:
+        """Let the names be those that a model needs, if there is a choice."""
         ...
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -77,6 +82,9 @@ class _SafetensorsFolder:
 
     def names(self) -> list[str]:
         return list(self._files)
+
+    def choose(self, needed: Collection[str]) -> None:
+        pass
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._from(name, lambda file: file.get_slice(name).get_shape()))

@@ -1,6 +1,6 @@
 """Loads the weights of a rank's layers from a folder, by the names of the whole model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def load_weights(
     held = [t for of in held_tensors(layers, shared, state).values() for t in of]
     source = ranks.together(lambda: open_weights(folder))
     try:
-        loading = ranks.together(lambda: _Loading(source, layers))
+        loading = ranks.together(lambda: _Loading(source, layers, held))
         ranks.together(lambda: loading.report(held)).check(folder, ranks)
         ranks.together(lambda: loading.read(held)).check(folder, ranks)
     finally:
@@ -100,8 +100,14 @@ def _listed(names: list[str]) -> str:
 class _Loading:
     """The groups of a folder's tensors, and what this rank needs of them."""
 
-    def __init__(self, source: WeightsFolder, layers: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self,
+        source: WeightsFolder,
+        layers: Mapping[str, nn.Module],
+        held: Sequence[HeldTensor],
+    ) -> None:
         self._source = source
+        source.choose({name for tensor in held for name in tensor.names})
         origin = origin_of(layers)
         self._names: ModelNames | None = None
         self._unexpected: list[str] = []

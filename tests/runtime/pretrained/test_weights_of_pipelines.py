@@ -2,12 +2,15 @@
 
 import copy
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import _save_state_dict
 
 import synth
 from synth.errors import Mismatch, SynthError
@@ -155,3 +158,31 @@ def test_other_modules_need_names(tmp_path: Path) -> None:
     run_ranks(2, attempt)
     for ours, whole in zip(stages, before, strict=True):
         assert torch.equal(ours.weight, whole.weight)
+
+
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_the_checkpoint_of_a_whole_training_gives_the_model_alone(
+    is_nested: bool, tmp_path: Path
+) -> None:
+    model = make("gpt2")
+    weights = model.state_dict()
+    own = {"model": weights} if is_nested else weights  # torchtitan flattens the model's names
+    moments = {f"state.{name}.exp_avg": torch.ones(2) for name in weights}
+    whole = {**own, "optimizer": moments, "train_state": {"step": 3, "note": "text"}}
+    _save_state_dict(whole, FileSystemWriter(tmp_path / "dcp"), no_dist=True)
+    plan, layers = plan_of("gpt2"), made_empty("gpt2")
+
+    def read(group: Any) -> None:
+        pipeline = synth.Pipeline(plan, copy.deepcopy(layers), group=group, timeout_s=60)
+        synth.load_weights(tmp_path / "dcp", pipeline)
+        synth.save_weights(tmp_path / "hf", pipeline)
+
+    run_ranks(2, read)
+    found = load("gpt2", tmp_path / "hf").state_dict()
+    for name, tensor in weights.items():
+        assert torch.equal(found[name], tensor), name
+
+
+def test_a_distributed_checkpoint_that_names_code_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(print))
+    assert "it names builtins.print" in refused(tmp_path)
