@@ -47,7 +47,8 @@ def save_weights(
         SynthError: the folder has contents, a tensor cannot be stored, or the disk refuses.
     """
     ranks = ranks or AllRanks()
-    partial = folder.with_name(f"{folder.name}.partial")
+    folder = folder.resolve()
+    partial = folder.with_name(f".{folder.name}.partial")
     ranks.together(lambda: _begin(folder, partial, ranks))
     try:
         held = _each_once(held_tensors(layers, shared))
