@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from synth.profile import Profile
     from synth.runtime.cutting import Chunk, Replicate
     from synth.runtime.models.cut import cut_model
+    from synth.runtime.models.empty import empty_parameters
     from synth.runtime.pipeline import Pipeline
+    from synth.runtime.pretrained.of_pipeline import load_weights, save_weights
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Schedule
 
@@ -41,10 +43,13 @@ __all__ = [
     "__version__",
     "compare",
     "cut_model",
+    "empty_parameters",
     "estimate",
     "explain",
     "frontier",
+    "load_weights",
     "prove",
+    "save_weights",
     "simulate",
     "solve",
 ]
@@ -52,9 +57,9 @@ __all__ = [
 # Without torch `from synth import *`, `dir` and `help` leave out what needs it. Asking for it by
 # name is a `MissingExtra`, but no AttributeError: `from synth import Pipeline` would hide its text.
 if not TYPE_CHECKING and missing_of(TORCH):
-    __all__ = [
-        name for name in __all__ if name not in ("Chunk", "Pipeline", "Replicate", "cut_model")
-    ]
+    _OF_TORCH = {"Chunk", "Pipeline", "Replicate", "cut_model"}
+    _OF_TORCH |= {"empty_parameters", "load_weights", "save_weights"}
+    __all__ = [name for name in __all__ if name not in _OF_TORCH]
 
 # In a checkout `runtime` and `profiles` in this folder are symbolic links to its siblings. Without
 # such links (Windows) the siblings are found through this path.
@@ -74,10 +79,13 @@ _MODULES = {
     "SynthError": "synth.errors",
     "compare": "synth.api.comparing",
     "cut_model": "synth.runtime.models.cut",
+    "empty_parameters": "synth.runtime.models.empty",
     "estimate": "synth.api.estimating",
     "explain": "synth.api.explaining",
     "frontier": "synth.api.curves",
+    "load_weights": "synth.runtime.pretrained.of_pipeline",
     "prove": "synth.api.proving",
+    "save_weights": "synth.runtime.pretrained.of_pipeline",
     "simulate": "synth.api.simulating",
     "solve": "synth.api.solving",
 }

@@ -23,6 +23,7 @@ FOLDERS = ("synth", "runtime", "profiles")  # installed as synth, synth.runtime,
 # Modules of `synth` itself that name what programs import (`docs/library.md`); none of ours does.
 PUBLIC = (
     "synth",
+    "synth.integrations",
     "synth.interop.torch",
     "synth.layer_times",
     "synth.links",

@@ -84,7 +84,7 @@ def load_tensors(path: Path, manifest: Manifest, targets: Mapping[str, Tensor]) 
         with RankFile(path / file_name, manifest.files[file_name]) as file:
             for name in names:
                 stored_name = manifest.stored_name(name)
-                _fill(targets[name], file.read(stored_name, manifest.tensors[stored_name]))
+                fill(targets[name], file.read(stored_name, manifest.tensors[stored_name]))
 
 
 def _adopt(
@@ -158,7 +158,8 @@ def _check_fits(name: str, shape: tuple[int, ...], is_complex: bool, target: Ten
 
 
 @torch.no_grad()
-def _fill(target: Tensor, loaded: Tensor) -> None:
+def fill(target: Tensor, loaded: Tensor) -> None:
+    """Copy a whole tensor into one that may be sharded, in the target's dtype."""
     shared: object = target
     if isinstance(shared, SharedTensor):
         shared.fill(loaded.to(target.device))

@@ -40,11 +40,18 @@ _ADMITTED = {
 }
 
 
+_VALUES = {(f"{_CHECKPOINT}.metadata", "BytesStorageMetadata")}
+
+
 class _Unpickler(pickle.Unpickler):
-    """Admits no type of values that are bytes, which torch would unpickle."""
+    """Admits values that are bytes, which torch would unpickle, only where none of them is read."""
+
+    def __init__(self, content: io.BytesIO, with_values: bool) -> None:
+        super().__init__(content)
+        self._admitted = _ADMITTED | (_VALUES if with_values else set())
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _ADMITTED:
+        if (module, name) in self._admitted:
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
@@ -54,23 +61,31 @@ class _Unpickler(pickle.Unpickler):
 _DATA_FILE = re.compile(r"__[0-9]+_[0-9]+\.distcp")
 
 
-class _Reader(FileSystemReader):
+class RestrictedReader(FileSystemReader):
+    """Reads tensors, whose descriptions are admitted; `with_values` as in `read_metadata`."""
+
+    def __init__(self, path: Path, *, with_values: bool = False) -> None:
+        super().__init__(path)
+        self._with_values = with_values
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Read as the base class does, but with the restricted unpickler."""
-        found = read_metadata(Path(self.path))
+        found = read_metadata(Path(self.path), with_values=self._with_values)
         found.storage_meta = StorageMeta(load_id=self.load_id)
         return found
 
 
-def read_metadata(path: Path) -> Metadata:
+def read_metadata(path: Path, *, with_values: bool = False) -> Metadata:
     """The descriptions of a checkpoint's tensors.
+
+    With `with_values` there may be values that are no tensors; whoever loads asks for none of them.
 
     Raises:
         Damaged: they are not there, or are something else.
     """
     content = io.BytesIO(read_regular(path / ".metadata"))
     try:
-        found = _Unpickler(content).load()
+        found = _Unpickler(content, with_values).load()
         names = {str(info.relative_path) for info in found.storage_data.values()}
     except Exception as error:  # a damaged pickle can raise anything
         raise Damaged(f".metadata is damaged: {error}") from None
@@ -90,7 +105,7 @@ def load_version_1(path: Path, targets: Mapping[str, Tensor], group: Any) -> Non
         Damaged: that is not possible.
     """
     try:
-        load(dict(targets), storage_reader=_Reader(path), process_group=group)
+        load(dict(targets), storage_reader=RestrictedReader(path), process_group=group)
     except CheckpointException as error:
         rank, (inner, _) = min(error.failures.items())
         reason = str(getattr(inner, "strerror", None) or inner).strip().split("\n", 1)[0]

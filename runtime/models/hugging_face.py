@@ -8,6 +8,7 @@ from torch import nn
 from synth.errors import SynthError
 from synth.system.extras import require
 
+from ..conversion import Conversion
 from .spec import ModelSpec
 
 _PREFIX = "hf:"
@@ -90,6 +91,23 @@ def make_whole(spec: ModelSpec) -> nn.Module:
             f"dictionary with {both}, and the labels"
         )
     return model.train()
+
+
+def convert_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Convert parameters and buffers to a dtype, as `from_pretrained(dtype=…)` makes them.
+
+    Tables that are not in files of weights, such as frequencies of rotary angles, stay as they are.
+    """
+    saved = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+    tables = [
+        (module, name, buffer)
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and id(buffer) not in saved
+    ]
+    Conversion(dtype).apply(model)
+    for module, name, buffer in tables:
+        module._buffers[name] = buffer
 
 
 def _class_of(spec: ModelSpec, config: Any) -> Any:

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from ..conversion import Conversion
 from ..dtypes import dtype_of
 from ..seeds import derive_seed, seeded
 from .cut import CutModel, cut_model
-from .hugging_face import is_hugging_face, load_config, make_whole
+from .empty import allocate_parameters, empty_parameters
+from .hugging_face import convert_weights, is_hugging_face, load_config, make_whole
 from .layers import base_name, num_safe_ids, unique_names
 from .sizes import SIZES
 from .spec import ModelSpec
@@ -44,14 +45,10 @@ def each_layer(spec: ModelSpec) -> Iterator[nn.Module]:
         _check_arguments(spec, size.factory)
         yield from size.factory(**{**size.arguments, **spec.arguments})
         return
-    if is_hugging_face(spec.factory):
-        yield from _cut(spec, make_whole(spec))
-        return
-    factory = _own_factory(spec)
-    _bind(spec, factory)
-    made = run_user_code(spec.factory, lambda: factory(**spec.arguments))
-    if isinstance(made, nn.Module) and not isinstance(made, nn.ModuleList):
-        yield from _cut(spec, made)
+    made = _make_empty(spec)
+    made = _make(spec) if made is None else made
+    if isinstance(made, CutModel):
+        yield from made
         return
     if not isinstance(made, list | nn.ModuleList | Generator):
         raise SynthError(
@@ -73,6 +70,32 @@ def each_layer(spec: ModelSpec) -> Iterator[nn.Module]:
         raise SynthError(f"{spec.factory} returned {how}; the pipeline needs one layer at least")
 
 
+def _make_empty(spec: ModelSpec) -> Any:
+    """Return what the factory makes, with parameters without values; None: it cannot do so."""
+    if not spec.empty:
+        return None
+    try:
+        with empty_parameters():
+            return _make(spec)
+    except Exception:  # of the user's code or of torch, of any class; with values it may work
+        return None
+
+
+def _make(spec: ModelSpec) -> Any:
+    """Return what the factory makes; of a whole module its pieces.
+
+    Raises:
+        SynthError: as `each_layer`.
+    """
+    if is_hugging_face(spec.factory):
+        return _cut(spec, make_whole(spec))
+    factory = _own_factory(spec)
+    _bind(spec, factory)
+    made = run_user_code(spec.factory, lambda: factory(**spec.arguments))
+    is_whole = isinstance(made, nn.Module) and not isinstance(made, nn.ModuleList)
+    return _cut(spec, made) if is_whole else made
+
+
 def _cut(spec: ModelSpec, model: nn.Module) -> CutModel:
     """Cut a whole model into layers for the micro-batches of the spec.
 
@@ -82,7 +105,10 @@ def _cut(spec: ModelSpec, model: nn.Module) -> CutModel:
         SynthError: the model cannot be cut.
     """
     cut, (size, length) = spec.cut, spec.cut.shape
-    Conversion(dtype_of(cut.dtype)).apply(model)
+    if is_hugging_face(spec.factory):
+        convert_weights(model, dtype_of(cut.dtype))
+    else:
+        Conversion(dtype_of(cut.dtype)).apply(model)
     batches = [_tokens(model, size, length)] if cut.batch is None else [cut.batch()]
     if cut.batch is None and cut.check:
         batches.insert(0, _tokens(model, min(size, 2), min(length, _CHECKED_LENGTH)))
@@ -180,7 +206,8 @@ def build_model(
     Layers do not depend on the device or on the choice of layers. Of a built-in model no memory is
     allocated for the other layers. A user's model is made on the CPU, and the other layers are
     dropped: one by one if the function yields them. torch's random state is left unchanged. On the
-    meta device a built-in model's layers have no values and take no memory.
+    meta device a built-in model's layers have no values and take no memory. Parameters that have no
+    values as the spec says (`empty`) are zeros on the device.
 
     Raises:
         SynthError: as `each_layer`; an index is out of range; `names` are given and differ from
@@ -201,7 +228,10 @@ def build_model(
     built: dict[int, nn.Module] = {}
     for index, layer in layers.items():
         made = materialise(layer, seed, index) if has_values and built_in else layer
-        built[index] = (made if dtype is None else Conversion(dtype).apply(made)).to(device)
+        built[index] = made if dtype is None else Conversion(dtype).apply(made)
+    if has_values:
+        allocate_parameters(built.values(), device)
+    built = {index: layer.to(device) for index, layer in built.items()}
     return BuiltModel(built, keep_tied(built, picked.ties))
 
 

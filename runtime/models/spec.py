@@ -38,8 +38,11 @@ class ModelSpec:
             config.json of Hugging Face.
         arguments: of the function, or of the config.
         cut: for a factory that makes one whole module.
+        empty: parameters of a user's model, or of Hugging Face's, have no values where its code
+            allows that; a file has them.
     """
 
     factory: str
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     cut: CutSpec = field(default=CutSpec(), compare=False)
+    empty: bool = field(default=False, compare=False)

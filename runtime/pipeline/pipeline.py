@@ -81,7 +81,7 @@ class Pipeline:
         with self._groups.building():
             self._options = given.updated(**keywords)
             if isinstance(stages, CutModel):
-                stages, tied = cut_stages(schedule, stages, self._group.rank)
+                stages, tied = cut_stages(schedule, stages, self._group.rank, self._options.device)
                 self._options = self._options.updated(tied=self._options.tied or tied)
             self._parts = prepare_rank(schedule, stages, self._group, self._options)
             self._groups = self._groups.on(self.device)
@@ -100,6 +100,11 @@ class Pipeline:
     @property
     def _group(self) -> RankGroup:
         return self._groups.pipeline
+
+    @property
+    def ranks(self) -> RankGroup:
+        """This rank among those of the pipeline."""
+        return self._group
 
     @property
     def lowered(self) -> Lowered:

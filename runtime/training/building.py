@@ -1,7 +1,7 @@
 """Builds a rank's stages as the plan says, and refuses a model that has changed since."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -43,6 +43,8 @@ def build_stages(
     model: str | None = None,
     inputs: str | None = None,
     build: Builder = build_model,
+    *,
+    empty: bool = False,
 ) -> BuiltStages:
     """Build the stages that the placement gives a rank, and no others.
 
@@ -58,13 +60,14 @@ def build_stages(
         inputs: the address of the function that makes micro-batches, for one of which a whole
             module is cut; None: token ids.
         build: makes the layers, as `build_model` does.
+        empty: True if a file has the weights, so that a user's model is made without values.
 
     Raises:
         SynthError: the workload's dtype is unknown, its model cannot be built, or it is a user's
             model whose address was not given.
     """
     workload = plan.workload
-    spec = spec_of(workload, trusted_address(workload, model), inputs)
+    spec = replace(spec_of(workload, trusted_address(workload, model), inputs), empty=empty)
     made = _make_layers(plan, rank, spec, device, seed, build)
     last = len(plan.partition) - 1
     _check_shared_bytes(plan, rank, made)

@@ -29,6 +29,7 @@ from .process_grid import Place
 from .run_checkpoints import RunCheckpoints
 from .run_data import RunData, open_data
 from .run_state import RunState
+from .run_weights import RunWeights
 
 OnStep = Callable[[int, float, float], None]
 
@@ -79,6 +80,7 @@ class RankTrainer:
             self._randomness,
             options.model,
             options.inputs,
+            empty=options.weights.weights_from is not None,
         )
         self._stages = built.stages
         data = data or open_data(options, plan.workload, self._stages.get(0))
@@ -96,6 +98,9 @@ class RankTrainer:
         self._checkpoints = self._open_checkpoints()
         self._state = RunState(plan, options, data, self._batches, self._checkpoints)
         self._state.restore(self._optimizer)
+        self._weights = RunWeights(options.weights, self._layers_by_name(), self._pipeline)
+        if self._state.start.step == 0:
+            self._weights.load(self._optimizer)
         self._num_steps = self._iteration.least(self._state.own_steps)
 
     def _connect(
@@ -210,6 +215,8 @@ class RankTrainer:
         result.traced = list(self._tracer.steps)
         self._checkpoints.wait()
         result.failed_checkpoint = self._checkpoints.failed_step
+        if result.stopped_at is None:
+            self._weights.export(self._optimizer)
         return result
 
     def _begin_result(self) -> RankResult:

@@ -23,6 +23,7 @@ from synth.records.record import Record
 from synth.run_options.checkpoint_options import CheckpointOptions
 from synth.run_options.delay_options import DelayOptions
 from synth.run_options.learning_rate import LearningRate
+from synth.run_options.weight_files import WeightFiles
 from synth.units import shown
 
 DEFAULT_STEPS = 20
@@ -30,6 +31,7 @@ DEFAULT_STEPS = 20
 WEEK_S = 7 * 24 * 3600.0
 _OPTIMIZER = OptionPanel("Optimizer")
 _DELAY = OptionPanel("Late gradients (plans without a flush)")
+_WEIGHTS = OptionPanel("Weights from and to other programs")
 _CHECKPOINTS = OptionPanel("Checkpoints and restarts")
 
 LookAheadCount = Annotated[
@@ -163,6 +165,8 @@ class TrainOptions(Record):
         CommandOption("Random seed of initial weights and data order."),
     ] = 0
     device: Annotated[str, CommandOption("auto, cpu or cuda.")] = "auto"
+    weights: Annotated[WeightFiles, _WEIGHTS] = WeightFiles()
+    """Folders of weights to begin from and to export to."""
     checkpoint: Annotated[CheckpointOptions | None, _CHECKPOINTS] = None
     restarts: Annotated[
         NonNegativeInt,
@@ -239,5 +243,6 @@ class TrainOptions(Record):
         saved = self.checkpoint
         return self.replace(
             data=self.data and self.data.resolve(),
+            weights=self.weights.resolved(),
             checkpoint=saved and saved.replace(folder=saved.folder.resolve()),
         )

@@ -13,6 +13,7 @@ a mixture of experts, could not be cut.
 
 from .cut_model import CutModel, cut_model
 from .described import cut_in_words
+from .origin import Origin
 from .piece import Piece
 
-__all__ = ["CutModel", "Piece", "cut_in_words", "cut_model"]
+__all__ = ["CutModel", "Origin", "Piece", "cut_in_words", "cut_model"]

@@ -9,6 +9,7 @@ from torch import nn
 from synth.errors import SynthError
 
 from ...state.module_state import unchanged
+from ..empty import has_empty_parameters
 from .blocks import closed_modules, find_blocks, named_pieces
 from .check import check_pieces
 from .divide import make_pieces, parts_at_blocks, parts_at_names, without_unused
@@ -34,7 +35,8 @@ def cut_model(
     The layers are for micro-batches of these shapes. They share their modules with the model.
 
     Args:
-        model: on the CPU, called as `loss_call` says.
+        model: on the CPU, called as `loss_call` says; its parameters may be without values
+            (`empty_parameters`).
         inputs: of one micro-batch, a tree of tensors.
         targets: of the same micro-batch.
         at: modules at which pieces begin, such as "embed | blocks.* | norm | head"; None: at the
@@ -46,6 +48,11 @@ def cut_model(
         SynthError: no blocks are found, the forward cannot be followed, or the pieces do not
             compute what the whole model does.
     """
+    if check and has_empty_parameters(model):
+        raise SynthError(
+            "the parameters of the model have no values yet, so its pieces cannot be compared with "
+            "it: give check=False, and load the weights into the pieces"
+        )
     named = None if at is None else named_pieces(model, at)
     begins = find_blocks(model) if named is None else [n for names in named.values() for n in names]
     call = loss_call(model)

@@ -7,6 +7,7 @@ from torch import nn
 
 from synth.errors import SynthError
 
+from .origin import Origin
 from .piece import Piece, Table
 from .steps import RecordedCall, RecordedForward
 from .structure import Structure
@@ -116,7 +117,7 @@ def make_pieces(
     _check_in_place(recording, parts)
     tables = [Table(tensor) for tensor in recording.constants]
     targets, shapes = set(recording.targets), recording.shapes
-    given, pieces = list(recording.inputs), []
+    given, pieces, origin = list(recording.inputs), [], Origin.of(model)
     for index, part in enumerate(parts):
         later = [number for other in parts[index + 1 :] for step in other.steps
                  for number in step.reads()]  # fmt: skip
@@ -141,6 +142,7 @@ def make_pieces(
                 shapes,
                 inputs=structures[0] if index == 0 else None,
                 targets=structures[1] if index == len(parts) - 1 else None,
+                origin=origin,
             )
         )
         given = returned

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
+from .origin import Origin
 from .recorder import described
 from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, TensorRef
 from .structure import Structure, look_of
@@ -68,6 +69,7 @@ class Piece(nn.Module):
         *,
         inputs: Structure | None,
         targets: Structure | None,
+        origin: Origin | None = None,
     ) -> None:
         """Take the steps' modules and parameters out of the model.
 
@@ -81,9 +83,11 @@ class Piece(nn.Module):
             shapes: of all values of the recording, in words.
             inputs: their structure, of the first piece.
             targets: their structure, of the last piece.
+            origin: describes the whole model; None: this does.
         """
         super().__init__()
         self._name = name
+        self._origin = origin or Origin.of(model)
         self.parts = nn.Module()
         self._inputs, self._targets = inputs, targets
         self._names: dict[str, str] = {}
@@ -114,6 +118,11 @@ class Piece(nn.Module):
         return self._name
 
     @property
+    def origin(self) -> Origin:
+        """The whole model that it is of."""
+        return self._origin
+
+    @property
     def returned(self) -> tuple[str, ...]:
         """The shapes of what it returns, in words."""
         return self._returned
@@ -130,6 +139,14 @@ class Piece(nn.Module):
             if inside == own or inside.startswith(f"{own}."):
                 return original + inside[len(own) :]
         raise KeyError(parameter)
+
+    def names_of(self, parameter: str) -> tuple[str, ...]:
+        """Return all names that a parameter or buffer has in the whole model, the first one first.
+
+        A tied parameter has several.
+        """
+        original = self.original_name(parameter)
+        return self._origin.names.get(original, (original,))
 
     def forward(self, *given: Any) -> Any:
         """Run the steps.

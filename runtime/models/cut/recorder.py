@@ -28,8 +28,10 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from synth.errors import SynthError
 
+from ..empty import has_empty_parameters
 from ..signature import layer_signature
 from .guard import Guard, storage_of
+from .outline import run_empty
 from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, RecordedForward, TensorRef
 from .structure import look_of
 
@@ -104,7 +106,8 @@ class _Recorder(TorchFunctionMode):
         for tensor in (*model.parameters(), *saved.values()):
             if isinstance(tensor, Tensor):
                 self.guard.follow(tensor)
-        self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        devices = (p.device for p in model.parameters() if not p.is_meta)
+        self._device = next(devices, torch.device("cpu"))
         self._steps: list[RecordedCall] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[Tensor] = []  # an id is a tensor's while it lives
@@ -207,7 +210,10 @@ class _Recorder(TorchFunctionMode):
                 return self._like[key]
         with self._inside(), torch.no_grad():
             versions = _versions(leaves)
-            value = run(module, *args, **kwargs)
+            if has_empty_parameters(module):
+                value = run_empty(module, args, kwargs)
+            else:
+                value = run(module, *args, **kwargs)
             mutated = [place for place, v in enumerate(_versions(leaves)) if v != versions[place]]
         shared = {storage_of(x): place for place, x in enumerate(leaves) if isinstance(x, Tensor)}
         outputs = pytree.tree_leaves(value)

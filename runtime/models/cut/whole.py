@@ -22,11 +22,12 @@ def loss_call(model: nn.Module) -> Callable[[Any, Any], Tensor]:
     What it returns is the loss, a scalar, or has one scalar in it if it got the targets; or it is
     the logits, of which the loss is the mean cross entropy, as in `nn.functional.cross_entropy`.
     """
-    call = _call_of_transformers if _is_of_transformers(model) else _call_of_anyone
+    call = _call_of_transformers if is_of_transformers(model) else _call_of_anyone
     return lambda inputs, targets: _loss(model, *call(model, inputs, targets), targets)
 
 
-def _is_of_transformers(model: nn.Module) -> bool:
+def is_of_transformers(model: nn.Module) -> bool:
+    """True for a model whose class is of transformers, or derived from one."""
     return any(
         base.__name__ == "PreTrainedModel" and base.__module__.startswith("transformers.")
         for base in type(model).__mro__

@@ -76,6 +76,7 @@ class RunRequest(Record):
                 f"--trace-every {training.trace_every} needs a trace; give --trace FILE, or leave "
                 f"it out"
             )
+        training.weights.check_folders()
         if training.checkpoint is not None:
             check_folder("--checkpoint", training.checkpoint.folder)
 

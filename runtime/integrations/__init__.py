@@ -1,0 +1,1 @@
+"""Pipelines in other training programs: what their recipes have in common."""

@@ -1,0 +1,53 @@
+"""Runs a module whose parameters have no values, for the shapes of what it returns."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils import _pytree as pytree
+
+from .guard import storage_of
+
+
+def run_empty(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Return zeros in the form of what a module returns.
+
+    It runs on the meta device, where nothing is computed. Where that is not possible, as under
+    autocast or where experts are chosen by the data, it runs on the CPU with zeros as parameters.
+
+    Args:
+        module: with parameters on the meta device.
+        args: its positional arguments, with values.
+        kwargs: its keywords, with values.
+    """
+    if not torch.is_autocast_enabled("cpu"):
+        try:
+            return _on_meta(module, args, kwargs)
+        except Exception:  # of any class: an operator without an outline, numbers that are read
+            pass
+    tensors = {n: torch.zeros_like(p, device="cpu") for n, p in module.named_parameters()}
+    return functional_call(module, tensors, args, kwargs)
+
+
+def _on_meta(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    outlined = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    before = [leaf._version if isinstance(leaf, Tensor) else 0 for leaf in outlined]
+    buffers = {name: buffer.to("meta") for name, buffer in module.named_buffers()}
+    meta_args, meta_kwargs = pytree.tree_unflatten(outlined, spec)
+    with torch.device("meta"):
+        value = functional_call(module, buffers, meta_args, meta_kwargs)
+    for leaf, outline, version in zip(leaves, outlined, before, strict=True):
+        if isinstance(leaf, Tensor) and outline._version != version:
+            leaf.copy_(leaf.clone())  # is seen as changed
+    return pytree.tree_map_only(Tensor, lambda made: _with_values(made, outlined, leaves), value)
+
+
+def _with_values(made: Tensor, outlined: Sequence[Any], leaves: Sequence[Any]) -> Tensor:
+    """Return zeros, or the part of an argument that a module returns."""
+    for outline, leaf in zip(outlined, leaves, strict=True):
+        if isinstance(outline, Tensor) and storage_of(outline) == storage_of(made):
+            return leaf.as_strided(made.size(), made.stride(), made.storage_offset())  # type: ignore[no-any-return]
+    return torch.zeros_like(made, device="cpu")

@@ -1,0 +1,151 @@
+"""Saves the weights of a rank's layers to a folder, by the names of the whole model."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from synth.run_options.weight_files import WeightFormat, check_new
+
+from ..checkpoint.rank_file import check_storable, host_copy
+from ..execution.weights.shared_tensor import SharedParameter
+from ..optimize.multi_tensor import is_sharded
+from .all_ranks import AllRanks
+from .held_tensors import HeldTensor, held_tensors, origin_of
+from .safetensors_files import ShardWriter, complete_folder
+from .transformers_names import ModelNames
+
+
+def save_weights(
+    folder: Path,
+    layers: Mapping[str, nn.Module],
+    *,
+    kind: WeightFormat = WeightFormat.HF,
+    shared: Mapping[nn.Parameter, SharedParameter] | None = None,
+    ranks: AllRanks | None = None,
+    source: Path | None = None,
+) -> None:
+    """Save parameters and buffers in a new folder; all ranks call this at the same time.
+
+    The folder is complete when this returns, or is not there. All ranks write to the same file
+    system. A parameter that several ranks hold is written by the first of them.
+
+    Args:
+        folder: the new folder.
+        layers: this rank's, by name; see `held_tensors`.
+        kind: a folder that `from_pretrained` loads, where tied weights stand once; or a distributed
+            checkpoint of torch, where they have all their names.
+        shared: the parameters that are parts of flat ones.
+        ranks: those that hold the model; None: this process has all of it.
+        source: the folder of Hugging Face that training began from, whose tokenizer and the like
+            are copied; None: there is none.
+
+    Raises:
+        SynthError: the folder has contents, a tensor cannot be stored, or the disk refuses.
+    """
+    ranks = ranks or AllRanks()
+    folder = folder.resolve()
+    partial = folder.with_name(f".{folder.name}.partial")
+    ranks.together(lambda: _begin(folder, partial, ranks))
+    try:
+        held = _each_once(held_tensors(layers, shared))
+        own = {tensor.name for of in held.values() for tensor in of}
+        holders: list[set[str]] = ranks.gather(own)
+        earlier = {name for names in holders[: ranks.rank] for name in names}
+        if kind == WeightFormat.DCP:
+            _write_distributed(partial, held, earlier, ranks)
+        else:
+            _write_hugging_face(partial, layers, held, earlier, ranks, source)
+        ranks.together(lambda: _complete(folder, partial, ranks))
+    finally:
+        if ranks.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _each_once(held: Mapping[str, list[HeldTensor]]) -> dict[str, list[HeldTensor]]:
+    """Leave out further tensors of the same name: tied ones are equal."""
+    first: dict[str, HeldTensor] = {}
+    for tensor in (tensor for of in held.values() for tensor in of):
+        first.setdefault(tensor.name, tensor)
+    return {layer: [t for t in of if first[t.name] is t] for layer, of in held.items()}
+
+
+def _begin(folder: Path, partial: Path, ranks: AllRanks) -> None:
+    if ranks.rank == 0:
+        check_new(folder)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+
+
+def _complete(folder: Path, partial: Path, ranks: AllRanks) -> None:
+    if ranks.rank == 0:
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+
+
+def _write_distributed(
+    path: Path, held: Mapping[str, list[HeldTensor]], earlier: set[str], ranks: AllRanks
+) -> None:
+    from .distributed import write_distributed  # slow to import
+
+    def copied() -> dict[str, Tensor]:
+        return {
+            name: value
+            for of in held.values()
+            for tensor, value in _host_copies(of, earlier)
+            for name in tensor.names
+        }
+
+    tensors = ranks.together(copied)
+    ranks.together(lambda: write_distributed(path, tensors, ranks))
+
+
+def _write_hugging_face(
+    path: Path,
+    layers: Mapping[str, nn.Module],
+    held: Mapping[str, list[HeldTensor]],
+    earlier: set[str],
+    ranks: AllRanks,
+    source: Path | None,
+) -> None:
+    """Write this rank's files, layer by layer; rank 0 then names them, and adds the config."""
+    origin = origin_of(layers)
+    names = None if origin is None or origin.config is None else ModelNames(origin)
+    dtypes: set[torch.dtype] = set()
+
+    def write() -> list[Any]:
+        writer = ShardWriter(path, ranks.rank)
+        for of in held.values():
+            tensors = {tensor.name: value for tensor, value in _host_copies(of, earlier)}
+            dtypes.update(x.dtype for x in tensors.values() if x.is_floating_point())
+            stored = tensors if names is None else names.in_files(tensors)
+            for name, tensor in stored.items():
+                writer.add(name, tensor)
+        return writer.close()
+
+    written = ranks.together(write)
+    files = [file for of in ranks.gather(written) for file in of]
+    kinds = {dtype for of in ranks.gather(dtypes) for dtype in of}
+
+    def complete() -> None:
+        if ranks.rank == 0:
+            complete_folder(path, files, source)
+            if names is not None:
+                names.save_config(path, kinds)
+
+    ranks.together(complete)
+
+
+def _host_copies(held: list[HeldTensor], earlier: set[str]) -> Iterator[tuple[HeldTensor, Tensor]]:
+    """Yield the tensors that this rank writes; of sharded ones all holders call this."""
+    for tensor in held:
+        check_storable(tensor.name, tensor.value)
+        value: Any = tensor.value
+        if is_sharded(value):
+            value = value.full_tensor()
+        if tensor.name not in earlier:
+            yield tensor, host_copy(value)
