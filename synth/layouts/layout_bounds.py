@@ -1,0 +1,55 @@
+"""Lower bounds on the steps of layouts: of the pipeline, and of what is outside of it."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import groupby
+
+from synth.costs.costs import Costs
+from synth.estimates.layout import Layout
+from synth.estimates.outside_pipeline import OutsidePipeline
+from synth.layouts.judged import Bounded
+from synth.layouts.legal import legal_layouts
+from synth.layouts.pipeline_bound import PipelineBound, PipelineSize
+from synth.layouts.question import LayoutQuestion, RunLayout
+from synth.plan.published.variants import VariantCosts
+
+
+def bounded_layouts(question: LayoutQuestion) -> Iterator[Bounded | None]:
+    """Yield the legal layouts with their bounds; None for each that no order makes fit."""
+    for (groups, _), alike in groupby(legal_layouts(question), lambda one: (one.groups, one.ranks)):
+        of_groups = LayoutBounds(question, groups)
+        for layout in alike:
+            yield of_groups.of(layout)
+
+
+class LayoutBounds:
+    """The estimate and the lower bounds of layouts with the same groups."""
+
+    def __init__(self, question: LayoutQuestion, groups: Layout) -> None:
+        self.question, self.estimator = question, question.estimator(groups)
+        self.profile = self.estimator.profile()
+        self._pipeline = PipelineBound(self.profile)
+
+    @cached_property
+    def _costs(self) -> VariantCosts:
+        return VariantCosts(self.profile)
+
+    def costs(self, sizes: tuple[int, ...], recomputed_layers: tuple[int, ...]) -> Costs:
+        """The costs of a partition with some layers recomputed."""
+        return self._costs.of(sizes, recomputed_layers)
+
+    def of(self, layout: RunLayout) -> Bounded | None:
+        """The bound of a layout; None: no order fits into the memory limit."""
+        size = PipelineSize(layout.ranks, layout.rounds, layout.micro_batches)
+        pipeline_us = self._pipeline.least_us(size, self.question.cap_bytes)
+        if pipeline_us is None:
+            return None
+        outside = OutsidePipeline(self.estimator, layout.ranks).least(self.profile)
+        bound_us = pipeline_us + outside.total_us
+        guess_us = self._pipeline.guess_us(size, self.question.cap_bytes) + outside.total_us
+        return Bounded(bound_us, max(bound_us, guess_us), layout)
+
+    def step_bound_us(self, layout: RunLayout, makespan_bound_us: float) -> float:
+        """The bound of a step whose makespan has a bound over all partitions."""
+        outside = OutsidePipeline(self.estimator, layout.ranks).least(self.profile)
+        return makespan_bound_us + outside.total_us
