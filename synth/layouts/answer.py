@@ -1,7 +1,8 @@
 """The answer of a search for a layout: the best one, its proven distance, and the others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from synth.layouts.judged import JudgedLayout
 from synth.layouts.question import LayoutQuestion, RunLayout
@@ -22,6 +23,10 @@ class Stability:
     wins: tuple[int, ...]
     median_regret: float
     worst_regret: float
+
+    def data(self) -> dict[str, Any]:
+        """Return the fields for scripts."""
+        return asdict(self)
 
 
 @dataclass

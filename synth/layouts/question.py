@@ -96,6 +96,10 @@ class LayoutQuestion:
         """The same question under other factors."""
         return replace(self, factors=factors)
 
+    def within(self, cap_bytes: int | None) -> "LayoutQuestion":
+        """The same question under a memory limit of a device; None: no limit."""
+        return replace(self, cap_bytes=cap_bytes)
+
     @property
     def num_layers(self) -> int:
         """Layers of a profile: embedding, decoder layers, those of multi-token prediction, head."""
