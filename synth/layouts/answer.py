@@ -82,9 +82,10 @@ class LayoutAnswer:
         """The best layout for each number of ranks of tensor parallelism and of the pipeline."""
         found: dict[tuple[int, int], JudgedLayout] = {}
         for one in self.ranked:
-            found.setdefault(_kind(one.layout), one)
+            found.setdefault(kind_of(one.layout), one)
         return tuple(found.values())
 
 
-def _kind(layout: RunLayout) -> tuple[int, int]:
+def kind_of(layout: RunLayout) -> tuple[int, int]:
+    """The ranks of tensor parallelism and of the pipeline."""
     return layout.groups.tensor, layout.ranks

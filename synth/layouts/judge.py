@@ -94,7 +94,8 @@ class LayoutJudge:
         names = self._names(layout) if name is None else (name,)
         scores = sorted(self._scores(layout, bounds, names))
         if below_us is not None:
-            scores = [one for one in scores if not one.excess_bytes and one.us < below_us]
+            most_us = LAYOUT_SEARCH.near_factor * below_us
+            scores = [one for one in scores if not one.excess_bytes and one.us < most_us]
         for score in scores:
             try:
                 return self._made(layout, bounds, score)

@@ -83,15 +83,15 @@ class PipelineBound:
             cap_bytes: the memory limit of each rank; None: no limit.
         """
         slack = _ROUNDED_US * size.rounds * size.micro_batches + size.ranks
-        plain = self._time(size, np.zeros_like(self.again))
+        plain = self._time(size)
         if cap_bytes is None:
             return max(0.0, plain - slack)
         room = float(size.ranks * cap_bytes - self.static_bytes)
         if room <= self._inputs_bytes.sum():
             return None
         kept_us = float(self.inputs_us.sum() + self.saved_us.sum())
-        packed = size.micro_batches * self._busiest_us(size.ranks)
-        found = max(packed, self._with_layers(size, room, kept_us))
+        # Without its recomputation an order takes no longer, so the bound by work holds as well.
+        found = max(plain, self._with_layers(size, room, kept_us))
         if room > self._inputs_bytes.sum() + self._saved_bytes.sum():
             found = min(found, max(plain, size.micro_batches * kept_us / room))
         return max(0.0, found - slack)
@@ -134,10 +134,10 @@ class PipelineBound:
             work, memory = work + more, memory - less
         return float(max(work, memory))
 
-    def _time(self, size: PipelineSize, again: _Values) -> float:
-        """The bound by work, with some recomputation."""
-        total = float((self.work + again).sum())
-        found = self._factor(size, self._least_share(again)) * total
+    def _time(self, size: PipelineSize) -> float:
+        """The bound by work, without recomputation."""
+        total = float(self.work.sum())
+        found = self._factor(size, self._least_share(np.zeros_like(self.work))) * total
         passes = float((self.forward + self.input_gradient).sum())
         if size.rounds == 1:
             # After its last F and B, the gradient passes all ranks before.

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from synth.errors import SynthError
-from synth.layouts.answer import LayoutAnswer
+from synth.layouts.answer import LayoutAnswer, kind_of
 from synth.layouts.judge import LayoutJudge, judged_plan
 from synth.layouts.judged import Bounded, JudgedLayout
 from synth.layouts.layout_bounds import LayoutBounds, bounded_layouts
@@ -89,6 +89,7 @@ class LayoutSearch:
         self._bound_all()
         self._judge_named()
         self._judge_open()
+        self._judge_kinds()
         self._solve_best()
         self._look_at_stability()
         return self.answer
@@ -133,6 +134,25 @@ class LayoutSearch:
             if found is not None and found.fits:
                 self._add(found)
         self.answer.is_complete = not self.stop.is_set()
+
+    def _judge_kinds(self) -> None:
+        """Judge a layout of each tp and pp that has none yet, those first that look best."""
+        judge = LayoutJudge(self.question, lambda: self._is_late(LAYOUT_SEARCH.kinds_share))
+        known = {kind_of(one.layout) for one in self.answer.ranked}
+        tried = 0
+        for bounded in sorted(self._bounded, key=lambda one: one.guess_us):
+            if self._is_late(LAYOUT_SEARCH.kinds_share) or tried == LAYOUT_SEARCH.kinds:
+                return
+            kind = kind_of(bounded.layout)
+            if kind in known:
+                continue
+            known.add(kind)
+            tried += 1
+            self.on_progress(f"judging {bounded.layout.words}", self.answer)
+            found = judge.best(bounded.layout)
+            self.answer.judged += 1
+            if found is not None and found.fits:
+                self._add(found)
 
     def _solve_best(self) -> None:
         """Give the best layouts to the solver, each an equal part of the time that is left."""

@@ -18,8 +18,10 @@ class LegalTuning:
 class LayoutSearchTuning:
     """Effort of judging and solving."""
 
-    # Shares of the time limit until which layouts are judged, and solved.
-    judge_share: float = 0.55
+    # Shares of the time limit until which layouts are judged that may be the best, then those of
+    # other kinds, and until which the best are solved.
+    judge_share: float = 0.5
+    kinds_share: float = 0.6
     solve_share: float = 0.92
     # Layouts that the solver gets at most, and the least seconds for one.
     solved: int = 3
@@ -28,6 +30,10 @@ class LayoutSearchTuning:
     # for its recomputed layers.
     cuts_s: float = 0.2
     family_s: float = 0.6
+    # Multiple of the best step up to which a schedule that was judged by few micro-batches is made
+    # with all of them, and layouts of other kinds that are judged.
+    near_factor: float = 1.03
+    kinds: int = 8
     # Layouts of which the order under other factors is looked at, and how many draws of factors.
     shortlist: int = 8
     draws: int = 32
