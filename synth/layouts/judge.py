@@ -14,7 +14,7 @@ from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks
 from synth.families import family_layout, family_placement, generate, reads_times
-from synth.layouts.judged import JudgedLayout, StepParts
+from synth.layouts.judged import JudgedLayout, LayoutTimes
 from synth.layouts.layout_bounds import LayoutBounds
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.tuning import FAMILIES, LAYOUT_SEARCH
@@ -229,7 +229,7 @@ def judged_plan(
     return judged if bounded is None else judged.with_bound(bounded.bound_us)
 
 
-def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> StepParts:
+def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
     profile = bounds.profile
     each = layout.micro_batches / layout.ranks
     work_us = each * _work_us(profile)
@@ -242,7 +242,7 @@ def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> StepParts:
     whole = sum(shares) or 1.0
     matmul_us, memory_us, communication_us = (work_us * share / whole for share in shares)
     idle_us = plan.claim.makespan_us - work_us - again_us
-    return StepParts(matmul_us, memory_us, communication_us, again_us, idle_us, *outside)
+    return LayoutTimes(matmul_us, memory_us, communication_us, again_us, idle_us, *outside)
 
 
 def _work_us(profile: Profile) -> float:

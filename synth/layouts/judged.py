@@ -8,7 +8,7 @@ from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 
 
-class StepParts(NamedTuple):
+class LayoutTimes(NamedTuple):
     """Microseconds of a step by what they are for; of the pipeline the mean of the ranks.
 
     Attributes:
@@ -30,7 +30,7 @@ class StepParts(NamedTuple):
     step_us: float
 
 
-# In words, in the order of `StepParts`.
+# In words, in the order of `LayoutTimes`.
 PART_NAMES = (
     "matrices",
     "memory-bound kernels",
@@ -63,7 +63,7 @@ class JudgedLayout:
     placement: str
     plan: Plan
     profile: Profile
-    parts: StepParts
+    parts: LayoutTimes
     peaks_bytes: tuple[int, ...]
     fits: bool
     bound_us: float

@@ -17,7 +17,7 @@ from synth.layouts.named_layout import read_layout
 from synth.layouts.question import LayoutQuestion
 from synth.layouts.search import LayoutSearch, NamedLayout, OnProgress, SolvedPipeline
 from synth.objective import BoundScope
-from synth.options.arguments.groups import PipelineArguments, SearchArguments
+from synth.options.arguments.groups import PipelineArguments, RuntimeArguments, SearchArguments
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.arguments.solve import LimitOrLeast, SolveArguments
 from synth.options.memory_limit import MemoryLimit, read_limit
@@ -32,7 +32,7 @@ _OF_TORCH = (Runtime.TORCH, Runtime.TORCHTITAN)
 
 def software_name(given: LayoutArguments) -> str:
     """The name of the training program: the given one, or that of the runtime."""
-    usual = "torchtitan" if given.freedom.runtime in _OF_TORCH else "megatron"
+    usual = "torchtitan" if given.runtime in _OF_TORCH else "megatron"
     return given.software or usual
 
 
@@ -84,7 +84,7 @@ class LayoutTask(NamedTuple):
             ),
             memory=LimitOrLeast(mem_limit="none" if cap is None else (cap,)),
             placement=judged.placement,
-            freedom=self.given.freedom,
+            freedom=RuntimeArguments(runtime=self.given.runtime),
             search=SearchArguments(seed=self.given.seed),
             workers=self.given.workers,
             time_limit=limit_s,
@@ -120,7 +120,7 @@ def read_layout_task(given: LayoutArguments) -> LayoutTask:
         precision=given.dtype,
         factors=factors_of(given.calibration, device, name),
         optimizer=OptimizerSpec.parse(given.optimizer),
-        allowed=given.freedom.allowed,
+        allowed=given.allowed,
     )
     limit = _limit(given, question)
     cap = None if limit.caps_bytes is None else limit.caps_bytes[0]

@@ -25,7 +25,9 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
         output: the plan file.
     """
     found = {"estimate": _estimate(task, judged), "solve": _solve(task, judged)}
-    runtime = task.given.freedom.runtime
+    runtime, nodes = task.question.allowed.runtime, task.given.gpus_per_node
+    if nodes is not None:
+        found["note"] = f"give as --device a JSON file of the device with ranks_per_node {nodes}"
     try:
         if runtime == Runtime.MEGATRON:
             found["megatron"] = " ".join(_megatron(task, judged))
@@ -66,7 +68,7 @@ def _estimate(task: LayoutTask, judged: JudgedLayout) -> str:
 
 
 def _solve(task: LayoutTask, judged: JudgedLayout) -> str:
-    layout, runtime = judged.layout, task.given.freedom.runtime
+    layout, runtime = judged.layout, task.question.allowed.runtime
     words = ["synth", "solve", _PROFILE, "-r", layout.ranks, "-m", layout.micro_batches]
     words += ["--placement", judged.placement]
     if runtime != Runtime.SYNTH:

@@ -1,6 +1,6 @@
 """The arguments of the choice of a layout: the model, the devices, the batch, and the program."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -10,9 +10,9 @@ from synth.options.arguments.groups import (
     LIMIT_DEFAULT,
     SEARCH,
     AtOnce,
-    RuntimeArguments,
 )
 from synth.options.values import Count, Limit, TimeLimit, texts_like
+from synth.plan.runtimes import Allowed, Runtime
 from synth.records.command_option import CommandOption
 from synth.records.record import Record
 
@@ -36,7 +36,15 @@ class LayoutArguments(Record):
         Annotated[Count, Field(ge=1, le=MOST_GPUS)] | None,
         CommandOption("Devices that fast links connect.", default="of the device"),
     ] = None
-    freedom: RuntimeArguments = RuntimeArguments()
+    runtime: Annotated[
+        Literal["synth", "torch", "torchtitan", "megatron"],
+        CommandOption(
+            "Program that will execute the pipeline: its placements, its rules of recomputation, "
+            "and with megatron its orders, 1F1B and interleaved 1F1B. With torchtitan and megatron "
+            "the answer has their options.",
+            names=("--for",),
+        ),
+    ] = "synth"
     also: Annotated[
         Annotated[list[str], texts_like("tp=8,pp=4,vp=5")] | None,
         CommandOption(
@@ -80,3 +88,8 @@ class LayoutArguments(Record):
     workers: Annotated[
         AtOnce | None, SEARCH, CommandOption("Number of solver threads.", default="all cores")
     ] = None
+
+    @property
+    def allowed(self) -> Allowed:
+        """The schedules that the program executes."""
+        return Allowed(Runtime(self.runtime))

@@ -50,7 +50,9 @@ def random_question(seed: int) -> LayoutQuestion:
         global_batch=rng.choice([4, 8, 16]),
         seq_len=rng.choice([512, 2048]),
         software=software_of(software),
-        factors=Factors(values=tuple(rng.uniform(0.7, 1.5) for _ in range(3))),
+        factors=Factors(
+            values=(rng.uniform(0.7, 1.5), rng.uniform(0.7, 1.5), rng.uniform(0.7, 1.5))
+        ),
         allowed=Allowed(runtime),
     )
     states = 18 * shape.parameters

@@ -69,7 +69,7 @@ def _arguments(question: LayoutQuestion) -> LayoutArguments:
         device=question.device.name,
         gpus=question.gpus,
         global_batch=question.global_batch,
-        freedom={"runtime": question.allowed.runtime},
+        runtime=question.allowed.runtime.value,
         workers=1,
     )
 

@@ -18,7 +18,7 @@ from tests.synth.layouts.random_questions import random_question
 _LONG_S = 1000.0
 
 # Searches for partitions that no clock ends.
-NO_CLOCK = {"cuts_s": _LONG_S, "family_s": _LONG_S}
+NO_CLOCK = LayoutSearchTuning(cuts_s=_LONG_S, family_s=_LONG_S)
 
 
 @pytest.mark.slow
@@ -26,7 +26,7 @@ NO_CLOCK = {"cuts_s": _LONG_S, "family_s": _LONG_S}
 def test_it_is_never_worse_than_judging_every_layout(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge_module, "LAYOUT_SEARCH", LayoutSearchTuning(**NO_CLOCK))
+    monkeypatch.setattr(judge_module, "LAYOUT_SEARCH", NO_CLOCK)
     question = random_question(seed)
     answer = LayoutSearch(question, _LONG_S).run()
     judge = LayoutJudge(question)
