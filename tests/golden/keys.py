@@ -56,10 +56,6 @@ _CASES = {
         f"import order.csv {_PROFILE} -o imported.json",
     ],
     "estimate": ["estimate llama3-8b --device h100 --calibration none -o made.json --format json"],
-    "plan": [
-        "plan llama3-8b --device h100 --gpus 2 --global-batch 2 --also tp=2 --calibration none"
-        " --mem-limit none --time-limit 10s -o found.json --format json"
-    ],
     "calibrate": ["calibrate nemotron --device h100 --rows 1 -o fitted.json --format json"],
     "profile of a table": ["profile times.csv -o measured.json --peak-flops 1e12"],
     "emulate": [f"emulate run.json --steps 3 --times 0.1 --trace times.json {_JSON}"],
