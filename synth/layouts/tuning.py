@@ -22,7 +22,7 @@ class LayoutSearchTuning:
     # other kinds, and until which the best are solved.
     judge_share: float = 0.5
     kinds_share: float = 0.6
-    solve_share: float = 0.92
+    solve_share: float = 0.8
     # Layouts that the solver gets at most, and the least seconds for one.
     solved: int = 3
     least_solve_s: float = 1.0
