@@ -29,6 +29,7 @@ class LayoutBounds:
         self.question, self.estimator = question, question.estimator(groups)
         self.profile = self.estimator.profile()
         self._pipeline = PipelineBound(self.profile)
+        self._known_us: dict[int, float] = {}
 
     @cached_property
     def _costs(self) -> VariantCosts:
@@ -44,12 +45,18 @@ class LayoutBounds:
         pipeline_us = self._pipeline.least_us(size, self.question.cap_bytes)
         if pipeline_us is None:
             return None
-        outside = OutsidePipeline(self.estimator, layout.ranks).least(self.profile)
-        bound_us = pipeline_us + outside.total_us
-        guess_us = self._pipeline.guess_us(size, self.question.cap_bytes) + outside.total_us
+        outside_us = self._outside_us(layout.ranks)
+        bound_us = pipeline_us + outside_us
+        guess_us = self._pipeline.guess_us(size, self.question.cap_bytes) + outside_us
         return Bounded(bound_us, max(bound_us, guess_us), layout)
 
     def step_bound_us(self, layout: RunLayout, makespan_bound_us: float) -> float:
         """The bound of a step whose makespan has a bound over all partitions."""
-        outside = OutsidePipeline(self.estimator, layout.ranks).least(self.profile)
-        return makespan_bound_us + outside.total_us
+        return makespan_bound_us + self._outside_us(layout.ranks)
+
+    def _outside_us(self, ranks: int) -> float:
+        """The bound of what is outside of a pipeline of some ranks."""
+        if ranks not in self._known_us:
+            outside = OutsidePipeline(self.estimator, ranks).least(self.profile)
+            self._known_us[ranks] = outside.total_us
+        return self._known_us[ranks]
