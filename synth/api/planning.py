@@ -78,6 +78,6 @@ def plan_layout(
     try:
         return search.run()
     except KeyboardInterrupt:
-        return search.answer
+        return search.answer.so_far()
     finally:
         stop.set()

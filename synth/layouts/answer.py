@@ -1,7 +1,7 @@
 """The answer of a search for a layout: the best one, its proven distance, and the others."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from synth.layouts.judged import JudgedLayout
@@ -77,6 +77,10 @@ class LayoutAnswer:
             judged = min(same, judged, key=lambda one: one.rank_key)
         self.ranked.append(judged.with_bound(bound_us))
         self.ranked.sort(key=lambda one: one.rank_key)
+
+    def so_far(self) -> "LayoutAnswer":
+        """The answer as it is now, which a search that goes on does not change."""
+        return replace(self, ranked=list(self.ranked), also=dict(self.also))
 
     def best_of_each(self) -> Sequence[JudgedLayout]:
         """The best layout for each number of ranks of tensor parallelism and of the pipeline."""

@@ -83,6 +83,7 @@ class LayoutSearch:
         self._began = time.monotonic()
         self._bounded: list[Bounded] = []
         self._raised_us: dict[str, float] = {}
+        self._are_all_bounded = False
 
     def run(self) -> LayoutAnswer:
         """Bound, judge and solve; return the answer."""
@@ -107,6 +108,7 @@ class LayoutSearch:
                 self._bounded.append(bounded)
             if self.stop.is_set():
                 return
+        self._are_all_bounded = True
         self._update_bound()
 
     def _judge_named(self) -> None:
@@ -133,7 +135,7 @@ class LayoutSearch:
             self.answer.judged += 1
             if found is not None and found.fits:
                 self._add(found)
-        self.answer.is_complete = not self.stop.is_set()
+        self.answer.is_complete = self._are_all_bounded and not self.stop.is_set()
 
     def _judge_kinds(self) -> None:
         """Judge a layout of each tp and pp that has none yet, those first that look best."""
@@ -190,7 +192,7 @@ class LayoutSearch:
         bounds = (max(one.bound_us, raised.get(one.layout.words, 0.0)) for one in self._bounded)
         least_us = min(bounds, default=None)
         best = self.answer.best
-        if least_us is not None:
+        if least_us is not None and self._are_all_bounded:
             self.answer.bound_us = least_us if best is None else min(least_us, best.us)
 
     def _look_at_stability(self) -> None:

@@ -26,6 +26,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_answer_names_the_layout_its_distance_and_commands(synth: Synth, model: Path) -> None:
     also = "pp=2,dp=2,schedule=1f1b"
     ended = synth("plan", model, *SIZES, *QUICK, "--for", "megatron", "--also", also)
@@ -42,6 +43,7 @@ def test_the_answer_names_the_layout_its_distance_and_commands(synth: Synth, mod
         assert words in ended.stdout
 
 
+@pytest.mark.slow
 def test_json_has_the_layout_of_the_plan_file(synth: Synth, model: Path, tmp_path: Path) -> None:
     output = tmp_path / "plan.json"
     options = ("-o", output, "--format", "json")
@@ -57,6 +59,7 @@ def test_json_has_the_layout_of_the_plan_file(synth: Synth, model: Path, tmp_pat
     assert f"tensor_parallel_degree = {best['tp']}" in titan
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_answer_run(
     synth: Synth, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +93,7 @@ def test_a_wrong_option_is_one_clear_line(
     assert any(word in ended.stderr for word in words.split("|")), ended.stderr
 
 
+@pytest.mark.slow
 def test_python_has_the_same_answer(model: Path) -> None:
     answer = library.plan_layout(
         model, "h100", gpus=2, global_batch=2, seq_len=512, time_limit=2, workers=1

@@ -44,7 +44,7 @@ def work(request: PlanRequest) -> None:
         return search.run()
 
     found = run_interruptibly(
-        run, deadline.until(), lambda: search.answer if search.answer.best else None
+        run, deadline.until(), lambda: search.answer.so_far() if search.answer.best else None
     )
     if found.best is None:
         if is_stop_asked():

@@ -56,6 +56,15 @@ def test_a_stopped_search_keeps_the_best_so_far() -> None:
     assert not answer.is_complete
 
 
+def test_a_search_that_is_stopped_while_it_bounds_has_no_bound() -> None:
+    question, stop = random_question(0).within(None), threading.Event()
+    stop.set()
+    named = read_layout("pp=2", question)
+    answer = LayoutSearch(question, _LONG_S, also=[named], stop=stop).run()
+    assert answer.best is not None
+    assert (answer.bound_us, answer.gap, answer.is_complete) == (None, None, False)
+
+
 @pytest.mark.slow
 def test_the_shortlist_is_judged_under_other_factors() -> None:
     question = random_question(0).within(None)
