@@ -16,10 +16,32 @@ from synth.plan.published.variants import VariantCosts
 
 def bounded_layouts(question: LayoutQuestion) -> Iterator[Bounded | None]:
     """Yield the legal layouts with their bounds; None for each that no order makes fit."""
-    for (groups, _), alike in groupby(legal_layouts(question), lambda one: (one.groups, one.ranks)):
-        of_groups = LayoutBounds(question, groups)
+    every = groupby(legal_layouts(question), lambda one: (one.groups, one.ranks))
+    for (groups, ranks), alike in every:
+        # Without a profile, which takes ten times as long.
+        of_groups = None if _exceeds(question, groups, ranks) else LayoutBounds(question, groups)
         for layout in alike:
-            yield of_groups.of(layout)
+            yield None if of_groups is None else of_groups.of(layout)
+
+
+def _exceeds(question: LayoutQuestion, groups: Layout, ranks: int) -> bool:
+    """True if the states of all layers alone exceed the memory of the ranks."""
+    if question.cap_bytes is None:
+        return False
+    shape, estimator = question.shape, question.estimator(groups)
+    counts = {
+        "embedding": 1,
+        "block": shape.dense_layers,
+        "moe_block": shape.layers - shape.dense_layers,
+        "mtp": shape.mtp_layers,
+        "head": 0 if shape.tied else 1,
+    }
+    states = {kind: estimator.states(kind) for kind, count in counts.items() if count}
+    total = sum(
+        counts[kind] * (one.parameter_bytes + one.gradient_bytes + one.optimizer_bytes)
+        for kind, one in states.items()
+    )
+    return total > ranks * question.cap_bytes
 
 
 class LayoutBounds:

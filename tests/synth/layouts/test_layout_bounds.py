@@ -111,4 +111,7 @@ def test_layouts_use_all_devices_and_the_whole_batch() -> None:
         assert len({layout.words for layout in every}) == len(every)
         for layout in every:
             question.check(layout)
-        assert len(list(bounded_layouts(question))) == len(every)
+        bounded = list(bounded_layouts(question))
+        assert len(bounded) == len(every)
+        for layout, found in list(zip(every, bounded, strict=True))[::7]:
+            assert found == LayoutBounds(question, layout.groups).of(layout)
