@@ -1,10 +1,10 @@
 """Measure a model's pipeline stages, find the best schedule that fits in memory, and replay it.
 
-`estimate` computes a profile, `solve` finds a plan for one, `simulate` makes the plan of a
-published schedule, `compare` shows the published schedules beside the solver's, `frontier` traces
-time against memory, `prove` proves the bound of a plan again, and `explain` says what holds a plan
-back. A `Pipeline` runs a plan in a training loop of your own; it needs torch, which nothing else
-here does.
+`estimate` computes a profile, `solve` finds a plan for one, `plan_layout` chooses the layout of a
+whole run, `simulate` makes the plan of a published schedule, `compare` shows the published
+schedules beside the solver's, `frontier` traces time against memory, `prove` proves the bound of a
+plan again, and `explain` says what holds a plan back. A `Pipeline` runs a plan in a training loop
+of your own; it needs torch, which nothing else here does.
 """
 
 import importlib
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from synth.api.curves import frontier
     from synth.api.estimating import estimate
     from synth.api.explaining import explain
+    from synth.api.planning import plan_layout
     from synth.api.proving import prove
     from synth.api.simulating import simulate
     from synth.api.solving import solve
@@ -48,6 +49,7 @@ __all__ = [
     "explain",
     "frontier",
     "load_weights",
+    "plan_layout",
     "prove",
     "save_weights",
     "simulate",
@@ -84,6 +86,7 @@ _MODULES = {
     "explain": "synth.api.explaining",
     "frontier": "synth.api.curves",
     "load_weights": "synth.runtime.pretrained.of_pipeline",
+    "plan_layout": "synth.api.planning",
     "prove": "synth.api.proving",
     "save_weights": "synth.runtime.pretrained.of_pipeline",
     "simulate": "synth.api.simulating",

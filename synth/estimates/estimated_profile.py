@@ -3,6 +3,7 @@
 import datetime
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from pydantic import ValidationError
 
@@ -87,7 +88,7 @@ class Estimator:
 
     def _profile(self, name: str | None, command: str | None) -> Profile:
         parts = self._parts()
-        layers = tuple(Layer(name=each, profile=kind) for each, kind in self._listed())
+        layers = _layers(tuple(self._listed()))
         totals = Parts()
         for layer in layers:
             for role in Role:
@@ -369,6 +370,12 @@ class _Part:
 
     layer: LayerProfile
     parts: dict[Role, Parts]
+
+
+@lru_cache(maxsize=8)
+def _layers(listed: tuple[tuple[str, str], ...]) -> tuple[Layer, ...]:
+    """The layers of a model, of which only names and kinds are known."""
+    return tuple(Layer(name=name, profile=kind) for name, kind in listed)
 
 
 def _beside(compute_us: float, exchange_us: float) -> float:

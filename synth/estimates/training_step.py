@@ -5,28 +5,20 @@ published runs use repeat from some micro-batch on, so that more of them add equ
 are simulated.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.estimates.collectives import collective_us
 from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import Factors
-from synth.estimates.layout import Sharding
-from synth.estimates.ops import ExchangeKind, GroupExchange
+from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.schedule.lowering.lower import lower
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import simulate
-
-# Of overlapped reductions: the share that is seen all the same, as the first and last bucket.
-_SHOWN = 0.1
-
-_BF16 = 2
 
 
 @dataclass(frozen=True)
@@ -56,8 +48,10 @@ class TrainingStep:
             SynthError: there are fewer layers than stages, or the schedule does not admit them.
         """
         profile = self.estimator.profile()
-        held = self._stages(profile)
-        return self._pipeline_us(profile) + self._data_us(profile, held) + _step_us(profile, held)
+        placement = family_placement(self._name, self.ranks)
+        held = layers_of_ranks(self._sizes(len(profile.layers)), placement)
+        outside = OutsidePipeline(self.estimator, self.ranks).times(profile, held)
+        return self._pipeline_us(profile) + outside.total_us
 
     def peaks_bytes(self) -> tuple[int, ...]:
         """The peak of each rank; the states and activations, without fragments and libraries."""
@@ -115,63 +109,6 @@ class TrainingStep:
         sizes[0] += 1
         sizes[-1] += 1
         return sizes
-
-    def _stages(self, profile: Profile) -> list[list[int]]:
-        """By rank, the places of its layers."""
-        sizes = self._sizes(len(profile.layers))
-        placement = family_placement(self._name, self.ranks)
-        held: list[list[int]] = [[] for _ in range(self.ranks)]
-        first = 0
-        for stage, size in enumerate(sizes):
-            held[placement.ranks[0][stage]] += range(first, first + size)
-            first += size
-        return held
-
-    def _data_us(self, profile: Profile, held: Sequence[Sequence[int]]) -> float:
-        """The part of data parallelism that is seen, of the rank where it is longest."""
-        return max(self._data_of(profile, places) for places in held) + self._tied_us(held)
-
-    def _tied_us(self, held: Sequence[Sequence[int]]) -> float:
-        """The sum of the gradients of a tied matrix that two ranks have."""
-        estimator = self.estimator
-        shape, device = estimator.shape, estimator.device
-        last = max(place for places in held for place in places)
-        if not shape.tied or any(0 in places and last in places for places in held):
-            return 0.0
-        layout = estimator.layout
-        apart = layout.tensor * layout.context * layout.data * (self.ranks - 1)
-        group = (1, 2) if apart < device.ranks_per_node else (2, 1)
-        num_bytes = estimator.software.gradient_bytes * shape.vocab * shape.hidden / layout.tensor
-        call = GroupExchange(ExchangeKind.ALL_REDUCE, num_bytes, *group)
-        return estimator.factors.values[2] * collective_us(device, call)
-
-    def _data_of(self, profile: Profile, places: Sequence[int]) -> float:
-        estimator = self.estimator
-        layout, software = estimator.layout, estimator.software
-        if layout.sharding is Sharding.FSDP:
-            return 0.0
-        layers = [profile.layer_profile(place) for place in places]
-        states = [estimator.states(profile.layers[place].profile) for place in places]
-        is_shared = layout.sharding is Sharding.ZERO1
-        kind = ExchangeKind.REDUCE_SCATTER if is_shared else ExchangeKind.ALL_REDUCE
-        reduce_us = estimator.exchange_us(kind, software.gradient_bytes, states)
-        gather_us = 0.0
-        if is_shared:
-            gather_us = estimator.exchange_us(ExchangeKind.ALL_GATHER, _BF16, states)
-        if not software.overlaps_gradients:
-            return reduce_us + gather_us
-        backward = sum(layer.time_us[OpKind.BW].median_us for layer in layers)
-        forward = sum(layer.time_us[OpKind.F].median_us for layer in layers)
-        return max(_SHOWN * reduce_us, reduce_us - backward) + max(
-            _SHOWN * gather_us, gather_us - forward
-        )
-
-
-def _step_us(profile: Profile, held: Sequence[Sequence[int]]) -> float:
-    return max(
-        sum(profile.layer_profile(place).time_us[OpKind.STEP].median_us for place in places)
-        for places in held
-    )
 
 
 def micro_batches_of(global_batch: int, micro_batch: int, data: int) -> int:

@@ -37,6 +37,14 @@ _COMMANDS = [
     "estimate llama3-70b --device h100 --tp 3 --seq-len 3072",
     "estimate llama3-70b --device h100 --ep 8",
     "estimate llama3-70b --device h100 --software word",
+    # layouts
+    "plan llama3-8b --device h100",
+    "plan llama3-8b --device h100 --gpus 12 --global-batch 12",
+    "plan llama3-8b --device h100 --gpus 8 --global-batch 8 --also tp=3",
+    "plan llama3-8b --device h100 --gpus 8 --global-batch 8 --also tp=2,pp=4,dp=2",
+    "plan llama3-8b --device h100 --gpus 8 --global-batch 8 --also size=2",
+    "plan llama3-8b --device h100 --gpus 8 --global-batch 8 --mem-limit min",
+    "plan llama3-405b --device h100 --gpus 1 --global-batch 1",
     "calibrate nothing --device h100",
     "solve llama9-h100-tp8 -r 4 -m 8",
     # sizes, times, shares

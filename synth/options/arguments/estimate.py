@@ -8,24 +8,27 @@ from synth.estimates.layout import Precision, Recompute, Sharding
 from synth.records.command_option import CommandArgument, CommandOption
 from synth.records.record import Record
 
+ModelArgument = Annotated[
+    str,
+    CommandArgument(
+        "A config.json of Hugging Face's library, its folder, or the name of a known model "
+        "(llama3-70b, deepseek-v3, …).",
+        metavar="MODEL",
+    ),
+]
+DeviceOption = Annotated[
+    str,
+    CommandOption(
+        "a100, h100, h200, b200, … or a JSON file of a device of your own.", metavar="DEVICE"
+    ),
+]
+
 
 class EstimateArguments(Record):
     """The model, device and layout of an estimate."""
 
-    model: Annotated[
-        str,
-        CommandArgument(
-            "A config.json of Hugging Face's library, its folder, or the name of a known model "
-            "(llama3-70b, deepseek-v3, …).",
-            metavar="MODEL",
-        ),
-    ]
-    device: Annotated[
-        str,
-        CommandOption(
-            "a100, h100, h200, b200, … or a JSON file of a device of your own.", metavar="DEVICE"
-        ),
-    ]
+    model: ModelArgument
+    device: DeviceOption
     seq_len: Annotated[PositiveInt, CommandOption("Tokens per sequence.")] = 4096
     micro_batch_size: Annotated[PositiveInt, CommandOption("Sequences per micro-batch.")] = 1
     tp: Annotated[PositiveInt, CommandOption("Ranks of tensor parallelism.")] = 1

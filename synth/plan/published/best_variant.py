@@ -158,6 +158,19 @@ class BestVariant:
                 return found if found.score.fits and found.score < plain.score else None
         return None
 
+    def with_few_layers(self, plain: PublishedVariant) -> PublishedVariant | None:
+        """Return a variant that fits with recomputed layers, found by a few simulations.
+
+        On the cut of the plain variant and on the first candidate; of those that fit the best.
+
+        Args:
+            plain: the best one without, which does not fit.
+        """
+        variants: list[Variant] = []
+        for sizes in dict.fromkeys((plain.variant.sizes, self.cuts[0])):
+            variants += self._made_with_rules(sizes)
+        return min((self.made[each] for each in variants), key=lambda one: one.score, default=None)
+
     def _with_neighbours(self, variant: Variant) -> list[Sizes]:
         """Return a cut, and the most promising ones of its neighbours."""
         if not self.is_local:

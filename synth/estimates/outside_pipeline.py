@@ -1,0 +1,128 @@
+"""The parts of a training step outside of the pipeline: data parallelism, and the optimizer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from synth.estimates.collectives import collective_us
+from synth.estimates.estimated_profile import Estimator
+from synth.estimates.layout import Sharding
+from synth.estimates.memory import States
+from synth.estimates.ops import ExchangeKind, GroupExchange
+from synth.op_kinds import OpKind
+from synth.profile import Profile
+from synth.schedule.model import Placement
+
+# Of overlapped reductions: the share that is seen all the same, as the first and last bucket.
+_SHOWN = 0.1
+
+_BF16 = 2
+
+
+class OutsideTimes(NamedTuple):
+    """Microseconds that a step takes beside the pipeline.
+
+    Attributes:
+        data_us: what is seen of the exchanges of gradients and parameters.
+        step_us: the optimizer.
+    """
+
+    data_us: float
+    step_us: float
+
+    @property
+    def total_us(self) -> float:
+        """The sum."""
+        return self.data_us + self.step_us
+
+
+@dataclass(frozen=True)
+class OutsidePipeline:
+    """What a step of a distributed run does outside of its pipeline.
+
+    Attributes:
+        estimator: model, device, layout, program and factors.
+        ranks: of the pipeline.
+    """
+
+    estimator: Estimator
+    ranks: int
+
+    def times(self, profile: Profile, held: Sequence[Sequence[int]]) -> OutsideTimes:
+        """The times of the ranks where each is longest.
+
+        Args:
+            profile: the estimator's.
+            held: by rank, the places of its layers.
+        """
+        data_us = max(self._data_of(profile, places) for places in held) + self._tied_us(held)
+        return OutsideTimes(data_us, max(_step_us(profile, places) for places in held))
+
+    def least(self, profile: Profile) -> OutsideTimes:
+        """Lower bounds over all partitions and placements: the mean of the ranks.
+
+        An exchange takes no more than its parts one after another, and what is seen of it is convex
+        in its time and that of compute, so the rank where most is seen has no less than the mean.
+        """
+        every = range(len(profile.layers))
+        share = 1 / self.ranks
+        data_us = self._data_of(profile, every, share)
+        return OutsideTimes(data_us, share * _step_us(profile, every))
+
+    def _tied_us(self, held: Sequence[Sequence[int]]) -> float:
+        """The sum of the gradients of a tied matrix that two ranks have."""
+        estimator = self.estimator
+        shape, device = estimator.shape, estimator.device
+        last = max(place for places in held for place in places)
+        if not shape.tied or any(0 in places and last in places for places in held):
+            return 0.0
+        layout = estimator.layout
+        apart = layout.tensor * layout.context * layout.data * (self.ranks - 1)
+        group = (1, 2) if apart < device.ranks_per_node else (2, 1)
+        num_bytes = estimator.software.gradient_bytes * shape.vocab * shape.hidden / layout.tensor
+        call = GroupExchange(ExchangeKind.ALL_REDUCE, num_bytes, *group)
+        return estimator.factors.values[2] * collective_us(device, call)
+
+    def _data_of(self, profile: Profile, places: Sequence[int], share: float = 1.0) -> float:
+        """What is seen of the exchanges of layers, or of a share of exchanges and compute."""
+        estimator = self.estimator
+        layout, software = estimator.layout, estimator.software
+        if layout.sharding is Sharding.FSDP:
+            return 0.0
+        layers = [profile.layer_profile(place) for place in places]
+        known: dict[str, States] = {
+            kind: estimator.states(kind) for kind in {layer.profile for layer in profile.layers}
+        }
+        states = [known[profile.layers[place].profile] for place in places]
+        is_shared = layout.sharding is Sharding.ZERO1
+        kind = ExchangeKind.REDUCE_SCATTER if is_shared else ExchangeKind.ALL_REDUCE
+        reduce_us = share * estimator.exchange_us(kind, software.gradient_bytes, states)
+        gather_us = 0.0
+        if is_shared:
+            gather_us = share * estimator.exchange_us(ExchangeKind.ALL_GATHER, _BF16, states)
+        if not software.overlaps_gradients:
+            return reduce_us + gather_us
+        backward = share * sum(layer.time_us[OpKind.BW].median_us for layer in layers)
+        forward = share * sum(layer.time_us[OpKind.F].median_us for layer in layers)
+        return max(_SHOWN * reduce_us, reduce_us - backward) + max(
+            _SHOWN * gather_us, gather_us - forward
+        )
+
+
+def layers_of_ranks(sizes: Sequence[int], placement: Placement) -> list[list[int]]:
+    """By rank, the places of its layers on a partition.
+
+    Args:
+        sizes: layers of each stage.
+        placement: with one copy of each stage.
+    """
+    held: list[list[int]] = [[] for _ in range(placement.num_ranks)]
+    first = 0
+    for stage, size in enumerate(sizes):
+        held[placement.ranks[0][stage]] += range(first, first + size)
+        first += size
+    return held
+
+
+def _step_us(profile: Profile, places: Sequence[int]) -> float:
+    return sum(profile.layer_profile(place).time_us[OpKind.STEP].median_us for place in places)

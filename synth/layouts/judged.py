@@ -1,0 +1,96 @@
+"""A layout that was judged: its schedule, its time by parts, its memory and its bound."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from synth.layouts.question import RunLayout
+from synth.profile import Profile
+from synth.schedule.files.plan_file import Plan
+
+
+class LayoutTimes(NamedTuple):
+    """Microseconds of a step by what they are for; of the pipeline the mean of the ranks.
+
+    Attributes:
+        matmul_us: matrix products and attention of F, B and W.
+        memory_us: kernels that are bound by memory.
+        communication_us: exchanges of tensor, context and expert parallelism that are seen.
+        again_us: layers that are computed again.
+        idle_us: of the pipeline: fill, drain, imbalance, and waits for links.
+        data_us: gradients and parameters between data-parallel ranks, as far as they are seen.
+        step_us: the optimizer.
+    """
+
+    matmul_us: float
+    memory_us: float
+    communication_us: float
+    again_us: float
+    idle_us: float
+    data_us: float
+    step_us: float
+
+
+# In words, in the order of `LayoutTimes`.
+PART_NAMES = (
+    "matrices",
+    "memory-bound kernels",
+    "exchanges of tp, cp and ep",
+    "recomputation",
+    "idle time of the pipeline",
+    "gradients and parameters",
+    "optimizer",
+)
+
+
+@dataclass(frozen=True)
+class JudgedLayout:
+    """A layout with the best schedule found for it.
+
+    Attributes:
+        layout: its sizes.
+        schedule: the name of the schedule, or of the search that found it.
+        placement: of the stages, in words.
+        plan: of the pipeline.
+        profile: the estimate that the plan is for.
+        parts: of the step's time.
+        peaks_bytes: of the ranks.
+        fits: within the memory limit.
+        bound_us: a lower bound on the step of any schedule of the layout.
+    """
+
+    layout: RunLayout
+    schedule: str
+    placement: str
+    plan: Plan
+    profile: Profile
+    parts: LayoutTimes
+    peaks_bytes: tuple[int, ...]
+    fits: bool
+    bound_us: float
+
+    @property
+    def us(self) -> float:
+        """The time of a step."""
+        return sum(self.parts)
+
+    @property
+    def recomputed(self) -> int:
+        """The number of layers that are computed again."""
+        return len(self.plan.recomputed_layers or ())
+
+    @property
+    def rank_key(self) -> tuple[float, ...]:
+        """The key that orders judged layouts, best first."""
+        return (not self.fits, self.us, max(self.peaks_bytes))
+
+    def with_bound(self, bound_us: float) -> "JudgedLayout":
+        """The same with a bound, if that is higher."""
+        return replace(self, bound_us=min(self.us, max(self.bound_us, bound_us)))
+
+
+class Bounded(NamedTuple):
+    """A layout with a lower bound on its step, and about the step of a usual schedule."""
+
+    bound_us: float
+    guess_us: float
+    layout: RunLayout

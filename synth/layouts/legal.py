@@ -1,0 +1,102 @@
+"""The legal layouts of a question, one after the other."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+
+from synth.errors import SynthError
+from synth.estimates.layout import AttentionKernel, Layout, Recompute, Sharding
+from synth.layouts.question import LayoutQuestion, RunLayout
+from synth.layouts.tuning import LEGAL
+
+
+def legal_layouts(question: LayoutQuestion) -> Iterator[RunLayout]:
+    """Yield every layout that the model, the devices and the batch admit.
+
+    Tensor parallelism stays within a node and has sequence parallelism. Sizes of groups are
+    divisors of the number of devices, and micro-batches have a power of two of sequences. Layouts
+    that differ in the stages per rank alone follow each other.
+    """
+    for tensor in _divisors(question.device.ranks_per_node):
+        for context, ranks in _pairs(question.gpus // tensor, question.gpus % tensor):
+            if context > LEGAL.most_context or ranks > question.num_layers:
+                continue
+            data = question.gpus // (tensor * context * ranks)
+            if question.global_batch % data:
+                continue
+            for groups in _groups(question, tensor, context, data, ranks):
+                with suppress(SynthError):  # the model does not admit the sizes
+                    groups.check(question.shape)
+                    yield from _with_rounds(question, groups, ranks)
+
+
+def _groups(
+    question: LayoutQuestion, tensor: int, context: int, data: int, ranks: int
+) -> Iterator[Layout]:
+    sizes = product(
+        _expert_groups(question, tensor * context * data),
+        _micro_batches(question.global_batch // data),
+        _shardings(data * context, ranks),
+        _recomputations(question),
+    )
+    for expert, size, sharding, recompute in sizes:
+        yield Layout(
+            seq_len=question.seq_len,
+            micro_batch_size=size,
+            tensor=tensor,
+            context=context,
+            expert=expert,
+            data=data,
+            precision=question.precision,
+            sharding=sharding,
+            recompute=recompute,
+        )
+
+
+def _with_rounds(question: LayoutQuestion, groups: Layout, ranks: int) -> Iterator[RunLayout]:
+    count = question.global_batch // (groups.data * groups.micro_batch_size)
+    for rounds in LEGAL.rounds if ranks > 1 else (1,):
+        if ranks * rounds <= question.num_layers:
+            yield RunLayout(groups, ranks, rounds, count)
+
+
+def _expert_groups(question: LayoutQuestion, ranks: int) -> list[int]:
+    experts = question.shape.experts
+    if experts is None:
+        return [1]
+    return [size for size in _divisors(experts.count) if ranks % size == 0]
+
+
+def _micro_batches(sequences: int) -> Iterator[int]:
+    size = 1
+    while size <= min(sequences, LEGAL.most_micro_batch) and sequences % size == 0:
+        yield size
+        size *= 2
+
+
+def _shardings(state_ranks: int, ranks: int) -> list[Sharding]:
+    """ZeRO-1 and none, and without a pipeline FSDP; one rank has nothing to share."""
+    if state_ranks == 1:
+        return [Sharding.ZERO1]
+    return [Sharding.ZERO1, Sharding.NONE] + ([Sharding.FSDP] if ranks == 1 else [])
+
+
+def _recomputations(question: LayoutQuestion) -> list[Recompute]:
+    """What the program can compute again within layers; whole layers are chosen by judging."""
+    found = [Recompute.NONE]
+    if question.software.attention is AttentionKernel.UNFUSED:
+        found.append(Recompute.SELECTIVE)
+    if question.allowed.runtime in ("torch", "torchtitan"):
+        found.append(Recompute.OPS)
+    return found
+
+
+def _pairs(number: int, rest: int) -> Iterator[tuple[int, int]]:
+    """Yield pairs of divisors whose product divides a number; none with a rest."""
+    for first in _divisors(number) if not rest else ():
+        for second in _divisors(number // first):
+            yield first, second
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]

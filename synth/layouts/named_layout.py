@@ -1,0 +1,68 @@
+"""Layouts in words: `tp=8,pp=4,dp=2`."""
+
+import re
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from synth.errors import SynthError
+from synth.estimates.layout import Layout, Recompute, Sharding
+from synth.layouts.question import LayoutQuestion, RunLayout
+from synth.layouts.search import NamedLayout
+from synth.records.record import describe
+from synth.units import shown
+
+_SIZES = ("tp", "cp", "ep", "pp", "dp", "mbs", "vp")
+_WORDS = ("sharding", "recompute", "schedule")
+_COUNT = re.compile(r"[1-9]\d{0,8}")
+
+
+def read_layout(text: str, question: LayoutQuestion) -> NamedLayout:
+    """Read a layout; sizes that are not given are 1, and dp has the devices that are left.
+
+    Args:
+        text: such as `tp=8,pp=4,vp=5,recompute=full,schedule=interleaved:5`.
+        question: what the layout is for.
+
+    Raises:
+        SynthError: it is not understood, or does not go with the question.
+    """
+    given = _values(text)
+    sizes = {name: int(given.get(name, "1")) for name in _SIZES}
+    if "dp" not in given:
+        others = sizes["tp"] * sizes["cp"] * sizes["pp"]
+        sizes["dp"] = max(1, question.gpus // others)
+    try:
+        groups = Layout(
+            seq_len=question.seq_len,
+            micro_batch_size=sizes["mbs"],
+            tensor=sizes["tp"],
+            context=sizes["cp"],
+            expert=sizes["ep"],
+            data=sizes["dp"],
+            precision=question.precision,
+            sharding=Sharding(given.get("sharding", Sharding.ZERO1)),
+            recompute=Recompute(given.get("recompute", Recompute.NONE)),
+        )
+    except ValidationError as error:
+        raise SynthError(f"the layout {shown(text)} is out of range:\n{describe(error)}") from None
+    except ValueError as error:
+        raise SynthError(f"the layout {shown(text)} is not understood: {error}") from None
+    count = question.global_batch // (sizes["dp"] * sizes["mbs"])
+    layout = RunLayout(groups, sizes["pp"], sizes["vp"], count)
+    question.check(layout)
+    return NamedLayout(text, layout, given.get("schedule"))
+
+
+def _values(text: str) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for part in re.split(r",(?=[a-z]+=)", text.replace(" ", "")):
+        name, equals, value = part.partition("=")
+        is_size = name in _SIZES and _COUNT.fullmatch(value)
+        if not equals or name in found or not (is_size or (name in _WORDS and value)):
+            raise SynthError(
+                f"the layout {shown(text)} is not understood at {shown(part)}; write sizes as "
+                f"tp=8,pp=4,dp=2 with {', '.join((*_SIZES, *_WORDS))}"
+            )
+        found[name] = value
+    return found

@@ -1,0 +1,186 @@
+"""Lower bounds on the makespan of a pipeline over all its partitions, placements and orders.
+
+For placements with one copy of each stage, where a rank holds its stages for the whole step and
+layers may be computed again. Three arguments are combined:
+
+- Work: the busiest rank has no less than the mean, and waits for the first micro-batch to reach it.
+- Whole layers: in units of a layer's time, each layer rounded down, a rank holds whole numbers.
+- Memory: what F of a layer keeps lives until the layer's B, so through F and B of all later layers.
+  Bytes times lifetimes, summed over layers and micro-batches, fit into room times makespan.
+- Recomputation: a layer that is computed again keeps nothing but its input, and takes F's time
+  again. Of all choices of layers the best one by a fractional knapsack counts.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from synth.costs.recomputed_layers import is_recomputed_already
+from synth.op_kinds import OpKind
+from synth.profile import Profile
+
+_Values = npt.NDArray[np.float64]
+
+# Half a microsecond for each of F, B and W of a stage, whose times are rounded.
+_ROUNDED_US = 1.5
+
+# Parts of a layer's time that are tried as units, and a share below rounding.
+_PARTS = (1, 2, 3)
+_TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class PipelineSize:
+    """Ranks of a pipeline, stages per rank, and micro-batches."""
+
+    ranks: int
+    rounds: int
+    micro_batches: int
+
+
+class PipelineBound:
+    """The bounds of a profile's layers."""
+
+    def __init__(self, profile: Profile) -> None:
+        layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
+        times = {
+            kind: np.array([layer.time_us[kind].median_us for layer in layers])
+            for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
+        }
+        self.forward = times[OpKind.F]
+        self.input_gradient = np.minimum(times[OpKind.B], times[OpKind.BW])
+        backward = np.minimum(times[OpKind.B] + times[OpKind.W], times[OpKind.BW])
+        self.work = self.forward + backward
+        self.static_bytes = self._static(profile)
+        is_open = [not is_recomputed_already(profile, place) for place in range(len(layers))]
+        self.again = np.array([layer.recompute_us for layer in layers]) * np.array(is_open)
+        passes = self.forward + self.input_gradient
+        later = passes.sum() - np.cumsum(passes)
+        lives = later + self.input_gradient
+        saved = np.array([float(layer.saved_bytes) for layer in layers])
+        inputs = np.array([0.0] + [float(layer.output_bytes) for layer in layers[:-1]])
+        inputs *= np.array([layer.input_until != OpKind.F for layer in layers])
+        self._busiest: dict[int, float] = {}
+        self._inputs_bytes, self._saved_bytes = inputs, saved
+        self.inputs_us, self.saved_us = inputs * lives, saved * lives
+
+    @staticmethod
+    def _static(profile: Profile) -> float:
+        """Bytes of all layers, of tied parameters those of one of the layers."""
+        total = sum(
+            profile.layer_profile(place).static_bytes for place in range(len(profile.layers))
+        )
+        for tied, places in zip(profile.tied_parameters or (), profile.tied_places, strict=True):
+            total -= tied.static_bytes * (len(places) - 1)
+        return float(total)
+
+    def least_us(self, size: PipelineSize, cap_bytes: int | None) -> float | None:
+        """The bound; None: no rank but the whole exceeds the limit with one micro-batch.
+
+        Args:
+            size: of the pipeline.
+            cap_bytes: the memory limit of each rank; None: no limit.
+        """
+        slack = _ROUNDED_US * size.rounds * size.micro_batches + size.ranks
+        plain = self._time(size)
+        if cap_bytes is None:
+            return max(0.0, plain - slack)
+        room = float(size.ranks * cap_bytes - self.static_bytes)
+        if room <= self._inputs_bytes.sum():
+            return None
+        kept_us = float(self.inputs_us.sum() + self.saved_us.sum())
+        # Without its recomputation an order takes no longer, so the bound by work holds as well.
+        found = max(plain, self._with_layers(size, room, kept_us))
+        if room > self._inputs_bytes.sum() + self._saved_bytes.sum():
+            found = min(found, max(plain, size.micro_batches * kept_us / room))
+        return max(0.0, found - slack)
+
+    def guess_us(self, size: PipelineSize, cap_bytes: int | None) -> float:
+        """About the makespan of interleaved 1F1B with equal stages and recomputed layers; no bound.
+
+        Its first rank keeps a whole model's activations of a micro-batch, and more with more stages
+        (Narayanan et al. 2021, arXiv 2104.04473; Megatron-LM's memory estimate).
+        """
+        ranks, total = size.ranks, float(self.work.sum())
+        again = 0.0
+        if cap_bytes is not None:
+            more = 1 + (ranks - 1) / (ranks * size.rounds) if size.rounds > 1 else 1.0
+            room = cap_bytes - self.static_bytes / ranks
+            inputs, saved = (
+                more * float(one.sum()) for one in (self._inputs_bytes, self._saved_bytes)
+            )
+            if inputs > room:
+                return float("inf")
+            again = float(self.again.sum()) * max(0.0, 1 - (room - inputs) / max(1.0, saved))
+        fill = (ranks - 1) / (ranks * size.rounds)
+        busiest = max(self._busiest_us(ranks), total / ranks) + again / ranks
+        return size.micro_batches * busiest + fill * (total + again)
+
+    def _with_layers(self, size: PipelineSize, room: float, kept_us: float) -> float:
+        """The least of the larger of work and memory over fractions of recomputed layers."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gain = np.where(self.again > 0, self.saved_us / self.again, 0.0)
+        order = [at for at in np.argsort(-gain, kind="stable") if self.again[at] > 0]
+        spread = self._factor(size, self._least_share(self.again))
+        total = float(self.work.sum())
+        work, memory = spread * total, size.micro_batches * kept_us / room
+        for at in order:
+            if work >= memory:
+                return work
+            more, less = spread * self.again[at], size.micro_batches * self.saved_us[at] / room
+            if work + more >= memory - less:
+                return float(work + more * (memory - work) / (more + less))
+            work, memory = work + more, memory - less
+        return float(max(work, memory))
+
+    def _time(self, size: PipelineSize) -> float:
+        """The bound by work, without recomputation."""
+        total = float(self.work.sum())
+        found = self._factor(size, self._least_share(np.zeros_like(self.work))) * total
+        passes = float((self.forward + self.input_gradient).sum())
+        if size.rounds == 1:
+            # After its last F and B, the gradient passes all ranks before.
+            found = max(found, _spread(size.ranks, size.micro_batches, 1.0) * passes)
+        fill = (size.ranks - 1) / 2 * float(self.forward.min())
+        mean = size.micro_batches * total / size.ranks + fill
+        packed = size.micro_batches * self._busiest_us(size.ranks)
+        return max(found, mean, packed, passes)
+
+    def _busiest_us(self, ranks: int) -> float:
+        """The least work of the busiest rank, whichever layers it holds.
+
+        A rank with work L holds layers of sum floor(w / b) ≤ floor(L / b) for every unit b (a dual
+        feasible function of bin packing, Lueker 1983).
+        """
+        if ranks not in self._busiest:
+            units = {work / parts for work in set(self.work.round(3)) for parts in _PARTS if work}
+            found = [0.0]
+            for unit in units:
+                whole = np.floor(self.work / unit + _TINY).sum()
+                found.append(unit * np.ceil(whole / ranks))
+            self._busiest[ranks] = float(max(found)) * (1 - 2 * _TINY)
+        return self._busiest[ranks]
+
+    def _least_share(self, again: _Values) -> float:
+        """F's least share in the time of a layer."""
+        return float((self.forward / np.maximum(self.work + again, 1e-9)).min())
+
+    @staticmethod
+    def _factor(size: PipelineSize, share: float) -> float:
+        """The makespan over the work of a micro-batch, at least."""
+        if size.rounds > 1:
+            return size.micro_batches / size.ranks
+        return _spread(size.ranks, size.micro_batches, share)
+
+
+def _spread(ranks: int, micro_batches: int, share: float) -> float:
+    """The least largest time of a rank, of stages of any lengths that add up to 1.
+
+    A rank waits for `share` of the stages before it, and then has its own for each micro-batch:
+    stages that all take equally long with that are a geometric sequence.
+    """
+    step = share / micro_batches
+    if step * ranks < 1e-9:
+        return micro_batches / ranks
+    return float(share / (1 - (1 - step) ** ranks))

@@ -1,0 +1,139 @@
+"""What a layout is chosen for, and a layout of the whole run."""
+
+from dataclasses import dataclass, field, replace
+
+from synth.errors import SynthError
+from synth.estimates.device import Device
+from synth.estimates.estimated_profile import DEFAULT_OPTIMIZER, Estimator
+from synth.estimates.factors import Factors
+from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
+from synth.estimates.model_shape import ModelShape
+from synth.plan.runtimes import DEFAULT, Allowed
+from synth.profile.optimizer import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """A layout of all ranks of a run.
+
+    Attributes:
+        groups: the sizes of groups and micro-batches of a stage.
+        ranks: of the pipeline.
+        rounds: stages per rank of the pipeline.
+        micro_batches: of each pipeline in a step.
+    """
+
+    groups: Layout
+    ranks: int
+    rounds: int
+    micro_batches: int
+
+    @property
+    def gpus(self) -> int:
+        """Devices, with parallel folding: experts are shared by ranks of the other groups."""
+        groups = self.groups
+        return groups.tensor * groups.context * groups.data * self.ranks
+
+    @property
+    def words(self) -> str:
+        """`tp=8,cp=1,ep=1,pp=4,dp=2,mbs=1,vp=2`, and what is otherwise than usual."""
+        groups = self.groups
+        sizes = {
+            "tp": groups.tensor,
+            "cp": groups.context,
+            "ep": groups.expert,
+            "pp": self.ranks,
+            "dp": groups.data,
+            "mbs": groups.micro_batch_size,
+            "vp": self.rounds,
+        }
+        shown = [f"{word}={size}" for word, size in sizes.items() if size > 1 or word in _ALWAYS]
+        if groups.sharding is not Sharding.ZERO1:
+            shown.append(f"sharding={groups.sharding}")
+        if groups.recompute is not Recompute.NONE:
+            shown.append(f"recompute={groups.recompute}")
+        return ",".join(shown)
+
+
+_ALWAYS = ("tp", "pp", "dp")
+
+
+@dataclass(frozen=True)
+class LayoutQuestion:
+    """The model, the devices, the batch, and what the training program can do.
+
+    Attributes:
+        shape: the model.
+        device: each of the devices.
+        gpus: their number.
+        global_batch: sequences of a step.
+        seq_len: tokens of a sequence.
+        software: the training program.
+        factors: what estimated times are multiplied by.
+        allowed: the schedules that the runtime executes.
+        cap_bytes: the memory limit of a device; None: no limit.
+    """
+
+    shape: ModelShape
+    device: Device
+    gpus: int
+    global_batch: int
+    seq_len: int
+    software: Software
+    precision: Precision = Precision.BF16
+    factors: Factors = field(default_factory=Factors)
+    optimizer: OptimizerSpec = DEFAULT_OPTIMIZER
+    allowed: Allowed = DEFAULT
+    cap_bytes: int | None = None
+
+    def estimator(self, groups: Layout) -> Estimator:
+        """The estimate of a stage's groups."""
+        return Estimator(
+            self.shape, self.device, groups, self.software, self.factors, self.optimizer
+        )
+
+    def with_factors(self, factors: Factors) -> "LayoutQuestion":
+        """The same question under other factors."""
+        return replace(self, factors=factors)
+
+    def within(self, cap_bytes: int | None) -> "LayoutQuestion":
+        """The same question under a memory limit of a device; None: no limit."""
+        return replace(self, cap_bytes=cap_bytes)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of a profile: embedding, decoder layers, those of multi-token prediction, head."""
+        return self.shape.layers + self.shape.mtp_layers + 2
+
+    def tokens_per_s(self, step_us: float) -> float:
+        """Tokens per second of one device."""
+        return self.global_batch * self.seq_len / (step_us * 1e-6) / self.gpus
+
+    def check(self, layout: RunLayout) -> None:
+        """Refuse a layout that does not go with the question.
+
+        Raises:
+            SynthError: says what is given and what is needed.
+        """
+        groups = layout.groups
+        layout.groups.check(self.shape)
+        if layout.gpus != self.gpus:
+            raise SynthError(
+                f"{layout.words} has tp × cp × pp × dp = {layout.gpus} devices, and there are "
+                f"{self.gpus}; give sizes whose product is {self.gpus}"
+            )
+        if groups.data * groups.micro_batch_size * layout.micro_batches != self.global_batch:
+            raise SynthError(
+                f"{layout.words} cannot share {self.global_batch} sequences equally; give dp × mbs "
+                f"that divides them"
+            )
+        if layout.ranks * layout.rounds > self.num_layers:
+            raise SynthError(
+                f"{layout.words} has {layout.ranks * layout.rounds} stages, and {self.shape.name} "
+                f"has {self.num_layers} layers with embedding and head; give fewer"
+            )
+        if groups.sharding is Sharding.FSDP and layout.ranks > 1:
+            raise SynthError(
+                f"{layout.words} has FSDP with a pipeline, which is not estimated; give "
+                f"sharding=zero1, or pp=1"
+            )

@@ -1,0 +1,67 @@
+"""How often the chosen layout stays the best over the uncertainty of the estimate."""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import numpy as np
+
+from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputed_layers import recomputing
+from synth.estimates.factors import Factors
+from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks
+from synth.layouts.answer import Stability
+from synth.layouts.judged import JudgedLayout
+from synth.layouts.layout_bounds import LayoutBounds
+from synth.layouts.question import LayoutQuestion
+from synth.schedule.verify import verify
+
+
+def stability(
+    question: LayoutQuestion,
+    shortlist: Sequence[JudgedLayout],
+    draws: int,
+    seed: int,
+    should_stop: Callable[[], bool],
+) -> Stability | None:
+    """Judge a shortlist again under other factors.
+
+    The logarithms of the factors are drawn from the normal distributions of the estimate. Each
+    layout keeps its order and its partition.
+
+    Args:
+        question: what the layouts are for.
+        shortlist: the chosen layout first.
+        draws: how many factors are drawn.
+        seed: of the draws.
+        should_stop: ends them earlier.
+
+    Returns:
+        The wins; None: no draw was made.
+    """
+    random = np.random.default_rng(seed)
+    factors = question.factors
+    wins, regrets = [0] * len(shortlist), []
+    for _ in range(draws):
+        if should_stop():
+            break
+        moved = np.log(factors.values) + random.normal(0.0, factors.deviations)
+        steps = [_step_us(question, one, factors.at(moved)) for one in shortlist]
+        best = min(range(len(steps)), key=steps.__getitem__)
+        wins[best] += 1
+        regrets.append(steps[0] / steps[best] - 1)
+    if not regrets:
+        return None
+    return Stability(len(regrets), tuple(wins), median(regrets), max(regrets))
+
+
+def _step_us(question: LayoutQuestion, judged: JudgedLayout, factors: Factors) -> float:
+    """The step of a judged layout under other factors."""
+    layout, plan = judged.layout, judged.plan
+    bounds = LayoutBounds(question.with_factors(factors), layout.groups)
+    schedule = plan.schedule()
+    costs = partition_costs(
+        recomputing(bounds.profile, plan.recomputed_layers or ()), plan.partition
+    )
+    held = layers_of_ranks(plan.partition, schedule.placement)
+    outside = OutsidePipeline(bounds.estimator, layout.ranks).times(bounds.profile, held)
+    return float(verify(schedule, costs)[1].makespan_us) + outside.total_us

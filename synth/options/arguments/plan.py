@@ -1,0 +1,95 @@
+"""The arguments of the choice of a layout: the model, the devices, the batch, and the program."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt
+
+from synth.estimates.layout import Precision
+from synth.options.arguments.estimate import DeviceOption, ModelArgument
+from synth.options.arguments.groups import (
+    LIMIT_DEFAULT,
+    SEARCH,
+    AtOnce,
+)
+from synth.options.values import Count, Limit, TimeLimit, texts_like
+from synth.plan.runtimes import Allowed, Runtime
+from synth.records.command_option import CommandOption
+from synth.records.record import Record
+
+# Devices of a run, and sequences of a step, at most.
+MOST_GPUS, _MOST_BATCH = 1 << 16, 1 << 24
+
+
+class LayoutArguments(Record):
+    """The arguments of `synth plan`."""
+
+    model: ModelArgument
+    device: DeviceOption
+    gpus: Annotated[
+        Count, Field(ge=1, le=MOST_GPUS), CommandOption("Number of devices of the run.")
+    ]
+    global_batch: Annotated[
+        Count, Field(ge=1, le=_MOST_BATCH), CommandOption("Sequences of a step.")
+    ]
+    seq_len: Annotated[PositiveInt, CommandOption("Tokens per sequence.")] = 4096
+    gpus_per_node: Annotated[
+        Annotated[Count, Field(ge=1, le=MOST_GPUS)] | None,
+        CommandOption("Devices that fast links connect.", default="of the device"),
+    ] = None
+    runtime: Annotated[
+        Literal["synth", "torch", "torchtitan", "megatron"],
+        CommandOption(
+            "Program that will execute the pipeline: its placements, its rules of recomputation, "
+            "and with megatron its orders, 1F1B and interleaved 1F1B. With torchtitan and megatron "
+            "the answer has their options.",
+            names=("--for",),
+        ),
+    ] = "synth"
+    also: Annotated[
+        Annotated[list[str], texts_like("tp=8,pp=4,vp=5")] | None,
+        CommandOption(
+            "Layout to judge beside the others: tp, cp, ep, pp, dp (the devices that are left), "
+            "mbs, vp, sharding, recompute, schedule. Can be repeated.",
+            metavar="tp=N,pp=N,…",
+        ),
+    ] = None
+    dtype: Annotated[
+        Precision, CommandOption("Type of the factors of matrices: bf16, fp8, fp4.")
+    ] = Precision.BF16
+    optimizer: Annotated[str, CommandOption("As adamw+master+float32-gradients, sgd:0.9, …")] = (
+        "adamw+master+float32-gradients"
+    )
+    software: Annotated[
+        str | None,
+        CommandOption(
+            "Training program, as of synth estimate.",
+            default="torchtitan with --for torch and torchtitan, else megatron",
+        ),
+    ] = None
+    calibration: Annotated[
+        str | None,
+        CommandOption(
+            "File of `synth calibrate`, or none.",
+            metavar="FILE",
+            default="the shipped one of --device and --software, if any",
+        ),
+    ] = None
+    mem_limit: Annotated[
+        Limit | None,
+        CommandOption(
+            "Memory limit of a device: 70GB; auto: its capacity less 10 %; none: no limit.",
+            default=LIMIT_DEFAULT,
+        ),
+    ] = None
+    time_limit: Annotated[
+        TimeLimit, CommandOption("Time limit of the search, such as 60s or 2m.")
+    ] = 120.0
+    seed: Annotated[Count, SEARCH, Field(ge=0), CommandOption("Random seed of the search.")] = 0
+    workers: Annotated[
+        AtOnce | None, SEARCH, CommandOption("Number of solver threads.", default="all cores")
+    ] = None
+
+    @property
+    def allowed(self) -> Allowed:
+        """The schedules that the program executes."""
+        return Allowed(Runtime(self.runtime))

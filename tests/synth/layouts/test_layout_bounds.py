@@ -1,0 +1,117 @@
+"""Bounds of layouts: never above what a schedule of the layout takes, and never a false refusal."""
+
+import random
+import threading
+
+import pytest
+
+from synth.estimates.layout import Layout
+from synth.layouts.judge import LayoutJudge, judged_plan
+from synth.layouts.layout_bounds import LayoutBounds, bounded_layouts
+from synth.layouts.legal import legal_layouts
+from synth.layouts.pipeline_bound import PipelineBound, PipelineSize
+from synth.layouts.question import LayoutQuestion, RunLayout
+from synth.options.arguments.plan import LayoutArguments
+from synth.options.layout_task import LayoutTask
+from synth.options.memory_limit import MemoryLimit
+from tests.sweep import sweep
+from tests.synth.layouts.random_questions import random_question
+
+# A share and microseconds by which sums of rounded times may differ.
+_ROUNDING = 1e-9
+
+
+def some_layouts(question: LayoutQuestion, seed: int, count: int) -> list[RunLayout]:
+    every = list(legal_layouts(question))
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", sweep(range(200), daily=60))
+def test_no_judged_layout_is_below_its_bound(seed: int) -> None:
+    question = random_question(seed)
+    judge = LayoutJudge(question)
+    for layout in some_layouts(question, seed, 4):
+        bounds = LayoutBounds(question, layout.groups)
+        bounded = bounds.of(layout)
+        judged = judge.best(layout)
+        if judged is None or not judged.fits:
+            continue
+        assert bounded is not None, layout.words
+        assert bounded.bound_us <= judged.us * (1 + _ROUNDING), layout.words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", sweep(range(40), daily=8))
+def test_no_solved_layout_is_below_its_bound(seed: int) -> None:
+    question = random_question(seed)
+    task = LayoutTask(_arguments(question), question, MemoryLimit(None, ""), ())
+    judge = LayoutJudge(question)
+    for layout in some_layouts(question, seed, 2):
+        judged = judge.best(layout)
+        if judged is None or layout.ranks == 1:
+            continue
+        solved = task._solve(judged, 1.0, threading.Event())
+        if solved is None or (question.cap_bytes or 2**62) < max(solved.peaks_bytes):
+            continue
+        bounds = LayoutBounds(question, layout.groups)
+        bounded = bounds.of(layout)
+        found = judged_plan(
+            question, layout, bounds, solved.plan, "", judged.placement, solved.peaks_bytes
+        )
+        assert bounded is not None, layout.words
+        assert bounded.bound_us <= sum(found.parts) * (1 + _ROUNDING), layout.words
+
+
+def _arguments(question: LayoutQuestion) -> LayoutArguments:
+    return LayoutArguments(
+        model=question.shape.name,
+        device=question.device.name,
+        gpus=question.gpus,
+        global_batch=question.global_batch,
+        runtime=question.allowed.runtime.value,
+        workers=1,
+    )
+
+
+def test_the_bound_of_one_rank_is_its_time() -> None:
+    question = random_question(3).within(None)
+    profile = question.estimator(Layout(seq_len=512)).profile()
+    work_us = sum(profile.layer_profile(at).work_us() for at in range(len(profile.layers)))
+    least = PipelineBound(profile).least_us(PipelineSize(1, 1, 12), None)
+    assert least == pytest.approx(12 * work_us, abs=20)
+
+
+def test_equal_stages_have_the_bound_of_1f1b_without_split_backward() -> None:
+    """With many ranks whole layers count: four layers on three ranks are two on one of them."""
+    question = random_question(3).within(None)
+    profile = question.estimator(Layout(seq_len=512)).profile()
+    bound = PipelineBound(profile)
+    few, many = (bound.least_us(PipelineSize(ranks, 1, 64), None) for ranks in (2, 4))
+    assert few is not None and many is not None
+    assert many < few < 2.5 * many
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_less_memory_never_lowers_a_bound(seed: int) -> None:
+    question = random_question(seed)
+    for layout in some_layouts(question, seed, 2):
+        bounds = [
+            LayoutBounds(question.within(cap), layout.groups).of(layout)
+            for cap in (None, 10**11, 10**10, 10**9)
+        ]
+        known = [float("inf") if one is None else one.bound_us for one in bounds]
+        assert known == sorted(known)
+
+
+def test_layouts_use_all_devices_and_the_whole_batch() -> None:
+    for seed in range(8):
+        question = random_question(seed)
+        every = list(legal_layouts(question))
+        assert len({layout.words for layout in every}) == len(every)
+        for layout in every:
+            question.check(layout)
+        bounded = list(bounded_layouts(question))
+        assert len(bounded) == len(every)
+        for layout, found in list(zip(every, bounded, strict=True))[::7]:
+            assert found == LayoutBounds(question, layout.groups).of(layout)

@@ -1,0 +1,105 @@
+"""The search for a layout: as good as judging all, its bound below all, and stopped at any time."""
+
+import threading
+
+import pytest
+
+from synth.errors import SynthError
+from synth.layouts import judge as judge_module
+from synth.layouts.answer import LayoutAnswer
+from synth.layouts.judge import LayoutJudge
+from synth.layouts.legal import legal_layouts
+from synth.layouts.named_layout import read_layout
+from synth.layouts.search import LayoutSearch
+from synth.layouts.tuning import LayoutSearchTuning
+from tests.sweep import sweep
+from tests.synth.layouts.random_questions import random_question
+
+_LONG_S = 1000.0
+
+# Searches for partitions that no clock ends.
+NO_CLOCK = LayoutSearchTuning(cuts_s=_LONG_S, family_s=_LONG_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", sweep(range(9), daily=2))
+def test_it_is_never_worse_than_judging_every_layout(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_module, "LAYOUT_SEARCH", NO_CLOCK)
+    question = random_question(seed)
+    answer = LayoutSearch(question, _LONG_S).run()
+    judge = LayoutJudge(question)
+    every = [judge.best(layout) for layout in legal_layouts(question)]
+    fitting = [one for one in every if one is not None and one.fits]
+    if not fitting:
+        assert answer.best is None
+        return
+    least_us = min(one.us for one in fitting)
+    assert answer.best is not None and answer.bound_us is not None
+    assert answer.is_complete
+    assert answer.best.us <= least_us
+    assert answer.bound_us <= least_us * (1 + 1e-9)
+
+
+def test_a_stopped_search_keeps_the_best_so_far() -> None:
+    question, stop = random_question(0).within(None), threading.Event()
+    seen: list[float] = []
+
+    def on_progress(text: str, answer: LayoutAnswer) -> None:
+        if answer.best is not None:
+            seen.append(answer.best.us)
+            stop.set()
+
+    answer = LayoutSearch(question, _LONG_S, stop=stop, on_progress=on_progress).run()
+    assert answer.best is not None and seen
+    assert not answer.is_complete
+
+
+def test_a_search_that_is_stopped_while_it_bounds_has_no_bound() -> None:
+    question, stop = random_question(0).within(None), threading.Event()
+    stop.set()
+    named = read_layout("pp=2", question)
+    answer = LayoutSearch(question, _LONG_S, also=[named], stop=stop).run()
+    assert answer.best is not None
+    assert (answer.bound_us, answer.gap, answer.is_complete) == (None, None, False)
+
+
+@pytest.mark.slow
+def test_the_shortlist_is_judged_under_other_factors() -> None:
+    question = random_question(0).within(None)
+    answer = LayoutSearch(question, _LONG_S).run()
+    assert answer.stability is not None
+    assert sum(answer.stability.wins) == answer.stability.draws > 0
+    assert 0 <= answer.stability.median_regret <= answer.stability.worst_regret
+
+
+@pytest.mark.slow
+def test_a_named_layout_is_judged_as_it_is_named() -> None:
+    question = random_question(0).within(None)
+    text = f"pp=2,dp={question.gpus // 2},schedule=1f1b"
+    named = read_layout(text, question)
+    answer = LayoutSearch(question, _LONG_S, also=[named]).run()
+    found = answer.also[text]
+    assert found is not None and answer.best is not None
+    assert (found.schedule, found.layout) == ("1f1b", named.layout)
+    assert answer.best.us <= found.us
+    assert sum(found.parts) == pytest.approx(found.us)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tp=3", "heads"),
+        ("pp=1000", "devices"),
+        ("tp=x", "not understood"),
+        ("pp=2,pp=2", "not understood"),
+        ("size=2", "not understood"),
+        ("pp=2,sharding=fsdp", "FSDP with a pipeline"),
+        ("recompute=most", "not understood"),
+        ("mbs=64", "sequences"),
+    ],
+)
+def test_a_layout_that_does_not_go_is_refused(text: str, words: str) -> None:
+    with pytest.raises(SynthError, match=words):
+        read_layout(text, random_question(0))
