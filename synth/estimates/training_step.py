@@ -56,13 +56,25 @@ class TrainingStep:
             SynthError: there are fewer layers than stages, or the schedule does not admit them.
         """
         profile = self.estimator.profile()
+        return self._pipeline_us(profile) + self.data_us(profile) + self.update_us(profile)
+
+    def data_us(self, profile: Profile) -> float:
+        """The part of data parallelism that is seen, of the rank where it is longest."""
         held = self._stages(profile)
-        return self._pipeline_us(profile) + self._data_us(profile, held) + _step_us(profile, held)
+        return max(self._data_of(profile, places) for places in held) + self._tied_us(held)
+
+    def update_us(self, profile: Profile) -> float:
+        """The time of the optimizer, of the rank where it is longest."""
+        layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
+        return max(
+            sum(layers[place].time_us[OpKind.STEP].median_us for place in places)
+            for places in self._stages(profile)
+        )
 
     def peaks_bytes(self) -> tuple[int, ...]:
         """The peak of each rank; the states and activations, without fragments and libraries."""
         profile = self.estimator.profile()
-        sizes = self._sizes(len(profile.layers))
+        sizes = self.stage_sizes(len(profile.layers))
         count = min(self.micro_batches, 3 * self.ranks)
         costs = partition_costs(profile, sizes)
         made = generate(self._name, self.ranks, count, costs=costs)
@@ -89,11 +101,11 @@ class TrainingStep:
         return start + more * (total - first) / period
 
     def _makespan_us(self, profile: Profile, count: int) -> float:
-        costs = partition_costs(profile, self._sizes(len(profile.layers)))
+        costs = partition_costs(profile, self.stage_sizes(len(profile.layers)))
         made = generate(self._name, self.ranks, count, costs=costs)
         return simulate(lower(made, costs)).makespan_us
 
-    def _sizes(self, layers: int) -> list[int]:
+    def stage_sizes(self, layers: int) -> list[int]:
         """Layers of each stage: as equal as possible, embedding and head beside the layers.
 
         If they only divide with embedding and head counted as layers, that is meant.
@@ -118,18 +130,15 @@ class TrainingStep:
 
     def _stages(self, profile: Profile) -> list[list[int]]:
         """By rank, the places of its layers."""
-        sizes = self._sizes(len(profile.layers))
+        sizes = self.stage_sizes(len(profile.layers))
         placement = family_placement(self._name, self.ranks)
         held: list[list[int]] = [[] for _ in range(self.ranks)]
         first = 0
         for stage, size in enumerate(sizes):
-            held[placement.ranks[0][stage]] += range(first, first + size)
+            for rank in {copy[stage] for copy in placement.ranks}:
+                held[rank] += range(first, first + size)
             first += size
         return held
-
-    def _data_us(self, profile: Profile, held: Sequence[Sequence[int]]) -> float:
-        """The part of data parallelism that is seen, of the rank where it is longest."""
-        return max(self._data_of(profile, places) for places in held) + self._tied_us(held)
 
     def _tied_us(self, held: Sequence[Sequence[int]]) -> float:
         """The sum of the gradients of a tied matrix that two ranks have."""
@@ -165,13 +174,6 @@ class TrainingStep:
         return max(_SHOWN * reduce_us, reduce_us - backward) + max(
             _SHOWN * gather_us, gather_us - forward
         )
-
-
-def _step_us(profile: Profile, held: Sequence[Sequence[int]]) -> float:
-    return max(
-        sum(profile.layer_profile(place).time_us[OpKind.STEP].median_us for place in places)
-        for places in held
-    )
 
 
 def micro_batches_of(global_batch: int, micro_batch: int, data: int) -> int:
