@@ -92,3 +92,26 @@ def test_a_command_prints_and_saves_its_table(
     out = capsys.readouterr().out
     assert "| 1f1b: over the work | (p−1)/m | 28 of 28 | none |" in out
     assert made(json.loads(saved.read_text())) in out
+
+
+def test_the_page_s_sentence_on_the_plans_is_that_of_their_results() -> None:
+    path = tables.RESULTS / "bitpipe-plan.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    said = []
+    for case in ("bert-64-a800.json", "gpt-96-a800.json"):
+        ranked = [row for row in rows if row["case"] == case]
+        best, bitpipe = ranked[0], next(r for r in ranked if r["schedule"] == "bitpipe:1")
+        assert best["makespan_us"] == min(row["makespan_us"] for row in ranked)
+        said.append(
+            [round(100 - 100 * best[k] / bitpipe[k]) for k in ("makespan_us", "peak_bytes")]
+        )
+    (time, bytes_), (other_time, other_bytes) = said
+    text = PAGE.read_text(encoding="utf-8")
+    assert f"{time} % (BERT-64) and {other_time} % (GPT-96) less time than BitPipe" in text
+    assert f"in {bytes_} and {other_bytes} % less memory" in text
+
+
+@pytest.mark.parametrize("name", ["bert-64", "gpt-96"])
+def test_the_page_shows_the_estimated_models(name: str) -> None:
+    config = (tables.ROOT / "benchmarks" / "papers" / "models" / f"{name}.json").read_text()
+    assert f"<!-- file: {name}.json -->\n```json\n{config}```" in PAGE.read_text(encoding="utf-8")

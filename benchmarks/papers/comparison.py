@@ -120,7 +120,7 @@ def _cells(printed: Printed, row: Row) -> Iterator[str]:
         yield f"{row.equal} of {row.cases}"
         yield "none" if not apart else f"{row.cases and row.cases - (row.equal or 0)} cases"
     else:
-        yield f"{row.number:.{_digits(printed.text)}f}"
+        yield f"{row.number:.{_digits(printed.text) or 1}f}"
         yield "none" if agrees(printed._replace(tolerance=0), row) else f"{100 * apart:+.0f} %"
     yield from (printed.source, printed.reason)
 

@@ -86,11 +86,7 @@ def _with_data_parallelism() -> Iterator[Row]:
     sizes = MODELS["BERT-64"][2]
     yield counted(
         "BERT-64, 32 GPUs: throughput grows with B",
-        (
-            more > few
-            for ranks in (4, 8, 16)
-            for few, more in pairwise(_by_sequences(ranks, sizes))
-        ),
+        (more > few for ranks in (4, 8, 16) for few, more in pairwise(_by_sequences(ranks, sizes))),
     )
 
 
@@ -103,7 +99,9 @@ def _by_sequences(ranks: int, sizes: tuple[int, ...]) -> list[float]:
 
 def _ablation() -> Iterator[Row]:
     variants = (_BITPIPE, "bitpipe-loop:2", "bitpipe:1,late-sync")
-    speeds = [[_on_8("BERT-64", name, times).samples_per_s for name in variants] for times in (1, 2, 4)]
+    speeds = [
+        [_on_8("BERT-64", name, times).samples_per_s for name in variants] for times in (1, 2, 4)
+    ]
     yield counted("BitPipe is faster than w/o V", (one[0] > one[1] for one in speeds))
     yield counted("BitPipe is faster than w/o E", (one[0] > one[2] for one in speeds))
     yield counted("w/o V is faster than w/o E", (one[1] > one[2] for one in speeds))

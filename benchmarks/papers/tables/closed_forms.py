@@ -146,9 +146,7 @@ def _bubbles() -> Iterator[Row]:
 
 
 def _memory() -> Iterator[Row]:
-    yield _compared(
-        "gpipe: activations", _ANY, lambda d, n: held("gpipe", d, n), lambda d, n: n
-    )
+    yield _compared("gpipe: activations", _ANY, lambda d, n: held("gpipe", d, n), lambda d, n: n)
     yield _compared("1f1b: activations", _ANY, lambda d, n: held("1f1b", d, n), lambda d, n: d)
     long = [(d, n) for d, n in _ANY if n >= 2 * d]
     for name, times in (("zb-h1", 1), ("zb-h2", 2), ("zb-v", 1)):

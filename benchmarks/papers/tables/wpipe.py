@@ -54,15 +54,9 @@ def _memory() -> Iterator[Row]:
     )
     yield counted(
         "k = n: activations of 2BW",
-        (
-            _most_held("wpipe", n, k) == 2 * _most_held("2bw", n, k)
-            for n, k in _SIZES
-            if n == k
-        ),
+        (_most_held("wpipe", n, k) == 2 * _most_held("2bw", n, k) for n, k in _SIZES if n == k),
     )
-    size = max(
-        size for size in range(8, 72, 8) if _peak("2bw:recompute", size) <= MEMORY_BYTES
-    )
+    size = max(size for size in range(8, 72, 8) if _peak("2bw:recompute", size) <= MEMORY_BYTES)
     for few in (4, 16, size):
         ratio = _peak("wpipe:recompute", few) / _peak("2bw:recompute", few)
         yield Row(f"memory over 2BW's, recomputation, B = {few}", round(ratio, 3))
@@ -79,6 +73,4 @@ def _makespan_us(name: str) -> float:
     return verify(generate(name, _RANKS, 4 * _RANKS, costs=costs), costs)[1].makespan_us
 
 
-TABLES = (
-    PaperTable("wpipe", "closed forms for 2 to 8 ranks; BERT-64 on 8 A800, k = 8.", _memory),
-)
+TABLES = (PaperTable("wpipe", "closed forms for 2 to 8 ranks; BERT-64 on 8 A800, k = 8.", _memory),)

@@ -25,6 +25,4 @@ def _rates() -> Iterator[Row]:
             yield Row(f"{name}, {family}", round(line.bubble_rate(line.period_us), 4))
 
 
-TABLES = (
-    PaperTable("zero-bubble", "bubble rates of the period, from the paper's times.", _rates),
-)
+TABLES = (PaperTable("zero-bubble", "bubble rates of the period, from the paper's times.", _rates),)
