@@ -1,4 +1,4 @@
-"""Fill the tables of README, docs/papers.md and notes from the saved results, or check that they are so.
+"""Fill the tables of README, docs/papers.md and notes from the saved results, or check them.
 
     python -m benchmarks.tables            rewrites README.md, docs/papers.md, notes/*.md
     python -m benchmarks.tables --check    names the tables that differ, and exits with 1
@@ -31,6 +31,7 @@ from benchmarks import (
     papers,
     realistic_suite,
     split_cost_table,
+    strads_rivals,
     strads_table,
     tight_caps,
     time_limits,
@@ -71,7 +72,15 @@ _TABLES: dict[str, Mapping[str, Table]] = {
     )
 } | {
     module.FORMAT: module.TABLES
-    for module in (cpsat_calls, page_tables, papers, report, strads_table, weight_passing_papers)
+    for module in (
+        cpsat_calls,
+        page_tables,
+        papers,
+        report,
+        strads_rivals,
+        strads_table,
+        weight_passing_papers,
+    )
 }
 _PLACE = re.compile(r"(<!-- results: (\S+)(?: (\S+))? -->\n).*?(<!-- /results -->)", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The plans of docs/papers.md: what synth finds for BitPipe's models, beside published schedules."""
+"""The plans of docs/papers.md: what synth finds for BitPipe's models, and published schedules."""
 
 import shutil
 import tempfile

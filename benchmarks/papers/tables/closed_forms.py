@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 from benchmarks.papers.comparison import PaperTable, Row, counted
@@ -103,16 +104,23 @@ def _compared(
     return counted(row, (own(d, n) == form(d, n) for d, n in sizes))
 
 
+def _over_1f1b(figure: Callable[[str, int, int], Fraction | int], name: str) -> Form:
+    """Return a figure of a family over that of 1F1B, by ranks and micro-batches."""
+    return lambda d, n: Fraction(figure(name, d, n)) / figure("1f1b", d, n)
+
+
 def _bubbles() -> Iterator[Row]:
-    for name in ("gpipe", "1f1b"):
-        yield _compared(
-            f"{name}: share of the time", _ANY,
-            lambda d, n, name=name: idle(name, d, n), lambda d, n: Fraction(d - 1, n + d - 1),
-        )  # fmt: skip
-    yield _compared(
-        "1f1b: over the work", _ANY,
-        lambda d, n: over_work("1f1b", d, n), lambda d, n: Fraction(d - 1, n),
-    )  # fmt: skip
+    long = [(d, n) for d, n in _ANY if n >= 2 * d]
+    more = [(d, n) for d, n in _EVEN if n > d]
+    two_units = [(d, n) for d, n in _EVEN if n == 2 * d]
+    of_1f1b: Form = lambda d, n: Fraction(d - 1, n + d - 1)  # noqa: E731 - a table of forms
+    of_bitpipe: Form = lambda d, n: Fraction(d - 2, 3 * n + d - 2)  # noqa: E731
+    for row, sizes, own, form in (
+        ("gpipe: share of the time", _ANY, partial(idle, "gpipe"), of_1f1b),
+        ("1f1b: share of the time", _ANY, partial(idle, "1f1b"), of_1f1b),
+        ("1f1b: over the work", _ANY, partial(over_work, "1f1b"), lambda d, n: Fraction(d - 1, n)),
+    ):
+        yield _compared(row, sizes, own, form)
     yield counted(
         "interleaved: over the work",
         (
@@ -120,67 +128,47 @@ def _bubbles() -> Iterator[Row]:
             for (d, n), v in product(_MULTIPLES, (2, 3))
         ),
     )
-    yield _compared(
-        "zb-h1: share of the time", _ANY,
-        lambda d, n: idle("zb-h1", d, n), lambda d, n: Fraction(d - 1, 3 * (n + d - 1)),
-    )  # fmt: skip
-    long = [(d, n) for d, n in _ANY if n >= 2 * d]
-    for name in ("zb-h2", "zb-v"):
-        yield _compared(
-            f"{name}: share of the period", long,
-            lambda d, n, name=name: idle_between(name, d, n), lambda d, n: 0,
-        )  # fmt: skip
-    yield _compared(
-        "bitpipe: share of the time, N = D", _UNITS,
-        lambda d, n: idle("bitpipe:1", d, n), lambda d, n: Fraction(d - 2, 3 * n + d - 2),
-    )  # fmt: skip
-    more = [(d, n) for d, n in _EVEN if n > d]
-    yield _compared(
-        "bitpipe: share of the time, N > D", more,
-        lambda d, n: idle("bitpipe:1", d, n), lambda d, n: Fraction(d - 2, 3 * n + d - 2),
-    )  # fmt: skip
-    yield _compared(
-        "bitpipe:1,early: share of the time", [(d, n) for d, n in _EVEN if n == 2 * d],
-        lambda d, n: idle("bitpipe:1,early", d, n), lambda d, n: Fraction(d - 2, 4 * n + d - 2),
-    )  # fmt: skip
+    for row, sizes, own, form in (
+        ("zb-h1: share of the time", _ANY, partial(idle, "zb-h1"),
+         lambda d, n: Fraction(d - 1, 3 * (n + d - 1))),
+        ("zb-h2: share of the period", long, partial(idle_between, "zb-h2"), lambda d, n: 0),
+        ("zb-v: share of the period", long, partial(idle_between, "zb-v"), lambda d, n: 0),
+        ("bitpipe: share of the time, N = D", _UNITS, partial(idle, "bitpipe:1"), of_bitpipe),
+        ("bitpipe: share of the time, N > D", more, partial(idle, "bitpipe:1"), of_bitpipe),
+        ("bitpipe:1,early: share of the time", two_units, partial(idle, "bitpipe:1,early"),
+         lambda d, n: Fraction(d - 2, 4 * n + d - 2)),
+    ):  # fmt: skip
+        yield _compared(row, sizes, own, form)
 
 
 def _memory() -> Iterator[Row]:
-    yield _compared("gpipe: activations", _ANY, lambda d, n: held("gpipe", d, n), lambda d, n: n)
-    yield _compared("1f1b: activations", _ANY, lambda d, n: held("1f1b", d, n), lambda d, n: d)
     long = [(d, n) for d, n in _ANY if n >= 2 * d]
-    for name, times in (("zb-h1", 1), ("zb-h2", 2), ("zb-v", 1)):
-        yield _compared(
-            f"{name}: activations over 1f1b's", long,
-            lambda d, n, name=name: held(name, d, n) / held("1f1b", d, n),
-            lambda d, n, times=times: times,
-        )  # fmt: skip
-    for name, times in (("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2)):
-        yield _compared(
-            f"{name}: traffic over 1f1b's", long,
-            lambda d, n, name=name: Fraction(sent(name, d, n), sent("1f1b", d, n)),
-            lambda d, n, times=times: times,
-        )  # fmt: skip
-    yield _compared(
-        "bitpipe:1,early: activations", [(d, n) for d, n in _EVEN if n == 2 * d and d > 2],
-        lambda d, n: held("bitpipe:1,early", d, n), lambda d, n: Fraction(3 * d - 3, 2),
-    )  # fmt: skip
+    two_units = [(d, n) for d, n in _EVEN if n == 2 * d and d > 2]
     steady = [(d, n * d) for d in range(2, 9) for n in (3, 6)]
-    yield _compared(
-        "pipedream: versions", steady,
-        lambda d, n: versions("pipedream", d, n), lambda d, n: [d - s for s in range(d)],
-    )  # fmt: skip
-    yield _compared(
-        "pipedream: delay", steady,
-        lambda d, n: delays("pipedream", d, n), lambda d, n: [d - 1 - s for s in range(d)],
-    )  # fmt: skip
-    yield _compared(
-        "pipedream:vertical: delay", steady,
-        lambda d, n: delays("pipedream:vertical", d, n), lambda d, n: [d - 1] * d,
-    )  # fmt: skip
-    yield _compared(
-        "2bw: versions", steady, lambda d, n: versions("2bw", d, n), lambda d, n: [2] * d
-    )
+    once: Form = lambda d, n: 1  # noqa: E731
+    twice: Form = lambda d, n: 2  # noqa: E731
+    forms: list[tuple[str, list[Sizes], Callable[[int, int], object], Callable[[int, int], object]]]
+    forms = [
+        ("gpipe: activations", _ANY, partial(held, "gpipe"), lambda d, n: n),
+        ("1f1b: activations", _ANY, partial(held, "1f1b"), lambda d, n: d),
+        ("zb-h1: activations over 1f1b's", long, _over_1f1b(held, "zb-h1"), once),
+        ("zb-h2: activations over 1f1b's", long, _over_1f1b(held, "zb-h2"), twice),
+        ("zb-v: activations over 1f1b's", long, _over_1f1b(held, "zb-v"), once),
+        ("zb-h1: traffic over 1f1b's", long, _over_1f1b(sent, "zb-h1"), once),
+        ("zb-h2: traffic over 1f1b's", long, _over_1f1b(sent, "zb-h2"), once),
+        ("zb-v: traffic over 1f1b's", long, _over_1f1b(sent, "zb-v"), twice),
+        ("bitpipe:1,early: activations", two_units, partial(held, "bitpipe:1,early"),
+         lambda d, n: Fraction(3 * d - 3, 2)),
+        ("pipedream: versions", steady, partial(versions, "pipedream"),
+         lambda d, n: [d - s for s in range(d)]),
+        ("pipedream: delay", steady, partial(delays, "pipedream"),
+         lambda d, n: [d - 1 - s for s in range(d)]),
+        ("pipedream:vertical: delay", steady, partial(delays, "pipedream:vertical"),
+         lambda d, n: [d - 1] * d),
+        ("2bw: versions", steady, partial(versions, "2bw"), lambda d, n: [2] * d),
+    ]  # fmt: skip
+    for row, sizes, own, form in forms:
+        yield _compared(row, sizes, own, form)
 
 
 TABLES = (
