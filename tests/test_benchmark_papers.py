@@ -18,6 +18,7 @@ from benchmarks.papers.comparison import (
     made,
     printed_rows,
 )
+from benchmarks.papers.tables.bitpipe_model import Layouts, step
 from synth.errors import SynthError
 
 PAGE = tables.ROOT / "docs" / "papers.md"
@@ -109,6 +110,15 @@ def test_the_page_s_sentence_on_the_plans_is_that_of_their_results() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert f"{time} % (BERT-64) and {other_time} % (GPT-96) less time than BitPipe" in text
     assert f"in {bytes_} and {other_bytes} % less memory" in text
+
+
+@pytest.mark.parametrize(("model", "sequences"), [("BERT-64", 4), ("GPT-96", 1)])
+@pytest.mark.parametrize("family", ["bitpipe:1", "chimera"])
+def test_memory_admits_the_paper_s_micro_batches_and_none_of_twice_the_size(
+    model: str, sequences: int, family: str
+) -> None:
+    steps = [step(model, family, Layouts(1, 8, count), 8) for count in (sequences, 2 * sequences)]
+    assert [one.fits for one in steps] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["bert-64", "gpt-96"])

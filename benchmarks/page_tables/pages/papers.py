@@ -40,7 +40,14 @@ def _measure() -> Iterator[Row]:
 
 
 def _table(document: Mapping[str, Any]) -> str:
-    heads = ("model", "schedule", "makespan, ms", "time of BitPipe's", "peak, GB", "bound, ms")
+    heads = (
+        "model",
+        "schedule",
+        "makespan, ms",
+        "time of BitPipe's",
+        "peak, GB",
+        "bound for its layers, ms",
+    )
     rows = rows_of(document)
     base = {row.case: row.makespan_us for row in rows if row.schedule == "bitpipe:1"}
     return markdown_table(heads, (_cells(row, base[row.case]) for row in rows))
