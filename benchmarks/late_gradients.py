@@ -1,12 +1,14 @@
-r"""Loss by tokens with and without a flush: the same model, data, rates and batches.
+r"""Loss by tokens with and without a flush: the same model, data and batches.
 
-    python -m benchmarks.late_gradients --json benchmarks/results/late-gradients.json \
-        --svg notes/flush_free.svg
+    python -m benchmarks.late_gradients --seeds 3 --svg notes/flush_free.svg \
+        --json benchmarks/results/late-gradients.json
 
 A byte-level GPT (6 blocks of width 64, two layers per rank) learns Python's standard library on 4
 ranks (threads of one process) with AdamW. Schedules without a flush run as one long plan. Each has
 a counterpart that updates after as many micro-batches and flushes before: `1f1b` with one
-micro-batch or four. Times are not measured, so other work on the machine changes nothing.
+micro-batch or four. Each trains at every rate with every seed, which draws the first weights and
+the batches, and is judged at the rate with the least median loss. Times are not measured, so other
+work on the machine changes nothing.
 """
 
 import argparse
@@ -19,9 +21,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.late_gradients_table import FORMAT, Row, line, table
+from benchmarks.late_gradients_table import FORMAT, Row, best_rows, line, table
 from benchmarks.line_plot import LinePlot
-from benchmarks.results_file import Run, parse_without_seeds, report_rows
+from benchmarks.results_file import Run, parse_request, report_rows
 from synth.families import generate
 from synth.profile.optimizer import OptimizerSpec
 from synth.records.record import write_atomically
@@ -42,6 +44,9 @@ from synth.runtime.pipeline import Pipeline
 from synth.schedule.model import Schedule
 
 NUM_RANKS, LENGTH, BATCH = 4, 64, 4
+RATES = (3e-4, 1e-3, 3e-3)
+# Micro-batches of a seed have numbers of their own; that of seed 0 are 0, 1, and so on.
+_SEED_STEP = 1_000_000
 MODEL = ModelSpec(
     "gpt-bytes",
     {"width": 64, "num_blocks": 6, "num_heads": 4, "context_length": LENGTH},
@@ -68,24 +73,25 @@ class Trained(NamedTuple):
 class Data:
     """Byte sequences at random places of the standard library's sources, by micro-batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
+        self._first = seed * _SEED_STEP
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
         text = b"".join(path.read_bytes() for path in files)
         self._bytes = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
     def micro_batch(self, number: int) -> tuple[Tensor, Tensor]:
         """Tokens and targets; the same for every schedule."""
-        draw = torch.Generator().manual_seed(number)
+        draw = torch.Generator().manual_seed(self._first + number)
         begins = torch.randint(len(self._bytes) - LENGTH - 1, (BATCH, 1), generator=draw)
         taken = self._bytes[begins + torch.arange(LENGTH + 1)].long()
         return taken[:, :-1], taken[:, 1:]
 
 
-def train(training: Training, total: int, rate: float) -> Row:
+def train(training: Training, total: int, rate: float, seed: int) -> Row:
     """Train, and return the losses of the micro-batches as a row."""
-    schedule, data = generate(training.family, NUM_RANKS, training.micro_batches), Data()
+    schedule, data = generate(training.family, NUM_RANKS, training.micro_batches), Data(seed)
     # Built here, because the threads of ranks would draw from one random state at once.
-    layers = build_model(MODEL, seed=0).layers
+    layers = build_model(MODEL, seed=seed).layers
     each = len(layers) // NUM_RANKS
     stages = [[layers[each * rank + i] for i in range(each)] for rank in range(NUM_RANKS)]
 
@@ -98,7 +104,8 @@ def train(training: Training, total: int, rate: float) -> Row:
     last = losses[-len(losses) // 8 :]
     delays = tuple(rank.delay for rank in ranks)
     loss = sum(last) / len(last)
-    return Row(training.name, min(schedule.update_sizes), delays, loss, tuple(smoothed(losses)))
+    size, curve = min(schedule.update_sizes), tuple(smoothed(losses))
+    return Row(training.name, size, delays, rate, seed, loss, curve)
 
 
 def _train_rank(
@@ -149,7 +156,8 @@ COLOURS = ("#222222", "#1f6fb4", "#d1662b", "#7f3fa5", "#888888", "#2f8f4e")
 
 
 def picture(rows: Sequence[Row]) -> str:
-    """Loss against tokens, as SVG."""
+    """Loss against tokens of the first seed at each schedule's best rate, as SVG."""
+    rows = [row for row in best_rows(rows) if row.seed == 0]
     points = [point for row in rows for point in row.curve]
     across = Scale(0.0, max(x for x, _ in points), 60, 460)
     up = Scale(min(y for _, y in points), max(y for _, y in points), 270, 20)
@@ -157,7 +165,7 @@ def picture(rows: Sequence[Row]) -> str:
     names = "tokens", "loss (nats per byte)"
     plot.draw_axes(names, lambda x: f"{x / 1000:,.0f}k", lambda y: f"{y:.1f}")
     for row in rows:
-        plot.add(f"{row.schedule} ({' '.join(map(str, row.delays))})", row.curve)
+        plot.add(f"{row.schedule} ({' '.join(map(str, row.delays))}) {row.rate:g}", row.curve)
     return svg_text(plot.picture)
 
 
@@ -172,21 +180,29 @@ def trainings(total: int) -> Iterator[Training]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train with all schedules, print and save a row for each, then the table; draw the losses."""
+    """Train with all schedules, print and save rows, then the table; draw the losses."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--micro-batches", type=int, default=960)
-    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of AdamW")
+    parser.add_argument(
+        "--rate", type=float, action="append", help="learning rate of AdamW; can be repeated"
+    )
     parser.add_argument("--svg", type=Path, help="draw the losses into this file")
-    asked = parse_without_seeds(parser, arguments)
+    asked = parse_request(parser, arguments)
+    rates = asked.rate or RATES
     about = (
         f"byte-level GPT on {NUM_RANKS} ranks, {asked.micro_batches} micro-batches of "
-        f"{BATCH * LENGTH} tokens, AdamW at {asked.rate:g}."
+        f"{BATCH * LENGTH} tokens, AdamW at {', '.join(f'{rate:g}' for rate in rates)}."
     )
-    request = Run("late-gradients", about, 1, 0, None)
+    request = Run("late-gradients", about, asked.seeds, 0, None)
     total = asked.micro_batches
-    trained = (train(training, total, asked.rate) for training in trainings(total))
+    trained = (
+        train(training, total, rate, seed)
+        for seed in range(asked.seeds)
+        for training in trainings(total)
+        for rate in rates
+    )
     rows = report_rows(trained, asked.json, FORMAT, request, table, line)
     if asked.svg:
         write_atomically(asked.svg, picture(rows))

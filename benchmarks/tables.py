@@ -1,6 +1,6 @@
-"""Fill the tables of README and notes from the saved results, or check that they are so.
+"""Fill the tables of README, docs/papers.md and notes from the saved results, or check them.
 
-    python -m benchmarks.tables            rewrites README.md and notes/*.md
+    python -m benchmarks.tables            rewrites README.md, docs/papers.md, notes/*.md
     python -m benchmarks.tables --check    names the tables that differ, and exits with 1
 
 A table stands between two comments, of which the first names a file of `benchmarks/results`:
@@ -28,8 +28,10 @@ from benchmarks import (
     late_gradients_table,
     look_ahead,
     page_tables,
+    papers,
     realistic_suite,
     split_cost_table,
+    strads_rivals,
     strads_table,
     tight_caps,
     time_limits,
@@ -45,7 +47,7 @@ from benchmarks.solver import report
 from synth.errors import SynthError
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "notes").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "docs" / "papers.md", *sorted((ROOT / "notes").glob("*.md")))
 RESULTS = ROOT / "benchmarks" / "results"
 # The makers of a document's tables, by its format and by the word behind its name.
 _TABLES: dict[str, Mapping[str, Table]] = {
@@ -70,7 +72,15 @@ _TABLES: dict[str, Mapping[str, Table]] = {
     )
 } | {
     module.FORMAT: module.TABLES
-    for module in (cpsat_calls, page_tables, report, strads_table, weight_passing_papers)
+    for module in (
+        cpsat_calls,
+        page_tables,
+        papers,
+        report,
+        strads_rivals,
+        strads_table,
+        weight_passing_papers,
+    )
 }
 _PLACE = re.compile(r"(<!-- results: (\S+)(?: (\S+))? -->\n).*?(<!-- /results -->)", re.DOTALL)
 

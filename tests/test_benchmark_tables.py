@@ -11,6 +11,7 @@ from benchmarks import (
     data_parallel,
     data_parallel_table,
     late_gradients,
+    late_gradients_table,
     strads,
     tables,
     time_limits,
@@ -179,6 +180,24 @@ def test_a_training_is_a_row_with_the_delays_of_its_stages(
     assert re.search(r"\| 1f1b \| 2 \| 0 0 0 0 \| [45]\.\d{3} \|", page)
     assert re.search(r"\| pipedream \| 1 \| 3 2 1 0 \| [45]\.\d{3} \|", page)
     assert "pipedream (3 2 1 0)" in svg.read_text()
+
+
+def test_a_training_is_judged_at_the_rate_with_the_least_median_loss() -> None:
+    losses = {
+        (0.1, 0): 3.0,
+        (0.1, 1): 2.0,
+        (0.1, 2): 2.5,
+        (0.2, 0): 1.0,
+        (0.2, 1): 9.0,
+        (0.2, 2): 8.0,
+    }
+    rows = [
+        late_gradients_table.Row("1f1b", 1, (0, 0), rate, seed, loss, ())
+        for (rate, seed), loss in losses.items()
+    ]
+    assert {row.rate for row in late_gradients_table.best_rows(rows)} == {0.1}
+    made = late_gradients_table.table({"rows": [row._asdict() for row in rows]})
+    assert "| 1f1b | 1 | 0 0 | **2.500 (2.000 to 3.000)** | 8.000 (1.000 to 9.000) |" in made
 
 
 def test_a_worker_s_windows_are_compared_with_those_of_one_process(

@@ -16,7 +16,7 @@ from .dependency import DependencyCheck
 from .engine import Engine, ScheduledModel
 from .lasso import Lasso
 from .sampling import PrioritySampler, RoundRobinSampler
-from .scheduler import DynamicScheduler
+from .scheduler import DynamicScheduler, StaticScheduler
 
 __all__ = [
     "DependencyCheck",
@@ -26,4 +26,5 @@ __all__ = [
     "PrioritySampler",
     "RoundRobinSampler",
     "ScheduledModel",
+    "StaticScheduler",
 ]

@@ -1,5 +1,11 @@
-"""The scheduler of a dynamic model: it draws candidates, checks dependencies, and keeps a block."""
+"""Schedulers of blocks: static ones are given, dynamic ones drawn, checked and kept.
 
+With a pipeline depth of the engine, both are those of the pipelined engine.
+"""
+
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from synth.errors import SynthError
@@ -9,6 +15,35 @@ from .sampling import Sampler
 
 # Candidates per parameter of a block; the released scheduler draws four times the block's size.
 _CANDIDATES = 4
+
+
+class StaticScheduler:
+    """Goes through given blocks in turn, for models whose dependencies are known beforehand."""
+
+    def __init__(self, blocks: Sequence[Tensor]) -> None:
+        """Begin with the first block.
+
+        Args:
+            blocks: the numbers of the parameters of each.
+
+        Raises:
+            SynthError: there is no block, or an empty one.
+        """
+        if not blocks or any(not block.numel() for block in blocks):
+            raise SynthError(
+                f"{len(blocks)} blocks, of which some are empty or none is there; give at least "
+                f"one, each with a parameter"
+            )
+        self._blocks = list(blocks)
+        self._next = 0
+
+    def next_block(self, in_flight: Tensor) -> Tensor:
+        """Return the next block; an empty one while parameters of it are in flight."""
+        block = self._blocks[self._next]
+        if torch.isin(block, in_flight).any():
+            return block[:0]
+        self._next = (self._next + 1) % len(self._blocks)
+        return block
 
 
 class DynamicScheduler:

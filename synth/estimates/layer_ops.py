@@ -2,7 +2,7 @@
 
 A matrix of n × k elements has a product in each: tokens × k × n in F, tokens × n × k in B, and
 n × tokens × k in W. Tensor parallelism shares n of the first matrix of a pair and k of the second
-(Shoeybi et al. 2019, arXiv 1909.08053). Attention has the products of a causal mask only.
+(Shoeybi et al. 2019, arXiv 1909.08053). Causal attention has the products of its mask only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -189,7 +189,7 @@ class LayerOps:
         near = min(shape.window, length) if shape.window else length
         local = near - near**2 / (2 * length) if shape.window else length / 2
         keys = shape.window_layers * local + (1 - shape.window_layers) * length / 2
-        if not is_fused:
+        if not (is_fused and shape.causal):
             keys = length
         for role in (Role.F, Role.B):
             call = Attention(pairs, queries, keys, shape.query_dim, shape.value_dim, role, is_fused)

@@ -271,6 +271,26 @@ def _gpt2(given: _Config) -> dict[str, Any]:
     }
 
 
+def _bert(given: _Config) -> dict[str, Any]:
+    """An encoder with the head of masked tokens, without that head's own layer and norm."""
+    hidden, heads = given.number("hidden_size"), given.number("num_attention_heads")
+    return {
+        "layers": given.number("num_hidden_layers"),
+        "hidden": hidden,
+        "ffn": given.number("intermediate_size"),
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": given.share(hidden, "hidden_size", heads, "num_attention_heads"),
+        "vocab": given.number("vocab_size"),
+        "positions": given.number("max_position_embeddings", default=0),
+        "gated": False,
+        "tied": given.flag("tie_word_embeddings", True),
+        "biases": True,
+        "dropout": True,
+        "causal": False,
+    }
+
+
 def _bloom(given: _Config) -> dict[str, Any]:
     return _gpt2(given) | {"positions": 0, "dropout": False}
 
@@ -288,6 +308,7 @@ _KINDS: dict[str, Callable[[_Config], dict[str, Any]]] = {
     "qwen3_moe": _qwen3_moe,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
+    "bert": _bert,
     "gpt2": _gpt2,
     "bloom": _bloom,
 }

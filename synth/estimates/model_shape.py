@@ -46,7 +46,7 @@ class Experts(Record):
 
 
 class ModelShape(Record):
-    """A decoder: embedding, layers of attention and MLP, final norm, head and loss.
+    """A transformer: embedding, layers of attention and MLP, final norm, head and loss.
 
     `ffn` is the width of the MLP of dense layers; gated MLPs have two matrices of it before the
     product. `norms` are those of a layer. `mtp_layers` are the layers of multi-token prediction,
@@ -69,6 +69,7 @@ class ModelShape(Record):
     norms: _Size = 2
     positions: _Count = Field(default=0, description="learned positions; 0: rotary or none")
     dropout: bool = False
+    causal: bool = Field(default=True, description="attends to no later tokens")
     window: _Count = Field(default=0, description="tokens that a local layer attends to; 0: all")
     window_layers: float = Field(default=0.0, ge=0, le=1, description="share of local layers")
     latent: LatentAttention | None = None

@@ -114,12 +114,13 @@ def layers_of_ranks(sizes: Sequence[int], placement: Placement) -> list[list[int
 
     Args:
         sizes: layers of each stage.
-        placement: with one copy of each stage.
+        placement: of the stages; each copy has its layers.
     """
     held: list[list[int]] = [[] for _ in range(placement.num_ranks)]
     first = 0
     for stage, size in enumerate(sizes):
-        held[placement.ranks[0][stage]] += range(first, first + size)
+        for rank in {copy[stage] for copy in placement.ranks}:
+            held[rank] += range(first, first + size)
         first += size
     return held
 

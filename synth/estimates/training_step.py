@@ -12,7 +12,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import Factors
-from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks
+from synth.estimates.outside_pipeline import OutsidePipeline, OutsideTimes, layers_of_ranks
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile import Profile
@@ -48,15 +48,18 @@ class TrainingStep:
             SynthError: there are fewer layers than stages, or the schedule does not admit them.
         """
         profile = self.estimator.profile()
+        return self._pipeline_us(profile) + self.outside(profile).total_us
+
+    def outside(self, profile: Profile) -> OutsideTimes:
+        """The times of data parallelism and of the optimizer; `profile` is the estimator's."""
         placement = family_placement(self._name, self.ranks)
-        held = layers_of_ranks(self._sizes(len(profile.layers)), placement)
-        outside = OutsidePipeline(self.estimator, self.ranks).times(profile, held)
-        return self._pipeline_us(profile) + outside.total_us
+        held = layers_of_ranks(self.stage_sizes(len(profile.layers)), placement)
+        return OutsidePipeline(self.estimator, self.ranks).times(profile, held)
 
     def peaks_bytes(self) -> tuple[int, ...]:
         """The peak of each rank; the states and activations, without fragments and libraries."""
         profile = self.estimator.profile()
-        sizes = self._sizes(len(profile.layers))
+        sizes = self.stage_sizes(len(profile.layers))
         count = min(self.micro_batches, 3 * self.ranks)
         costs = partition_costs(profile, sizes)
         made = generate(self._name, self.ranks, count, costs=costs)
@@ -83,11 +86,11 @@ class TrainingStep:
         return start + more * (total - first) / period
 
     def _makespan_us(self, profile: Profile, count: int) -> float:
-        costs = partition_costs(profile, self._sizes(len(profile.layers)))
+        costs = partition_costs(profile, self.stage_sizes(len(profile.layers)))
         made = generate(self._name, self.ranks, count, costs=costs)
         return simulate(lower(made, costs)).makespan_us
 
-    def _sizes(self, layers: int) -> list[int]:
+    def stage_sizes(self, layers: int) -> list[int]:
         """Layers of each stage: as equal as possible, embedding and head beside the layers.
 
         If they only divide with embedding and head counted as layers, that is meant.

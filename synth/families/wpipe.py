@@ -4,104 +4,72 @@
 r of the first half of the model and stage n + r of the second half. In the first group the forwards
 of the next batch stand before the backwards of this one have ended, so they read weights that miss
 one update, as in PipeDream-2BW; the second group runs its batches one after another with the newest
-weights. Each group is updated once per batch of `every` micro-batches, by default the fewest from
-2 n on that divide all. Two versions of the first half and one of the second are 1.5 of the model.
+weights. Each group is updated once per batch of k = `every` micro-batches, by default the fewest
+from n on that divide all. Two versions of the first half and one of the second are 1.5 of the
+model.
 
-The paper's figures were not available: the order within a batch is that of a rank that always runs
-the first op of this list that is ready, with BW = 2 F. It has no idle time from 2 n micro-batches
-on; with n it has some.
+The paper's figures were not available; the order is derived from what it says. All ranks run 1F1B:
 
-    BW of the second group, F of the second group, F of the first group, BW of the first group
+    forwards     k of the first group, k of the second, k of the first of the next batch, …
+    backwards    k of the second group, k of the first, …
+    rank r       runs k + n − 1 − r forwards, then a forward and a backward in turn
+
+With F and BW of a half stage in f and b, forward number i of rank r starts at i (f + b) + r f, and
+backward number i at (k + n − 1 + i) (f + b) + f − r b, so that a slot of f + b has one of each and
+no rank is idle. Each op follows those it reads, and each version is there, if k ≥ n − 1; with
+k = n − 2 the second group of rank 0 would start a batch before the backwards of the last one have
+ended. Rank r holds k + n − r activations of half a stage: with k = n at most 2 n, which is what
+2BW's first rank holds. With `recompute` it holds as many inputs, and the saved activations of one
+micro-batch and half a stage, where 2BW has those of a whole stage.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import zip_longest
 
 from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.recompute_option import RECOMPUTE, recomputed
 from synth.families._lib.updates import EVERY, batch_size, with_updates
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
 
 F, BW = OpKind.F, OpKind.BW
-_UNITS = {F: 1, BW: 2}
-
-# Kind and group in the order in which a rank prefers them.
-_PREFERRED = ((BW, 1), (F, 1), (F, 0), (BW, 0))
-
-
-class _Choice(NamedTuple):
-    """An op that could run next, ordered by the moment at which it could, then by preference."""
-
-    start: int
-    preference: int
-    rank: int
-    op: Op
-
-
-class _Drafting:
-    """Programs that grow op by op, in the order of time."""
-
-    def __init__(self, num_ranks: int, num_micro_batches: int, every: int) -> None:
-        self.num_ranks, self.m, self.every = num_ranks, num_micro_batches, every
-        self.programs: list[list[Op]] = [[] for _ in range(num_ranks)]
-        self.free = [0] * num_ranks
-        self.ended: dict[Op, int] = {}
-        self.count = {kind: [0] * (2 * num_ranks) for kind in (F, BW)}
-
-    def drafted(self) -> list[list[Op]]:
-        """Run the first op of all that could run next, until there is none."""
-        while True:
-            choices = [choice for rank in range(self.num_ranks) for choice in self._choices(rank)]
-            if not choices:
-                return self.programs
-            start, _, rank, op = min(choices)
-            self.free[rank] = self.ended[op] = start + _UNITS[op.kind]
-            self.count[op.kind][op.stage] += 1
-            self.programs[rank].append(op)
-
-    def _choices(self, rank: int) -> list[_Choice]:
-        found = []
-        for preference, (kind, group) in enumerate(_PREFERRED):
-            stage = rank + group * self.num_ranks
-            op = Op(kind, stage, self.count[kind][stage])
-            needed = self._needed(op)
-            if op.microbatch < self.m and self._may_run(op) and needed <= self.ended.keys():
-                start = max((self.ended[other] for other in needed), default=0)
-                found.append(_Choice(max(start, self.free[rank]), preference, rank, op))
-        return found
-
-    def _needed(self, op: Op) -> set[Op]:
-        """The ops whose values an op reads."""
-        if op.kind == F:
-            return {op._replace(stage=op.stage - 1)} if op.stage else set()
-        forward = op._replace(kind=F)
-        is_last = op.stage == 2 * self.num_ranks - 1
-        return {forward} if is_last else {forward, op._replace(stage=op.stage + 1)}
-
-    def _may_run(self, op: Op) -> bool:
-        """The rule of the groups: the updates before an op, and those after it."""
-        batch, is_first_group = op.microbatch // self.every, op.stage < self.num_ranks
-        if op.kind == F:
-            # One batch of the first group may be unfinished, none of the second.
-            return self.count[BW][op.stage] >= (batch - is_first_group) * self.every
-        if not is_first_group or (op.microbatch + 1) % self.every:
-            return True
-        # The update of this batch follows all forwards of the next one.
-        return self.count[F][op.stage] >= min(self.m, (batch + 2) * self.every)
 
 
 def make(setting: Setting) -> Programs:
-    """Draft all programs with the rule of the groups, and put the updates in."""
-    n = setting.num_ranks
-    every = batch_size(setting, 2 * n)
-    return with_updates(_Drafting(n, setting.num_micro_batches, every).drafted(), every)
+    """Run 1F1B on each rank over the two groups, with updates behind the batches of each."""
+    every, n = _every(setting), setting.num_ranks
+    programs = with_updates([[*_program(setting, every, rank)] for rank in range(n)], every)
+    return recomputed(setting, programs)
+
+
+def _every(setting: Setting) -> int:
+    return batch_size(setting, setting.num_ranks)
+
+
+def _program(setting: Setting, every: int, rank: int) -> Iterator[Op]:
+    n, m = setting.num_ranks, setting.num_micro_batches
+    groups = (rank, n + rank)
+    forwards = [*_by_batch(F, groups, m, every)]
+    backwards = [*_by_batch(BW, groups[::-1], m, every)]
+    first = min(every + n - 1 - rank, len(forwards))
+    yield from forwards[:first]
+    for pair in zip_longest(forwards[first:], backwards):
+        yield from (op for op in pair if op is not None)
+
+
+def _by_batch(kind: OpKind, stages: tuple[int, int], m: int, every: int) -> Iterator[Op]:
+    """Yield the ops of each batch, first those of one stage, then those of the other."""
+    for begin in range(0, m, every):
+        for stage in stages:
+            yield from (Op(kind, stage, j) for j in range(begin, begin + every))
 
 
 def versions(setting: Setting) -> WeightVersions:
     """The order alone says which versions forwards find."""
-    every = batch_size(setting, 2 * setting.num_ranks)
-    return WeightVersions(every, ForwardReads.NEWEST, BackwardReads.STASHED)
+    return WeightVersions(_every(setting), ForwardReads.NEWEST, BackwardReads.STASHED)
 
 
 FAMILY = Family(
@@ -109,7 +77,7 @@ FAMILY = Family(
     "Yang et al., ICLR 2022",
     make,
     "looped:2",
-    options=(EVERY,),
+    options=(replace(RECOMPUTE, untried=(RECOMPUTE.words[-1],)), EVERY),
     buffering=patient,
     versions=versions,
 )

@@ -416,12 +416,13 @@ PROGRAMS = {
         F1.0 F1.1 BW1.0 F1.2 BW1.1 STEP1 F1.3 BW1.2 BW1.3 STEP1.1
         F2.0 BW2.0 F2.1 BW2.1 STEP2 F2.2 BW2.2 F2.3 BW2.3 STEP2.1
     """,
-    # Yang et al. 2022, by hand from the preferences that wpipe.py states, with BW = 2 F.
+    # Yang et al. 2022, by hand from the order that wpipe.py states: after k + n − 1 − r forwards a
+    # forward and a backward in turn.
     ("wpipe:every=2", 2, 4): """
-        F0.0 F0.1 F2.0 F2.1 F0.2 F0.3 BW2.0 BW2.1 STEP2 F2.2 F2.3 BW0.0 BW2.2 BW2.3 STEP2.1 \
-BW0.1 STEP0 BW0.2 BW0.3 STEP0.1
-        F1.0 F1.1 F3.0 BW3.0 F3.1 BW3.1 STEP3 F1.2 F1.3 BW1.0 F3.2 BW3.2 F3.3 BW3.3 STEP3.1 \
-BW1.1 STEP1 BW1.2 BW1.3 STEP1.1
+        F0.0 F0.1 F2.0 F2.1 BW2.0 F0.2 BW2.1 STEP2 F0.3 BW0.0 F2.2 BW0.1 STEP0 F2.3 BW2.2 BW2.3 \
+STEP2.1 BW0.2 BW0.3 STEP0.1
+        F1.0 F1.1 F3.0 BW3.0 F3.1 BW3.1 STEP3 F1.2 BW1.0 F1.3 BW1.1 STEP1 F3.2 BW3.2 F3.3 BW3.3 \
+STEP3.1 BW1.2 BW1.3 STEP1.1
     """,
     # Chen et al. 2012: in a tick one forward and one backward; stage 0 of 2 has three in flight.
     ("delayed-update", 2, 4): """

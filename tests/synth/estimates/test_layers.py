@@ -36,6 +36,18 @@ def test_flops_are_those_of_the_megatron_paper() -> None:
     assert 3 * forward == pytest.approx(72 * batch * length * 12 * h**2 * relative)
 
 
+def test_an_encoder_attends_to_all_tokens_and_a_decoder_to_half_of_them() -> None:
+    """2·B·s²·h FLOPs for each of two products, forward."""
+    length, batch = 512, 4
+    layout = Layout(seq_len=length, micro_batch_size=batch)
+    encoder = GPT.model_copy(update={"causal": False})
+    flops = [
+        LayerOps(shape, layout, Software(), 8).decoder(dense=True).flops(Role.F)
+        for shape in (GPT, encoder)
+    ]
+    assert flops[1] - flops[0] == pytest.approx(2 * batch * length**2 * GPT.hidden)
+
+
 @pytest.mark.parametrize("tensor", [1, 8])
 def test_activations_are_those_of_the_selective_recomputation_paper(tensor: int) -> None:
     """sbh(34 + 5as/h)/t with sequence parallelism (Korthikanti et al. 2022, table 2)."""

@@ -70,7 +70,7 @@ def test_a_config_file_and_its_folder_are_the_same_model(tmp_path: Path) -> None
     ("config", "message"),
     [
         ({}, "has no model_type"),
-        ({"model_type": "mamba"}, "whose layers are not known; known: bloom, deepseek_v2"),
+        ({"model_type": "mamba"}, "whose layers are not known; known: bert, bloom, deepseek_v2"),
         ({**LLAMA, "hidden_size": "64"}, "hidden_size is '64'; a count is needed"),
         ({**LLAMA, "hidden_size": 65}, "no multiple of num_attention_heads"),
         ({**LLAMA, "num_attention_heads": 0}, "no multiple of num_attention_heads 0"),

@@ -149,6 +149,23 @@ def test_bloom_names_its_sizes_in_either_way() -> None:
     assert short == shape_of(BLOOM | {"hidden_size": 14336, "n_head": 112}, "bloom")
 
 
+def test_a_bert_is_an_encoder_with_biases_and_a_tied_head() -> None:
+    config = {
+        "model_type": "bert",
+        "hidden_size": 2560,
+        "num_hidden_layers": 64,
+        "intermediate_size": 10240,
+        "num_attention_heads": 64,
+        "vocab_size": 29056,
+        "max_position_embeddings": 512,
+    }
+    shape = shape_of(config, "bert-64")
+    assert (shape.head_dim, shape.causal, shape.tied, shape.gated) == (40, False, True, False)
+    # 12 h² a layer, and embeddings; biases and norms are less than a thousandth.
+    expected = 64 * 12 * 2560**2 + (29056 + 512) * 2560
+    assert shape.parameters == pytest.approx(expected, rel=1e-3)
+
+
 def test_a_window_of_mistral_holds_for_all_layers() -> None:
     config = DECODER | {"model_type": "mistral", "sliding_window": 4096}
     shape = shape_of(config, "m")

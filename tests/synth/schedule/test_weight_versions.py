@@ -98,10 +98,13 @@ def test_delay_drift_and_versions_alive_are_the_printed_ones(name: str, n: int) 
     ]
 
 
-@pytest.mark.parametrize(("n", "every"), [(1, 2), (2, 2), (2, 4), (4, 4), (4, 8), (8, 16)])
+WPIPE = [(1, 2), (2, 2), (2, 4), (3, 3), (3, 5), (4, 4), (4, 6), (5, 5), (8, 8), (8, 16)]
+
+
+@pytest.mark.parametrize(("n", "every"), [*WPIPE, (3, 2), (5, 4)])
 def test_wpipe_has_two_versions_of_its_first_half_and_one_of_the_other(n: int, every: int) -> None:
-    whole, m = costs(2 * n), 6 * every
-    lowered, line = verify(generate(f"wpipe:every={every}", n, m, costs=whole), whole)
+    whole, m = costs(2 * n), 4 * every
+    lowered, _ = verify(generate(f"wpipe:every={every}", n, m, costs=whole), whole)
     late, fresh = (1, 1, 0, 2), (0, 0, 0, 1)
     facts = [tuple(one) for one in version_facts(lowered)]
     assert facts == [late] * n + [fresh] * n
@@ -110,9 +113,29 @@ def test_wpipe_has_two_versions_of_its_first_half_and_one_of_the_other(n: int, e
         for s in range(2 * n):
             version = max(0, j // every - 1) if s < n else j // every
             assert (read[Op(F, s, j)], read[Op(BW, s, j)]) == (version, version)
-    if every >= 2 * n:
-        # F and BW of two stages take 300 each; the rest is warm-up and drain.
-        assert line.makespan_us <= 600 * m + 600 * n
+
+
+@pytest.mark.parametrize(("n", "every"), WPIPE)
+@pytest.mark.parametrize("times", [(1, 2), (1, 3), (3, 4), (2, 2)])
+def test_wpipe_is_idle_only_in_warm_up_and_drain_and_holds_no_more_than_2bw(
+    n: int, every: int, times: tuple[int, int]
+) -> None:
+    forward, backward = times
+    whole = uniform_costs(
+        2 * n,
+        forward_us=forward,
+        backward_input_us=backward // 2,
+        backward_weight_us=backward - backward // 2,
+        saved_bytes=1,
+        saved_w_bytes=1,
+    )
+    m, both = 4 * every, forward + backward
+    lowered, line = verify(generate(f"wpipe:every={every}", n, m, costs=whole), whole)
+    assert line.makespan_us == (2 * m + n - 1) * both
+    held = peak_bytes(lowered)
+    assert held == tuple(every + n - rank for rank in range(n))
+    # Two halves of a stage are one of 2BW, whose first rank holds n.
+    assert every > n or max(held) == 2 * n
 
 
 @pytest.mark.parametrize("name", [name for name in FACTS if name != "1f1b"])

@@ -22,6 +22,7 @@ from synth.solver.weight_passing.exact_gather_model import num_slots
 from synth.solver.weight_passing.gather_proof import prove_gathers, solve_level
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.small_problems import is_small
 from tests.sweep import sweep
 from tests.synth.every_weight_schedule import gather_programs, on_all_ranks, value_us
 from tests.synth.solver.test_weight_search import equal_costs, unequal_costs, weight_passing_problem

@@ -1,0 +1,1 @@
+"""The tables by subject; `TABLES` of a module are found by being there."""
