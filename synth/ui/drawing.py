@@ -137,9 +137,14 @@ class Drawings:
             ScheduleError: it cannot run; in the verifier's words.
         """
         plan = base.plan
+        if len(programs) != plan.num_ranks:
+            raise ScheduleError(f"{len(programs)} programs are given for {plan.num_ranks} ranks")
         before = plan.schedule()
         copies = plan.placed.num_stages * len(plan.placement)
-        check_size(programs, copies, plan.num_micro_batches)
+        try:
+            check_size(programs, copies, plan.num_micro_batches)
+        except ValueError as error:
+            raise ScheduleError(str(error)) from None
         schedule = replace(before, name=_BY_HAND, programs=parse_programs(programs))
         _, timeline = verify(schedule, plan.costs)
         exceeds = _excess(timeline, base.caps_bytes)

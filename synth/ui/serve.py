@@ -143,11 +143,11 @@ def _opened(models: Models, folder: Path, given: str) -> Opened:
     from synth.profiles import is_known
 
     if is_known(given):
-        return Opened(model=given)
+        return Opened(name=given)
     path = Path(given)
     text = read_text(path, "a profile, a plan or a config.json")
     kind, name = models.open(text, is_pinned=True)
     place = path.resolve()
     if place.is_relative_to(folder.resolve()) and not models.limits.is_public:
         name = str(place.relative_to(folder.resolve()))
-    return Opened(plan=name) if kind == "plan" else Opened(model=name)
+    return Opened(kind, name)

@@ -99,10 +99,10 @@ class Opening(Record):
 
 @dataclass(frozen=True)
 class Opened:
-    """What the page shows first: a model or a plan, by the names of `Models`."""
+    """What the page shows first, by its name in `Models`; `kind` is that of a file there."""
 
-    model: str | None = None
-    plan: str | None = None
+    kind: str = "profile"
+    name: str | None = None
 
 
 class Service:
@@ -199,8 +199,10 @@ class Service:
         }
 
     def _first_shown(self) -> dict[str, Any]:
-        model, plan = self._opened.model, self._opened.plan
-        return {"kind": "model", "name": model} if plan is None else self._about_plan(plan)
+        kind, name = self._opened.kind, self._opened.name
+        if name is not None and kind == "plan":
+            return self._about_plan(name)
+        return {"kind": kind, "name": name}
 
     def _about_plan(self, name: str) -> dict[str, Any]:
         """Return the setting that a plan was found for, as far as the page has it."""
