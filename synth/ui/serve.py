@@ -16,6 +16,7 @@ import uvicorn
 from synth.errors import SynthError
 from synth.plan.explain.explanation import Explanation
 from synth.records.safe_read import read_text
+from synth.system.messages import silenced
 from synth.ui.limits import Limits
 from synth.ui.models import Models
 from synth.ui.server import Opened, Service
@@ -94,7 +95,8 @@ class Page:
 
         threading.Thread(target=end, name="end of the page", daemon=True).start()
         try:
-            server.run(sockets=[self._socket])
+            with silenced():  # what the commands say of each profile and problem
+                server.run(sockets=[self._socket])
         finally:
             stop.set()
             self._socket.close()

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from synth.errors import SynthError
 from synth.estimates.device import devices
 from synth.plan.explain.explanation import Explanation, explain, explain_schedule
+from synth.profile import Profile
 from synth.records.record import Record, describe
 from synth.records.safe_read import parse_json
 from synth.report.html.page import (
@@ -230,9 +231,9 @@ class Service:
                 [layer.name, profile.layer_profile(place).work_us()]
                 for place, layer in enumerate(profile.layers)
             ],
+            "about": _about(profile),
             "limit": limit.explanation,
             "cap_bytes": None if limit.caps_bytes is None else max(limit.caps_bytes),
-            "links": [setting.link or "as in the profile", profile.links.are_free],
             "commands": {
                 "solve": commands(setting),
                 "curve": curve_commands(setting, 6),
@@ -373,6 +374,15 @@ def _record(record: type[_Given], body: bytes) -> _Given:
         raise SynthError(f"the request is not understood: {describe(error, 1).strip()}") from None
     except ValueError as error:
         raise SynthError(f"the request is not JSON: {error}") from None
+
+
+def _about(profile: Profile) -> str:
+    """Return what is to be known of a profile's numbers: their origin, and how far they are off."""
+    origin = profile.provenance
+    words = (
+        f"{origin.source}, {origin.device}" if origin.estimate is None else origin.estimate.words
+    )
+    return f"{words}; transfers take no time" if profile.links.are_free else words
 
 
 def _visitor(request: Request) -> str:

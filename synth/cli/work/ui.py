@@ -1,6 +1,5 @@
 """The work of `synth ui`."""
 
-import threading
 from pathlib import Path
 
 from synth.cli.answer.explain import explanation_text
@@ -8,7 +7,6 @@ from synth.cli.answer.output import answer, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.read.ui_request import UiRequest
 from synth.system.extras import require
-from synth.system.messages import silenced
 
 
 def work(shown: str | None, request: UiRequest) -> None:
@@ -29,8 +27,4 @@ def work(shown: str | None, request: UiRequest) -> None:
     if request.browser and not visitors.public:
         open_in_browser(page.url)
 
-    def run(stop: threading.Event) -> None:
-        with silenced():
-            page.run(stop)
-
-    run_interruptibly(run)
+    run_interruptibly(page.run)

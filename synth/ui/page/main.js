@@ -13,6 +13,12 @@ import { fromAddress, settingOf, sourceOf, toAddress } from "./state.js";
 
 const SLOTS = ["upper", "lower"];
 
+/** Count what has been done, where programs that use the page can see it. */
+function count(what) {
+  const { dataset } = document.documentElement;
+  dataset[what] = String(1 + Number(dataset[what] || 0));
+}
+
 class Page {
   constructor(start) {
     this.start = start;
@@ -117,7 +123,7 @@ class Page {
     this.showSettings(answer);
     this.drawnState = state;
     if (state.tab === "explain") await this.explain();
-    document.documentElement.dataset.drawn = String(1 + Number(document.documentElement.dataset.drawn || 0));
+    count("drawn");
   }
 
   /** Ask for the order that moves begin with. */
@@ -189,6 +195,7 @@ class Page {
 
   showSettings(answer) {
     this.form.showAnswer(this.state, answer, this.opened);
+    byId("about").textContent = answer.about;
     const cut = answer.drawn[1].error ? answer.drawn[0] : answer.drawn[1];
     if (!cut.error) this.bar.show(cut.partition, answer.layers);
     const count = answer.layers.length;
@@ -222,6 +229,7 @@ class Page {
       complain(error);
     }
     this.run(null);
+    count("searched");
   }
 
   run(job) {

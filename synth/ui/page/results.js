@@ -39,8 +39,8 @@ export function showProgress(state) {
   if (state.points) parts.push(`${state.points.length} points`);
   if (state.is_running) parts.push(state.is_stopping ? "stopping …" : "searching …");
   else if (state.stopped_by) {
-    const proven = gap === 0 ? "proven optimal" : state.stopped_by;
-    parts.push(`${proven} for ${state.bound_holds_for}`);
+    const proven = gap === 0 ? "proven optimal" : `ended by ${state.stopped_by}`;
+    parts.push(`${proven}; the bound is for ${state.bound_holds_for}`);
   } else if (!state.error) parts.push("ended");
   byId("progress").textContent = parts.join(" · ");
 }
