@@ -2,13 +2,13 @@
 
 import shlex
 
-from synth.ui.setting import Setting, Source
+from synth.ui.setting import PipelineSetting, ShownSchedule
 
 # The name of the profile that commands read, where the page has one without a file.
 _PROFILE = "profile.json"
 
 
-def commands(setting: Setting, source: Source | None = None) -> str:
+def commands(setting: PipelineSetting, source: ShownSchedule | None = None) -> str:
     """Return the lines that make a schedule of a setting.
 
     Args:
@@ -34,7 +34,7 @@ def commands(setting: Setting, source: Source | None = None) -> str:
     return "\n".join(lines)
 
 
-def curve_commands(setting: Setting, points: int) -> str:
+def curve_commands(setting: PipelineSetting, points: int) -> str:
     """Return the lines that trace the memory curve of a setting."""
     lines, profile = _model(setting)
     options = [profile, "--ranks", setting.ranks, "--micro-batches", setting.micro_batches]
@@ -48,12 +48,12 @@ def curve_commands(setting: Setting, points: int) -> str:
     return "\n".join(lines)
 
 
-def curve_placement(setting: Setting) -> str:
+def curve_placement(setting: PipelineSetting) -> str:
     """Return the placement of a curve, which is of one."""
     return "linear" if setting.placement == "auto" else setting.placement
 
 
-def _model(setting: Setting) -> tuple[list[str], str]:
+def _model(setting: PipelineSetting) -> tuple[list[str], str]:
     """Return the lines that make the profile, and its name."""
     opened = setting.model.startswith("opened-")
     if setting.sliders is not None:

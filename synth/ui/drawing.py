@@ -30,7 +30,7 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.verify import check_caps, verify
 from synth.ui.limits import Limits
 from synth.ui.models import Models, Recent
-from synth.ui.setting import Setting, Source
+from synth.ui.setting import PipelineSetting, ShownSchedule
 
 # Seconds for an even partition, whose search is cut short behind them.
 _PARTITION_S = 1.0
@@ -40,7 +40,7 @@ _BY_HAND = "by hand"
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class DrawnSchedule:
     """A verified schedule.
 
     Attributes:
@@ -78,9 +78,9 @@ class Drawings:
 
     def __init__(self, models: Models, limits: Limits) -> None:
         self._models, self._limits = models, limits
-        self._kept: Recent[Drawn] = Recent()
+        self._kept: Recent[DrawnSchedule] = Recent()
 
-    def of(self, setting: Setting, source: Source) -> Drawn:
+    def of(self, setting: PipelineSetting, source: ShownSchedule) -> DrawnSchedule:
         """Return a schedule of a setting.
 
         Raises:
@@ -91,23 +91,25 @@ class Drawings:
         base = self._base(setting, source)
         return base if source.programs is None else self._by_hand(base, source.programs)
 
-    def _base(self, setting: Setting, source: Source) -> Drawn:
+    def _base(self, setting: PipelineSetting, source: ShownSchedule) -> DrawnSchedule:
         if source.plan is not None:
             plan = self._models.plan(source.plan)
             self._limits.check_size(plan.placed, plan.num_micro_batches)
             key: Any = (source.plan, plan.profile_fingerprint, plan.programs)
-            return self._kept.made(key, lambda: Drawn(plan, plan.check()[1], plan.caps_bytes))
+            return self._kept.made(
+                key, lambda: DrawnSchedule(plan, plan.check()[1], plan.caps_bytes)
+            )
         name = current_name(source.schedule or "")
         profile = self.profile(setting)
         key = (name, profile.fingerprint(), setting)
         return self._kept.made(key, lambda: self._published(name, setting, profile))
 
-    def profile(self, setting: Setting) -> Profile:
+    def profile(self, setting: PipelineSetting) -> Profile:
         """Return the profile of a setting, with its links."""
         profile = self._models.profile(setting)
         return setting.arguments(profile, self._limits).hardware.profile(profile)
 
-    def _published(self, name: str, setting: Setting, profile: Profile) -> Drawn:
+    def _published(self, name: str, setting: PipelineSetting, profile: Profile) -> DrawnSchedule:
         if name.partition(":")[0] not in families():
             raise SynthError(f"there is no published schedule {name!r:.60}; choose one of the list")
         where = family_placement(name, setting.ranks)
@@ -128,9 +130,9 @@ class Drawings:
             claim=Claim.of_timeline(timeline),
             caps_bytes=None if exceeds else caps,
         )
-        return Drawn(plan, timeline, caps, exceeds)
+        return DrawnSchedule(plan, timeline, caps, exceeds)
 
-    def _by_hand(self, base: Drawn, programs: Sequence[str]) -> Drawn:
+    def _by_hand(self, base: DrawnSchedule, programs: Sequence[str]) -> DrawnSchedule:
         """Verify another order of the ops of a plan.
 
         Raises:
@@ -155,7 +157,7 @@ class Drawings:
             arguments={},
             claim=Claim.of_timeline(timeline),
         )
-        return Drawn(changed, timeline, base.caps_bytes, exceeds)
+        return DrawnSchedule(changed, timeline, base.caps_bytes, exceeds)
 
 
 def _excess(timeline: Timeline, caps: tuple[int, ...] | None) -> str:
@@ -169,7 +171,7 @@ def _excess(timeline: Timeline, caps: tuple[int, ...] | None) -> str:
 
 
 def _sizes(
-    setting: Setting, profile: Profile, where: Placement, caps: tuple[int, ...] | None
+    setting: PipelineSetting, profile: Profile, where: Placement, caps: tuple[int, ...] | None
 ) -> tuple[int, ...]:
     """Return the partition of a setting if it is for as many stages, or else an even one."""
     given = setting.partition
@@ -191,7 +193,7 @@ def _sizes(
     )
 
 
-def choices(setting: Setting, num_layers: int) -> list[dict[str, Any]]:
+def choices(setting: PipelineSetting, num_layers: int) -> list[dict[str, Any]]:
     """Return the published schedules to choose from, by placement."""
     ranks = setting.ranks
     if setting.placement == "auto":

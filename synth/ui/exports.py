@@ -12,7 +12,7 @@ from synth.report.chart.chart import Chart
 from synth.report.picture.png import png_bytes
 from synth.report.picture.schedule import schedule_picture
 from synth.system.extras import require
-from synth.ui.drawing import Drawn
+from synth.ui.drawing import DrawnSchedule
 
 
 class Download(StrEnum):
@@ -34,7 +34,7 @@ _FORMATS = {
 }
 
 
-def download(drawn: Drawn, kind: Download) -> dict[str, Any]:
+def download(drawn: DrawnSchedule, kind: Download) -> dict[str, Any]:
     """Return the files of a schedule, in base64, and notes on what they do not say.
 
     Raises:

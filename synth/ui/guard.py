@@ -27,7 +27,7 @@ _HEADERS = [
 _MOST_PATH = 2000
 
 
-class Guard:
+class RequestGuard:
     """An ASGI application that refuses what may not pass, before the one inside sees it.
 
     With a token all paths begin with it, so that each request of the page carries it.

@@ -19,10 +19,10 @@ from synth.schedule.files.plan_file import Plan
 from synth.search.best_so_far import BestSoFar
 from synth.solver.result import Incumbent
 from synth.ui.command_line import curve_placement
-from synth.ui.drawing import Drawn
+from synth.ui.drawing import DrawnSchedule
 from synth.ui.limits import Limits
 from synth.ui.models import Models
-from synth.ui.setting import Setting
+from synth.ui.setting import PipelineSetting
 
 # Ended searches that are kept, so that a page that was loaded again finds its own.
 _MOST_ENDED = 16
@@ -134,7 +134,9 @@ class Jobs:
 class PlanSearch:
     """Finds the best plan of a setting, as `synth solve` does; its progress has the incumbent."""
 
-    def __init__(self, setting: Setting, profile: Profile, limits: Limits, models: Models) -> None:
+    def __init__(
+        self, setting: PipelineSetting, profile: Profile, limits: Limits, models: Models
+    ) -> None:
         self._arguments = setting.arguments(profile, limits)
         self._models = models
 
@@ -164,7 +166,7 @@ class PlanSearch:
             "gap": claim.gap,
             "bound_holds_for": claim.bound_holds_for.words,
             "found_by": claim.found_by,
-            "drawn": Drawn(plan, plan.check()[1], plan.caps_bytes).data(),
+            "drawn": DrawnSchedule(plan, plan.check()[1], plan.caps_bytes).data(),
         }
 
 
@@ -172,7 +174,12 @@ class CurveTrace:
     """Traces the memory curve of a setting, as `synth frontier` does; each point is a plan."""
 
     def __init__(
-        self, setting: Setting, profile: Profile, limits: Limits, models: Models, points: int
+        self,
+        setting: PipelineSetting,
+        profile: Profile,
+        limits: Limits,
+        models: Models,
+        points: int,
     ) -> None:
         given = {
             "profile": profile,

@@ -18,7 +18,7 @@ from synth.records.command_option import from_values
 from synth.records.safe_read import parse_json, read_text
 from synth.schedule.files.plan_file import Plan
 from synth.ui.limits import Limits
-from synth.ui.setting import Setting
+from synth.ui.setting import PipelineSetting
 from synth.units import shown
 
 # Files and plans that are kept in memory; the oldest are dropped.
@@ -85,7 +85,7 @@ class Models:
             found[kind].append(path.name)
         return found
 
-    def profile(self, setting: Setting) -> Profile:
+    def profile(self, setting: PipelineSetting) -> Profile:
         """Return the profile of a setting, with the profile's own links.
 
         Raises:
@@ -181,7 +181,7 @@ class Models:
         raise SynthError(f"there is no model or plan {shown(name)} here; {way_out}")
 
 
-def _estimated(config: dict[str, Any], name: str, setting: Setting) -> Profile:
+def _estimated(config: dict[str, Any], name: str, setting: PipelineSetting) -> Profile:
     known = [device.name for device in devices()]
     if setting.device not in known:
         raise SynthError(

@@ -19,7 +19,7 @@ from synth.records.safe_read import read_text
 from synth.system.messages import silenced
 from synth.ui.limits import Limits
 from synth.ui.models import Models
-from synth.ui.server import Opened, Service
+from synth.ui.server import FirstShown, Service
 
 LOOPBACK = "127.0.0.1"
 
@@ -67,7 +67,7 @@ class Page:
         """
         _check_loopback(address.listen, limits)
         models = Models(folder, limits)
-        opened = Opened() if given is None else _opened(models, folder, given)
+        opened = FirstShown() if given is None else _opened(models, folder, given)
         self._service = Service(models, explained, opened)
         self._socket = _bound(address)
         port = self._socket.getsockname()[1]
@@ -131,6 +131,7 @@ def _bound(address: Address) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((address.listen, address.port))
+        bound.listen()  # who opens the address at once waits for the first answer
     except (OSError, OverflowError) as error:
         bound.close()
         reason = getattr(error, "strerror", None) or error
@@ -140,16 +141,16 @@ def _bound(address: Address) -> socket.socket:
     return bound
 
 
-def _opened(models: Models, folder: Path, given: str) -> Opened:
+def _opened(models: Models, folder: Path, given: str) -> FirstShown:
     """Return what the command line names: a known model, or a file, which may be anywhere."""
     from synth.profiles import is_known
 
     if is_known(given):
-        return Opened(name=given)
+        return FirstShown(name=given)
     path = Path(given)
     text = read_text(path, "a profile, a plan or a config.json")
     kind, name = models.open(text, is_pinned=True)
     place = path.resolve()
     if place.is_relative_to(folder.resolve()) and not models.limits.is_public:
         name = str(place.relative_to(folder.resolve()))
-    return Opened(kind, name)
+    return FirstShown(kind, name)

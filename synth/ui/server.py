@@ -36,10 +36,10 @@ from synth.solver.options import SolveOptions
 from synth.ui.command_line import commands, curve_commands
 from synth.ui.drawing import Drawings, choices
 from synth.ui.exports import Download, download, profile_download
-from synth.ui.guard import Guard
+from synth.ui.guard import RequestGuard
 from synth.ui.jobs import Busy, CurveTrace, Job, Jobs, PlanSearch
 from synth.ui.models import Models
-from synth.ui.setting import Setting, Source
+from synth.ui.setting import PipelineSetting, ShownSchedule
 from synth.ui.visitors import OverBudget, Visitors
 from synth.version import __version__
 
@@ -60,46 +60,46 @@ _VISITOR: ContextVar[str] = ContextVar("VISITOR")
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-class Drawing(Record):
+class DrawRequest(Record):
     """A request for schedules, one above the other."""
 
-    setting: Setting
-    sources: tuple[Source, ...] = ()
+    setting: PipelineSetting
+    sources: tuple[ShownSchedule, ...] = ()
 
 
-class OfOne(Record):
+class ScheduleRequest(Record):
     """A request about one schedule."""
 
-    setting: Setting
-    source: Source
+    setting: PipelineSetting
+    source: ShownSchedule
 
 
-class Saving(OfOne):
+class SaveRequest(ScheduleRequest):
     """A request for a file of a schedule."""
 
     kind: Download
 
 
-class Search(Record):
+class StartRequest(Record):
     """A request for a search."""
 
-    setting: Setting
+    setting: PipelineSetting
 
 
-class Curve(Search):
+class CurveRequest(StartRequest):
     """A request for a memory curve."""
 
     points: int = 6
 
 
-class Opening(Record):
+class OpenRequest(Record):
     """A file that the page sends."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Opened:
+class FirstShown:
     """What the page shows first, by its name in `Models`; `kind` is that of a file there."""
 
     kind: str = "profile"
@@ -113,7 +113,7 @@ class Service:
         self,
         models: Models,
         explained: Callable[[Explanation], str],
-        opened: Opened | None = None,
+        opened: FirstShown | None = None,
     ) -> None:
         """Serve some models.
 
@@ -123,31 +123,31 @@ class Service:
             opened: shown first; None: the page's own choice.
         """
         self._models, self._limits = models, models.limits
-        self._explained, self._opened = explained, opened or Opened()
+        self._explained, self._opened = explained, opened or FirstShown()
         self._drawings = Drawings(models, self._limits)
         self._jobs, self._visitors = Jobs(), Visitors(self._limits)
         self._at_once = anyio.CapacityLimiter(_AT_ONCE)
 
-    def application(self, token: str, hosts: set[str]) -> Guard:
+    def application(self, token: str, hosts: set[str]) -> RequestGuard:
         """Return the application, which answers requests with a token to one of some hosts."""
         routes = [
             Route("/", self._page),
             Route("/static/{name}", self._file),
             Route("/start", self._start),
-            self._posted("/draw", Drawing, self._draw),
-            self._posted("/explain", OfOne, self._explain),
-            self._posted("/export", Saving, self._export),
-            self._posted("/open", Opening, self._open),
-            self._posted("/solve", Search, self._solve),
-            self._posted("/curve", Curve, self._curve),
-            self._posted("/what-if", OfOne, self._what_if),
+            self._posted("/draw", DrawRequest, self._draw),
+            self._posted("/explain", ScheduleRequest, self._explain),
+            self._posted("/export", SaveRequest, self._export),
+            self._posted("/open", OpenRequest, self._open),
+            self._posted("/solve", StartRequest, self._solve),
+            self._posted("/curve", CurveRequest, self._curve),
+            self._posted("/what-if", ScheduleRequest, self._what_if),
             Route("/jobs/{name}", self._progress),
             Route("/jobs/{name}/stop", self._stop, methods=["POST"]),
         ]
         handlers: Any = {HTTPException: _http_error, Exception: _bug}
         app = Starlette(routes=routes, exception_handlers=handlers)
         most = self._limits.most_body_bytes
-        return Guard(app, hosts=hosts, token=token, most_bytes=most)
+        return RequestGuard(app, hosts=hosts, token=token, most_bytes=most)
 
     def close(self, wait_s: float = 3.0) -> None:
         """Stop what runs."""
@@ -219,7 +219,7 @@ class Service:
 
     # What is drawn at once
 
-    def _draw(self, given: Drawing) -> dict[str, Any]:
+    def _draw(self, given: DrawRequest) -> dict[str, Any]:
         setting = given.setting
         profile = self._drawings.profile(setting)
         drawn = [self._one(setting, source) for source in given.sources[:2]]
@@ -241,38 +241,38 @@ class Service:
             },
         }
 
-    def _one(self, setting: Setting, source: Source) -> dict[str, Any]:
+    def _one(self, setting: PipelineSetting, source: ShownSchedule) -> dict[str, Any]:
         try:
             return self._drawings.of(setting, source).data()
         except SynthError as error:
             return {"error": _line(error)}
 
-    def _explain(self, given: OfOne) -> dict[str, Any]:
+    def _explain(self, given: ScheduleRequest) -> dict[str, Any]:
         drawn = self._drawings.of(given.setting, given.source)
         return {"text": self._explained(explain_schedule(drawn.plan, drawn.timeline))}
 
-    def _export(self, given: Saving) -> dict[str, Any]:
+    def _export(self, given: SaveRequest) -> dict[str, Any]:
         if given.kind == Download.PROFILE:
             return profile_download(self._drawings.profile(given.setting))
         return download(self._drawings.of(given.setting, given.source), given.kind)
 
-    def _open(self, given: Opening) -> dict[str, Any]:
+    def _open(self, given: OpenRequest) -> dict[str, Any]:
         kind, name = self._models.open(given.text)
         return self._about_plan(name) if kind == "plan" else {"kind": kind, "name": name}
 
     # Searches
 
-    def _solve(self, given: Search) -> dict[str, Any]:
+    def _solve(self, given: StartRequest) -> dict[str, Any]:
         profile = self._models.profile(given.setting)
         return self._started(PlanSearch(given.setting, profile, self._limits, self._models))
 
-    def _curve(self, given: Curve) -> dict[str, Any]:
+    def _curve(self, given: CurveRequest) -> dict[str, Any]:
         points = max(2, min(given.points, self._limits.most_points))
         profile = self._models.profile(given.setting)
         search = CurveTrace(given.setting, profile, self._limits, self._models, points)
         return self._started(search)
 
-    def _what_if(self, given: OfOne) -> dict[str, Any]:
+    def _what_if(self, given: ScheduleRequest) -> dict[str, Any]:
         drawn = self._drawings.of(given.setting, given.source)
         is_own = given.source.plan is None
         profile = self._drawings.profile(given.setting) if is_own else None

@@ -46,7 +46,7 @@ class Sliders(Record):
         return Profile.from_times("sliders", [layer], source="chosen by hand")
 
 
-class Setting(Record):
+class PipelineSetting(Record):
     """The model and its pipeline.
 
     Attributes:
@@ -105,7 +105,7 @@ class Setting(Record):
         return from_values(SolveArguments, values)
 
 
-class Source(Record):
+class ShownSchedule(Record):
     """A schedule that the page shows.
 
     Attributes:
