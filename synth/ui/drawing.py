@@ -101,7 +101,8 @@ class Drawings:
             )
         name = current_name(source.schedule or "")
         profile = self.profile(setting)
-        key = (name, profile.fingerprint(), setting)
+        sizes = (setting.ranks, setting.micro_batches, setting.partition, setting.mem_limit)
+        key = (name, profile.fingerprint(), sizes)
         return self._kept.made(key, lambda: self._published(name, setting, profile))
 
     def profile(self, setting: PipelineSetting) -> Profile:

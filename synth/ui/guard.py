@@ -2,12 +2,12 @@
 
 import hmac
 import json
-from collections.abc import Collection
+from collections.abc import Collection, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-# ASGI's own types are of Starlette; these are what they are.
-Scope = dict[str, Any]
+# A request, as ASGI has it.
+Scope = MutableMapping[str, Any]
 
 # Nothing is loaded from elsewhere, nothing inline is run, and no other page may frame this one.
 _POLICY = (

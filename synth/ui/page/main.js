@@ -71,6 +71,7 @@ class Page {
     this.showState();
     if (keys.some((key) => key !== "tab" && key !== "time_limit")) this.draw();
     else if (changes.tab === "explain") this.explain();
+    else this.fitRows();
   }
 
   showState() {
@@ -170,19 +171,23 @@ class Page {
     const raws = names.flatMap((raw, number) => (raw ? [[raw, number]] : []));
     if (!raws.length) return;
     const charts = await Promise.all(raws.map(([raw, number]) => Chart.load(raw, number)));
-    const rows = charts.map((chart) => chart.numRanks).join();
-    if (!this.viewer) this.beginViewer(charts);
-    else {
-      this.viewer.setCharts(charts);
-      if (rows !== this.rows) this.viewer.row = this.viewer.firstRow();
-    }
-    this.rows = rows;
+    if (this.viewer) this.viewer.setCharts(charts);
+    else this.beginViewer(charts);
+    this.fitRows();
     if (!this.state.moves.length) {
       const lower = charts.find((chart) => chart.number === 1);
       this.programs = lower && programsOf(this.viewer, lower);
     }
     this.viewer.drawNow();
     document.documentElement.dataset.readyMs ||= String(Math.round(performance.now()));
+  }
+
+  /** Make the rows as high as there is space for, unless they were made higher or lower by hand. */
+  fitRows() {
+    const { viewer } = this;
+    if (!viewer || (this.row !== undefined && viewer.row !== this.row)) return;
+    this.row = viewer.row = viewer.firstRow();
+    viewer.draw();
   }
 
   beginViewer(charts) {
@@ -212,6 +217,7 @@ class Page {
     const body = { setting: this.setting, source: this.source(slot) };
     const { text } = await post("explain", body).catch((error) => ({ text: error.message }));
     byId("explanation").textContent = text;
+    this.fitRows();
   }
 
   /** Run a search of the server to its end; `onState` gets its progress. */

@@ -114,8 +114,8 @@ def requests() -> Iterator[tuple[str, bytes]]:
         body = {"setting": SETTING, "source": source}
         yield "explain", json.dumps(body).encode()
         yield "export", json.dumps({**body, "kind": "plan"}).encode()
-    body = {"setting": SETTING, "source": one, "kind": "exe"}
-    yield "export", json.dumps(body).encode()
+    unknown = {"setting": SETTING, "source": one, "kind": "exe"}
+    yield "export", json.dumps(unknown).encode()
 
 
 def test_more_than_a_hundred_malformed_requests_get_one_line_each(
