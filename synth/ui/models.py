@@ -126,25 +126,28 @@ class Models:
         self._plans.keep(name, plan)
         return name
 
-    def open(self, text: str, *, is_pinned: bool = False) -> tuple[str, str]:
+    def open(
+        self, text: str, called: str = "the file", *, is_pinned: bool = False
+    ) -> tuple[str, str]:
         """Keep a file that the page sends; return its kind and its name.
 
         Args:
             text: the file.
+            called: its name in errors.
             is_pinned: keep it for ever, and not only until many others have come.
 
         Raises:
             SynthError: it is no profile, no plan and no config.
         """
-        kind, data = _kind_of(_parsed(text, "the file"), "the file")
+        kind, data = _kind_of(text, called)
         name = f"opened-{_digest(text)}"
         if kind == _PLAN:
-            plan = Plan.model_validate_file(data, "the file")
+            plan = Plan.model_validate_file(data, called)
             self.limits.check_size(plan.placed, plan.num_micro_batches)
             self._plans.keep(name, plan)
         else:
             if kind == _PROFILE:
-                Profile.model_validate_file(data, "the file")
+                Profile.model_validate_file(data, called)
             self._data.keep(name, (kind, data))
         if is_pinned:
             (self._plans if kind == _PLAN else self._data).pin(name)
@@ -163,7 +166,7 @@ class Models:
             return opened
         path = self._inside(name)
         text = read_text(path, "a profile, a plan or a config.json", _MOST_BYTES)
-        return _kind_of(_parsed(text, name), name)
+        return _kind_of(text, shown(name))
 
     def _inside(self, name: str) -> Path:
         """Return a file in the working folder.
@@ -194,7 +197,16 @@ def _estimated(config: dict[str, Any], name: str, setting: PipelineSetting) -> P
     return estimator_of(arguments, shape).profile()
 
 
-def _kind_of(data: Any, name: str) -> tuple[str, dict[str, Any]]:
+def _kind_of(text: str, called: str) -> tuple[str, dict[str, Any]]:
+    """Return the kind of a file, and its data.
+
+    Raises:
+        SynthError: it is none that the page knows.
+    """
+    try:
+        data = parse_json(text)
+    except ValueError as error:
+        raise SynthError(f"{called} is not JSON: {error}") from None
     if isinstance(data, dict):
         kind = _FORMATS.get(str(data.get("format")))
         if kind is not None:
@@ -202,15 +214,8 @@ def _kind_of(data: Any, name: str) -> tuple[str, dict[str, Any]]:
         if "model_type" in data:
             return _CONFIG, data
     raise SynthError(
-        f"{shown(name)} is no profile, no plan and no config.json of a model; give one of these"
+        f"{called} is no profile, no plan and no config.json of a model; give one of these"
     )
-
-
-def _parsed(text: str, name: str) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise SynthError(f"{shown(name)} is not JSON: {error}") from None
 
 
 def _digest(text: str) -> str:

@@ -149,7 +149,7 @@ def _opened(models: Models, folder: Path, given: str) -> FirstShown:
         return FirstShown(name=given)
     path = Path(given)
     text = read_text(path, "a profile, a plan or a config.json")
-    kind, name = models.open(text, is_pinned=True)
+    kind, name = models.open(text, given, is_pinned=True)
     place = path.resolve()
     if place.is_relative_to(folder.resolve()) and not models.limits.is_public:
         name = str(place.relative_to(folder.resolve()))
