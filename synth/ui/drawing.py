@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from time import monotonic
 from typing import Any
 
@@ -194,13 +195,22 @@ def _sizes(
     )
 
 
-def choices(setting: PipelineSetting, num_layers: int) -> list[dict[str, Any]]:
-    """Return the published schedules to choose from, by placement."""
-    ranks = setting.ranks
-    if setting.placement == "auto":
+@lru_cache
+def choices(placed: str, ranks: int, num_layers: int) -> list[dict[str, Any]]:
+    """Return the published schedules to choose from, by placement.
+
+    Args:
+        placed: the name of a placement, or auto for all.
+        ranks: of the pipeline.
+        num_layers: of the model.
+
+    Raises:
+        SynthError: there is no such placement.
+    """
+    if placed == "auto":
         places = {**usual(ranks), **placements_for(ranks, num_layers)}
     else:
-        places = {setting.placement: placement(setting.placement, ranks)}
+        places = {placed: placement(placed, ranks)}
     found = []
     seen: set[str] = set()
     for name, where in places.items():

@@ -72,9 +72,11 @@ class Page:
         self._socket = _bound(address)
         port = self._socket.getsockname()[1]
         token = "" if limits.is_public else secrets.token_urlsafe(24)
-        hosts = {LOOPBACK, "localhost", address.listen.lower(), *map(str.lower, address.hosts)}
+        own = f"[{address.listen}]" if ":" in address.listen else address.listen
+        hosts = {LOOPBACK, "localhost", own.lower(), *map(str.lower, address.hosts)}
         self._app = self._service.application(token, hosts)
-        self.url = f"http://{LOOPBACK}:{port}/{token}/" if token else f"http://{LOOPBACK}:{port}/"
+        shown = LOOPBACK if ipaddress.ip_address(address.listen).is_unspecified else own
+        self.url = f"http://{shown}:{port}/{token}/" if token else f"http://{shown}:{port}/"
 
     def run(self, stop: threading.Event) -> None:
         """Answer until the event is set; searches are stopped then, too."""

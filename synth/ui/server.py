@@ -226,7 +226,7 @@ class Service:
         limit = setting.arguments(profile, self._limits).memory.limits(setting.ranks, profile)
         return {
             "drawn": drawn,
-            "choices": choices(setting, len(profile.layers)),
+            "choices": choices(setting.placement, setting.ranks, len(profile.layers)),
             "layers": [
                 [layer.name, profile.layer_profile(place).work_us()]
                 for place, layer in enumerate(profile.layers)
@@ -263,10 +263,12 @@ class Service:
     # Searches
 
     def _solve(self, given: StartRequest) -> dict[str, Any]:
+        given.setting.check_search(self._limits)
         profile = self._models.profile(given.setting)
         return self._started(PlanSearch(given.setting, profile, self._limits, self._models))
 
     def _curve(self, given: CurveRequest) -> dict[str, Any]:
+        given.setting.check_search(self._limits)
         points = max(2, min(given.points, self._limits.most_points))
         profile = self._models.profile(given.setting)
         search = CurveTrace(given.setting, profile, self._limits, self._models, points)

@@ -9,6 +9,7 @@ from synth.profile import Profile
 from synth.profile.layer_times import LayerTimes
 from synth.records.command_option import from_values
 from synth.records.record import Record
+from synth.schedule.placements import placement
 from synth.ui.limits import Limits
 
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -68,7 +69,7 @@ class PipelineSetting(Record):
     device: _Text | None = None
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     sliders: Sliders | None = None
-    ranks: Annotated[int, Field(ge=1, le=4096)] = 8
+    ranks: Annotated[int, Field(ge=1, le=1024)] = 8
     micro_batches: Annotated[int, Field(ge=1, le=1 << 20)] = 24
     placement: _Text = "auto"
     partition: _Sizes | None = None
@@ -82,6 +83,15 @@ class PipelineSetting(Record):
     def links(self) -> list[str] | None:
         """The links, as the options of commands have them."""
         return None if self.link is None else [each.strip() for each in self.link.split(";")]
+
+    def check_search(self, limits: Limits) -> None:
+        """Refuse a search that is too large, judged by the placement, of `auto` by linear.
+
+        Raises:
+            SynthError: the schedules would have too many ops.
+        """
+        name = "linear" if self.placement == "auto" else self.placement
+        limits.check_size(placement(name, self.ranks), self.micro_batches)
 
     def arguments(self, profile: Profile, limits: Limits) -> SolveArguments:
         """Return the arguments of the search.

@@ -304,7 +304,7 @@ class Page {
     const name = opened.profile;
     const isKnown = [...shipped, ...estimated].includes(name);
     const { ranks, micro_batches: count, cap_bytes: cap } = opened;
-    const limit = cap ? { mem_limit: String(cap) } : {};
+    const limit = cap ? { mem_limit: `${cap / 1e9}GB` } : {};
     const sizes = { ranks, micro_batches: count, partition: null, ...limit };
     this.state = { ...this.state, ...(isKnown ? { model: name, ...sizes } : sizes) };
     this.openPlan(opened.name, text);

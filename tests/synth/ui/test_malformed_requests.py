@@ -196,6 +196,14 @@ def test_a_visitor_gets_a_limited_amount_of_work(tmp_path: Path) -> None:
     assert "try again in" in refused.json()["error"]
 
 
+@pytest.mark.parametrize("path", ["solve", "curve"])
+def test_searches_that_are_too_large_are_refused(tmp_path: Path, path: str) -> None:
+    client = Client(tmp_path, public(), token="")
+    refused = client.post(path, {"setting": {**SETTING, "micro_batches": 10_000}})
+    assert refused.status_code == 400
+    assert "are too many for a schedule here" in refused.json()["error"]
+
+
 def test_limits_of_visitors_are_smaller() -> None:
     visitors = public()
     assert visitors.most_ops < LOCAL.most_ops

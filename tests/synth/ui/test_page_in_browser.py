@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import synth
 from synth.estimates.model_config import known_model
 from synth.schedule.files.plan_file import Plan
 from tests.synth.browser import chromium
@@ -301,4 +302,21 @@ def test_a_large_pipeline_opens(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path) as url:
         visit = Visit(browser, small(url, **state))
         assert visit.page.evaluate("viewer.charts.length") == 2
+        visit.close()
+
+
+@pytest.mark.slow
+def test_a_plan_that_the_command_names_is_drawn_with_its_limit(
+    browser: Any, tmp_path: Path
+) -> None:
+    plan = synth.simulate(
+        "zb-h1", "zb-1.5b-p8-m24", ranks=4, micro_batches=6, mem_limit=60_123_456_789
+    )
+    plan.save(tmp_path / "plan.json")
+    with served(tmp_path, str(tmp_path / "plan.json")) as url:
+        visit = Visit(browser, url)
+        assert visit.titles() == ["1f1b", "zb-h1"]
+        caps = visit.page.evaluate("viewer.charts.map((chart) => chart.capBytes[0])")
+        assert caps == [60_123_456_789] * 2
+        assert visit.page.input_value("#ranks") == "4"
         visit.close()
