@@ -12,8 +12,8 @@ from synth.schedule.files.plan_file import Plan
 from tests.synth.ui_pages import SETTING, TOKEN, Client
 
 PROFILE = "zb-1.5b-p8-m24"
-# A search that ends at once: any schedule is near enough to the bound, or it is stopped.
-QUICK = {**SETTING, "micro_batches": 4, "mem_limit": "40GB", "time_limit": 5}
+# A search that ends by itself, long before its limit.
+QUICK = {**SETTING, "micro_batches": 4, "mem_limit": "40GB", "time_limit": 60}
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_deadlock_is_refused_in_the_words_of_the_verifier(client: Client) -> N
 
 def test_an_explanation_is_that_of_the_command(client: Client) -> None:
     body = {"setting": SETTING, "source": {"schedule": "1f1b"}}
-    text = client.post("explain", body).json()["text"]
+    text = " ".join(client.post("explain", body).json()["text"].split())
     assert "what holds it back is" in text
     assert "critical path:" in text
 
@@ -202,7 +202,7 @@ def test_what_no_search_can_meet_is_one_line(client: Client) -> None:
 
 @pytest.mark.slow
 def test_each_point_of_a_curve_is_a_plan(client: Client) -> None:
-    setting = {**SETTING, "ranks": 2, "micro_batches": 3, "time_limit": 1}
+    setting = {**SETTING, "ranks": 2, "micro_batches": 3, "time_limit": 30}
     job = client.post("curve", {"setting": setting, "points": 3}).json()["job"]
     *_, last = client.followed(job)
     assert last["error"] == "" and len(last["points"]) >= 2
