@@ -251,6 +251,7 @@ def test_imports_stand_at_the_top_but_for_torch_extras_and_the_work_of_commands(
         "synth.runtime",
         "synth.profiles",
         "synth.cli.work",
+        "synth.ui",  # with Starlette and uvicorn, of an extra
         "synth.cli.commands",  # once Ctrl-C is taken charge of
         "synth.cli.read.parsed_command",  # with pydantic, which the list of commands does not need
         "synth.solver.evaluate.walk_kernel",  # with Numba

@@ -1,23 +1,14 @@
 """`synth export`: a schedule in the format of another runtime."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from synth.cli.read.options import ForceOption
+from synth.interop.export_format import ExportFormat
 from synth.records.command_option import CommandOption
 from synth.records.record import Record
-
-
-class ExportFormat(StrEnum):
-    """Format of the exported file."""
-
-    TORCH = "torch"
-    TORCHTITAN = "torchtitan"
-    MEGATRON = "megatron"
-    JAXPP = "jaxpp"
 
 
 class ExportRequest(Record):

@@ -9,18 +9,23 @@ from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import software_of
 from synth.estimates.layout import Layout
 from synth.estimates.model_config import model_of
+from synth.estimates.model_shape import ModelShape
 from synth.options.arguments.estimate import EstimateArguments
 from synth.profile.optimizer import OptimizerSpec
 from synth.records.record import describe
 
 
-def estimator_of(given: EstimateArguments) -> Estimator:
+def estimator_of(given: EstimateArguments, shape: ModelShape | None = None) -> Estimator:
     """Read all arguments of an estimate.
+
+    Args:
+        given: the arguments.
+        shape: of the model; None: that of the model's name or file.
 
     Raises:
         SynthError: one is not understood, or they do not go together.
     """
-    shape, device = model_of(given.model), device_of(given.device)
+    shape, device = shape or model_of(given.model), device_of(given.device)
     layout = _layout(given)
     layout.check(shape)
     return Estimator(

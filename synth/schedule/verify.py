@@ -24,7 +24,7 @@ from synth.schedule.verify_weights import check_visits, check_weight_flow
 from synth.schedule.weight_flow import Route
 from synth.units import format_bytes_both
 
-__all__ = ["ScheduleError", "check_deadlock", "lower_checked", "verify"]
+__all__ = ["ScheduleError", "check_caps", "check_deadlock", "lower_checked", "verify"]
 
 # A micro-batch passes a stage by F and one set of each of these three rows.
 _BACKWARDS = ({OpKind.B, OpKind.W}, {OpKind.BW})
@@ -62,7 +62,7 @@ def verify(
     lowered = lower_checked(schedule, costs)
     timeline = check_deadlock(lowered)
     if caps_bytes is not None:
-        _check_caps(lowered, caps_bytes)
+        check_caps(lowered, caps_bytes)
     return lowered, timeline
 
 
@@ -347,7 +347,12 @@ def check_deadlock(lowered: Lowered) -> Timeline:
         ) from None
 
 
-def _check_caps(lowered: Lowered, caps_bytes: Sequence[int]) -> None:
+def check_caps(lowered: Lowered, caps_bytes: Sequence[int]) -> None:
+    """Check the memory limit of each rank.
+
+    Raises:
+        ScheduleError: one is exceeded; names the rank and the first op at which it is.
+    """
     if len(caps_bytes) != lowered.num_ranks:
         raise ScheduleError(f"{len(caps_bytes)} memory limits for {lowered.num_ranks} ranks")
     for rank, (peak, cap) in enumerate(zip(peak_bytes(lowered), caps_bytes, strict=True)):

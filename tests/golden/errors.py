@@ -161,6 +161,12 @@ _COMMANDS = [
     "show plan.json --measured plan.json",
     "show plan.json --trace notes.txt",
     "show plan.json --picture chart.bmp",
+    # ui
+    "ui gone.json",
+    "ui notes.txt",
+    "ui --listen 0.0.0.0",
+    "ui --most-ops 100",
+    "ui --port 0",
     # export and import
     "export plan.json --to deepspeed",
     "export plan.json --to torchtitan",

@@ -35,7 +35,7 @@ def opened(browser: Any, path: Path, **settings: Any) -> Iterator[Any]:
     page.on("console", lambda message: wrong.extend(_errors(message)))
     page.on("request", lambda request: wrong.append(request.url))
     page.goto(path.as_uri())
-    page.wait_for_selector("html[data-ready-ms]", state="attached", timeout=20_000)
+    page.wait_for_selector("html[data-ready-ms]", state="attached", timeout=120_000)
     yield page
     page.close()
     assert wrong == [path.as_uri()], wrong

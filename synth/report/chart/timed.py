@@ -14,6 +14,7 @@ from synth.report.explain.critical_path import (
     number_nodes,
 )
 from synth.schedule.arrays import Flags
+from synth.schedule.critical_path import path_to
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.measured.execution_trace import ExecutionTrace
 from synth.schedule.simulate import Timeline
@@ -47,9 +48,17 @@ class TimedSchedule:
 
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> Self:
-        """Take the times of a simulation."""
-        start_us, end_us = (dict(enumerate(each)) for each in (timeline.start_us, timeline.end_us))
-        return cls._of(timeline.lowered, Measured(start_us, end_us, set()), has_path=True)
+        """Take the times of a simulation, which has all nodes."""
+        lowered = timeline.lowered
+        start_us, end_us = (
+            np.array(each, dtype=np.int64) for each in (timeline.start_us, timeline.end_us)
+        )
+        awaited = _last_to_end(lowered, end_us)
+        inexact, known = np.zeros(len(end_us), np.bool_), np.ones(len(end_us), np.bool_)
+        ends_us = end_us[: lowered.first_node[-1]]
+        last = int(ends_us.argmax()) if len(ends_us) else None
+        path = np.array(path_to(last, lambda node: _or_none(awaited[node])), dtype=np.int64)
+        return cls(lowered, start_us, end_us, inexact, awaited, path, known)
 
     @classmethod
     def of_trace(cls, lowered: Lowered, execution: ExecutionTrace, *, late: bool = False) -> Self:
@@ -85,6 +94,20 @@ class TimedSchedule:
             known,
             is_measured,
         )
+
+
+def _last_to_end(lowered: Lowered, end_us: IntArray) -> IntArray:
+    """Return by node the dependence that ends last, the first of several, or `NOTHING`."""
+    before, after = lowered.edges
+    awaited = np.full(len(end_us), NOTHING)
+    # Edges in the order in which the last written to a node is the one that counts.
+    order = np.lexsort((-np.arange(len(before)), end_us[before]))
+    awaited[after[order]] = before[order]
+    return awaited
+
+
+def _or_none(node: np.int64) -> int | None:
+    return None if node == NOTHING else int(node)
 
 
 def _filled(lowered: Lowered, times: Measured) -> tuple[IntArray, IntArray]:

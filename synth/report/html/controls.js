@@ -86,6 +86,7 @@ class Controls {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) {
       return;
     }
+    if (event.target.closest?.("input, select, textarea, [data-own-keys]")) return;
     const act = this.keys()[event.key];
     if (!act) return;
     event.preventDefault();

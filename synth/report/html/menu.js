@@ -1,4 +1,4 @@
-// The choice of schedules from a table and a plot, and the beginning of it all.
+// The choice of schedules from a table and a plot.
 
 /** Schedules of the page, of which some are shown; each is unpacked when it is first asked for. */
 class Library {
@@ -83,22 +83,3 @@ class Menu {
     }
   }
 }
-
-async function open() {
-  const page = JSON.parse(byId("data").textContent);
-  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = isDark ? "dark" : "light";
-  const library = new Library(page);
-  const numbers = page.menu ? page.menu.shown : page.charts.map((_, number) => number);
-  const charts = await library.all(numbers);
-  if (page.menu) byId("menu").hidden = false;
-  globalThis.viewer = new Viewer(page, charts);
-  if (page.menu) new Menu(page.menu, library, viewer);
-  viewer.drawNow();
-  document.documentElement.dataset.readyMs = String(Math.round(performance.now()));
-}
-
-open().catch((error) => {
-  const hint = "a browser of 2023 or later is needed";
-  document.body.textContent = `This page cannot be shown (${hint}): ${error}`;
-});

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from importlib.resources import files
@@ -26,8 +26,8 @@ from synth.version import __version__
 HEAD = '<!doctype html>\n<html lang="en" data-made-by="synth">\n'
 
 # Parts of the page, as package data.
-_SKELETON, _STYLE = "page.html", "page.css"
-_SCRIPTS = (
+_SKELETON, _VIEWER, STYLE = "page.html", "viewer.html", "page.css"
+VIEWER_SCRIPTS = (
     "data.js",
     "raster.js",
     "describe.js",
@@ -35,8 +35,9 @@ _SCRIPTS = (
     "overlays.js",
     "viewer.js",
     "controls.js",
-    "menu.js",
 )
+_SCRIPTS = (*VIEWER_SCRIPTS, "menu.js", "open.js")
+_MENU = '<div id="plot"></div>\n<table id="choice"></table>'
 
 # The names of transferred values in sentences, and what numbers those of a stage.
 _VALUES = {
@@ -86,24 +87,50 @@ def page(
         menu: to choose from the charts; None: all are shown.
     """
     data = {
+        **viewer_data(by_rank=by_rank),
+        "menu": None if menu is None else asdict(menu),
+        "charts": [chart_data(chart) for chart in charts],
+    }
+    parts = {
+        "title": escape(title),
+        "version": escape(__version__),
+        "style": part(STYLE),
+        "viewer": viewer_html(title, _MENU),
+        "data": json.dumps(data).replace("<", "\\u003c"),
+        "scripts": "\n".join(map(part, _SCRIPTS)),
+    }
+    return HEAD + filled(part(_SKELETON), parts)
+
+
+def part(name: str) -> str:
+    """Return the text of a file of the page."""
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def filled(skeleton: str, parts: Mapping[str, str]) -> str:
+    """Return a text with `@name@` replaced by the part of that name."""
+    return re.sub("@([a-z]+)@", lambda match: parts[match[1]], skeleton)
+
+
+def viewer_html(title: str, menu: str, below: str = "") -> str:
+    """Return the elements that the viewer's scripts draw in.
+
+    Args:
+        title: the heading, as plain text.
+        menu: the elements of the panel on the left, which is hidden at first.
+        below: the elements under the charts.
+    """
+    return filled(part(_VIEWER), {"title": escape(title), "menu": menu, "below": below})
+
+
+def viewer_data(*, by_rank: bool = False) -> dict[str, Any]:
+    """Return what the viewer needs besides charts: kinds of ops and values, and shades, as JSON."""
+    return {
         "byRank": by_rank,
         "lightest": LIGHTEST,
         "kinds": [_kind(kind) for kind in OpKind],
         "values": [_VALUES.get(kind, (str(kind), "")) for kind in VALUE_CODES],
-        "menu": None if menu is None else asdict(menu),
-        "charts": [_chart(chart) for chart in charts],
     }
-    folder = files(__package__)
-    scripts = "\n".join(folder.joinpath(name).read_text("utf-8") for name in _SCRIPTS)
-    parts = {
-        "@title@": escape(title),
-        "@version@": escape(__version__),
-        "@style@": folder.joinpath(_STYLE).read_text("utf-8"),
-        "@data@": json.dumps(data).replace("<", "\\u003c"),
-        "@scripts@": scripts,
-    }
-    skeleton = folder.joinpath(_SKELETON).read_text("utf-8")
-    return HEAD + re.sub("@[a-z]+@", lambda match: parts[match[0]], skeleton)
 
 
 def _kind(kind: OpKind) -> dict[str, Any]:
@@ -116,7 +143,7 @@ def _kind(kind: OpKind) -> dict[str, Any]:
     }
 
 
-def _chart(chart: Chart) -> dict[str, Any]:
+def chart_data(chart: Chart) -> dict[str, Any]:
     """Return a chart as JSON; its arrays are by node, memory levels by slot."""
     timed, lowered = chart.timed, chart.timed.lowered
     packed = pack(_arrays(timed), _DELTAS)

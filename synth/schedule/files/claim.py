@@ -110,7 +110,12 @@ class Claim(Record):
         Raises:
             ScheduleError: the schedule cannot run.
         """
-        lowered, timeline = verify(schedule, costs, caps_bytes)
+        return cls.of_timeline(verify(schedule, costs, caps_bytes)[1])
+
+    @classmethod
+    def of_timeline(cls, timeline: Timeline) -> Self:
+        """Make the claim of a verified schedule from its simulation."""
+        lowered = timeline.lowered
         value_us, bound_us = timeline.makespan_us, max(timeline.work_us)
         return cls(
             objective=str(Objective.MAKESPAN),
@@ -119,7 +124,7 @@ class Claim(Record):
             peak_bytes=peak_bytes(lowered),
             lower_bound_us=bound_us,
             gap=(value_us - bound_us) / value_us if value_us else 0.0,
-            found_by=schedule.name,
+            found_by=lowered.schedule.name,
             stopped_by=NOT_SEARCHED,
             synth_version=__version__,
         )

@@ -1,0 +1,78 @@
+"""How long the page of `synth ui` takes to draw, and to open a large pipeline.
+
+    python -m benchmarks.ui_page
+
+The first table is of the server alone: two schedules of 8 ranks and 32 micro-batches, drawn anew
+under one memory limit after the other. The second is of a headless Chromium that opens a page of 64
+ranks and 512 micro-batches, until both schedules are drawn; it needs the extra `browser`.
+"""
+
+import json
+import shutil
+import statistics
+import threading
+import time
+from pathlib import Path
+
+from synth.cli.answer.explain import explanation_text
+from synth.system.messages import silenced
+from synth.ui.drawing import Drawings
+from synth.ui.limits import LOCAL
+from synth.ui.models import Models
+from synth.ui.serve import Address, Page
+from synth.ui.setting import PipelineSetting, ShownSchedule
+
+PAIRS = (("1f1b", "zb-h1"), ("1f1b", "zb-v"), ("interleaved:3", "zb-1p"), ("zb-v", "v-half"))
+REPEATED = 9
+LARGE = "#ranks=64&micro_batches=512&lower=zb-h1&tab=none&sliders=64,{},10,10,100,10,400"
+
+
+def draw(drawings: Drawings, names: tuple[str, str], limit: str) -> tuple[float, float]:
+    """Draw two schedules, and return the seconds by the clock and of the processor."""
+    setting = PipelineSetting(ranks=8, micro_batches=32, mem_limit=limit)
+    began_s, worked_s = time.perf_counter(), time.process_time()
+    for name in names:
+        json.dumps(drawings.of(setting, ShownSchedule(schedule=name)).data())
+    return time.perf_counter() - began_s, time.process_time() - worked_s
+
+
+def drawing() -> None:
+    """Print the times of the server."""
+    drawings = Drawings(Models(Path.cwd(), LOCAL), LOCAL)
+    draw(drawings, PAIRS[0], "none")
+    print("two schedules, 8 × 32       clock ms  processor ms   (medians)")
+    for names in PAIRS:
+        times = [draw(drawings, names, f"{60 + more}GB") for more in range(REPEATED)]
+        clock, work = (1000 * statistics.median(each) for each in zip(*times, strict=True))
+        print(f"{' and '.join(names):<26}  {clock:8.0f}  {work:12.0f}")
+
+
+def opening() -> None:
+    """Print how long a browser takes to open a large pipeline that was not drawn before."""
+    from playwright.sync_api import sync_playwright
+
+    page, stop = Page(Path.cwd(), LOCAL, explanation_text, Address()), threading.Event()
+    thread = threading.Thread(target=page.run, args=(stop,))
+    thread.start()
+    try:
+        with sync_playwright() as running:
+            browser = running.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+            )
+            for more in range(3):
+                shown = browser.new_page()
+                began_s = time.perf_counter()
+                shown.goto(page.url + LARGE.format(10 + more))
+                shown.wait_for_selector("html[data-drawn]", state="attached", timeout=600_000)
+                print(f"64 × 512 opens in {time.perf_counter() - began_s:.2f} s")
+                shown.close()
+            browser.close()
+    finally:
+        stop.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    with silenced():
+        drawing()
+        opening()

@@ -1,0 +1,222 @@
+"""Schedules as the page draws them: published ones, plans, and orders that are made by hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from time import monotonic
+from typing import Any
+
+from synth.costs.partition_costs import partition_costs
+from synth.errors import SynthError
+from synth.families import (
+    current_name,
+    families,
+    family_placement,
+    generate,
+    names_on,
+    placements_for,
+    reads_times,
+)
+from synth.plan.partition.balance import balance
+from synth.profile import Profile
+from synth.report.chart.chart import Chart
+from synth.report.html.page import chart_data
+from synth.schedule.error import ScheduleError
+from synth.schedule.files.claim import Claim
+from synth.schedule.files.plan_file import Plan, program_lines
+from synth.schedule.files.program_text import check_size, parse_programs
+from synth.schedule.model import Placement
+from synth.schedule.placements import placement, usual
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import check_caps, verify
+from synth.ui.limits import Limits
+from synth.ui.models import Models, Recent
+from synth.ui.setting import PipelineSetting, ShownSchedule
+
+# Seconds for an even partition, whose search is cut short behind them.
+_PARTITION_S = 1.0
+
+# The name of an order that was made by hand.
+_BY_HAND = "by hand"
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnSchedule:
+    """A verified schedule.
+
+    Attributes:
+        plan: without the limits that it exceeds.
+        timeline: its simulation.
+        caps_bytes: the limits asked for.
+        exceeds: the verifier's words on a limit that is exceeded; empty: it fits.
+    """
+
+    plan: Plan
+    timeline: Timeline
+    caps_bytes: tuple[int, ...] | None
+    exceeds: str = ""
+
+    def data(self) -> dict[str, Any]:
+        """Return what the page shows."""
+        plan = self.plan
+        chart = replace(Chart.planned(plan.name, plan, self.timeline), caps_bytes=self.caps_bytes)
+        return {
+            "chart": chart_data(chart),
+            "name": plan.name,
+            "value_us": plan.claim.value_us,
+            "bound_us": plan.claim.lower_bound_us,
+            "makespan_us": self.timeline.makespan_us,
+            "period_us": self.timeline.period_us,
+            "peak_bytes": max(plan.claim.peak_bytes),
+            "partition": list(plan.partition),
+            "num_layers": len(plan.layers),
+            "exceeds": self.exceeds,
+        }
+
+
+class Drawings:
+    """Makes the schedules that the page names, and keeps the latest."""
+
+    def __init__(self, models: Models, limits: Limits) -> None:
+        self._models, self._limits = models, limits
+        self._kept: Recent[DrawnSchedule] = Recent()
+
+    def of(self, setting: PipelineSetting, source: ShownSchedule) -> DrawnSchedule:
+        """Return a schedule of a setting.
+
+        Raises:
+            SynthError: it is not known, too large, does not admit the numbers, or cannot run.
+        """
+        if (source.schedule is None) == (source.plan is None):
+            raise SynthError("a schedule is a published one or a plan; give the name of one")
+        base = self._base(setting, source)
+        return base if source.programs is None else self._by_hand(base, source.programs)
+
+    def _base(self, setting: PipelineSetting, source: ShownSchedule) -> DrawnSchedule:
+        if source.plan is not None:
+            plan = self._models.plan(source.plan)
+            self._limits.check_size(plan.placed, plan.num_micro_batches)
+            key: Any = (source.plan, plan.profile_fingerprint, plan.programs)
+            return self._kept.made(
+                key, lambda: DrawnSchedule(plan, plan.check()[1], plan.caps_bytes)
+            )
+        name = current_name(source.schedule or "")
+        profile = self.profile(setting)
+        sizes = (setting.ranks, setting.micro_batches, setting.partition, setting.mem_limit)
+        key = (name, profile.fingerprint(), sizes)
+        return self._kept.made(key, lambda: self._published(name, setting, profile))
+
+    def profile(self, setting: PipelineSetting) -> Profile:
+        """Return the profile of a setting, with its links."""
+        profile = self._models.profile(setting)
+        return setting.arguments(profile, self._limits).hardware.profile(profile)
+
+    def _published(self, name: str, setting: PipelineSetting, profile: Profile) -> DrawnSchedule:
+        if name.partition(":")[0] not in families():
+            raise SynthError(f"there is no published schedule {name!r:.60}; choose one of the list")
+        where = family_placement(name, setting.ranks)
+        self._limits.check_size(where, setting.micro_batches, is_timed=reads_times(name))
+        memory = setting.arguments(profile, self._limits).memory
+        caps = memory.limits(where.num_ranks, profile).caps_bytes
+        sizes = _sizes(setting, profile, where, caps)
+        costs = partition_costs(profile, sizes, where.ranks)
+        schedule = generate(
+            name, setting.ranks, setting.micro_batches, costs=costs, caps_bytes=caps
+        )
+        _, timeline = verify(schedule, costs)
+        exceeds = _excess(timeline, caps)
+        plan = Plan.of(
+            profile,
+            sizes,
+            schedule,
+            claim=Claim.of_timeline(timeline),
+            caps_bytes=None if exceeds else caps,
+        )
+        return DrawnSchedule(plan, timeline, caps, exceeds)
+
+    def _by_hand(self, base: DrawnSchedule, programs: Sequence[str]) -> DrawnSchedule:
+        """Verify another order of the ops of a plan.
+
+        Raises:
+            ScheduleError: it cannot run; in the verifier's words.
+        """
+        plan = base.plan
+        if len(programs) != plan.num_ranks:
+            raise ScheduleError(f"{len(programs)} programs are given for {plan.num_ranks} ranks")
+        before = plan.schedule()
+        copies = plan.placed.num_stages * len(plan.placement)
+        try:
+            check_size(programs, copies, plan.num_micro_batches)
+        except ValueError as error:
+            raise ScheduleError(str(error)) from None
+        schedule = replace(before, name=_BY_HAND, programs=parse_programs(programs))
+        _, timeline = verify(schedule, plan.costs)
+        exceeds = _excess(timeline, base.caps_bytes)
+        changed = plan.replace(
+            name=_BY_HAND,
+            programs=program_lines(schedule),
+            caps_bytes=None if exceeds else base.caps_bytes,
+            arguments={},
+            claim=Claim.of_timeline(timeline),
+        )
+        return DrawnSchedule(changed, timeline, base.caps_bytes, exceeds)
+
+
+def _excess(timeline: Timeline, caps: tuple[int, ...] | None) -> str:
+    """Return the verifier's words on a memory limit that is exceeded; empty: none is."""
+    if caps is not None:
+        try:
+            check_caps(timeline.lowered, caps)
+        except ScheduleError as error:
+            return str(error)
+    return ""
+
+
+def _sizes(
+    setting: PipelineSetting, profile: Profile, where: Placement, caps: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Return the partition of a setting if it is for as many stages, or else an even one."""
+    given = setting.partition
+    if given is not None and len(given) == where.num_stages:
+        if min(given) < 1 or sum(given) != len(profile.layers):
+            raise SynthError(
+                f"the partition {','.join(map(str, given))} is not one of {len(profile.layers)} "
+                f"layers; every stage needs at least one, and all together {len(profile.layers)}"
+            )
+        return given
+    if where.num_stages > len(profile.layers):
+        raise SynthError(
+            f"{where.num_stages} stages need as many layers, and {profile.name} has "
+            f"{len(profile.layers)}; give fewer ranks or stages per rank"
+        )
+    until = monotonic() + _PARTITION_S
+    return balance(
+        profile, where, caps, setting.micro_batches, should_stop=lambda: monotonic() > until
+    )
+
+
+@lru_cache
+def choices(placed: str, ranks: int, num_layers: int) -> list[dict[str, Any]]:
+    """Return the published schedules to choose from, by placement.
+
+    Args:
+        placed: the name of a placement, or auto for all.
+        ranks: of the pipeline.
+        num_layers: of the model.
+
+    Raises:
+        SynthError: there is no such placement.
+    """
+    if placed == "auto":
+        places = {**usual(ranks), **placements_for(ranks, num_layers)}
+    else:
+        places = {placed: placement(placed, ranks)}
+    found = []
+    seen: set[str] = set()
+    for name, where in places.items():
+        fits = where.num_stages <= num_layers
+        names = [each for each in names_on(where) if fits and each not in seen]
+        seen.update(names)
+        if names:
+            found.append({"placement": name, "schedules": sorted(names)})
+    return found

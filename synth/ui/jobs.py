@@ -1,0 +1,222 @@
+"""Searches that the page starts: one at a time, with the solver and the limits of the commands."""
+
+import secrets
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from synth.errors import SynthError
+from synth.options.arguments.curve import CurveArguments
+from synth.options.curve import read_curve
+from synth.options.request import NoSchedule, Request
+from synth.options.solve_task import read_solve
+from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of
+from synth.plan.memory_curve.curve_search import Effort, trace
+from synth.profile import Profile
+from synth.records.command_option import from_values
+from synth.schedule.files.plan_file import Plan
+from synth.search.best_so_far import BestSoFar
+from synth.solver.result import Incumbent
+from synth.ui.command_line import curve_placement
+from synth.ui.drawing import DrawnSchedule
+from synth.ui.limits import Limits
+from synth.ui.models import Models
+from synth.ui.setting import PipelineSetting
+
+# Ended searches that are kept, so that a page that was loaded again finds its own.
+_MOST_ENDED = 16
+
+
+class Busy(SynthError):
+    """Another search is running."""
+
+
+class Job:
+    """A search in a thread of its own.
+
+    Attributes:
+        name: unknown to all but the page that started it.
+        stop: set it to get the best so far.
+        version: grows with each step of progress.
+        ended_s: the seconds that it took; None: it is running.
+    """
+
+    def __init__(self, work: "Callable[[Job], None]") -> None:
+        """Take what it does, which reports with `tell`."""
+        self.name, self.stop, self.version = secrets.token_urlsafe(16), threading.Event(), 0
+        self.ended_s: float | None = None
+        self._work, self._began = work, monotonic()
+        self._state: Callable[[], dict[str, Any]] = dict
+        self._error = ""
+        self._thread = threading.Thread(target=self._run, name=f"job {self.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout_s)
+
+    def tell(self, state: Callable[[], dict[str, Any]]) -> None:
+        """Report progress: a function that returns it, called when somebody wants to know."""
+        self._state = state
+        self.version += 1
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the progress so far, as JSON."""
+        ended_s = self.ended_s
+        elapsed_s = monotonic() - self._began if ended_s is None else ended_s
+        return {
+            "job": self.name,
+            "is_running": ended_s is None,
+            "is_stopping": self.stop.is_set(),
+            "elapsed_s": round(elapsed_s, 2),
+            "error": self._error,
+            **self._state(),
+        }
+
+    def _run(self) -> None:
+        try:
+            self._work(self)
+        except SynthError as error:
+            self._error = " ".join(str(error).split())
+        except BaseException:
+            self._error = "the search failed; the terminal of `synth ui` says why"
+            raise
+        finally:
+            self.ended_s = monotonic() - self._began
+            self.version += 1
+
+
+class Jobs:
+    """The searches of a server, of which one runs at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Job] = {}
+
+    def start(self, work: Callable[[Job], None]) -> Job:
+        """Start a search.
+
+        Raises:
+            Busy: another one is running.
+        """
+        with self._lock:
+            if any(job.ended_s is None for job in self._jobs.values()):
+                raise Busy("another search is running; stop it, or wait until it ends")
+            for name in list(self._jobs)[: -_MOST_ENDED + 1]:
+                del self._jobs[name]
+            job = Job(work)
+            self._jobs[job.name] = job
+            job.start()
+            return job
+
+    def find(self, name: str) -> Job:
+        """Return a search by its name.
+
+        Raises:
+            SynthError: there is none.
+        """
+        found = self._jobs.get(name)
+        if found is None:
+            raise SynthError("there is no such search here; start it again")
+        return found
+
+    def stop_all(self, wait_s: float) -> None:
+        """Stop what runs, and wait for its end."""
+        for job in list(self._jobs.values()):
+            job.stop.set()
+            job.join(wait_s)
+
+
+class PlanSearch:
+    """Finds the best plan of a setting, as `synth solve` does; its progress has the incumbent."""
+
+    def __init__(
+        self, setting: PipelineSetting, profile: Profile, limits: Limits, models: Models
+    ) -> None:
+        self._arguments = setting.arguments(profile, limits)
+        self._models = models
+
+    def __call__(self, job: Job) -> None:
+        """Search."""
+        asked = read_solve(self._arguments)
+
+        def take(found: Incumbent) -> None:
+            request = asked.request.of(found)
+            job.tell(lambda: self._progress(request, found))
+
+        result = asked.search(BestSoFar(take), job.stop).result
+        if result.schedule is None:
+            raise NoSchedule(result)
+        plan = asked.request.of(result).plan(result)
+        job.tell(lambda: {**self._figures(plan), "stopped_by": plan.claim.stopped_by})
+
+    def _progress(self, request: Request, found: Incumbent) -> dict[str, Any]:
+        return self._figures(request.plan(found))
+
+    def _figures(self, plan: Plan) -> dict[str, Any]:
+        claim = plan.claim
+        return {
+            "plan": self._models.keep(plan),
+            "value_us": claim.value_us,
+            "bound_us": claim.lower_bound_us,
+            "gap": claim.gap,
+            "bound_holds_for": claim.bound_holds_for.words,
+            "found_by": claim.found_by,
+            "drawn": DrawnSchedule(plan, plan.check()[1], plan.caps_bytes).data(),
+        }
+
+
+class CurveTrace:
+    """Traces the memory curve of a setting, as `synth frontier` does; each point is a plan."""
+
+    def __init__(
+        self,
+        setting: PipelineSetting,
+        profile: Profile,
+        limits: Limits,
+        models: Models,
+        points: int,
+    ) -> None:
+        given = {
+            "profile": profile,
+            "ranks": setting.ranks,
+            "micro_batches": setting.micro_batches,
+            "placement": curve_placement(setting),
+            "objective": setting.objective,
+            "link": setting.links,
+        }
+        self._arguments = from_values(CurveArguments, given)
+        self._profile = self._arguments.hardware.profile(profile)
+        limit_s = min(setting.time_limit, limits.search_s / points)
+        self._effort = Effort(points, limit_s, workers=limits.workers)
+        self._models = models
+
+    def __call__(self, job: Job) -> None:
+        """Trace."""
+
+        def take(curve: MemoryCurve) -> None:
+            job.tell(lambda: self._state(curve))
+
+        space = read_curve(self._arguments, self._profile)
+        take(trace(self._profile, space, self._effort, on_point=take, stop=job.stop))
+
+    def _state(self, curve: MemoryCurve) -> dict[str, Any]:
+        points = [
+            {
+                "plan": self._models.keep(plan),
+                "cap_bytes": cap_of(plan),
+                "peak_bytes": max(plan.claim.peak_bytes),
+                "value_us": plan.claim.value_us,
+                "bound_us": plan.claim.lower_bound_us,
+            }
+            for plan in curve.points
+        ]
+        families = [
+            {"name": each.name, "peak_bytes": each.peak_bytes, "value_us": each.value_us}
+            for each in curve.families
+        ]
+        return {"points": points, "families": families}

@@ -1,0 +1,83 @@
+"""What the page may ask of the server: sizes, times, and the work of a visitor."""
+
+from dataclasses import dataclass
+
+from synth.errors import SynthError
+from synth.schedule.model import Placement
+
+# Ops of a micro-batch on a stage copy: F, B and W.
+_PER_MICRO_BATCH = 3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a server.
+
+    Attributes:
+        is_public: it is for visitors: no files of the working folder, no token, limits of work.
+        most_ops: of a schedule that is drawn.
+        most_timed_ops: of a published schedule whose order is computed from times.
+        most_body_bytes: of a request.
+        search_s: the longest search.
+        most_points: of a memory curve.
+        workers: solver threads; None: one per core.
+        work_s: seconds of work that a visitor gets in `window_s` seconds; None: not limited.
+        window_s: see `work_s`.
+    """
+
+    is_public: bool = False
+    most_ops: int = 600_000
+    most_timed_ops: int = 20_000
+    most_body_bytes: int = 64 << 20
+    search_s: float = 3600.0
+    most_points: int = 20
+    workers: int | None = None
+    work_s: float | None = None
+    window_s: float = 600.0
+
+    def check_size(self, where: Placement, micro_batches: int, *, is_timed: bool = False) -> None:
+        """Refuse a schedule that is too large.
+
+        Raises:
+            SynthError: it has too many ops.
+        """
+        stages = where.num_stages * len(where.ranks)
+        ops = _PER_MICRO_BATCH * stages * micro_batches
+        most = self.most_timed_ops if is_timed else self.most_ops
+        if ops > most:
+            kind = " whose order is computed from times" if is_timed else ""
+            raise SynthError(
+                f"{ops:,} ops ({stages} stages, {micro_batches} micro-batches) are too many for a "
+                f"schedule{kind} here; give fewer ranks, stages or micro-batches: at most "
+                f"{most:,} ops"
+            )
+
+
+LOCAL = Limits()
+
+
+# For visitors: the longest search, seconds of work, and ops of a schedule.
+_SEARCH_S, _WORK_S, _MOST_OPS = 20.0, 120.0, 20_000
+
+
+def public(
+    search_s: float | None = None, work_s: float | None = None, most_ops: int | None = None
+) -> Limits:
+    """Return the limits for visitors; what is None has its default.
+
+    Args:
+        search_s: the longest search.
+        work_s: seconds of work that a visitor gets in ten minutes.
+        most_ops: of a schedule.
+    """
+    most_ops = most_ops or _MOST_OPS
+    return Limits(
+        is_public=True,
+        most_ops=most_ops,
+        most_timed_ops=min(most_ops, 5_000),
+        most_body_bytes=1 << 20,
+        search_s=search_s or _SEARCH_S,
+        most_points=6,
+        workers=1,
+        work_s=work_s or _WORK_S,
+    )

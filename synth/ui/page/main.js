@@ -1,0 +1,363 @@
+// The page: asks the server for what the state says, and draws it.
+
+import { follow, get, post } from "./api.js";
+import { CurvePlot } from "./curve.js";
+import { asSize, Form } from "./form.js";
+import { LimitLine } from "./limit_line.js";
+import { moved, OrderDrag, programsOf } from "./order.js";
+import { PartitionBar } from "./partition.js";
+import {
+  complain, saveFiles, showCommands, showProgress, showTab, showVerdicts,
+} from "./results.js";
+import { fromAddress, settingOf, sourceOf, toAddress } from "./state.js";
+
+const SLOTS = ["upper", "lower"];
+
+/** Count what has been done, where programs that use the page can see it. */
+function count(what) {
+  const { dataset } = document.documentElement;
+  dataset[what] = String(1 + Number(dataset[what] || 0));
+}
+
+class Page {
+  constructor(start) {
+    this.start = start;
+    this.state = fromAddress(location.hash);
+    this.opened = []; // plans to choose from: [value, text]
+    this.curve = {};
+    this.form = new Form(start, (changes) => this.change(changes));
+    this.bar = new PartitionBar(byId("partition"), (sizes) =>
+      this.change({ partition: sizes, moves: [] }));
+    this.plot = new CurvePlot(byId("curve"), (plan) => this.openPlan(plan, "of the curve"));
+    this.listen();
+  }
+
+  listen() {
+    const on = (id, act) => byId(id).addEventListener("click", act);
+    on("even", () => this.change({ partition: null, moves: [] }));
+    on("solve", () => this.solve());
+    on("stop", () => this.job && post(`jobs/${this.job}/stop`, {}).catch(complain));
+    on("trace", () => this.trace());
+    on("what-if", () => this.whatIf());
+    on("undo", () => this.change({ moves: this.state.moves.slice(0, -1) }));
+    on("reset", () => this.change({ moves: [] }));
+    on("edit", () => this.turnOrder());
+    on("open-file", () => byId("file").click());
+    on("show-menu", () => this.showMenu(byId("menu").hidden));
+    byId("file").addEventListener("change", (event) => this.openFile(event.target));
+    byId("explain-of").addEventListener("change", () => this.explain());
+    byId("time_limit").addEventListener("change", (event) =>
+      this.change({ time_limit: Math.max(1, Number(event.target.value) || 10) }));
+    for (const button of document.querySelectorAll("[data-tab]")) {
+      const { tab } = button.dataset;
+      button.addEventListener("click", () =>
+        this.change({ tab: tab === this.state.tab ? "none" : tab }));
+    }
+    for (const button of document.querySelectorAll("[data-save]")) {
+      button.addEventListener("click", () => this.save(button.dataset.save));
+    }
+    addEventListener("hashchange", () => {
+      if (toAddress(this.state) === (location.hash || "#")) return;
+      this.state = fromAddress(location.hash);
+      this.draw();
+    });
+  }
+
+  /** Change the state, and draw what follows from it. */
+  change(changes) {
+    const keys = Object.keys(changes);
+    this.state = { ...this.state, ...changes };
+    history.replaceState(null, "", toAddress(this.state));
+    this.showState();
+    if (keys.some((key) => key !== "tab" && key !== "time_limit")) this.draw();
+    else if (changes.tab === "explain") this.explain();
+    else this.fitRows();
+  }
+
+  showState() {
+    this.form.show(this.state);
+    showTab(this.state.tab);
+    byId("time_limit").value = this.state.time_limit;
+    byId("undo").disabled = byId("reset").disabled = !this.state.moves.length;
+  }
+
+  get setting() {
+    return settingOf(this.state);
+  }
+
+  /** The source of a slot, with the order that was made by hand. */
+  source(slot) {
+    const source = sourceOf(this.state[slot]);
+    const { moves } = this.state;
+    if (slot === "lower" && moves.length && this.programs) {
+      return { ...source, programs: moved(this.programs, moves) };
+    }
+    return source;
+  }
+
+  /** Draw what the state says; while an answer is on its way, the latest state waits for it. */
+  async draw() {
+    this.isStale = true;
+    if (this.isDrawing) return;
+    this.isDrawing = true;
+    while (this.isStale) {
+      this.isStale = false;
+      await this.drawOnce().catch(complain);
+    }
+    this.isDrawing = false;
+  }
+
+  async drawOnce() {
+    const { state } = this;
+    this.showState();
+    const base = `${state.lower} ${JSON.stringify({ ...this.setting, time_limit: 0 })}`;
+    if (this.base !== base) await this.takeBase(base);
+    const sources = SLOTS.map((slot) => this.source(slot));
+    const answer = await post("draw", { setting: this.setting, sources });
+    complain(null);
+    this.answer = answer;
+    const lower = answer.drawn[1];
+    if (lower.error && state.moves.length) return this.refuse(lower.error);
+    this.showOrder(lower);
+    showVerdicts(answer.drawn, SLOTS.map((slot) => state[slot]));
+    await this.showCharts(answer.drawn);
+    this.showSettings(answer);
+    this.drawnState = state;
+    if (state.tab === "explain") await this.explain();
+    count("drawn");
+  }
+
+  /** Ask for the order that moves begin with. */
+  async takeBase(base) {
+    this.programs = null;
+    this.base = base;
+    if (!this.state.moves.length) return;
+    const sources = [sourceOf(this.state.lower)];
+    const { drawn } = await post("draw", { setting: this.setting, sources });
+    if (drawn[0].error) return;
+    const chart = await Chart.load(drawn[0].chart, 1);
+    this.programs = programsOf(this.viewer || { words: this.words }, chart);
+  }
+
+  /** Put an op back that cannot stand where it was put, and say why. */
+  refuse(words) {
+    this.state = { ...this.state, moves: this.state.moves.slice(0, -1) };
+    history.replaceState(null, "", toAddress(this.state));
+    this.showState();
+    byId("order-verdict").textContent = `It is back where it was, because this breaks: ${words}`;
+    byId("order-verdict").className = "wrong";
+    this.hasRefused = true;
+    if (!this.viewer) this.isStale = true;
+  }
+
+  showOrder(lower) {
+    const verdict = byId("order-verdict");
+    const { moves } = this.state;
+    if (moves.length && !lower.error) {
+      const was = this.baseUs ? `, ${formatUs(this.baseUs)} before the moves` : "";
+      const memory = lower.exceeds ? `; memory: ${lower.exceeds}` : "";
+      const count = `${moves.length} ${moves.length === 1 ? "move" : "moves"}`;
+      verdict.textContent = `${count}: ${formatUs(lower.makespan_us)}${was}${memory}`;
+      verdict.className = memory ? "wrong" : "";
+    } else if (!this.hasRefused) {
+      verdict.textContent = "";
+    }
+    this.hasRefused = false;
+    if (!moves.length && !lower.error) this.baseUs = lower.makespan_us;
+  }
+
+  async showCharts(drawn) {
+    const names = drawn.map((one) => (one.error ? null : one.chart));
+    const raws = names.flatMap((raw, number) => (raw ? [[raw, number]] : []));
+    if (!raws.length) return;
+    const charts = await Promise.all(raws.map(([raw, number]) => Chart.load(raw, number)));
+    if (this.viewer) this.viewer.setCharts(charts);
+    else this.beginViewer(charts);
+    this.fitRows();
+    if (!this.state.moves.length) {
+      const lower = charts.find((chart) => chart.number === 1);
+      this.programs = lower && programsOf(this.viewer, lower);
+    }
+    this.viewer.drawNow();
+    document.documentElement.dataset.readyMs ||= String(Math.round(performance.now()));
+  }
+
+  /** Make the rows as high as there is space for, unless they were made higher or lower by hand. */
+  fitRows() {
+    const { viewer } = this;
+    if (!viewer || (this.row !== undefined && viewer.row !== this.row)) return;
+    this.row = viewer.row = viewer.firstRow();
+    viewer.draw();
+  }
+
+  beginViewer(charts) {
+    this.viewer = globalThis.viewer = new Viewer(this.start.viewer, charts);
+    const target = () => this.viewer.charts.find((chart) => chart.number === 1);
+    this.order = new OrderDrag(this.viewer, target, (move) =>
+      this.change({ moves: [...this.state.moves, move] }));
+    this.limit = new LimitLine(this.viewer, (bytes) => this.change({ mem_limit: asSize(bytes) }));
+  }
+
+  showSettings(answer) {
+    this.form.showAnswer(this.state, answer, this.opened);
+    byId("about").textContent = answer.about;
+    const cut = answer.drawn[1].error ? answer.drawn[0] : answer.drawn[1];
+    if (!cut.error) this.bar.show(cut.partition, answer.layers);
+    const count = answer.layers.length;
+    byId("sizes").textContent = cut.error ? "" : `${count} layers in ${cut.partition.length} stages`;
+    const { solve, curve, schedules } = answer.commands;
+    const shown = SLOTS.flatMap((slot, place) =>
+      sourceOf(this.state[slot]).schedule ? [[`the ${slot} schedule`, schedules[place]]] : []);
+    if (this.state.moves.length) shown.pop();
+    showCommands([["Solve", solve], ...shown, ["Time and memory", curve]]);
+  }
+
+  async explain() {
+    const slot = byId("explain-of").value;
+    const body = { setting: this.setting, source: this.source(slot) };
+    const { text } = await post("explain", body).catch((error) => ({ text: error.message }));
+    byId("explanation").textContent = text;
+    this.fitRows();
+  }
+
+  /** Run a search of the server to its end; `onState` gets its progress. */
+  async search(path, body, onState) {
+    complain(null);
+    try {
+      const { job } = await post(path, body);
+      this.run(job);
+      const last = await follow(job, (state) => {
+        showProgress(state);
+        onState(state);
+      });
+      if (last.error) complain(new Error(last.error));
+    } catch (error) {
+      complain(error);
+    }
+    this.run(null);
+    count("searched");
+  }
+
+  run(job) {
+    this.job = job;
+    byId("stop").disabled = !job;
+    for (const id of ["solve", "trace", "what-if"]) byId(id).disabled = Boolean(job);
+  }
+
+  /** Search, and draw each better schedule below. */
+  async solve() {
+    let shown = null;
+    let last = null;
+    const { state: begun, base } = this;
+    await this.search("solve", { setting: this.setting }, (state) => {
+      if (!state.plan) return;
+      last = state;
+      if (state.value_us !== shown && this.answer && this.base === base) {
+        shown = state.value_us;
+        const drawn = [this.answer.drawn[0], state.drawn];
+        showVerdicts(drawn, [begun.upper, "the search"]);
+        this.showCharts(drawn).catch(complain);
+      }
+    });
+    if (last) this.openPlan(last.plan, `found in ${formatUs(last.value_us)}`);
+  }
+
+  async trace() {
+    const body = { setting: this.setting, points: Number(byId("points").value) || 6 };
+    await this.search("curve", body, (state) => {
+      if (!state.points) return;
+      this.curve = state;
+      this.plot.show(state, this.state.lower.slice(5));
+    });
+  }
+
+  async whatIf() {
+    const body = { setting: this.setting, source: this.source(byId("explain-of").value) };
+    await this.search("what-if", body, (state) => {
+      if (state.text) byId("explanation").textContent = state.text;
+    });
+  }
+
+  /** Show a plan below. */
+  openPlan(plan, text) {
+    const name = `plan:${plan}`;
+    if (!this.opened.some(([each]) => each === name)) this.opened.push([name, text]);
+    this.change({ lower: name, moves: [] });
+    this.plot.show(this.curve, plan);
+  }
+
+  async openFile(input) {
+    const [file] = input.files;
+    input.value = "";
+    if (!file) return;
+    try {
+      this.take(await post("open", { text: await file.text() }), file.name);
+    } catch (error) {
+      complain(error);
+    }
+  }
+
+  /** Show a model or a plan that was opened, or that the command names. */
+  take(opened, text) {
+    if (opened.kind !== "plan") return this.form.addModel(opened.kind, opened.name, text);
+    const { shipped, estimated } = this.start.models;
+    const name = opened.profile;
+    const isKnown = [...shipped, ...estimated].includes(name);
+    const { ranks, micro_batches: count, cap_bytes: cap } = opened;
+    const limit = cap ? { mem_limit: `${cap / 1e9}GB` } : {};
+    const sizes = { ranks, micro_batches: count, partition: null, ...limit };
+    this.state = { ...this.state, ...(isKnown ? { model: name, ...sizes } : sizes) };
+    this.openPlan(opened.name, text);
+  }
+
+  async save(kind) {
+    const slot = byId("save-of").value;
+    try {
+      const body = { setting: this.setting, source: this.source(slot), kind };
+      saveFiles(await post("export", body), slot);
+    } catch (error) {
+      byId("saved").textContent = error.message;
+    }
+  }
+
+  turnOrder() {
+    const isOn = byId("edit").getAttribute("aria-pressed") !== "true";
+    byId("edit").setAttribute("aria-pressed", String(isOn));
+    this.order.turn(isOn);
+  }
+
+  showMenu(isShown) {
+    byId("menu").hidden = !isShown;
+    byId("show-menu").setAttribute("aria-pressed", String(isShown));
+  }
+
+  /** Show what the command names, or what the address says. */
+  async begin() {
+    byId("show-menu").hidden = false;
+    byId("show-menu").textContent = "Settings";
+    this.showMenu(true);
+    this.words = new Words(this.start.viewer.kinds, this.start.viewer.values);
+    const { models, opened } = this.start;
+    for (const name of models.plan) this.opened.push([`plan:${name}`, name]);
+    const isFirst = location.hash.length < 2;
+    if (isFirst && opened.name && opened.kind === "plan") this.take(opened, opened.name);
+    else if (isFirst && opened.name) this.beginWith(opened.name);
+    else await this.draw();
+  }
+
+  beginWith(name) {
+    this.state = { ...this.state, model: name };
+    const { shipped, estimated, profile, config } = this.start.models;
+    if ([...shipped, ...estimated, ...profile, ...config].includes(name)) this.form.chooseModel(name);
+    else this.form.addModel(this.start.opened.kind, name, "of the command");
+  }
+}
+
+async function begin() {
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  const page = (globalThis.page = new Page(await get("start")));
+  await page.begin();
+}
+
+begin().catch(complain);

@@ -1,0 +1,407 @@
+"""The server of the page: its files, schedules that are drawn at once, and searches."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeVar
+
+import anyio
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from synth.errors import SynthError
+from synth.estimates.device import devices
+from synth.plan.explain.explanation import Explanation, explain, explain_schedule
+from synth.profile import Profile
+from synth.records.record import Record, describe
+from synth.records.safe_read import parse_json
+from synth.report.html.page import (
+    HEAD,
+    STYLE,
+    VIEWER_SCRIPTS,
+    filled,
+    part,
+    viewer_data,
+    viewer_html,
+)
+from synth.solver.options import SolveOptions
+from synth.ui.command_line import commands, curve_commands
+from synth.ui.drawing import Drawings, choices
+from synth.ui.exports import Download, download, profile_download
+from synth.ui.guard import RequestGuard
+from synth.ui.jobs import Busy, CurveTrace, Job, Jobs, PlanSearch
+from synth.ui.models import Models
+from synth.ui.setting import PipelineSetting, ShownSchedule
+from synth.ui.visitors import OverBudget, Visitors
+from synth.version import __version__
+
+_Given = TypeVar("_Given", bound=Record)
+
+# Requests that are worked on at the same time; others wait for them.
+_AT_ONCE = 2
+
+# Seconds between two looks at a search, and after which a line is sent in any case.
+_POLL_S, _ALIVE_S = 0.15, 10.0
+
+# Seconds for what changes to a schedule would give.
+_WHAT_IF_S = 10.0
+
+# The visitor whose request is worked on.
+_VISITOR: ContextVar[str] = ContextVar("VISITOR")
+
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+class DrawRequest(Record):
+    """A request for schedules, one above the other."""
+
+    setting: PipelineSetting
+    sources: tuple[ShownSchedule, ...] = ()
+
+
+class ScheduleRequest(Record):
+    """A request about one schedule."""
+
+    setting: PipelineSetting
+    source: ShownSchedule
+
+
+class SaveRequest(ScheduleRequest):
+    """A request for a file of a schedule."""
+
+    kind: Download
+
+
+class StartRequest(Record):
+    """A request for a search."""
+
+    setting: PipelineSetting
+
+
+class CurveRequest(StartRequest):
+    """A request for a memory curve."""
+
+    points: int = 6
+
+
+class OpenRequest(Record):
+    """A file that the page sends."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class FirstShown:
+    """What the page shows first, by its name in `Models`; `kind` is that of a file there."""
+
+    kind: str = "profile"
+    name: str | None = None
+
+
+class Service:
+    """Answers what the page asks."""
+
+    def __init__(
+        self,
+        models: Models,
+        explained: Callable[[Explanation], str],
+        opened: FirstShown | None = None,
+    ) -> None:
+        """Serve some models.
+
+        Args:
+            models: with the limits of requests and searches.
+            explained: returns an explanation as text.
+            opened: shown first; None: the page's own choice.
+        """
+        self._models, self._limits = models, models.limits
+        self._explained, self._opened = explained, opened or FirstShown()
+        self._drawings = Drawings(models, self._limits)
+        self._jobs, self._visitors = Jobs(), Visitors(self._limits)
+        self._at_once = anyio.CapacityLimiter(_AT_ONCE)
+
+    def application(self, token: str, hosts: set[str]) -> RequestGuard:
+        """Return the application, which answers requests with a token to one of some hosts."""
+        routes = [
+            Route("/", self._page),
+            Route("/static/{name}", self._file),
+            Route("/start", self._start),
+            self._posted("/draw", DrawRequest, self._draw),
+            self._posted("/explain", ScheduleRequest, self._explain),
+            self._posted("/export", SaveRequest, self._export),
+            self._posted("/open", OpenRequest, self._open),
+            self._posted("/solve", StartRequest, self._solve),
+            self._posted("/curve", CurveRequest, self._curve),
+            self._posted("/what-if", ScheduleRequest, self._what_if),
+            Route("/jobs/{name}", self._progress),
+            Route("/jobs/{name}/stop", self._stop, methods=["POST"]),
+        ]
+        handlers: Any = {HTTPException: _http_error, Exception: _bug}
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        most = self._limits.most_body_bytes
+        return RequestGuard(app, hosts=hosts, token=token, most_bytes=most)
+
+    def close(self, wait_s: float = 3.0) -> None:
+        """Stop what runs."""
+        self._jobs.stop_all(wait_s)
+
+    # The page
+
+    async def _page(self, request: Request) -> Response:
+        own = files(__package__) / "page"
+        viewer = viewer_html(
+            "synth ui",
+            (own / "panel.html").read_text("utf-8"),
+            (own / "outcome.html").read_text("utf-8"),
+        )
+        parts = {
+            "version": __version__,
+            "viewer": viewer,
+            "scripts": "\n".join(
+                f'<script src="static/{name}" defer></script>' for name in VIEWER_SCRIPTS
+            ),
+        }
+        text = HEAD + filled((own / "index.html").read_text("utf-8"), parts)
+        return Response(text, media_type="text/html")
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        kind = _TYPES.get(Path(name).suffix, "")
+        if name in (STYLE, *VIEWER_SCRIPTS):
+            return Response(part(name), media_type=kind)
+        own = {each.name: each for each in (files(__package__) / "page").iterdir()}
+        if not kind or name not in own:
+            raise HTTPException(404, "there is no such file")
+        return Response(own[name].read_bytes(), media_type=kind)
+
+    async def _start(self, request: Request) -> Response:
+        return await self._worked(request, self._first)
+
+    def _first(self) -> dict[str, Any]:
+        return {
+            "version": __version__,
+            "viewer": viewer_data(),
+            "models": self._models.listed(),
+            "devices": [device.name for device in devices()],
+            "opened": self._first_shown(),
+            "limits": {
+                "is_public": self._limits.is_public,
+                "search_s": self._limits.search_s,
+                "points": self._limits.most_points,
+            },
+        }
+
+    def _first_shown(self) -> dict[str, Any]:
+        kind, name = self._opened.kind, self._opened.name
+        if name is not None and kind == "plan":
+            return self._about_plan(name)
+        return {"kind": kind, "name": name}
+
+    def _about_plan(self, name: str) -> dict[str, Any]:
+        """Return the setting that a plan was found for, as far as the page has it."""
+        plan = self._models.plan(name)
+        return {
+            "kind": "plan",
+            "name": name,
+            "profile": plan.profile_name,
+            "ranks": plan.num_ranks,
+            "micro_batches": plan.num_micro_batches,
+            "cap_bytes": None if plan.caps_bytes is None else max(plan.caps_bytes),
+        }
+
+    # What is drawn at once
+
+    def _draw(self, given: DrawRequest) -> dict[str, Any]:
+        setting = given.setting
+        profile = self._drawings.profile(setting)
+        drawn = [self._one(setting, source) for source in given.sources[:2]]
+        limit = setting.arguments(profile, self._limits).memory.limits(setting.ranks, profile)
+        return {
+            "drawn": drawn,
+            "choices": choices(setting.placement, setting.ranks, len(profile.layers)),
+            "layers": [
+                [layer.name, profile.layer_profile(place).work_us()]
+                for place, layer in enumerate(profile.layers)
+            ],
+            "about": _about(profile),
+            "limit": limit.explanation,
+            "cap_bytes": None if limit.caps_bytes is None else max(limit.caps_bytes),
+            "commands": {
+                "solve": commands(setting),
+                "curve": curve_commands(setting, 6),
+                "schedules": [commands(setting, source) for source in given.sources[:2]],
+            },
+        }
+
+    def _one(self, setting: PipelineSetting, source: ShownSchedule) -> dict[str, Any]:
+        try:
+            return self._drawings.of(setting, source).data()
+        except SynthError as error:
+            return {"error": _line(error)}
+
+    def _explain(self, given: ScheduleRequest) -> dict[str, Any]:
+        drawn = self._drawings.of(given.setting, given.source)
+        return {"text": self._explained(explain_schedule(drawn.plan, drawn.timeline))}
+
+    def _export(self, given: SaveRequest) -> dict[str, Any]:
+        if given.kind == Download.PROFILE:
+            return profile_download(self._drawings.profile(given.setting))
+        return download(self._drawings.of(given.setting, given.source), given.kind)
+
+    def _open(self, given: OpenRequest) -> dict[str, Any]:
+        kind, name = self._models.open(given.text)
+        return self._about_plan(name) if kind == "plan" else {"kind": kind, "name": name}
+
+    # Searches
+
+    def _solve(self, given: StartRequest) -> dict[str, Any]:
+        given.setting.check_search(self._limits)
+        profile = self._models.profile(given.setting)
+        return self._started(PlanSearch(given.setting, profile, self._limits, self._models))
+
+    def _curve(self, given: CurveRequest) -> dict[str, Any]:
+        given.setting.check_search(self._limits)
+        points = max(2, min(given.points, self._limits.most_points))
+        profile = self._models.profile(given.setting)
+        search = CurveTrace(given.setting, profile, self._limits, self._models, points)
+        return self._started(search)
+
+    def _what_if(self, given: ScheduleRequest) -> dict[str, Any]:
+        drawn = self._drawings.of(given.setting, given.source)
+        is_own = given.source.plan is None
+        profile = self._drawings.profile(given.setting) if is_own else None
+        limit_s = min(_WHAT_IF_S, self._limits.search_s)
+        options = SolveOptions(time_limit_s=limit_s, workers=self._limits.workers)
+
+        def search(job: Job) -> None:
+            found = explain(drawn.plan, drawn.timeline, options, profile, job.stop)
+            job.tell(lambda: {"text": self._explained(found)})
+
+        return self._started(search)
+
+    def _started(self, search: Callable[[Job], None]) -> dict[str, Any]:
+        visitor = _VISITOR.get()
+
+        def charged(job: Job) -> None:
+            began = monotonic()
+            try:
+                search(job)
+            finally:
+                self._visitors.charge(visitor, monotonic() - began)
+
+        return {"job": self._jobs.start(charged).name}
+
+    async def _progress(self, request: Request) -> Response:
+        try:
+            job = self._jobs.find(request.path_params["name"])
+        except SynthError as error:
+            return _refused(404, error)
+        return StreamingResponse(self._events(job), media_type="text/event-stream")
+
+    async def _events(self, job: Job) -> AsyncIterator[str]:
+        """Send the progress of a search whenever there is some, until it has ended."""
+        sent, sent_at = -1, 0.0
+        while True:
+            version, has_ended = job.version, job.ended_s is not None
+            now = monotonic()
+            if version != sent or has_ended:
+                state = await anyio.to_thread.run_sync(job.snapshot)
+                yield f"data: {json.dumps(state)}\n\n"
+                sent, sent_at = version, now
+            elif now - sent_at > _ALIVE_S:
+                yield ": alive\n\n"
+                sent_at = now
+            if has_ended:
+                return
+            await anyio.sleep(_POLL_S)
+
+    async def _stop(self, request: Request) -> Response:
+        try:
+            job = self._jobs.find(request.path_params["name"])
+        except SynthError as error:
+            return _refused(404, error)
+        job.stop.set()
+        return JSONResponse({"job": job.name})
+
+    # Requests in general
+
+    def _posted(
+        self, path: str, record: type[_Given], answer: Callable[[_Given], dict[str, Any]]
+    ) -> Route:
+        """Return the route of a request whose body is a record."""
+
+        async def endpoint(request: Request) -> Response:
+            body = await request.body()
+            return await self._worked(request, lambda: answer(_record(record, body)))
+
+        return Route(path, endpoint, methods=["POST"])
+
+    async def _worked(self, request: Request, work: Callable[[], dict[str, Any]]) -> Response:
+        """Do some work in a thread, and count it; a user's mistake is one line."""
+        visitor = _visitor(request)
+        _VISITOR.set(visitor)
+        async with self._at_once:
+            began = monotonic()
+            try:
+                self._visitors.check(visitor)
+                answer = await anyio.to_thread.run_sync(lambda: json.dumps(work()))
+            except OverBudget as error:
+                return _refused(429, error)
+            except Busy as error:
+                return _refused(409, error)
+            except SynthError as error:
+                return _refused(400, error)
+            finally:
+                self._visitors.charge(visitor, monotonic() - began)
+        return Response(answer, media_type="application/json")
+
+
+def _record(record: type[_Given], body: bytes) -> _Given:
+    """Read the body of a request.
+
+    Raises:
+        SynthError: it is no such record.
+    """
+    try:
+        return record.model_validate(parse_json(body))
+    except ValidationError as error:
+        raise SynthError(f"the request is not understood: {describe(error, 1).strip()}") from None
+    except ValueError as error:
+        raise SynthError(f"the request is not JSON: {error}") from None
+
+
+def _about(profile: Profile) -> str:
+    """Return what is to be known of a profile's numbers: their origin, and how far they are off."""
+    origin = profile.provenance
+    words = (
+        f"{origin.source}, {origin.device}" if origin.estimate is None else origin.estimate.words
+    )
+    return f"{words}; transfers take no time" if profile.links.are_free else words
+
+
+def _visitor(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _line(error: SynthError) -> str:
+    return " ".join(str(error).split())
+
+
+def _refused(status: int, error: SynthError) -> JSONResponse:
+    return JSONResponse({"error": _line(error)}, status)
+
+
+def _http_error(request: Request, error: HTTPException) -> JSONResponse:
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+def _bug(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": "the server failed; its terminal says why"}, 500)

@@ -1,0 +1,151 @@
+"""`synth ui`: its address, its end, and what it refuses."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from tests.cli.conftest import NAME, Synth
+
+pytest.importorskip("starlette", reason="needs pip install 'synth-pipeline[ui]'")
+pytest.importorskip("uvicorn", reason="needs pip install 'synth-pipeline[ui]'")
+
+from synth.schedule.files.plan_file import Plan
+from synth.ui import serve
+from synth.ui.command_line import commands
+from synth.ui.drawing import Drawings
+from synth.ui.limits import LOCAL, Limits
+from synth.ui.models import Models
+from synth.ui.serve import Address
+from synth.ui.setting import PipelineSetting, ShownSchedule
+
+ROOT = Path(__file__).resolve().parents[2]
+SYNTH = [sys.executable, "-c", "import synth.cli; synth.cli.main()"]
+
+
+def test_the_page_is_served_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*SYNTH, "ui", "--no-browser"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/", url)
+        with urlopen(url, timeout=120) as answered:
+            assert b"synth ui" in answered.read()
+        with pytest.raises(HTTPError, match="403"):
+            urlopen(url.rstrip("/")[:-3] + "/start", timeout=120)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.wait(60)
+    assert process.returncode == 0, told
+    assert "Traceback" not in told
+    assert os.listdir(tmp_path) == []
+
+
+class FakePage:
+    """Stands for the server; keeps what it was made with."""
+
+    made: list[Any]
+
+    def __init__(
+        self, folder: Path, limits: Limits, explained: Any, address: Address, given: str | None
+    ) -> None:
+        self.url = "http://127.0.0.1/"
+        type(self).made = [limits, address, given]
+
+    def run(self, stop: object) -> None:
+        """Do not serve."""
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakePage]:
+    monkeypatch.setattr(serve, "Page", FakePage)
+    return FakePage
+
+
+def test_the_container_serves_visitors(synth: Synth, fake: type[FakePage]) -> None:
+    text = (ROOT / "Containerfile").read_text(encoding="utf-8")
+    found = re.search(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)
+    assert found is not None
+    _, *arguments = json.loads(found[1])
+    ended = synth(*arguments, "--host", "course.example.org", "--search-limit", "5s")
+    assert ended.code == 0, ended.stderr
+    limits, address, _ = fake.made
+    assert limits.is_public and limits.search_s == 5
+    assert address == ("0.0.0.0", 8000, ["course.example.org"])
+
+
+def test_without_visitors_there_are_none_of_their_limits(
+    synth: Synth, fake: type[FakePage]
+) -> None:
+    assert synth("ui", NAME, "--no-browser").code == 0
+    limits, _, given = fake.made
+    assert not limits.is_public and limits.work_s is None and given == NAME
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--listen", "0.0.0.0"), "can be reached from other machines"),
+        (("--listen", "here"), "is no address"),
+        (("--host", "x.org"), "--host is for visitors; add --public"),
+        (("--port", "99999"), "--port"),
+        (("gone.json",), "cannot read gone.json"),
+        (("/dev/null",), "not JSON"),
+    ],
+)
+def test_a_mistake_is_one_line(synth: Synth, arguments: tuple[str, ...], words: str) -> None:
+    ended = synth("ui", "--no-browser", *arguments)
+    assert ended.code == 2
+    assert words in ended.stderr
+
+
+def test_without_the_extra_its_name_is_said(synth: Synth, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    ended = synth("ui")
+    assert ended.code == 2
+    assert "pip install 'synth-pipeline[ui]'" in ended.stderr
+
+
+def test_the_command_line_of_a_schedule_makes_the_same_plan(
+    synth: Synth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    setting = PipelineSetting(ranks=4, micro_batches=6, link="20us,10GB/s", partition=(7, 6, 6, 5))
+    source = ShownSchedule(schedule="zb-h1")
+    program, *arguments = shlex.split(commands(setting, source))
+    assert program == "synth"
+    ended = synth(*arguments)
+    assert ended.code == 0, ended.stderr
+    (path,) = (tmp_path / "plans").iterdir()
+    plan = Plan.load(path)
+    drawn = Drawings(Models(tmp_path, LOCAL), LOCAL).of(setting, source)
+    assert plan.claim.makespan_us == drawn.plan.claim.makespan_us
+    assert plan.partition == drawn.plan.partition == (7, 6, 6, 5)
+
+
+def test_the_command_line_of_a_search_is_understood(synth: Synth) -> None:
+    setting = PipelineSetting(
+        ranks=4, micro_batches=6, placement="v", mem_limit="40GB", link="20us,10GB/s", time_limit=5
+    )
+    program, *arguments = shlex.split(commands(setting))
+    assert program == "synth"
+    without_output = arguments[: arguments.index("-o")]
+    assert synth(*without_output, "--dry-run").code == 0
