@@ -90,15 +90,16 @@ def test_a_schedule_longer_than_the_greedy_or_than_in_less_memory_is_a_failure(
 def test_printed_rates_stand_beside_those_of_the_families(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rates = {"zb-v": 0.08, "zb-v-greedy": 0.07, "zb-v-limit": 0.06}
+    rates = {"zb-v": 0.065, "zb-v-greedy": 0.07, "zb-v-limit": 0.06}
     row = v_limits.Printed(CASE, 0.0697)
     monkeypatch.setattr(v_limits, "printed", lambda: iter([row]))
     monkeypatch.setattr(v_limits.Printed, "rate_of", lambda _, name: rates[name])
     given = ["--printed", "--json", str(tmp_path / "saved.json")]
     assert v_limits.main(given) == 0
-    assert "| drawn | 0.0697 | 0.0800 | 0.0700 | 0.0600 |" in page_of(tmp_path)
-    rates["zb-v-limit"] = 0.0698
-    assert v_limits.main(given) == 1
+    assert "| drawn | 0.0697 | 0.0650 | 0.0700 | 0.0600 |" in page_of(tmp_path)
+    for above in ({"zb-v": 0.0698}, {"zb-v-limit": 0.0698}):
+        monkeypatch.setattr(v_limits.Printed, "rate_of", lambda _, name, r=rates | above: r[name])
+        assert v_limits.main(given) == 1
 
 
 def test_ways_to_reduce_gradients_are_compared_by_the_slowest_rank(

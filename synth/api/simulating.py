@@ -9,6 +9,7 @@ from synth.api.front import AnyProfile, named_as_arguments
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
+from synth.objective import Objective
 from synth.options.arguments.groups import MemoryArguments, RankHardwareArguments
 from synth.options.problem_arguments import sizes_on
 from synth.options.values import AUTO, Count, Partition, ProfileSource
@@ -81,7 +82,12 @@ def simulate(
     if not isinstance(schedule, Schedule):
         costs = partition_costs(measured, sizes, where.ranks)
         schedule = generate(
-            schedule, size.num_ranks, size.num_micro_batches, costs=costs, caps_bytes=caps
+            schedule,
+            size.num_ranks,
+            size.num_micro_batches,
+            costs=costs,
+            caps_bytes=caps,
+            objective=Objective.MAKESPAN,
         )
     return Plan.of(measured, sizes, schedule, caps_bytes=caps)
 

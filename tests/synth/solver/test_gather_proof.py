@@ -104,10 +104,10 @@ def test_a_known_makespan_that_is_optimal_is_proven_without_a_schedule() -> None
     assert again.schedule is None and again.is_complete and again.bound_us == best_us
 
 
-def test_large_problems_rings_and_searches_without_it_have_no_exact_model() -> None:
+def test_large_problems_and_searches_without_it_have_no_exact_model() -> None:
     large = weight_passing_problem(GATHER, equal_costs(8), 8, 4)
     assert num_slots(large) == 8 * (3 * 4 + 1) and not is_small(large)
-    assert not is_small(weight_passing_problem(WeightMovement.RING, equal_costs(2), 2, 1))
+    assert not is_small(weight_passing_problem(WeightMovement.RING, equal_costs(2), 2, 2))
     options = SolveOptions(
         workers=1, deterministic=True, time_limit_s=0.02, without=frozenset({Part.EXACT})
     )
