@@ -43,12 +43,11 @@ class BoundPolicy:
         """Yield the best closed form, which takes no time."""
         closed = self._bound(Part.CLOSED_FORMS)
         if closed is not None:
-            yield from self._proof(closed, 0.0)
+            yield from self._noted(self._proof(closed, 0.0))
 
     def one_by_one(self) -> Iterator[ProvenBound]:
         """Yield bounds from each rank alone, in a share of the search's whole time."""
-        idle = self._bound(Part.IDLE_TIME) if self._instance.holds_several else None
-        alone = self._bound(Part.RANK_SUBSETS) if idle is None else idle
+        alone = self._bound(Part.RANK_SUBSETS)
         if alone is not None and isinstance(alone, RankwiseBound):
             self.setting.options.report_part(alone.part)
             yield from self._noted(alone.one_by_one(self._limit_of_one_by_one_s))
@@ -57,11 +56,12 @@ class BoundPolicy:
     def _limit_of_one_by_one_s(self) -> float:
         """Seconds of the clock, or deterministic ones; fewer where spacings prove most."""
         spaces = self._has(Part.FORWARD_SPACING) and forward_spacing.is_worth(self._instance)
-        share = (
-            BOUND_POLICY.one_by_one_share_with_spacings
-            if spaces and not self._instance.holds_several
-            else BOUND_POLICY.one_by_one_share
-        )
+        if self._instance.holds_several:
+            share = BOUND_POLICY.one_by_one_share_of_several
+        elif spaces:
+            share = BOUND_POLICY.one_by_one_share_with_spacings
+        else:
+            share = BOUND_POLICY.one_by_one_share
         return share * self.setting.options.time_limit_s
 
     def together(self, limit_s: float) -> Iterator[ProvenBound]:
@@ -108,19 +108,16 @@ class BoundPolicy:
             yield _Turn(self._bound(Part.FORWARD_SPACING), share)
 
     def _first_of_several(self) -> Iterator[_Turn]:
-        """Yield idle times or spacings, the better after a trial; both if they are near."""
+        """Yield a trial of spacings and of idle times; those that then prove most continue."""
         apart, idle = self._bound(Part.FORWARD_SPACING), self._bound(Part.IDLE_TIME)
-        if apart is None or idle is None:
-            yield _Turn(apart, BOUND_POLICY.share_of_several)
-            yield _Turn(idle, BOUND_POLICY.idle_time_share)
-            return
         known_us = self._known.bound_us
-        yield _Turn(apart, BOUND_POLICY.trial_share)
-        if apart.bound_us <= BOUND_POLICY.clearly_more * known_us:
+        if apart is not None:
+            yield _Turn(apart, BOUND_POLICY.trial_share)
+        apart_us = 0 if apart is None else apart.bound_us
+        if idle is not None and apart_us <= BOUND_POLICY.clearly_more * known_us:
             yield _Turn(idle, BOUND_POLICY.trial_share)
-        is_near = BOUND_POLICY.nearly_as_much * apart.bound_us >= idle.bound_us
-        if is_near:
+        idle_us = 0 if idle is None else idle.bound_us
+        if BOUND_POLICY.nearly_as_much * apart_us >= max(idle_us, self._known.bound_us):
             yield _Turn(apart, BOUND_POLICY.share_of_several)
-        if idle.bound_us > apart.bound_us:
-            share = BOUND_POLICY.share_of_several if is_near else BOUND_POLICY.idle_time_share
-            yield _Turn(idle, share)
+        if idle_us > apart_us and BOUND_POLICY.nearly_as_much * idle_us >= self._known.bound_us:
+            yield _Turn(idle, BOUND_POLICY.share_of_several)

@@ -110,8 +110,9 @@ class IdleBounds:
             spent_s = self._solve(IdleGrowth(End(rank, True), (rank,)), limit_s).spent_s
             return self._proven(), spent_s
 
+        ranks = range(self.instance.num_ranks)
         yield from rank_by_rank(
-            self.instance.num_ranks, IDLE_TIME.first_rank_share, limit_s, prove, self.should_stop
+            ranks, IDLE_TIME.first_rank_share, limit_s, prove, self.should_stop
         )
 
     def prove(self, limit_s: float) -> TimedBounds:

@@ -68,12 +68,11 @@ class IdleTimeTuning:
 class BoundPolicyTuning:
     """Order and shares of the bounds. Shares are of the time that remains."""
 
-    # Ranks that hold several stages: idle times, a trial of each kind, and the better kind.
-    idle_time_share: float = 0.9
-    trial_share: float = 0.15
-    share_of_several: float = 0.6
-    # Spacings go on without a trial of idle times if they raise the bound by this factor, and go
-    # first if they are this near to idle times: later proofs gain from them too.
+    # Ranks that hold several stages: a trial of spacings and of idle times, and what continues.
+    trial_share: float = 0.1
+    share_of_several: float = 0.5
+    # Spacings go on without a trial of idle times if they raise the bound by this factor. Either
+    # kind goes on if it is this near to the best bound: later proofs gain from spacings too.
     clearly_more: float = 1.2
     nearly_as_much: float = 1.02
     # Ranks that hold one stage: idle times from this many micro-batches on, and their share.
@@ -82,9 +81,11 @@ class BoundPolicyTuning:
     # Share for spacings: all of it from this many micro-batches on, proportionally less below.
     spacing_share: float = 0.5
     full_spacing_from_micro_batches: int = 64
-    # Share of the time limit for each rank alone; the second value is where spacings prove more.
+    # Share of the time limit for each rank alone: where it holds one stage, where spacings prove
+    # more, and where it holds several stages.
     one_by_one_share: float = 0.08
     one_by_one_share_with_spacings: float = 0.03
+    one_by_one_share_of_several: float = 0.12
     # Share of the remaining time where bounds take turns with the search.
     in_turn_share: float = 0.3
     # Interval at which the end of the background bounds is awaited.
