@@ -23,6 +23,19 @@ from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import EXACT_MODEL, RANK_SUBSETS
 
 
+def is_worth_alone(instance: Instance) -> bool:
+    """Return True if the model of each rank alone has few enough ops to prove much soon."""
+    return all(
+        _num_ops(instance, (rank,)) <= RANK_SUBSETS.most_ops_alone
+        for rank in range(instance.num_ranks)
+    )
+
+
+def _num_ops(instance: Instance, ranks: tuple[int, ...]) -> int:
+    copies = (instance[index] for rank in ranks for index in instance.held[rank])
+    return sum(len(SPLIT) * copy.num_micro_batches for copy in copies)
+
+
 @dataclass
 class RankSubsets:
     """Bounds from models of some ranks, first of one at a time, then of growing sets.
@@ -89,13 +102,12 @@ class RankSubsets:
                 self.solved.add(rank)
             return self._proven(outcome, (rank,)), outcome.spent_s
 
-        yield from rank_by_rank(
-            self._by_promise(),
-            RANK_SUBSETS.first_rank_share,
-            limit_s,
-            prove,
-            self.should_stop,
+        first_share = (
+            RANK_SUBSETS.first_rank_share_of_several
+            if self.instance.holds_several
+            else RANK_SUBSETS.first_rank_share
         )
+        yield from rank_by_rank(self._by_promise(), first_share, limit_s, prove, self.should_stop)
 
     def _by_promise(self) -> Sequence[int]:
         """Return the ranks, those that may prove most first.
@@ -122,14 +134,14 @@ class RankSubsets:
         """Yield bounds from a growing set of ranks, each time by the rank that raises it most.
 
         Where ranks hold several stages, the best rank alone comes first, if it is not solved. Sets
-        of two and three ranks get a share of the time. The rest goes to all ranks at once, or
-        to growing sets where all would be too many ops. Where spacings are known, the sets of two
+        of two and three ranks get a share of the time. The rest goes to all ranks at once, or to
+        growing sets where all would be too many ops. Where spacings are known, the sets of two
         and three are ranks far apart. A second call begins again with the best rank, and each model
         with the best bound.
         """
         chosen: tuple[int, ...] = (max(self._by_promise(), key=self._promise),)
         left_s = limit_s
-        if self.instance.holds_several and chosen[0] not in self.solved:
+        if self._continues_alone(chosen[0]):
             outcome = self._solve(chosen, RANK_SUBSETS.share * left_s)
             left_s -= outcome.spent_s
             yield self._proven(outcome, chosen)
@@ -145,6 +157,11 @@ class RankSubsets:
                 yield self._proven(outcome, wider)
             chosen = max(found)[1]
         return limit_s - left_s
+
+    def _continues_alone(self, rank: int) -> bool:
+        """Return True if a rank alone may prove more, and soon."""
+        several = self.instance.holds_several and is_worth_alone(self.instance)
+        return several and rank not in self.solved
 
     def _share(self, tried: list[tuple[int, ...]]) -> float:
         """Return the share of the remaining time for these sets."""
@@ -179,11 +196,7 @@ class RankSubsets:
             tuple(sorted((*chosen, rank)))
             for rank in _spread(others, RANK_SUBSETS.further_rank_trials)
         ]
-        return [wider for wider in sets if self._num_ops(wider) <= RANK_SUBSETS.most_ops]
-
-    def _num_ops(self, ranks: tuple[int, ...]) -> int:
-        copies = (self.instance[index] for rank in ranks for index in self.instance.held[rank])
-        return sum(len(SPLIT) * copy.num_micro_batches for copy in copies)
+        return [wider for wider in sets if _num_ops(self.instance, wider) <= RANK_SUBSETS.most_ops]
 
     def _solve(self, ranks: tuple[int, ...], limit_s: float) -> ModelOutcome:
         began_s = time.monotonic()

@@ -14,14 +14,19 @@ class RankSubsetTuning:
     few_ranks: int = 3
     # Largest model. A larger one takes seconds to build, during which nothing can stop it.
     most_ops: int = 4_000
+    # Most ops of a rank with several stages for the model of that rank alone. Beyond, idle times
+    # prove more in the same time.
+    most_ops_alone: int = 200
     # Share of the remaining time for the trials of one size.
     share: float = 0.4
     # The same for two ranks far apart, which prove most of the bound where spacings are known.
     far_apart_share: float = 0.6
     # Least time of one trial.
     shortest_trial_s: float = 0.2
-    # Share of the time for rank 0, which waits longest for its first B, when ranks are alone.
+    # Share of the time for the first rank, which may prove most, when ranks are alone; the second
+    # value is for ranks that hold several stages.
     first_rank_share: float = 0.5
+    first_rank_share_of_several: float = 0.65
     # From this many ranks on, precedences of ops are literals in CP-SAT's disjunctive constraint,
     # up to this many ops per rank.
     ranks_with_precedence_literals: int = 4
@@ -85,9 +90,11 @@ class BoundPolicyTuning:
     # more, and where it holds several stages.
     one_by_one_share: float = 0.08
     one_by_one_share_with_spacings: float = 0.03
-    one_by_one_share_of_several: float = 0.12
-    # Share of the remaining time where bounds take turns with the search.
+    one_by_one_share_of_several: float = 0.2
+    # Share of the remaining time where bounds take turns with the search; the second value is for
+    # ranks that hold several stages, where single ranks have proven most by then.
     in_turn_share: float = 0.3
+    in_turn_share_of_several: float = 0.2
     # Interval at which the end of the background bounds is awaited.
     poll_s: float = 0.02
 
