@@ -29,11 +29,12 @@ def main(given: Sequence[str] | None = None) -> None:
         equal, *_ = equal_cuts(StageCostTable(case.profile), where.num_stages)
         with in_processor_time():
             found = solved(case, equal, SolveOptions(asked.limit, workers=1))
+        gap = "none" if found.gap is None else f"{100 * found.gap:.2f} %"
         words = "nothing proven" if found.certificate is None else found.certificate.words
         print(
             f"{number}: {case.placement}, {case.num_ranks} ranks, {case.num_micro_batches} "
             f"micro-batches: {found.value_us}, bound {found.lower_bound_us}, "
-            f"gap {100 * found.gap:.2f} %, by {words}",
+            f"gap {gap}, by {words}",
             flush=True,
         )
 
