@@ -26,6 +26,9 @@ from synth.schedule.rank_memory import peak_bytes
 
 PLACEMENTS = ("linear", "v", "looped:2", "wave:2", "bidirectional")
 
+# Placements with several stages per rank, of `case_of_several_stages` in turn.
+_SEVERAL = ("v", "looped:2", "wave:2", "v", "looped:3", "v", "wave:2", "looped:2", "v", "wave:3")
+
 _JITTER = 0.2
 
 
@@ -60,6 +63,18 @@ def realistic_case(seed: int, name: str | None = None) -> RealisticCase:
     profile = _profile(rng, seed, num_layers, num_ranks)
     share = rng.uniform(0.4, 1.5)
     limit = _limit_bytes(profile, where, num_micro_batches, share)
+    return RealisticCase(seed, profile, name, num_ranks, num_micro_batches, limit)
+
+
+def case_of_several_stages(number: int) -> RealisticCase:
+    """Generate a case of 4 to 8 ranks, 8 to 24 micro-batches and 0.4 to 1.2 of 1F1B's memory."""
+    seed, name = 1_000 + number, _SEVERAL[number % len(_SEVERAL)]
+    rng = random.Random(seed)
+    num_ranks, num_micro_batches = rng.choice([4, 4, 6, 8]), rng.choice([8, 12, 16, 24])
+    where = placement(name, num_ranks)
+    num_layers = max(where.num_stages * rng.randint(1, 3), 2 * num_ranks) + rng.choice([0, 2, 2, 3])
+    profile = _profile(rng, seed, num_layers, num_ranks)
+    limit = _limit_bytes(profile, where, num_micro_batches, rng.uniform(0.4, 1.2))
     return RealisticCase(seed, profile, name, num_ranks, num_micro_batches, limit)
 
 

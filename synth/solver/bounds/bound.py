@@ -1,6 +1,6 @@
 """The interface of a lower bound, and the setting in which bounds are proven."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -34,12 +34,14 @@ class ProofState:
     Attributes:
         bound_us: the best bound of the objective.
         of_rank: the bound of the objective from each rank alone.
+        solved: ranks whose bound alone cannot be raised.
         spacings: distances between forwards of the first stage, and to the end of its rank.
         idle_us: least idle times of ranks at their ends.
     """
 
     bound_us: int = 0
     of_rank: dict[int, int] = field(default_factory=dict)
+    solved: set[int] = field(default_factory=set)
     spacings: Spacings = field(default_factory=Spacings)
     idle_us: IdleTimes = field(default_factory=dict)
 
@@ -126,7 +128,7 @@ class RankwiseBound(Protocol):
 
 
 def rank_by_rank(
-    num_ranks: int,
+    ranks: Sequence[int],
     first_share: float,
     limit_s: float,
     prove: Callable[[int, float], tuple[ProvenBound, float]],
@@ -135,14 +137,14 @@ def rank_by_rank(
     """Yield a bound from each rank; ranks share alike the time that the ranks before them leave.
 
     Args:
-        first_share: the share of the time for rank 0. It waits longest for its first B, so memory
-            binds there first when caps are alike.
+        ranks: those that may prove most first.
+        first_share: the share of the time for the first of them.
         limit_s: for all ranks.
         prove: bounds by a rank within a limit; returns the bound and the seconds spent.
     """
     left_s = limit_s
-    for rank in range(num_ranks):
-        share = first_share if rank == 0 else 1 / (num_ranks - rank)
+    for place, rank in enumerate(ranks):
+        share = first_share if place == 0 else 1 / (len(ranks) - place)
         proven, spent_s = prove(rank, share * left_s)
         left_s -= spent_s
         yield proven

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from synth.schedule.files.certificate import ProvenBound
-from synth.solver.bounds import bounds, forward_spacing
+from synth.solver.bounds import bounds, forward_spacing, rank_subsets
 from synth.solver.bounds.bound import BoundSetting, LowerBound, ProofState, RankwiseBound
 from synth.solver.cpsat.run import TimedBounds
 from synth.solver.instance.instance import Instance
@@ -24,9 +24,10 @@ class _Turn(NamedTuple):
 class BoundPolicy:
     """Bounds of a problem of which a schedule is known.
 
-    Where ranks hold several stages, models of all ranks prove little. Their idle times in warm-up
-    and drain prove more or, where even a full pipeline idles, forward spacings do. Where they hold
-    one stage it is the other way round; with many micro-batches both kinds prove most.
+    Where ranks hold several stages, models of all ranks prove little. A rank alone proves most;
+    with many micro-batches its idle times in warm-up and drain do or, where even a full pipeline
+    idles, forward spacings. Where ranks hold one stage, models of several ranks prove most, and
+    with many micro-batches spacings and idle times do.
     """
 
     setting: BoundSetting
@@ -43,25 +44,33 @@ class BoundPolicy:
         """Yield the best closed form, which takes no time."""
         closed = self._bound(Part.CLOSED_FORMS)
         if closed is not None:
-            yield from self._proof(closed, 0.0)
+            yield from self._noted(self._proof(closed, 0.0))
 
     def one_by_one(self) -> Iterator[ProvenBound]:
         """Yield bounds from each rank alone, in a share of the search's whole time."""
-        idle = self._bound(Part.IDLE_TIME) if self._instance.holds_several else None
-        alone = self._bound(Part.RANK_SUBSETS) if idle is None else idle
+        alone = self._bound(Part.RANK_SUBSETS)
+        if self._idles_count:
+            alone = self._bound(Part.IDLE_TIME) or alone
         if alone is not None and isinstance(alone, RankwiseBound):
             self.setting.options.report_part(alone.part)
             yield from self._noted(alone.one_by_one(self._limit_of_one_by_one_s))
 
     @property
+    def _idles_count(self) -> bool:
+        """True if ranks hold several stages, and too many ops for models of each rank alone."""
+        instance = self._instance
+        return instance.holds_several and not rank_subsets.is_worth_alone(instance)
+
+    @property
     def _limit_of_one_by_one_s(self) -> float:
         """Seconds of the clock, or deterministic ones; fewer where spacings prove most."""
         spaces = self._has(Part.FORWARD_SPACING) and forward_spacing.is_worth(self._instance)
-        share = (
-            BOUND_POLICY.one_by_one_share_with_spacings
-            if spaces and not self._instance.holds_several
-            else BOUND_POLICY.one_by_one_share
-        )
+        if self._instance.holds_several:
+            share = BOUND_POLICY.one_by_one_share_of_several
+        elif spaces:
+            share = BOUND_POLICY.one_by_one_share_with_spacings
+        else:
+            share = BOUND_POLICY.one_by_one_share
         return share * self.setting.options.time_limit_s
 
     def together(self, limit_s: float) -> Iterator[ProvenBound]:
@@ -90,9 +99,9 @@ class BoundPolicy:
                 limit_s -= yield from self._proof(bound, share * limit_s)
             if self.setting.should_stop():
                 return
-        rank_subsets = self._bound(Part.RANK_SUBSETS)
-        if rank_subsets is not None:
-            yield from self._proof(rank_subsets, limit_s)
+        subsets = self._bound(Part.RANK_SUBSETS)
+        if subsets is not None:
+            yield from self._proof(subsets, limit_s)
 
     def _first(self) -> Iterator[_Turn]:
         """Yield the bounds that come before growing sets of ranks."""
@@ -108,19 +117,20 @@ class BoundPolicy:
             yield _Turn(self._bound(Part.FORWARD_SPACING), share)
 
     def _first_of_several(self) -> Iterator[_Turn]:
-        """Yield idle times or spacings, the better after a trial; both if they are near."""
-        apart, idle = self._bound(Part.FORWARD_SPACING), self._bound(Part.IDLE_TIME)
-        if apart is None or idle is None:
-            yield _Turn(apart, BOUND_POLICY.share_of_several)
-            yield _Turn(idle, BOUND_POLICY.idle_time_share)
-            return
+        """Yield a trial of spacings and of idle times; those that then prove most continue.
+
+        Idle times come only where single ranks have too many ops to be modelled whole.
+        """
+        apart = self._bound(Part.FORWARD_SPACING)
+        idle = self._bound(Part.IDLE_TIME) if self._idles_count else None
         known_us = self._known.bound_us
-        yield _Turn(apart, BOUND_POLICY.trial_share)
-        if apart.bound_us <= BOUND_POLICY.clearly_more * known_us:
+        if apart is not None:
+            yield _Turn(apart, BOUND_POLICY.trial_share)
+        apart_us = 0 if apart is None else apart.bound_us
+        if idle is not None and apart_us <= BOUND_POLICY.clearly_more * known_us:
             yield _Turn(idle, BOUND_POLICY.trial_share)
-        is_near = BOUND_POLICY.nearly_as_much * apart.bound_us >= idle.bound_us
-        if is_near:
+        idle_us = 0 if idle is None else idle.bound_us
+        if BOUND_POLICY.nearly_as_much * apart_us >= max(idle_us, self._known.bound_us):
             yield _Turn(apart, BOUND_POLICY.share_of_several)
-        if idle.bound_us > apart.bound_us:
-            share = BOUND_POLICY.share_of_several if is_near else BOUND_POLICY.idle_time_share
-            yield _Turn(idle, share)
+        if idle_us > apart_us and BOUND_POLICY.nearly_as_much * idle_us >= self._known.bound_us:
+            yield _Turn(idle, BOUND_POLICY.share_of_several)

@@ -163,6 +163,6 @@ def spacing_model(
         scope,
         passing_pairs=passing_pairs,
         minimise=minimise,
-        most_counted=EXACT_MODEL.most_counted_ops_of_spacing,
+        most_counted=EXACT_MODEL.most_counted_ops_of_few_ranks,
         tune=search_from_below,
     )

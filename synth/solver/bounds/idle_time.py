@@ -110,9 +110,9 @@ class IdleBounds:
             spent_s = self._solve(IdleGrowth(End(rank, True), (rank,)), limit_s).spent_s
             return self._proven(), spent_s
 
-        yield from rank_by_rank(
-            self.instance.num_ranks, IDLE_TIME.first_rank_share, limit_s, prove, self.should_stop
-        )
+        # Python's sort keeps ranks of equal work in order.
+        ranks = sorted(range(self.instance.num_ranks), key=lambda rank: -self._sums.rank_us(rank))
+        yield from rank_by_rank(ranks, IDLE_TIME.first_rank_share, limit_s, prove, self.should_stop)
 
     def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds of the most promising rank, from more ranks and longer stretches.

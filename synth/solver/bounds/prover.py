@@ -102,7 +102,12 @@ class Prover:
         """Bound by growing sets of ranks, if that is not done in the background."""
         if not self.in_background:
             policy = self._policy(self.num_workers_left, self._state.poll)
-            for proven in policy.together(BOUND_POLICY.in_turn_share * self._state.budget.left_s()):
+            share = (
+                BOUND_POLICY.in_turn_share_of_several
+                if self._fusion_relaxed.holds_several
+                else BOUND_POLICY.in_turn_share
+            )
+            for proven in policy.together(share * self._state.budget.left_s()):
                 self._state.raise_bound(proven)
 
     def _wait(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Self
@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 from synth.objective import Objective
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
-from synth.solver.bounds.closed_form import work_bounds
+from synth.solver.bounds.closed_form import rank_bounds, work_bounds
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import Spacings
 from synth.solver.bounds.rechecker import Rechecker
@@ -21,6 +21,19 @@ from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run, search_from_b
 from synth.solver.instance.instance import SPLIT, F, Instance, OpIndex
 from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import EXACT_MODEL, RANK_SUBSETS
+
+
+def is_worth_alone(instance: Instance) -> bool:
+    """Return True if the model of each rank alone has few enough ops to prove much soon."""
+    return all(
+        _num_ops(instance, (rank,)) <= RANK_SUBSETS.most_ops_alone
+        for rank in range(instance.num_ranks)
+    )
+
+
+def _num_ops(instance: Instance, ranks: tuple[int, ...]) -> int:
+    copies = (instance[index] for rank in ranks for index in instance.held[rank])
+    return sum(len(SPLIT) * copy.num_micro_batches for copy in copies)
 
 
 @dataclass
@@ -39,6 +52,7 @@ class RankSubsets:
         of_rank: the bound of each rank alone.
         spacings: proven distances between forwards of the first stage.
         proven_us: the best bound so far; each proof begins there and raises it.
+        solved: ranks whose own bound cannot be raised.
     """
 
     part: ClassVar[Part] = Part.RANK_SUBSETS
@@ -52,6 +66,7 @@ class RankSubsets:
     of_rank: dict[int, int] = field(default_factory=dict)
     spacings: Spacings = field(default_factory=Spacings)
     proven_us: int = 0
+    solved: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, setting: BoundSetting) -> Self:
@@ -65,6 +80,7 @@ class RankSubsets:
             setting.known.of_rank,
             setting.known.spacings,
             setting.known.bound_us,
+            setting.known.solved,
         )
 
     @property
@@ -82,15 +98,33 @@ class RankSubsets:
         def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
             outcome = self.alone(rank, limit_s)
             self.of_rank[rank] = outcome.bound_us
+            if outcome.optimal or outcome.infeasible:
+                self.solved.add(rank)
             return self._proven(outcome, (rank,)), outcome.spent_s
 
-        yield from rank_by_rank(
-            self.instance.num_ranks,
-            RANK_SUBSETS.first_rank_share,
-            limit_s,
-            prove,
-            self.should_stop,
+        first_share = (
+            RANK_SUBSETS.first_rank_share_of_several
+            if self.instance.holds_several
+            else RANK_SUBSETS.first_rank_share
         )
+        yield from rank_by_rank(self._by_promise(), first_share, limit_s, prove, self.should_stop)
+
+    def _by_promise(self) -> Sequence[int]:
+        """Return the ranks, those that may prove most first.
+
+        Where they hold one stage and limits are alike, rank 0 waits longest for its first B, so
+        memory binds there first. Where they hold several, the closed forms tell.
+        """
+        ranks = range(self.instance.num_ranks)
+        if not self.instance.holds_several:
+            return ranks
+        closed_us = [self.objective.value_us(spans) for spans in rank_bounds(self.instance)]
+        return sorted(ranks, key=lambda rank: -closed_us[rank])
+
+    def _promise(self, rank: int) -> tuple[int, bool]:
+        """The bound of a rank alone, and whether it may be raised, which breaks ties."""
+        may_rise = self.instance.holds_several and rank not in self.solved
+        return self.of_rank.get(rank, 0), may_rise
 
     def alone(self, rank: int, limit_s: float) -> ModelOutcome:
         """Bound by one rank; never above the reference's value."""
@@ -99,14 +133,18 @@ class RankSubsets:
     def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds from a growing set of ranks, each time by the rank that raises it most.
 
-        Sets of two and three ranks get a share of the time. The rest goes to all ranks at once, or
-        to growing sets where all would be too many ops. Where spacings are known, the sets of two
+        Where ranks hold several stages, the best rank alone comes first, if it is not solved. Sets
+        of two and three ranks get a share of the time. The rest goes to all ranks at once, or to
+        growing sets where all would be too many ops. Where spacings are known, the sets of two
         and three are ranks far apart. A second call begins again with the best rank, and each model
         with the best bound.
         """
-        ranks = tuple(range(self.instance.num_ranks))
-        chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)
+        chosen: tuple[int, ...] = (max(self._by_promise(), key=self._promise),)
         left_s = limit_s
+        if self._continues_alone(chosen[0]):
+            outcome = self._solve(chosen, RANK_SUBSETS.share * left_s)
+            left_s -= outcome.spent_s
+            yield self._proven(outcome, chosen)
         while tried := self._wider(chosen):
             found: list[tuple[int, tuple[int, ...]]] = []
             share_s = left_s * self._share(tried) / len(tried)
@@ -120,6 +158,11 @@ class RankSubsets:
             chosen = max(found)[1]
         return limit_s - left_s
 
+    def _continues_alone(self, rank: int) -> bool:
+        """Return True if a rank alone may prove more, and soon."""
+        several = self.instance.holds_several and is_worth_alone(self.instance)
+        return several and rank not in self.solved
+
     def _share(self, tried: list[tuple[int, ...]]) -> float:
         """Return the share of the remaining time for these sets."""
         if len(tried[0]) == self.instance.num_ranks:
@@ -131,10 +174,13 @@ class RankSubsets:
         """Return the sets to try after the chosen one; empty after the set of all ranks."""
         ranks = range(self.instance.num_ranks)
         others = [rank for rank in ranks if rank not in chosen]
+        sets: list[tuple[int, ...]] = []
         if self.spacings.say_more and len(chosen) < RANK_SUBSETS.few_ranks:
             far = far_apart(self.instance, len(chosen) + 1)
             if len(far) > len(chosen):
-                return [far]
+                sets = [far]
+                if not self.instance.holds_several:
+                    return sets
         if len(chosen) < RANK_SUBSETS.few_ranks:
             further = _spread(
                 others,
@@ -142,18 +188,15 @@ class RankSubsets:
                 if len(chosen) == 1
                 else RANK_SUBSETS.further_rank_trials,
             )
-            return [tuple(sorted((*chosen, rank))) for rank in further]
+            sets += [tuple(sorted((*chosen, rank))) for rank in further]
+            return list(dict.fromkeys(sets))
         if others and self.instance.num_ops <= RANK_SUBSETS.most_ops:
             return [tuple(ranks)]
         sets = [
             tuple(sorted((*chosen, rank)))
             for rank in _spread(others, RANK_SUBSETS.further_rank_trials)
         ]
-        return [wider for wider in sets if self._num_ops(wider) <= RANK_SUBSETS.most_ops]
-
-    def _num_ops(self, ranks: tuple[int, ...]) -> int:
-        copies = (self.instance[index] for rank in ranks for index in self.instance.held[rank])
-        return sum(len(SPLIT) * copy.num_micro_batches for copy in copies)
+        return [wider for wider in sets if _num_ops(self.instance, wider) <= RANK_SUBSETS.most_ops]
 
     def _solve(self, ranks: tuple[int, ...], limit_s: float) -> ModelOutcome:
         began_s = time.monotonic()
@@ -218,7 +261,7 @@ def model_of(
         closed_forms: begin from the closed forms of all ranks.
     """
     # In a model of so few ranks memory can be counted for more ops of each.
-    are_few = spacings.say_more and len(ranks) <= RANK_SUBSETS.few_ranks
+    are_few = len(ranks) <= RANK_SUBSETS.few_ranks
     model = ExactModel(
         instance,
         objective,
@@ -226,7 +269,7 @@ def model_of(
         ranks,
         passing_pairs=passing_pairs and len(ranks) > 1,
         most_counted=(
-            EXACT_MODEL.most_counted_ops_of_spacing if are_few else EXACT_MODEL.most_counted_ops
+            EXACT_MODEL.most_counted_ops_of_few_ranks if are_few else EXACT_MODEL.most_counted_ops
         ),
         tune=partial(_tune, num_ranks=len(ranks)),
     )

@@ -14,14 +14,19 @@ class RankSubsetTuning:
     few_ranks: int = 3
     # Largest model. A larger one takes seconds to build, during which nothing can stop it.
     most_ops: int = 4_000
+    # Most ops of a rank with several stages for the model of that rank alone. Beyond, idle times
+    # prove more in the same time.
+    most_ops_alone: int = 200
     # Share of the remaining time for the trials of one size.
     share: float = 0.4
     # The same for two ranks far apart, which prove most of the bound where spacings are known.
     far_apart_share: float = 0.6
     # Least time of one trial.
     shortest_trial_s: float = 0.2
-    # Share of the time for rank 0, which waits longest for its first B, when ranks are alone.
+    # Share of the time for the first rank, which may prove most, when ranks are alone; the second
+    # value is for ranks that hold several stages.
     first_rank_share: float = 0.5
+    first_rank_share_of_several: float = 0.65
     # From this many ranks on, precedences of ops are literals in CP-SAT's disjunctive constraint,
     # up to this many ops per rank.
     ranks_with_precedence_literals: int = 4
@@ -68,12 +73,11 @@ class IdleTimeTuning:
 class BoundPolicyTuning:
     """Order and shares of the bounds. Shares are of the time that remains."""
 
-    # Ranks that hold several stages: idle times, a trial of each kind, and the better kind.
-    idle_time_share: float = 0.9
-    trial_share: float = 0.15
-    share_of_several: float = 0.6
-    # Spacings go on without a trial of idle times if they raise the bound by this factor, and go
-    # first if they are this near to idle times: later proofs gain from them too.
+    # Ranks that hold several stages: a trial of spacings and of idle times, and what continues.
+    trial_share: float = 0.1
+    share_of_several: float = 0.5
+    # Spacings go on without a trial of idle times if they raise the bound by this factor. Either
+    # kind goes on if it is this near to the best bound: later proofs gain from spacings too.
     clearly_more: float = 1.2
     nearly_as_much: float = 1.02
     # Ranks that hold one stage: idle times from this many micro-batches on, and their share.
@@ -82,11 +86,15 @@ class BoundPolicyTuning:
     # Share for spacings: all of it from this many micro-batches on, proportionally less below.
     spacing_share: float = 0.5
     full_spacing_from_micro_batches: int = 64
-    # Share of the time limit for each rank alone; the second value is where spacings prove more.
+    # Share of the time limit for each rank alone: where it holds one stage, where spacings prove
+    # more, and where it holds several stages.
     one_by_one_share: float = 0.08
     one_by_one_share_with_spacings: float = 0.03
-    # Share of the remaining time where bounds take turns with the search.
+    one_by_one_share_of_several: float = 0.2
+    # Share of the remaining time where bounds take turns with the search; the second value is for
+    # ranks that hold several stages, where single ranks have proven most by then.
     in_turn_share: float = 0.3
+    in_turn_share_of_several: float = 0.2
     # Interval at which the end of the background bounds is awaited.
     poll_s: float = 0.02
 

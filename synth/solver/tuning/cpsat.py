@@ -30,8 +30,8 @@ class ExactModelTuning:
     # Ops of a rank with several stages up to which memory is counted by pairwise order literals;
     # beyond, it is a reservoir. Literals grow with the square (solver-notes, "reservoir").
     most_counted_ops: int = 120
-    # The same in forward-spacing models and in models of few ranks that keep spacings.
-    most_counted_ops_of_spacing: int = 400
+    # The same in models of a few ranks, forward-spacing models among them.
+    most_counted_ops_of_few_ranks: int = 400
     # The same in idle-time models.
     most_counted_ops_of_idle_time: int = 1_000
     # The same for one rank of a window.

@@ -1,0 +1,43 @@
+"""Values and bounds of generated pipelines whose ranks hold several stages, on equal layers.
+
+    python -m benchmarks.several_stages [--cases 10] [--limit 16]
+
+Each case is solved on the cut of equal numbers of layers, with one worker and a limit in processor
+time. Nothing recomputes.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from benchmarks.realistic_profiles import case_of_several_stages
+from benchmarks.realistic_suite import in_processor_time, solved
+from synth.plan.partition.candidates import equal_cuts
+from synth.plan.partition.stage_cost_table import StageCostTable
+from synth.schedule.placements import placement
+from synth.solver.options import SolveOptions
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Solve all cases, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=10)
+    parser.add_argument("--limit", type=float, default=16.0, help="processor time, in seconds")
+    asked = parser.parse_args(given)
+    for number in range(asked.cases):
+        case = case_of_several_stages(number)
+        where = placement(case.placement, case.num_ranks)
+        equal, *_ = equal_cuts(StageCostTable(case.profile), where.num_stages)
+        with in_processor_time():
+            found = solved(case, equal, SolveOptions(asked.limit, workers=1))
+        gap = "none" if found.gap is None else f"{100 * found.gap:.2f} %"
+        words = "nothing proven" if found.certificate is None else found.certificate.words
+        print(
+            f"{number}: {case.placement}, {case.num_ranks} ranks, {case.num_micro_batches} "
+            f"micro-batches: {found.value_us}, bound {found.lower_bound_us}, "
+            f"gap {gap}, by {words}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Models of a few ranks that hold several stages: never above a schedule, and not trivial."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from synth.costs.costs import uniform_costs
+from synth.objective import Objective
+from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.placements import placement
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import ScheduleError, verify
+from synth.search.outcome import StoppedBy
+from synth.solver.bounds.bound import BoundSetting, LowerBound, ProofState, Reference
+from synth.solver.bounds.bound_policy import BoundPolicy
+from synth.solver.bounds.closed_form import rank_bound
+from synth.solver.bounds.rank_subsets import RankSubsets
+from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.options import Part
+from synth.solver.problem import Problem
+from synth.solver.solver import solve
+from tests.sweep import sweep
+from tests.synth.effort import counted
+from tests.synth.odd_problems import RandomOrders, odd_costs
+from tests.synth.solver.test_forward_spacing import any_placement
+from tests.synth.solver.test_link_load import with_slow_links
+from tests.synth.solver.test_solve_exact import OBJECTIVES
+from tests.synth.solver.test_solve_placements import random_problem
+
+NAMES = ["v", "looped:2", "wave:2", "looped:3", "bidirectional", "odd"]
+
+
+def setting_of(problem: Problem, value_us: int) -> BoundSetting:
+    """All that is known is a value."""
+    return BoundSetting(
+        relaxed_for_fusion(problem),
+        problem.objective,
+        counted(1),
+        lambda: Reference(value_us, None),
+        ProofState(),
+        lambda: False,
+    )
+
+
+def best_bound(problem: Problem, value_us: int, seconds: float) -> int:
+    """The best bound of single ranks and of growing sets, each within some effort."""
+    bounds = RankSubsets.of(setting_of(problem, value_us))
+    proven = [*bounds.one_by_one(seconds), *bounds.prove(seconds)]
+    return max(one.bound_us for one in proven)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", sweep(range(120), daily=20))
+def test_no_bound_is_above_a_schedule_of_an_odd_problem(name: str, seed: int) -> None:
+    """Links, limits that the schedule just keeps, BW cheaper than B and W, any objective."""
+    rng = random.Random(seed)
+    num_ranks, m = rng.choice([2, 4]), rng.randint(2, 6)
+    where = any_placement(rng, name, num_ranks)
+    costs = odd_costs(rng, where.num_stages, where.num_ranks)
+    if rng.random() < 0.5:
+        costs = with_slow_links(costs, rng, where.num_ranks)
+    objective = rng.choice(OBJECTIVES)
+    free = Problem(costs, where, m, None, objective)
+    programs = RandomOrders(rng, free).programs()
+    try:
+        schedule = Schedule(where, m, programs, "random", Buffering(9, 9))
+        lowered, timeline = verify(schedule, costs)
+    except ScheduleError:  # buffers too small for this order
+        return
+    value_us = objective.value_us(timeline)
+    problem = replace(free, caps_bytes=peak_bytes(lowered))
+    assert best_bound(problem, 3 * value_us + 10, 0.02) <= value_us
+
+
+@pytest.mark.parametrize("seed", sweep(range(12), daily=3))
+@pytest.mark.parametrize(("name", "num_ranks", "m"), [("v", 2, 3), ("wave:2", 2, 2), ("v", 3, 3)])
+def test_no_bound_is_above_the_optimum(name: str, num_ranks: int, m: int, seed: int) -> None:
+    problem = random_problem(seed + 4_000, name, num_ranks, m)
+    best = solve(problem, replace(counted(20), without=frozenset({Part.BOUNDS})))
+    if best.stopped_by == StoppedBy.OPTIMAL:
+        assert best.value_us is not None
+        assert best_bound(problem, 2 * best.value_us, 0.2) <= best.value_us
+
+
+def test_a_rank_alone_waits_for_its_own_later_stage() -> None:
+    """Rank 0 of a V holds the first and the last stage, and its memory four activations.
+
+    F = B = W = 100 and 300 between ranks: F of the last stage starts at 900 or later. Until then
+    rank 0 runs F's of the first stage, and no fourth one, which would leave no memory for the last
+    stage. So it idles for 600, besides 2,400 of work; its closed form is the first B at 1,000.
+    """
+    problem = v_of_two(m=4, held=2)
+    instance = relaxed_for_fusion(problem)
+    outcome = RankSubsets.of(setting_of(problem, 20_000)).alone(0, 1.0)
+    assert rank_bound(instance, 0).makespan_us == 1_000 + 1_600
+    assert outcome.bound_us >= 2_400 + 600
+    best = solve(problem, counted(10))
+    assert best.value_us is not None and outcome.bound_us <= best.value_us
+
+
+def v_of_two(m: int, held: int) -> Problem:
+    """Two ranks, each with memory for some micro-batches on both of its stages."""
+    costs = uniform_costs(
+        4,
+        forward_us=100,
+        backward_input_us=100,
+        backward_weight_us=100,
+        links=Links(default=Link(latency_us=300)),
+        saved_bytes=2,
+        saved_w_bytes=1,
+    )
+    return Problem(costs, placement("v", 2), m, (4 * held,) * 2, Objective.MAKESPAN)
+
+
+def test_the_rank_with_the_largest_closed_form_comes_first() -> None:
+    costs = v_of_two(4, 2).costs
+    heavy = costs.stages[1].model_copy(
+        update={"duration_us": {**costs.stages[1].duration_us, OpKind.F: 900}}
+    )
+    stages = (costs.stages[0], heavy, *costs.stages[2:])
+    problem = replace(v_of_two(4, 2), costs=costs.replace(stages=stages))
+    bounds = RankSubsets.of(setting_of(problem, 50_000))
+    assert [one.certificate.ranks for one in bounds.one_by_one(1.0)] == [(1,), (0,)]
+
+
+@pytest.mark.parametrize(("m", "part"), [(8, Part.RANK_SUBSETS), (40, Part.IDLE_TIME)])
+def test_idle_times_of_single_ranks_replace_models_of_many_ops(m: int, part: Part) -> None:
+    """Two stages of 8 micro-batches are 48 ops of a rank, of 40 they are 240."""
+    reported: list[Part] = []
+    setting = setting_of(v_of_two(m, 2), 100_000)
+    options = replace(setting.options, on_part=reported.append)
+    next(BoundPolicy(replace(setting, options=options)).one_by_one())
+    assert reported == [part]
+
+
+def test_proofs_begin_with_the_best_closed_form() -> None:
+    setting = setting_of(v_of_two(4, 2), 50_000)
+    policy = BoundPolicy(setting)
+    (closed,) = policy.closed_forms()
+    assert setting.known.bound_us == closed.bound_us
+    subsets: LowerBound = RankSubsets.of(setting)
+    assert subsets.bound_us == closed.bound_us
