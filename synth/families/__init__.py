@@ -73,7 +73,8 @@ def generate(
         costs: the costs of the placement's stages, for families that read costs; None: equal
             stages with F = B = W.
         caps_bytes: the most that each rank may hold, for families that are made to a limit.
-        where: the same placement with the ranks in another order; None: as the family has them.
+        where: the same placement with the ranks in another order, or of other stages where the
+            family admits that; None: as the family has them.
         below_us: a makespan from which on the schedule is of no use, so that families that try
             many may end sooner; None: it is made in any case.
         objective: by which a family that tries several schedules takes the best.
@@ -97,6 +98,8 @@ def generate(
         )
     plain = family.place(num_ranks, options)
     where = where or plain
+    if where != plain and where.with_ranks_in_order() != plain:
+        plain = where  # stages of another number, which the family is made for as well
     if caps_bytes is not None and where != plain:
         caps_bytes = [caps_bytes[rank] for rank in where.rank_order]
     setting = Setting.of(plain, num_micro_batches, costs, caps_bytes)
