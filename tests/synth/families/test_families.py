@@ -136,7 +136,7 @@ ADMITS: dict[str, Callable[[int, int], bool]] = {
     "roundpipe": lambda p, m: p >= 2 and m % p == 0,
     "2bw": lambda p, m: m >= p,
     "paci": lambda p, m: m >= p - 1,
-    "wpipe": lambda p, m: m >= 2 * p,
+    "wpipe": lambda p, m: m >= p,
     "chimera": lambda p, m: p % 2 == 0,
     "bitpipe": lambda p, m: p % 2 == 0,
     "bitpipe-loop": lambda p, m: p % 2 == 0,
