@@ -17,6 +17,7 @@ from synth.families import family_layout, family_placement, generate, reads_time
 from synth.layouts.judged import JudgedLayout, LayoutTimes
 from synth.layouts.layout_bounds import LayoutBounds
 from synth.layouts.question import LayoutQuestion, RunLayout
+from synth.layouts.runtime_rules import recomputes_layers
 from synth.layouts.tuning import FAMILIES, LAYOUT_SEARCH
 from synth.objective import Objective
 from synth.op_kinds import OpKind
@@ -148,7 +149,8 @@ class LayoutJudge:
         watch.begin(LAYOUT_SEARCH.family_s)
         search = searches.of(name, where)
         found = search.plain()
-        if self.question.cap_bytes is not None and not found.score.fits:
+        may_recompute = recomputes_layers(self.question.allowed.runtime, layout.groups)
+        if may_recompute and self.question.cap_bytes is not None and not found.score.fits:
             watch.begin(LAYOUT_SEARCH.family_s)
             found = search.with_few_layers(found) or found
         sizes, layers = found.variant.sizes, found.recomputed_layers
@@ -156,7 +158,7 @@ class LayoutJudge:
         held = layers_of_ranks(sizes, where)
         outside = OutsidePipeline(bounds.estimator, layout.ranks).times(bounds.profile, held)
         more_us = (layout.micro_batches - few) * busiest_us
-        us = found.score.value_us + more_us + outside.total_us
+        us = found.score.value_us + more_us + outside.data_us
         return QuickScore(found.score.excess_bytes, us, name, sizes, layers)
 
     def _caps(self, layout: RunLayout) -> tuple[int, ...] | None:
@@ -226,7 +228,7 @@ def judged_plan(
         fits=fits,
         bound_us=0.0,
     )
-    return judged if bounded is None else judged.with_bound(bounded.bound_us)
+    return judged.with_bound(bounded.bound_us) if bounded is not None and fits else judged
 
 
 def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
@@ -235,19 +237,24 @@ def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
     work_us = each * _work_us(profile)
     again_us = each * _work_us(recomputing(profile, plan.recomputed_layers or ())) - work_us
     held = layers_of_ranks(plan.partition, plan.schedule().placement)
-    outside = OutsidePipeline(bounds.estimator, layout.ranks).times(profile, held)
+    data_us = OutsidePipeline(bounds.estimator, layout.ranks).times(profile, held).data_us
+    step_us = sum(_layer_us(profile, (OpKind.STEP,))) / layout.ranks
     estimate = profile.provenance.estimate
     assert estimate is not None
     shares = [estimate.factors[kind].share for kind in ("matmul", "memory", "communication")]
     whole = sum(shares) or 1.0
     matmul_us, memory_us, communication_us = (work_us * share / whole for share in shares)
-    idle_us = plan.claim.makespan_us - work_us - again_us
-    return LayoutTimes(matmul_us, memory_us, communication_us, again_us, idle_us, *outside)
+    idle_us = plan.claim.makespan_us - work_us - again_us - step_us
+    return LayoutTimes(matmul_us, memory_us, communication_us, again_us, idle_us, data_us, step_us)
 
 
 def _work_us(profile: Profile) -> float:
     """F, B and W of a micro-batch through all layers."""
-    layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
-    return sum(
-        layer.time_us[OpKind.F].median_us + layer.time_us[OpKind.BW].median_us for layer in layers
-    )
+    return sum(_layer_us(profile, (OpKind.F, OpKind.BW)))
+
+
+def _layer_us(profile: Profile, kinds: tuple[OpKind, ...]) -> Iterator[float]:
+    """Yield the time of each layer in some kinds of op."""
+    for place in range(len(profile.layers)):
+        times = profile.layer_profile(place).time_us
+        yield sum(times[kind].median_us for kind in kinds)

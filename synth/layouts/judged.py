@@ -11,6 +11,8 @@ from synth.schedule.files.plan_file import Plan
 class LayoutTimes(NamedTuple):
     """Microseconds of a step by what they are for; of the pipeline the mean of the ranks.
 
+    The makespan of the pipeline is all but `data_us`.
+
     Attributes:
         matmul_us: matrix products and attention of F, B and W.
         memory_us: kernels that are bound by memory.
@@ -18,7 +20,7 @@ class LayoutTimes(NamedTuple):
         again_us: layers that are computed again.
         idle_us: of the pipeline: fill, drain, imbalance, and waits for links.
         data_us: gradients and parameters between data-parallel ranks, as far as they are seen.
-        step_us: the optimizer.
+        step_us: the optimizer, with which the pipeline ends.
     """
 
     matmul_us: float
@@ -42,6 +44,10 @@ PART_NAMES = (
 )
 
 
+# Share of a step below which a difference is that of rounded sums.
+_ROUNDED = 1e-9
+
+
 @dataclass(frozen=True)
 class JudgedLayout:
     """A layout with the best schedule found for it.
@@ -55,7 +61,8 @@ class JudgedLayout:
         parts: of the step's time.
         peaks_bytes: of the ranks.
         fits: within the memory limit.
-        bound_us: a lower bound on the step of any schedule of the layout.
+        bound_us: a lower bound on the step of any schedule of the layout that fits; 0 if this one
+            does not.
     """
 
     layout: RunLayout
@@ -85,7 +92,8 @@ class JudgedLayout:
 
     def with_bound(self, bound_us: float) -> "JudgedLayout":
         """The same with a bound, if that is higher."""
-        return replace(self, bound_us=min(self.us, max(self.bound_us, bound_us)))
+        assert bound_us <= self.us * (1 + _ROUNDED), (self.layout.words, bound_us, self.us)
+        return replace(self, bound_us=max(self.bound_us, bound_us))
 
 
 class Bounded(NamedTuple):

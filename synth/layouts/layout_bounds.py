@@ -77,8 +77,8 @@ class LayoutBounds:
         return makespan_bound_us + self._outside_us(layout.ranks)
 
     def _outside_us(self, ranks: int) -> float:
-        """The bound of what is outside of a pipeline of some ranks."""
+        """The bound of what a step of a pipeline of some ranks takes beside its makespan."""
         if ranks not in self._known_us:
             outside = OutsidePipeline(self.estimator, ranks).least(self.profile)
-            self._known_us[ranks] = outside.total_us
+            self._known_us[ranks] = outside.data_us
         return self._known_us[ranks]

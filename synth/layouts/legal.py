@@ -25,8 +25,8 @@ def legal_layouts(question: LayoutQuestion) -> Iterator[RunLayout]:
             if question.global_batch % data:
                 continue
             for groups in _groups(question, tensor, context, data, ranks):
-                with suppress(SynthError):  # the model does not admit the sizes
-                    groups.check(question.shape)
+                with suppress(SynthError):  # the model or the runtime does not admit the sizes
+                    question.check_groups(groups)
                     yield from _with_rounds(question, groups, ranks)
 
 

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.estimates.layout import Layout, Recompute, Sharding
+from synth.families import family_placement
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.search import NamedLayout
 from synth.records.record import describe
@@ -51,7 +52,25 @@ def read_layout(text: str, question: LayoutQuestion) -> NamedLayout:
     count = question.global_batch // (sizes["dp"] * sizes["mbs"])
     layout = RunLayout(groups, sizes["pp"], sizes["vp"], count)
     question.check(layout)
+    if "schedule" in given:
+        _check_schedule(given["schedule"], layout, question)
     return NamedLayout(text, layout, given.get("schedule"))
+
+
+def _check_schedule(name: str, layout: RunLayout, question: LayoutQuestion) -> None:
+    """Refuse a schedule that is unknown, that the runtime lacks, or that has other stages."""
+    where, allowed = family_placement(name, layout.ranks), question.allowed
+    rounds = where.num_stages // layout.ranks
+    if rounds != layout.rounds:
+        raise SynthError(
+            f"{name} has {rounds} stages per rank, and {layout.words} has {layout.rounds}; give "
+            f"vp={rounds}"
+        )
+    reason = allowed.why_not_on(where)
+    if reason is None and not allowed.runs(name, keeps_saved=True):
+        reason = f"{allowed.runtime} does not run it"
+    if reason is not None:
+        raise SynthError(f"schedule={name} is not for {allowed.runtime}: {reason}; give another")
 
 
 def _values(text: str) -> Mapping[str, str]:

@@ -1,7 +1,8 @@
 """Lower bounds on the makespan of a pipeline over all its partitions, placements and orders.
 
 For placements with one copy of each stage, where a rank holds its stages for the whole step and
-layers may be computed again. Three arguments are combined:
+layers may be computed again. A rank ends with the optimizer's update of its layers, which is its
+work as if each micro-batch had a part of it. Three arguments are combined:
 
 - Work: the busiest rank has no less than the mean, and waits for the first micro-batch to reach it.
 - Whole layers: in units of a layer's time, each layer rounded down, a rank holds whole numbers.
@@ -22,8 +23,8 @@ from synth.profile import Profile
 
 _Values = npt.NDArray[np.float64]
 
-# Half a microsecond for each of F, B and W of a stage, whose times are rounded.
-_ROUNDED_US = 1.5
+# Half a microsecond for each of F, B and W of a stage, and for its STEP, whose times are rounded.
+_ROUNDED_US, _STEP_ROUNDED_US = 1.5, 0.5
 
 # Parts of a layer's time that are tried as units, and a share below rounding.
 _PARTS = (1, 2, 3)
@@ -46,12 +47,12 @@ class PipelineBound:
         layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
         times = {
             kind: np.array([layer.time_us[kind].median_us for layer in layers])
-            for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
+            for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
         }
         self.forward = times[OpKind.F]
         self.input_gradient = np.minimum(times[OpKind.B], times[OpKind.BW])
         backward = np.minimum(times[OpKind.B] + times[OpKind.W], times[OpKind.BW])
-        self.work = self.forward + backward
+        self._passes, self._step = self.forward + backward, times[OpKind.STEP]
         self.static_bytes = self._static(profile)
         is_open = [not is_recomputed_already(profile, place) for place in range(len(layers))]
         self.again = np.array([layer.recompute_us for layer in layers]) * np.array(is_open)
@@ -61,7 +62,7 @@ class PipelineBound:
         saved = np.array([float(layer.saved_bytes) for layer in layers])
         inputs = np.array([0.0] + [float(layer.output_bytes) for layer in layers[:-1]])
         inputs *= np.array([layer.input_until != OpKind.F for layer in layers])
-        self._busiest: dict[int, float] = {}
+        self._busiest: dict[tuple[int, int], float] = {}
         self._inputs_bytes, self._saved_bytes = inputs, saved
         self.inputs_us, self.saved_us = inputs * lives, saved * lives
 
@@ -75,6 +76,10 @@ class PipelineBound:
             total -= tied.static_bytes * (len(places) - 1)
         return float(total)
 
+    def work(self, size: PipelineSize) -> _Values:
+        """The work of each layer for a micro-batch, with its part of the update."""
+        return self._passes + self._step / size.micro_batches
+
     def least_us(self, size: PipelineSize, cap_bytes: int | None) -> float | None:
         """The bound; None: no rank but the whole exceeds the limit with one micro-batch.
 
@@ -82,7 +87,7 @@ class PipelineBound:
             size: of the pipeline.
             cap_bytes: the memory limit of each rank; None: no limit.
         """
-        slack = _ROUNDED_US * size.rounds * size.micro_batches + size.ranks
+        slack = (_ROUNDED_US * size.micro_batches + _STEP_ROUNDED_US) * size.rounds + size.ranks
         plain = self._time(size)
         if cap_bytes is None:
             return max(0.0, plain - slack)
@@ -102,7 +107,7 @@ class PipelineBound:
         Its first rank keeps a whole model's activations of a micro-batch, and more with more stages
         (Narayanan et al. 2021, arXiv 2104.04473; Megatron-LM's memory estimate).
         """
-        ranks, total = size.ranks, float(self.work.sum())
+        ranks = size.ranks
         again = 0.0
         if cap_bytes is not None:
             more = 1 + (ranks - 1) / (ranks * size.rounds) if size.rounds > 1 else 1.0
@@ -113,8 +118,8 @@ class PipelineBound:
             if inputs > room:
                 return float("inf")
             again = float(self.again.sum()) * max(0.0, 1 - (room - inputs) / max(1.0, saved))
-        fill = (ranks - 1) / (ranks * size.rounds)
-        busiest = max(self._busiest_us(ranks), total / ranks) + again / ranks
+        fill, total = (ranks - 1) / (ranks * size.rounds), float(self.work(size).sum())
+        busiest = max(self._busiest_us(size), total / ranks) + again / ranks
         return size.micro_batches * busiest + fill * (total + again)
 
     def _with_layers(self, size: PipelineSize, room: float, kept_us: float) -> float:
@@ -122,8 +127,9 @@ class PipelineBound:
         with np.errstate(divide="ignore", invalid="ignore"):
             gain = np.where(self.again > 0, self.saved_us / self.again, 0.0)
         order = [at for at in np.argsort(-gain, kind="stable") if self.again[at] > 0]
-        spread = self._factor(size, self._least_share(self.again))
-        total = float(self.work.sum())
+        each = self.work(size)
+        spread = self._factor(size, self._least_share(each + self.again))
+        total = float(each.sum())
         work, memory = spread * total, size.micro_batches * kept_us / room
         for at in order:
             if work >= memory:
@@ -136,35 +142,38 @@ class PipelineBound:
 
     def _time(self, size: PipelineSize) -> float:
         """The bound by work, without recomputation."""
-        total = float(self.work.sum())
-        found = self._factor(size, self._least_share(np.zeros_like(self.work))) * total
+        each = self.work(size)
+        total = float(each.sum())
+        found = self._factor(size, self._least_share(each)) * total
         passes = float((self.forward + self.input_gradient).sum())
         if size.rounds == 1:
             # After its last F and B, the gradient passes all ranks before.
             found = max(found, _spread(size.ranks, size.micro_batches, 1.0) * passes)
         fill = (size.ranks - 1) / 2 * float(self.forward.min())
         mean = size.micro_batches * total / size.ranks + fill
-        packed = size.micro_batches * self._busiest_us(size.ranks)
+        packed = size.micro_batches * self._busiest_us(size)
         return max(found, mean, packed, passes)
 
-    def _busiest_us(self, ranks: int) -> float:
+    def _busiest_us(self, size: PipelineSize) -> float:
         """The least work of the busiest rank, whichever layers it holds.
 
         A rank with work L holds layers of sum floor(w / b) ≤ floor(L / b) for every unit b (a dual
         feasible function of bin packing, Lueker 1983).
         """
-        if ranks not in self._busiest:
-            units = {work / parts for work in set(self.work.round(3)) for parts in _PARTS if work}
+        known = size.ranks, size.micro_batches
+        if known not in self._busiest:
+            each = self.work(size)
+            units = {work / parts for work in set(each.round(3)) for parts in _PARTS if work}
             found = [0.0]
             for unit in units:
-                whole = np.floor(self.work / unit + _TINY).sum()
-                found.append(unit * np.ceil(whole / ranks))
-            self._busiest[ranks] = float(max(found)) * (1 - 2 * _TINY)
-        return self._busiest[ranks]
+                whole = np.floor(each / unit + _TINY).sum()
+                found.append(unit * np.ceil(whole / size.ranks))
+            self._busiest[known] = float(max(found)) * (1 - 2 * _TINY)
+        return self._busiest[known]
 
-    def _least_share(self, again: _Values) -> float:
+    def _least_share(self, work: _Values) -> float:
         """F's least share in the time of a layer."""
-        return float((self.forward / np.maximum(self.work + again, 1e-9)).min())
+        return float((self.forward / np.maximum(work, 1e-9)).min())
 
     @staticmethod
     def _factor(size: PipelineSize, share: float) -> float:

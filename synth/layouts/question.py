@@ -8,6 +8,7 @@ from synth.estimates.estimated_profile import DEFAULT_OPTIMIZER, Estimator
 from synth.estimates.factors import Factors
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.model_shape import ModelShape
+from synth.layouts.runtime_rules import check_on_runtime
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.profile.optimizer import OptimizerSpec
 
@@ -109,6 +110,15 @@ class LayoutQuestion:
         """Tokens per second of one device."""
         return self.global_batch * self.seq_len / (step_us * 1e-6) / self.gpus
 
+    def check_groups(self, groups: Layout) -> None:
+        """Refuse sizes that the model or the runtime does not admit.
+
+        Raises:
+            SynthError: says what is given and what is needed.
+        """
+        groups.check(self.shape)
+        check_on_runtime(self.allowed.runtime, self.shape, groups)
+
     def check(self, layout: RunLayout) -> None:
         """Refuse a layout that does not go with the question.
 
@@ -116,7 +126,7 @@ class LayoutQuestion:
             SynthError: says what is given and what is needed.
         """
         groups = layout.groups
-        layout.groups.check(self.shape)
+        self.check_groups(groups)
         if layout.gpus != self.gpus:
             raise SynthError(
                 f"{layout.words} has tp × cp × pp × dp = {layout.gpus} devices, and there are "

@@ -12,8 +12,10 @@ from synth.layouts.judge import LayoutJudge, judged_plan
 from synth.layouts.judged import Bounded, JudgedLayout
 from synth.layouts.layout_bounds import LayoutBounds, bounded_layouts
 from synth.layouts.question import LayoutQuestion, RunLayout
+from synth.layouts.runtime_rules import recomputes_layers
 from synth.layouts.stability import stability
 from synth.layouts.tuning import LAYOUT_SEARCH
+from synth.plan.runtimes import Runtime
 from synth.schedule.files.plan_file import Plan
 
 # Takes what is being done, and the answer so far.
@@ -168,8 +170,13 @@ class LayoutSearch:
             self.on_progress(f"solving {judged.layout.words}", self.answer)
             with suppress(SynthError):  # nothing is found in time
                 solved = self.solve(judged, limit_s, self.stop)
-                if solved is not None:
+                if solved is not None and self._is_of_runtime(judged, solved.plan):
                     self._add(self._with_plan(judged, solved))
+
+    def _is_of_runtime(self, judged: JudgedLayout, plan: Plan) -> bool:
+        """True if the runtime has options for the layers that a plan recomputes."""
+        runtime = self.question.allowed.runtime
+        return not plan.recomputed_layers or recomputes_layers(runtime, judged.layout.groups)
 
     def _with_plan(self, judged: JudgedLayout, solved: SolvedPipeline) -> JudgedLayout:
         layout = judged.layout
@@ -178,9 +185,11 @@ class LayoutSearch:
         found = judged_plan(
             self.question, layout, bounds, solved.plan, name, judged.placement, peaks
         )
-        bound_us = bounds.step_bound_us(layout, solved.bound_us)
+        # Two stages per rank are looped or a V, and the solver's bound holds for one of them.
+        is_only = layout.rounds != 2 or self.question.allowed.runtime == Runtime.MEGATRON
+        bound_us = bounds.step_bound_us(layout, solved.bound_us if is_only else 0)
         self._raised_us[layout.words] = max(bound_us, found.bound_us)
-        return found.with_bound(bound_us)
+        return found.with_bound(bound_us) if found.fits else found
 
     def _add(self, judged: JudgedLayout) -> None:
         self.answer.add(judged)

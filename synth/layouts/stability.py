@@ -64,4 +64,4 @@ def _step_us(question: LayoutQuestion, judged: JudgedLayout, factors: Factors) -
     )
     held = layers_of_ranks(plan.partition, schedule.placement)
     outside = OutsidePipeline(bounds.estimator, layout.ranks).times(bounds.profile, held)
-    return float(verify(schedule, costs)[1].makespan_us) + outside.total_us
+    return float(verify(schedule, costs)[1].makespan_us) + outside.data_us

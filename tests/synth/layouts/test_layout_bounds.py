@@ -5,12 +5,13 @@ import threading
 
 import pytest
 
-from synth.estimates.layout import Layout
+from synth.estimates.layout import Layout, Sharding
 from synth.layouts.judge import LayoutJudge, judged_plan
 from synth.layouts.layout_bounds import LayoutBounds, bounded_layouts
 from synth.layouts.legal import legal_layouts
 from synth.layouts.pipeline_bound import PipelineBound, PipelineSize
 from synth.layouts.question import LayoutQuestion, RunLayout
+from synth.op_kinds import OpKind
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import LayoutTask
 from synth.options.memory_limit import MemoryLimit
@@ -60,7 +61,9 @@ def test_no_solved_layout_is_below_its_bound(seed: int) -> None:
             question, layout, bounds, solved.plan, "", judged.placement, solved.peaks_bytes
         )
         assert bounded is not None, layout.words
-        assert bounded.bound_us <= sum(found.parts) * (1 + _ROUNDING), layout.words
+        assert bounded.bound_us <= found.us * (1 + _ROUNDING), layout.words
+        raised_us = bounds.step_bound_us(layout, solved.bound_us)
+        assert raised_us <= found.us * (1 + _ROUNDING), layout.words
 
 
 def _arguments(question: LayoutQuestion) -> LayoutArguments:
@@ -74,12 +77,32 @@ def _arguments(question: LayoutQuestion) -> LayoutArguments:
     )
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_optimizer_counts_once(ranks: int) -> None:
+    question = random_question(1).within(None)
+    layouts = (one for one in legal_layouts(question) if (one.ranks, one.rounds) == (ranks, 1))
+    layout = next(one for one in layouts if one.groups.sharding is not Sharding.FSDP)
+    judged = LayoutJudge(question).best(layout, name="1f1b")
+    assert judged is not None
+    makespan_us = judged.plan.claim.makespan_us
+    assert judged.us == pytest.approx(makespan_us + judged.parts.data_us, rel=1e-9)
+    assert judged.parts.step_us > 0
+    bound_us = LayoutBounds(question, layout.groups).step_bound_us(layout, makespan_us)
+    assert bound_us <= judged.us * (1 + _ROUNDING)
+    if ranks == 1:
+        assert judged.parts.idle_us == pytest.approx(0.0, abs=2 * layout.micro_batches)
+
+
 def test_the_bound_of_one_rank_is_its_time() -> None:
     question = random_question(3).within(None)
     profile = question.estimator(Layout(seq_len=512)).profile()
     work_us = sum(profile.layer_profile(at).work_us() for at in range(len(profile.layers)))
     least = PipelineBound(profile).least_us(PipelineSize(1, 1, 12), None)
-    assert least == pytest.approx(12 * work_us, abs=20)
+    step_us = sum(
+        profile.layer_profile(at).time_us[OpKind.STEP].median_us
+        for at in range(len(profile.layers))
+    )
+    assert least == pytest.approx(12 * work_us + step_us, abs=20)
 
 
 def test_equal_stages_have_the_bound_of_1f1b_without_split_backward() -> None:

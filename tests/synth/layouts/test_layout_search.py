@@ -43,7 +43,7 @@ def test_it_is_never_worse_than_judging_every_layout(
 
 
 def test_a_stopped_search_keeps_the_best_so_far() -> None:
-    question, stop = random_question(0).within(None), threading.Event()
+    question, stop = random_question(2).within(None), threading.Event()
     seen: list[float] = []
 
     def on_progress(text: str, answer: LayoutAnswer) -> None:
@@ -98,6 +98,8 @@ def test_a_named_layout_is_judged_as_it_is_named() -> None:
         ("pp=2,sharding=fsdp", "FSDP with a pipeline"),
         ("recompute=most", "not understood"),
         ("mbs=64", "sequences"),
+        ("pp=2,schedule=nosuch", "nosuch"),
+        ("pp=2,schedule=zb-v", "vp=2"),
     ],
 )
 def test_a_layout_that_does_not_go_is_refused(text: str, words: str) -> None:

@@ -1,0 +1,64 @@
+"""What a layout needs beside the sizes that the estimate admits: the rules of training programs."""
+
+from synth.errors import SynthError
+from synth.estimates.layout import Layout, Recompute, Sharding
+from synth.estimates.model_shape import ModelShape
+from synth.plan.runtimes import Runtime
+
+
+def check_on_runtime(runtime: Runtime, shape: ModelShape, groups: Layout) -> None:
+    """Refuse a layout that a training program does not run.
+
+    Megatron-LM's `--use-torch-fsdp2` goes neither with expert parallelism nor with a tied
+    embedding. torchtitan's experts are shared by whole groups of tensor and context parallelism,
+    and by the ranks that share parameters. With context parallelism every rank has two pieces of a
+    sequence, so that causal attention is shared equally.
+
+    Args:
+        runtime: the program.
+        shape: the model.
+        groups: the sizes.
+
+    Raises:
+        SynthError: says what is given and what is needed.
+    """
+    pieces = 2 * groups.context * groups.tensor
+    if groups.context > 1 and groups.seq_len % pieces:
+        raise SynthError(
+            f"{groups.seq_len} tokens of a sequence are no multiple of 2 × cp × tp = {pieces}, "
+            f"which context parallelism needs; give a multiple, or cp=1"
+        )
+    is_fsdp = groups.sharding is Sharding.FSDP
+    if runtime == Runtime.MEGATRON and is_fsdp and (groups.expert > 1 or shape.tied):
+        kind = "expert parallelism" if groups.expert > 1 else "a tied embedding"
+        raise SynthError(f"Megatron-LM has no FSDP with {kind}; give sharding=zero1")
+    if runtime == Runtime.TORCHTITAN and shape.experts is not None:
+        _check_experts_of_torchtitan(groups)
+
+
+def _check_experts_of_torchtitan(groups: Layout) -> None:
+    within = groups.tensor * groups.context
+    if groups.expert == 1 and groups.tensor > 1:
+        raise SynthError(
+            f"torchtitan shares experts by expert parallelism where there is tensor parallelism, "
+            f"and tp={groups.tensor} is given with ep=1; give ep as a multiple of {within}, or tp=1"
+        )
+    if groups.expert > 1 and groups.expert % within:
+        raise SynthError(
+            f"torchtitan needs ep as a multiple of cp × tp = {within}, and ep={groups.expert} is "
+            f"given; give a multiple"
+        )
+    if groups.expert > within and groups.sharding is Sharding.NONE:
+        raise SynthError(
+            f"torchtitan's ep={groups.expert} takes ranks that share parameters, and without "
+            f"sharding there are cp × tp = {within}; give sharding=zero1"
+        )
+
+
+def recomputes_layers(runtime: Runtime, groups: Layout) -> bool:
+    """True if whole layers can be recomputed beside what a layout recomputes within layers.
+
+    Megatron-LM and torchtitan have one mode for all layers.
+    """
+    has_one_mode = runtime in (Runtime.MEGATRON, Runtime.TORCHTITAN)
+    return not (has_one_mode and groups.recompute in (Recompute.SELECTIVE, Recompute.OPS))
