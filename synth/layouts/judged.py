@@ -32,6 +32,9 @@ class LayoutTimes(NamedTuple):
     step_us: float
 
 
+# Begins the name of a schedule that the solver found.
+SOLVED = "solved"
+
 # In words, in the order of `LayoutTimes`.
 PART_NAMES = (
     "matrices",

@@ -78,7 +78,8 @@ class PipelineBound:
 
     def work(self, size: PipelineSize) -> _Values:
         """The work of each layer for a micro-batch, with its part of the update."""
-        return self._passes + self._step / size.micro_batches
+        found: _Values = self._passes + self._step / size.micro_batches
+        return found
 
     def least_us(self, size: PipelineSize, cap_bytes: int | None) -> float | None:
         """The bound; None: no rank but the whole exceeds the limit with one micro-batch.

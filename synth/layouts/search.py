@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from synth.errors import SynthError
 from synth.layouts.answer import LayoutAnswer, kind_of
 from synth.layouts.judge import LayoutJudge, judged_plan
-from synth.layouts.judged import Bounded, JudgedLayout
+from synth.layouts.judged import SOLVED, Bounded, JudgedLayout
 from synth.layouts.layout_bounds import LayoutBounds, bounded_layouts
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.runtime_rules import recomputes_layers
@@ -181,7 +181,7 @@ class LayoutSearch:
     def _with_plan(self, judged: JudgedLayout, solved: SolvedPipeline) -> JudgedLayout:
         layout = judged.layout
         bounds = LayoutBounds(self.question, layout.groups)
-        name, peaks = f"solved, {judged.placement}", solved.peaks_bytes
+        name, peaks = f"{SOLVED}, {judged.placement}", solved.peaks_bytes
         found = judged_plan(
             self.question, layout, bounds, solved.plan, name, judged.placement, peaks
         )

@@ -1,19 +1,28 @@
 """The commands and options with which a layout is estimated, solved and run."""
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from synth.errors import SynthError
-from synth.estimates.layout import Recompute, Sharding
+from synth.estimates.device import device_of
+from synth.estimates.layout import Precision, Recompute, Sharding
 from synth.interop.megatron import megatron_parts, to_megatron
-from synth.interop.recomputation import megatron_recomputation
-from synth.interop.torchtitan import to_torchtitan
-from synth.layouts.judged import JudgedLayout
+from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
+from synth.interop.torchtitan import to_torchtitan, torchtitan_parts
+from synth.layouts.judged import SOLVED, JudgedLayout
 from synth.options.layout_task import LayoutTask
 from synth.plan.runtimes import Runtime
 
-_PROFILE = "layout.json"
+_PROFILE, _PLAN = "layout.json", Path("plan.json")
+
+_GROUP = re.compile(r"group=(\d+)")
+_MEGATRON_PRECISION = {
+    Precision.BF16: "--bf16",
+    Precision.FP8: "--bf16 --fp8-format hybrid",
+    Precision.FP4: "--bf16 --fp4-format e2m1",
+}
 
 
 def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Mapping[str, str]:
@@ -24,15 +33,19 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
         judged: the layout.
         output: the plan file.
     """
-    found = {"estimate": _estimate(task, judged), "solve": _solve(task, judged)}
-    runtime, nodes = task.question.allowed.runtime, task.given.gpus_per_node
-    if nodes is not None:
+    found = {"estimate": _estimate(task, judged)}
+    if judged.layout.ranks > 1:
+        found["solve" if output is None else "search longer"] = _solve(task, judged, output)
+    runtime, nodes = task.question.allowed.runtime, task.question.device.ranks_per_node
+    if output is not None and judged.layout.ranks > 1 and runtime != Runtime.SYNTH:
+        found["export"] = _export(runtime, output)
+    if nodes != device_of(task.given.device).ranks_per_node:
         found["note"] = f"give as --device a JSON file of the device with ranks_per_node {nodes}"
     try:
         if runtime == Runtime.MEGATRON:
             found["megatron"] = " ".join(_megatron(task, judged))
         if runtime == Runtime.TORCHTITAN:
-            found["torchtitan"] = _torchtitan(judged, output)
+            found["torchtitan"] = _torchtitan(task, judged, output)
     except SynthError as error:
         found[runtime] = f"none: {error}"
     return found
@@ -67,16 +80,35 @@ def _estimate(task: LayoutTask, judged: JudgedLayout) -> str:
     return shlex.join([*words, "-o", _PROFILE])
 
 
-def _solve(task: LayoutTask, judged: JudgedLayout) -> str:
+def _export(runtime: Runtime, output: Path) -> str:
+    """The command that writes what the options of a runtime read."""
+    words = ["synth", "export", str(output)]
+    is_csv = runtime != Runtime.MEGATRON
+    return shlex.join([*words, *(["-o", str(_csv(output))] if is_csv else ["--to", "megatron"])])
+
+
+def _solve(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> str:
+    """The command that solves the pipeline, from the plan of the output if there is one."""
     layout, runtime = judged.layout, task.question.allowed.runtime
-    words = ["synth", "solve", _PROFILE, "-r", layout.ranks, "-m", layout.micro_batches]
+    words: list[object] = [
+        "synth",
+        "solve",
+        _PROFILE,
+        "-r",
+        layout.ranks,
+        "-m",
+        layout.micro_batches,
+    ]
     words += ["--placement", judged.placement]
     if runtime != Runtime.SYNTH:
         words += ["--for", runtime]
     if task.given.mem_limit is not None:
         cap = task.question.cap_bytes
         words += ["--mem-limit", "none" if cap is None else f"{cap}B"]
-    return shlex.join([*map(str, words), "-o", "plan.json"])
+    if output is not None:
+        words += ["--hint", output]
+        output = output.with_stem(f"{output.stem}-longer")
+    return shlex.join([*map(str, words), "-o", str(output or _PLAN)])
 
 
 def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
@@ -87,37 +119,111 @@ def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     if groups.context > 1:
         yield f"--context-parallel-size {groups.context}"
     if groups.expert > 1:
-        yield f"--expert-model-parallel-size {groups.expert} --expert-tensor-parallel-size 1"
+        yield f"--expert-model-parallel-size {groups.expert}"
+    if task.question.shape.experts is not None and groups.tensor > 1:
+        yield "--expert-tensor-parallel-size 1"
     if layout.ranks > 1:
         yield f"--pipeline-model-parallel-size {layout.ranks}"
         yield f"--pipeline-model-parallel-layout {shlex.quote(to_megatron(plan))}"
+        yield from _megatron_group(task, judged)
     yield f"--micro-batch-size {groups.micro_batch_size}"
     yield f"--global-batch-size {task.question.global_batch} --seq-length {groups.seq_len}"
+    yield _MEGATRON_PRECISION[groups.precision]
+    yield from _megatron_sharding(task, judged)
+    yield from _megatron_recomputation(judged)
+
+
+def _megatron_group(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
+    """Yield the size of groups of micro-batches, if it is not the number of ranks."""
+    count, name = judged.layout.micro_batches, judged.schedule
+    if name.startswith(SOLVED):
+        placement = judged.plan.schedule().placement
+        name = task.question.allowed.order_on(placement, count) or name
+    if found := _GROUP.search(name):
+        yield f"--microbatch-group-size-per-virtual-pipeline-stage {found[1]}"
+
+
+def _megatron_sharding(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
+    groups = judged.layout.groups
     if groups.sharding is Sharding.ZERO1:
         yield "--use-distributed-optimizer"
     if groups.sharding is Sharding.FSDP:
-        yield "--use-torch-fsdp2"
+        yield "--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist"
+        yield "--untie-embeddings-and-output-weights"
     if task.question.software.overlaps_gradients and groups.data > 1:
         yield "--overlap-grad-reduce"
         if groups.sharding is Sharding.ZERO1:
             yield "--overlap-param-gather"
-    if plan.recomputed_layers:
+
+
+def _megatron_recomputation(judged: JudgedLayout) -> Iterator[str]:
+    """Yield what was judged: within layers, all layers, or those that the plan names.
+
+    Raises:
+        SynthError: no options say so.
+    """
+    plan, recompute = judged.plan, judged.layout.groups.recompute
+    if recompute is Recompute.OPS:
+        raise SynthError("Megatron-LM does not recompute by torchtitan's policy of ops")
+    if recompute is Recompute.FULL:
+        yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    elif plan.recomputed_layers:
         options = megatron_recomputation(plan, megatron_parts(plan, {}))
-        yield options or "--recompute-granularity full"
+        if options is None or recompute is Recompute.SELECTIVE:
+            raise SynthError("no options of Megatron-LM say which layers are recomputed")
+        yield options
+    elif recompute is Recompute.SELECTIVE:
+        yield "--recompute-granularity selective"
 
 
-def _torchtitan(judged: JudgedLayout, output: Path | None) -> str:
-    """The sections of torchtitan; data-parallel ranks shard their state with FSDP2."""
+def _torchtitan(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> str:
+    """The sections of torchtitan; data-parallel ranks shard their state with FSDP2.
+
+    Without a pipeline a rank has a micro-batch at a time, and torchtitan adds up the gradients of
+    as many as the whole batch takes.
+    """
+    layout, groups, plan = judged.layout, judged.layout.groups, judged.plan
+    rest: list[str] = []
+    local = f"local_batch_size = {groups.micro_batch_size}"
+    training = ["[training]", local, f"seq_len = {groups.seq_len}"]
+    if layout.ranks > 1:
+        parallel, of_training, *_ = to_torchtitan(plan, str(_csv(output))).split("\n\n")
+        rest, training = parallel.splitlines()[1:], of_training.splitlines()
+    training.append(f"global_batch_size = {task.question.global_batch}")
+    sections = [["[parallelism]", *_degrees(judged), *rest], training]
+    sections.append(_torchtitan_recomputation(judged))
+    return "\n\n".join("\n".join(lines) for lines in sections)
+
+
+def _degrees(judged: JudgedLayout) -> Iterator[str]:
     groups = judged.layout.groups
-    csv = "plan.csv" if output is None else str(output.with_suffix(".csv"))
-    text = to_torchtitan(judged.plan, csv)
-    sizes = [
-        f"tensor_parallel_degree = {groups.tensor}",
-        f"context_parallel_degree = {groups.context}",
-        f"expert_parallel_degree = {groups.expert}",
-        f"data_parallel_shard_degree = {groups.data}",
-    ]
+    yield f"tensor_parallel_degree = {groups.tensor}"
+    yield f"context_parallel_degree = {groups.context}"
+    yield f"expert_parallel_degree = {groups.expert}"
+    shards = 1 if groups.sharding is Sharding.NONE else groups.data
+    yield f"data_parallel_replicate_degree = {groups.data // shards}"
+    yield f"data_parallel_shard_degree = {shards}"
     if groups.sharding is Sharding.ZERO1 and groups.data > 1:
-        sizes.append('fsdp_reshard_after_forward = "never"')
-    head, _, rest = text.partition("\n")
-    return "\n".join([head, *sizes, rest]).rstrip("\n")
+        yield 'fsdp_reshard_after_forward = "never"'
+
+
+def _torchtitan_recomputation(judged: JudgedLayout) -> list[str]:
+    """The section of what was judged.
+
+    Raises:
+        SynthError: there is none.
+    """
+    plan, recompute = judged.plan, judged.layout.groups.recompute
+    section, ops = "[activation_checkpoint]", recompute is Recompute.OPS
+    if recompute is Recompute.FULL:
+        return [section, 'mode = "full"']
+    if ops and not plan.recomputed_layers:
+        return [section, 'mode = "selective"', 'selective_ac_option = "op"']
+    found = torchtitan_checkpointing(plan, torchtitan_parts(plan, {}))
+    if found is None or ops or recompute is Recompute.SELECTIVE:
+        raise SynthError("no section of torchtitan says what is recomputed")
+    return found
+
+
+def _csv(output: Path | None) -> Path:
+    return (output or _PLAN).with_suffix(".csv")

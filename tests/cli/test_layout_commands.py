@@ -1,0 +1,127 @@
+"""The commands and options of a layout: those of Megatron-LM and torchtitan say what was judged."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from synth.cli.answer.layout_commands import commands
+from synth.layouts.judge import LayoutJudge
+from synth.layouts.named_layout import read_layout
+from synth.options.arguments.plan import LayoutArguments
+from synth.options.layout_task import read_layout_task
+
+DENSE = {
+    "model_type": "llama",
+    **{"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 4},
+    **{"num_key_value_heads": 4, "intermediate_size": 1536, "vocab_size": 8192},
+}
+EXPERTS = {
+    "model_type": "mixtral",
+    **{"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 4},
+    **{"num_key_value_heads": 4, "intermediate_size": 1024, "vocab_size": 8192},
+    **{"num_local_experts": 4, "num_experts_per_tok": 2},
+}
+
+
+def commands_of(
+    folder: Path,
+    model: dict[str, object],
+    text: str,
+    options: Mapping[str, object],
+    output: Path | None = None,
+) -> dict[str, str]:
+    path = folder / "model.json"
+    path.write_text(json.dumps(model))
+    asked = {"gpus": 8, "global_batch": 24, "seq_len": 1024, **options}
+    task = read_layout_task(
+        LayoutArguments.model_validate({"model": str(path), "device": "h100", **asked})
+    )
+    named = read_layout(text, task.question)
+    judged = LayoutJudge(task.question).best(named.layout, name=named.schedule)
+    assert judged is not None
+    return dict(commands(task, judged, output))
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "options", "words", "absent"),
+    [
+        (DENSE, "tp=2,pp=2", {}, ("--bf16", "--use-distributed-optimizer"), ("fp8", "recompute")),
+        (DENSE, "tp=2", {"dtype": "fp8"}, ("--bf16 --fp8-format hybrid",), ("group-size",)),
+        (
+            DENSE,
+            "pp=1,sharding=fsdp",
+            {},
+            (
+                "--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist "
+                "--untie-embeddings-and-output-weights",
+            ),
+            ("--use-distributed-optimizer",),
+        ),
+        (
+            DENSE,
+            "pp=2,dp=4,vp=2",
+            {"global_batch": 28},
+            ("--microbatch-group-size-per-virtual-pipeline-stage 4",),
+            (),
+        ),
+        (
+            DENSE,
+            "pp=2,recompute=selective",
+            {"software": "megatron-2021"},
+            ("--recompute-granularity selective",),
+            ("full",),
+        ),
+        (
+            DENSE,
+            "pp=2,recompute=full",
+            {},
+            ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",),
+            (),
+        ),
+        (EXPERTS, "tp=2", {}, ("--expert-tensor-parallel-size 1",), ("--expert-model",)),
+        (EXPERTS, "ep=2", {}, ("--expert-model-parallel-size 2",), ("--expert-tensor",)),
+    ],
+)
+def test_megatron_gets_what_was_judged(
+    tmp_path: Path,
+    model: dict[str, object],
+    text: str,
+    options: dict[str, object],
+    words: tuple[str, ...],
+    absent: tuple[str, ...],
+) -> None:
+    found = commands_of(tmp_path, model, text, {"runtime": "megatron", **options})["megatron"]
+    assert all(each in found for each in words), found
+    assert not any(each in found for each in absent), found
+
+
+def test_torchtitan_has_no_pipeline_with_one_rank(tmp_path: Path) -> None:
+    found = commands_of(tmp_path, DENSE, "tp=2,sharding=none", {"runtime": "torchtitan"})
+    data = tomllib.loads(found["torchtitan"])
+    assert data["training"] == {
+        "local_batch_size": 1,
+        "global_batch_size": 24,
+        "seq_len": 1024,
+    }
+    degrees = data["parallelism"]
+    assert not [name for name in degrees if "pipeline" in name or "module" in name]
+    assert degrees["data_parallel_replicate_degree"] == 4
+    assert degrees["data_parallel_shard_degree"] == 1
+    assert {"solve", "export"}.isdisjoint(found)
+
+
+def test_torchtitan_has_the_whole_batch_with_a_pipeline(tmp_path: Path) -> None:
+    output = tmp_path / "chosen.json"
+    found = commands_of(
+        tmp_path, DENSE, "pp=2,recompute=ops,schedule=1f1b", {"runtime": "torchtitan"}, output
+    )
+    data = tomllib.loads(found["torchtitan"])
+    assert data["training"]["local_batch_size"] == 6
+    assert data["training"]["global_batch_size"] == 24
+    assert data["parallelism"]["pipeline_parallel_schedule_csv"] == str(tmp_path / "chosen.csv")
+    assert data["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
+    assert found["export"] == f"synth export {output} -o {tmp_path / 'chosen.csv'}"
+    assert f"--hint {output}" in found["search longer"] and "solve" not in found
