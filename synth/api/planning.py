@@ -78,6 +78,8 @@ def plan_layout(
     try:
         return search.run()
     except KeyboardInterrupt:
-        return search.answer.so_far()
+        found = search.answer.so_far()
+        found.is_interrupted = True
+        return found
     finally:
         stop.set()

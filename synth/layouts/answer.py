@@ -12,14 +12,18 @@ from synth.layouts.question import LayoutQuestion, RunLayout
 class Stability:
     """How often a layout was the best of the shortlist over draws of the estimate's factors.
 
+    The shortlist has the best layout of each kind (`kind_of`), as layouts of a kind are alike.
+
     Attributes:
         draws: of the factors, whose logarithms are normally distributed.
+        is_cut_short: the time was over before all draws.
         wins: by place in the shortlist.
         median_regret: of the chosen layout over the best of each draw, as a share: the median.
         worst_regret: the largest.
     """
 
     draws: int
+    is_cut_short: bool
     wins: tuple[int, ...]
     median_regret: float
     worst_regret: float
@@ -36,7 +40,9 @@ class LayoutAnswer:
     Attributes:
         question: what was asked.
         legal: the number of legal layouts.
-        unfit: of those, in which no order fits into the memory limit.
+        bounded: of those, that have a bound; all, unless the time was over.
+        unfit: of the bounded ones, in which no order fits into the memory limit.
+        is_interrupted: the search was ended before its time was over.
         judged: by published schedules or the solver.
         ranked: layouts that fit with their best schedule, best first.
         also: layouts that were named, by the text that named them; None: no schedule exists.
@@ -47,6 +53,7 @@ class LayoutAnswer:
 
     question: LayoutQuestion
     legal: int = 0
+    bounded: int = 0
     unfit: int = 0
     judged: int = 0
     ranked: list[JudgedLayout] = field(default_factory=list)
@@ -54,6 +61,7 @@ class LayoutAnswer:
     bound_us: float | None = None
     stability: Stability | None = None
     is_complete: bool = False
+    is_interrupted: bool = False
 
     @property
     def best(self) -> JudgedLayout | None:

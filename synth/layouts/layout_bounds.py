@@ -1,6 +1,6 @@
 """Lower bounds on the steps of layouts: of the pipeline, and of what is outside of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import groupby
 
@@ -14,9 +14,17 @@ from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.plan.published.variants import VariantCosts
 
 
-def bounded_layouts(question: LayoutQuestion) -> Iterator[Bounded | None]:
-    """Yield the legal layouts with their bounds; None for each that no order makes fit."""
-    every = groupby(legal_layouts(question), lambda one: (one.groups, one.ranks))
+def bounded_layouts(
+    question: LayoutQuestion, layouts: Iterable[RunLayout] | None = None
+) -> Iterator[Bounded | None]:
+    """Yield layouts with their bounds; None for each that no order makes fit.
+
+    Args:
+        question: what they are for.
+        layouts: those with the same groups and ranks one after the other; None: the legal ones.
+    """
+    listed = legal_layouts(question) if layouts is None else layouts
+    every = groupby(listed, lambda one: (one.groups, one.ranks))
     for (groups, ranks), alike in every:
         # Without a profile, which takes ten times as long.
         of_groups = None if _exceeds(question, groups, ranks) else LayoutBounds(question, groups)

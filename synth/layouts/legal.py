@@ -17,7 +17,7 @@ def legal_layouts(question: LayoutQuestion) -> Iterator[RunLayout]:
     divisors of the number of devices, and micro-batches have a power of two of sequences. Layouts
     that differ in the stages per rank alone follow each other.
     """
-    for tensor in _divisors(question.device.ranks_per_node):
+    for tensor in _divisors(min(question.gpus, question.device.ranks_per_node)):
         for context, ranks in _pairs(question.gpus // tensor, question.gpus % tensor):
             if context > LEGAL.most_context or ranks > question.num_layers:
                 continue

@@ -1,9 +1,12 @@
 """The search for the best layout of a run: bounds for all, schedules for those that can win."""
 
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import chain, groupby, islice
 from typing import NamedTuple, Protocol
 
 from synth.errors import SynthError
@@ -11,6 +14,7 @@ from synth.layouts.answer import LayoutAnswer, kind_of
 from synth.layouts.judge import LayoutJudge, judged_plan
 from synth.layouts.judged import SOLVED, Bounded, JudgedLayout
 from synth.layouts.layout_bounds import LayoutBounds, bounded_layouts
+from synth.layouts.legal import legal_layouts
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.runtime_rules import recomputes_layers
 from synth.layouts.stability import stability
@@ -101,17 +105,47 @@ class LayoutSearch:
         return self.stop.is_set() or time.monotonic() - self._began > share * self.limit_s
 
     def _bound_all(self) -> None:
+        """Bound all layouts, or those in a random order for which there is time."""
         self.on_progress("bounding layouts", self.answer)
-        for bounded in bounded_layouts(self.question):
-            self.answer.legal += 1
-            if bounded is None:
-                self.answer.unfit += 1
-            else:
-                self._bounded.append(bounded)
-            if self.stop.is_set():
+        listed = list(legal_layouts(self.question))
+        self.answer.legal = len(listed)
+        alike = [list(of) for _, of in groupby(listed, lambda one: (one.groups, one.ranks))]
+        random.Random(self.seed).shuffle(alike)
+        found = bounded_layouts(self.question, chain.from_iterable(alike))
+        has_judged = False
+        while not self.stop.is_set():
+            batch = list(islice(found, LAYOUT_SEARCH.bounded_at_once))
+            if not batch:
+                self._are_all_bounded = True
+                self._update_bound()
                 return
-        self._are_all_bounded = True
-        self._update_bound()
+            self.answer.bounded += len(batch)
+            self.answer.unfit += batch.count(None)
+            self._bounded += [one for one in batch if one is not None]
+            if not has_judged and self._is_late(LAYOUT_SEARCH.first_share):
+                has_judged = True
+                self._judge_first()
+            if self.answer.best is not None and self._is_late(LAYOUT_SEARCH.bound_share):
+                return
+            if self._is_late(LAYOUT_SEARCH.judge_share):
+                return
+
+    def _judge_first(self) -> None:
+        """Judge layouts that have a bound until one fits, those first that look best."""
+        late = partial(self._is_late, LAYOUT_SEARCH.bound_share)
+        judge = LayoutJudge(self.question, late)
+        for bounded in sorted(self._bounded, key=lambda one: one.guess_us):
+            if self.answer.best is not None or late():
+                return
+            self._judge(judge, bounded.layout)
+
+    def _judge(self, judge: LayoutJudge, layout: RunLayout, below_us: float | None = None) -> None:
+        """Judge a layout, and keep it if it fits."""
+        self.on_progress(f"judging {layout.words}", self.answer)
+        found = judge.best(layout, below_us)
+        self.answer.judged += 1
+        if found is not None and found.fits:
+            self._add(found)
 
     def _judge_named(self) -> None:
         """Judge the layouts that were named; those that fit are candidates, too."""
@@ -132,11 +166,7 @@ class LayoutSearch:
                 return
             if best is not None and bounded.bound_us >= best.us:
                 continue
-            self.on_progress(f"judging {bounded.layout.words}", self.answer)
-            found = judge.best(bounded.layout, None if best is None else best.us)
-            self.answer.judged += 1
-            if found is not None and found.fits:
-                self._add(found)
+            self._judge(judge, bounded.layout, None if best is None else best.us)
         self.answer.is_complete = self._are_all_bounded and not self.stop.is_set()
 
     def _judge_kinds(self) -> None:
@@ -152,11 +182,7 @@ class LayoutSearch:
                 continue
             known.add(kind)
             tried += 1
-            self.on_progress(f"judging {bounded.layout.words}", self.answer)
-            found = judge.best(bounded.layout)
-            self.answer.judged += 1
-            if found is not None and found.fits:
-                self._add(found)
+            self._judge(judge, bounded.layout)
 
     def _solve_best(self) -> None:
         """Give the best layouts to the solver, each an equal part of the time that is left."""
@@ -205,7 +231,7 @@ class LayoutSearch:
             self.answer.bound_us = least_us if best is None else min(least_us, best.us)
 
     def _look_at_stability(self) -> None:
-        shortlist = self.answer.ranked[: LAYOUT_SEARCH.shortlist]
+        shortlist = self.answer.best_of_each()[: LAYOUT_SEARCH.shortlist]
         if len(shortlist) > 1 and not self.stop.is_set():
             self.on_progress("judging the best layouts under other factors", self.answer)
             found = stability(

@@ -51,7 +51,8 @@ def stability(
         regrets.append(steps[0] / steps[best] - 1)
     if not regrets:
         return None
-    return Stability(len(regrets), tuple(wins), median(regrets), max(regrets))
+    is_cut_short = len(regrets) < draws
+    return Stability(len(regrets), is_cut_short, tuple(wins), median(regrets), max(regrets))
 
 
 def _step_us(question: LayoutQuestion, judged: JudgedLayout, factors: Factors) -> float:

@@ -18,6 +18,12 @@ class LegalTuning:
 class LayoutSearchTuning:
     """Effort of judging and solving."""
 
+    # Shares of the time limit after which something is judged before the other layouts have bounds,
+    # and until which layouts are bounded.
+    first_share: float = 0.05
+    bound_share: float = 0.3
+    # Layouts between two looks at the clock.
+    bounded_at_once: int = 50
     # Shares of the time limit until which layouts are judged that may be the best, then those of
     # other kinds, and until which the best are solved.
     judge_share: float = 0.5

@@ -27,6 +27,9 @@ from synth.plan.runtimes import Runtime
 from synth.profile.optimizer import OptimizerSpec
 from synth.system.messages import silenced
 
+# Devices of a node that a run takes whole; of larger ones, as racks, it may take a part.
+_MOST_IN_NODE = 8
+
 _OF_TORCH = (Runtime.TORCH, Runtime.TORCHTITAN)
 
 
@@ -134,12 +137,17 @@ def _device(given: LayoutArguments) -> Device:
     device.peak(given.dtype.dtype)
     if given.gpus_per_node is not None:
         device = device.replace(ranks_per_node=given.gpus_per_node)
-    if given.gpus > device.ranks_per_node and given.gpus % device.ranks_per_node:
-        raise SynthError(
-            f"{given.gpus} devices do not fill nodes of {device.ranks_per_node}; give a multiple "
-            f"as §gpus, or §gpus_per_node"
-        )
-    return device
+    node = device.ranks_per_node
+    if given.gpus <= node or given.gpus % node == 0:
+        return device
+    used = max(size for size in range(1, node + 1) if given.gpus % size == 0)
+    # Racks are larger than what runs take of them, and nodes are taken whole.
+    if given.gpus_per_node is None and node > _MOST_IN_NODE and used >= _MOST_IN_NODE:
+        return device.replace(ranks_per_node=used)
+    raise SynthError(
+        f"{given.gpus} devices do not fill nodes of {node}; give a multiple as §gpus, or "
+        f"§gpus_per_node {used}"
+    )
 
 
 def _limit(given: LayoutArguments, question: LayoutQuestion) -> MemoryLimit:

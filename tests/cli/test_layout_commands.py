@@ -1,6 +1,7 @@
 """The commands and options of a layout: those of Megatron-LM and torchtitan say what was judged."""
 
 import json
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from synth.layouts.judge import LayoutJudge
 from synth.layouts.named_layout import read_layout
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import read_layout_task
+from synth.schedule.files.plan_file import Plan
+from tests.cli.conftest import Synth
 
 DENSE = {
     "model_type": "llama",
@@ -42,6 +45,8 @@ def commands_of(
     named = read_layout(text, task.question)
     judged = LayoutJudge(task.question).best(named.layout, name=named.schedule)
     assert judged is not None
+    if output is not None:
+        judged.plan.save(output)
     return dict(commands(task, judged, output))
 
 
@@ -125,3 +130,30 @@ def test_torchtitan_has_the_whole_batch_with_a_pipeline(tmp_path: Path) -> None:
     assert data["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
     assert found["export"] == f"synth export {output} -o {tmp_path / 'chosen.csv'}"
     assert f"--hint {output}" in found["search longer"] and "solve" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("runtime", "made"), [("torchtitan", "plan.csv"), ("megatron", None), ("synth", None)]
+)
+def test_the_commands_run(
+    synth: Synth,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    runtime: str,
+    made: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = commands_of(tmp_path, DENSE, "tp=2,pp=2", {"runtime": runtime}, Path("plan.json"))
+    assert ("export" in found) == (runtime != "synth")
+    limits = ("--time-limit", "3s", "--workers", "1")
+    for name, more in (("estimate", ()), ("search longer", limits), ("export", ())):
+        if name in found:
+            program, *words = shlex.split(found[name])
+            ran = synth(*words, *more)
+            assert (program, ran.code) == ("synth", 0), ran.stderr
+    before, after = (
+        Plan.load(name).claim.makespan_us for name in ("plan.json", "plan-longer.json")
+    )
+    assert after <= before or runtime == "megatron"
+    assert made is None or (tmp_path / made).exists()

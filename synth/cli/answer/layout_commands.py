@@ -106,7 +106,8 @@ def _solve(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> str:
         cap = task.question.cap_bytes
         words += ["--mem-limit", "none" if cap is None else f"{cap}B"]
     if output is not None:
-        words += ["--hint", output]
+        # Of Megatron-LM's orders none is searched from a plan.
+        words += ["--hint", output] if runtime != Runtime.MEGATRON else []
         output = output.with_stem(f"{output.stem}-longer")
     return shlex.join([*map(str, words), "-o", str(output or _PLAN)])
 

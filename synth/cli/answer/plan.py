@@ -47,12 +47,14 @@ def _head(found: LayoutAnswer, best: JudgedLayout) -> Iterator[str]:
     if found.bound_us is not None and found.gap is not None:
         yield _filled(
             f"no legal layout takes less than {format_us(round(found.bound_us))} under this cost "
-            f"model: the best is at most {percent(found.gap, 1)} faster"
+            f"model: no layout can be more than {percent(found.gap, 1)} faster than this one"
         )
     yield _memory(found, best)
-    open_words = "" if found.is_complete else "; the time was over before all that may be faster"
+    why = "the search was interrupted" if found.is_interrupted else "the time was over"
+    open_words = "" if found.is_complete else f"; {why} before all that may be faster"
+    bounded = "" if found.bounded == found.legal else f"{found.bounded:,} bounded, "
     yield _filled(
-        f"{found.legal:,} legal layouts, {found.unfit:,} exceed the memory in any order, "
+        f"{found.legal:,} legal layouts, {bounded}{found.unfit:,} exceed the memory in any order, "
         f"{found.judged:,} judged{open_words}"
     )
     parts = (f"{name} {percent(us / best.us, 1)}" for name, us in _shown_parts(best))
@@ -78,10 +80,11 @@ def _shown_parts(one: JudgedLayout) -> Iterator[tuple[str, float]]:
 
 def _stable(stability: Stability, ranked: Sequence[JudgedLayout], scatter: float) -> str:
     near = sum(one.us <= (1 + scatter) * ranked[0].us for one in ranked)
+    cut = ", for more of which the time was over" if stability.is_cut_short else ""
     return (
-        f"the best of the {len(stability.wins)} best in {stability.wins[0]} of {stability.draws} "
-        f"draws of the estimate's factors, at most {percent(stability.worst_regret, 1)} slower "
-        f"than the best of a draw; {near} layouts are within the scatter of the estimate, "
+        f"the best in {stability.wins[0]} of {stability.draws} draws of the estimate's factors"
+        f"{cut}, among the best layouts of {len(stability.wins)} choices of tp and pp, at most "
+        f"{percent(stability.worst_regret, 1)} slower than the best of a draw; {near} layouts are within the scatter of the estimate, "
         f"{percent(scatter, 0)}"
     )
 
@@ -144,12 +147,17 @@ def layout_json(found: LayoutAnswer, commands: Mapping[str, str]) -> dict[str, A
         "gpus": asked.gpus,
         "global_batch": asked.global_batch,
         "seq_len": asked.seq_len,
+        "mem_limit_bytes": asked.cap_bytes,
+        "runtime": asked.allowed.runtime.value,
+        "software": asked.software.model_dump(mode="json"),
         "estimate": estimate.model_dump(mode="json"),
         "best": _json_of(found, best),
         "bound_us": found.bound_us,
         "gap": found.gap,
         "is_complete": found.is_complete,
+        "interrupted": found.is_interrupted,
         "legal": found.legal,
+        "bounded": found.bounded,
         "unfit": found.unfit,
         "judged": found.judged,
         "stability": None if stability is None else stability.data(),

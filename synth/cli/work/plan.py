@@ -6,7 +6,7 @@ import time
 from synth.cli.answer.layout_commands import commands
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.plan import layout_json, layout_text
-from synth.cli.progress.interrupt import Interrupted, is_stop_asked, run_interruptibly
+from synth.cli.progress.interrupt import Interrupted, OutOfTime, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.cli.read.plan_request import PlanRequest
 from synth.errors import ExitCode, SynthError
@@ -43,11 +43,15 @@ def work(request: PlanRequest) -> None:
         search.stop = asked_to_stop
         return search.run()
 
-    found = run_interruptibly(
-        run, deadline.until(), lambda: search.answer.so_far() if search.answer.best else None
-    )
+    try:
+        found = run_interruptibly(
+            run, deadline.until(), lambda: search.answer.so_far() if search.answer.best else None
+        )
+    except OutOfTime:
+        found = search.answer.so_far()
+    found.is_interrupted = search.stop.is_set() and deadline.elapsed_s < given.time_limit
     if found.best is None:
-        if is_stop_asked():
+        if found.is_interrupted:
             raise Interrupted("interrupted before the first layout; run the same command again")
         raise NoLayout(_why_none(found))
     if request.output is not None:
@@ -68,13 +72,18 @@ def _why_none(found: LayoutAnswer) -> str:
             f"{asked.shape.name} has no layout on {asked.gpus} devices with {asked.global_batch} "
             f"sequences a step; give a number of devices and a --global-batch with common divisors"
         )
+    if found.bounded < found.legal:
+        return (
+            f"no layout that fits was found among the {found.bounded:,} of {found.legal:,} legal "
+            f"ones that there was time for; allow more --time-limit"
+        )
     if found.unfit == found.legal:
         return (
             f"none of {found.legal} layouts of {asked.shape.name} on {asked.gpus} devices fits "
             f"into memory in any order; give more devices, or a higher --mem-limit"
         )
     return (
-        f"no layout that fits was found among {found.legal - found.unfit} that may; allow more "
+        f"no layout that fits was found among {found.legal - found.unfit:,} that may; allow more "
         f"--time-limit, or give more devices"
     )
 

@@ -6,8 +6,10 @@ import pytest
 
 from synth.errors import SynthError
 from synth.layouts import judge as judge_module
-from synth.layouts.answer import LayoutAnswer
+from synth.layouts import search as search_module
+from synth.layouts.answer import LayoutAnswer, kind_of
 from synth.layouts.judge import LayoutJudge
+from synth.layouts.judged import JudgedLayout
 from synth.layouts.legal import legal_layouts
 from synth.layouts.named_layout import read_layout
 from synth.layouts.search import LayoutSearch
@@ -65,11 +67,39 @@ def test_a_search_that_is_stopped_while_it_bounds_has_no_bound() -> None:
     assert (answer.bound_us, answer.gap, answer.is_complete) == (None, None, False)
 
 
+def test_without_time_not_all_layouts_are_bounded() -> None:
+    question = random_question(0).within(None)
+    answer = LayoutSearch(question, 0.0).run()
+    assert 0 < answer.bounded < answer.legal
+    assert (answer.best, answer.bound_us, answer.is_complete) == (None, None, False)
+
+
+def test_a_layout_is_judged_before_all_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    early = LayoutSearchTuning(first_share=0.0, bounded_at_once=10)
+    monkeypatch.setattr(search_module, "LAYOUT_SEARCH", early)
+    question, stop = random_question(0).within(None), threading.Event()
+    found = LayoutSearch(question, _LONG_S, stop=stop)
+    judged_at: list[int] = []
+    add = found._add
+
+    def adding(judged: JudgedLayout) -> None:
+        judged_at.append(found.answer.bounded)
+        add(judged)
+        stop.set()
+
+    monkeypatch.setattr(found, "_add", adding)
+    answer = found.run()
+    assert answer.best is not None
+    assert judged_at[0] < answer.legal
+
+
 @pytest.mark.slow
 def test_the_shortlist_is_judged_under_other_factors() -> None:
     question = random_question(0).within(None)
     answer = LayoutSearch(question, _LONG_S).run()
     assert answer.stability is not None
+    assert len(answer.stability.wins) == len({kind_of(one.layout) for one in answer.ranked})
+    assert not answer.stability.is_cut_short
     assert sum(answer.stability.wins) == answer.stability.draws > 0
     assert 0 <= answer.stability.median_regret <= answer.stability.worst_regret
 
