@@ -43,6 +43,7 @@ _COMMANDS = [
     "plan llama3-8b --device h100 --gpus 8 --global-batch 8 --also tp=3",
     "plan llama3-8b --device h100 --gpus 8 --global-batch 8 --also tp=2,pp=4,dp=2",
     "plan llama3-8b --device h100 --gpus 8 --global-batch 8 --also size=2",
+    "plan llama3-8b --device h100 --gpus 8 --global-batch 8 --also pp=2,schedule=nosuch",
     "plan llama3-8b --device h100 --gpus 8 --global-batch 8 --mem-limit min",
     "plan llama3-405b --device h100 --gpus 1 --global-batch 1",
     "calibrate nothing --device h100",

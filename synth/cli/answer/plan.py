@@ -84,8 +84,8 @@ def _stable(stability: Stability, ranked: Sequence[JudgedLayout], scatter: float
     return (
         f"the best in {stability.wins[0]} of {stability.draws} draws of the estimate's factors"
         f"{cut}, among the best layouts of {len(stability.wins)} choices of tp and pp, at most "
-        f"{percent(stability.worst_regret, 1)} slower than the best of a draw; {near} layouts are within the scatter of the estimate, "
-        f"{percent(scatter, 0)}"
+        f"{percent(stability.worst_regret, 1)} slower than the best of a draw; {near} layouts are "
+        f"within the scatter of the estimate, {percent(scatter, 0)}"
     )
 
 
