@@ -11,6 +11,7 @@ from synth.errors import SynthError
 from synth.families import (
     current_name,
     families,
+    family_layout,
     family_placement,
     generate,
     names_on,
@@ -29,7 +30,7 @@ from synth.schedule.model import Placement
 from synth.schedule.placements import placement, usual
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import check_caps, verify
-from synth.ui.limits import Limits
+from synth.ui.limits import Limits, named_stages
 from synth.ui.models import Models, Recent
 from synth.ui.setting import PipelineSetting, ShownSchedule
 
@@ -114,6 +115,8 @@ class Drawings:
     def _published(self, name: str, setting: PipelineSetting, profile: Profile) -> DrawnSchedule:
         if name.partition(":")[0] not in families():
             raise SynthError(f"there is no published schedule {name!r:.60}; choose one of the list")
+        layout = family_layout(name)
+        self._limits.check_named(layout, setting.ranks, setting.micro_batches)
         where = family_placement(name, setting.ranks)
         self._limits.check_size(where, setting.micro_batches, is_timed=reads_times(name))
         memory = setting.arguments(profile, self._limits).memory
@@ -207,6 +210,10 @@ def choices(placed: str, ranks: int, num_layers: int) -> list[dict[str, Any]]:
     Raises:
         SynthError: there is no such placement.
     """
+    if named_stages("linear" if placed == "auto" else placed, ranks) > num_layers:
+        if placed != "auto":
+            placement(placed, 1)  # refuses names that are not known
+        return []
     if placed == "auto":
         places = {**usual(ranks), **placements_for(ranks, num_layers)}
     else:

@@ -1,12 +1,49 @@
 """What the page may ask of the server: sizes, times, and the work of a visitor."""
 
+import re
 from dataclasses import dataclass
+from math import lcm
 
 from synth.errors import SynthError
 from synth.schedule.model import Placement
 
+# Layers of a model.
+MOST_LAYERS = 1024
+
 # Ops of a micro-batch on a stage copy: F, B and W.
 _PER_MICRO_BATCH = 3
+
+
+def named_stages(name: str, ranks: int) -> int:
+    """Return the stages of a placement by its name, without making it.
+
+    Args:
+        name: as `synth.schedule.placements` has it; one that is not known counts as linear.
+        ranks: of the pipeline.
+    """
+    numbers = _numbers(name)
+    if name.startswith("round-robin"):
+        return len(numbers) if len(numbers) > 1 else -(-ranks // numbers[0])
+    turns = 2 if re.match(r"(bidirectional-)?(v|wave)\b", name) else 1
+    return turns * numbers[0] * ranks
+
+
+def named_copies(name: str, ranks: int) -> int:
+    """Return the stage copies of a placement by its name; where it depends, the most."""
+    copies = 1
+    if name.startswith("bidirectional"):
+        copies = 2
+    elif name.startswith(("all-stages", "replicated", "dispatched")):
+        copies = ranks
+    elif name.startswith("round-robin"):
+        copies = lcm(*_numbers(name))
+    return copies * named_stages(name, ranks)
+
+
+def _numbers(name: str) -> list[int]:
+    """Return the numbers in a placement's name, 1 if there is none."""
+    found = re.findall(r"\d{1,6}", name.partition(":")[2])
+    return [max(1, int(each)) for each in found] or [1]
 
 
 @dataclass(frozen=True)
@@ -35,13 +72,36 @@ class Limits:
     work_s: float | None = None
     window_s: float = 600.0
 
+    def check_layers(self, count: int, called: str) -> None:
+        """Refuse a model of too many layers.
+
+        Raises:
+            SynthError: names the model.
+        """
+        if count > MOST_LAYERS:
+            raise SynthError(
+                f"{called} has {count:,} layers; a model here has at most {MOST_LAYERS:,}"
+            )
+
     def check_size(self, where: Placement, micro_batches: int, *, is_timed: bool = False) -> None:
         """Refuse a schedule that is too large.
 
         Raises:
             SynthError: it has too many ops.
         """
-        stages = where.num_stages * len(where.ranks)
+        self._check_copies(where.num_stages * len(where.ranks), micro_batches, is_timed)
+
+    def check_named(
+        self, name: str, ranks: int, micro_batches: int, *, is_timed: bool = False
+    ) -> None:
+        """Refuse a schedule that is too large, by the name of its placement, which is not made.
+
+        Raises:
+            SynthError: it has too many ops.
+        """
+        self._check_copies(named_copies(name, ranks), micro_batches, is_timed)
+
+    def _check_copies(self, stages: int, micro_batches: int, is_timed: bool) -> None:
         ops = _PER_MICRO_BATCH * stages * micro_batches
         most = self.most_timed_ops if is_timed else self.most_ops
         if ops > most:

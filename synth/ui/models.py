@@ -103,8 +103,8 @@ class Models:
             raise SynthError(f"{shown(name)} is a plan; give the profile that it was made from")
         if kind == _CONFIG:
             key = (name, setting.device, setting.tp, str(data))
-            return self._profiles.made(key, lambda: _estimated(data, name, setting))
-        return Profile.model_validate_file(data, name)
+            return self._profiles.made(key, lambda: _estimated(data, name, setting, self.limits))
+        return _profile(data, name, self.limits)
 
     def plan(self, name: str) -> Plan:
         """Return a plan that was found or opened, or a file of the working folder.
@@ -147,7 +147,9 @@ class Models:
             self._plans.keep(name, plan)
         else:
             if kind == _PROFILE:
-                Profile.model_validate_file(data, called)
+                _profile(data, called, self.limits)
+            else:
+                _shape(data, called, self.limits)
             self._data.keep(name, (kind, data))
         if is_pinned:
             (self._plans if kind == _PLAN else self._data).pin(name)
@@ -184,7 +186,23 @@ class Models:
         raise SynthError(f"there is no model or plan {shown(name)} here; {way_out}")
 
 
-def _estimated(config: dict[str, Any], name: str, setting: PipelineSetting) -> Profile:
+def _shape(config: dict[str, Any], name: str, limits: Limits) -> ModelShape:
+    shape = shape_of(config, Path(name).stem)
+    limits.check_layers(shape.layers + shape.mtp_layers, name)
+    return shape
+
+
+def _profile(data: dict[str, Any], name: str, limits: Limits) -> Profile:
+    """Return the profile of a file, whose layers are counted before they are made."""
+    layers = data.get("layers")
+    if isinstance(layers, list):
+        limits.check_layers(len(layers), name)
+    return Profile.model_validate_file(data, name)
+
+
+def _estimated(
+    config: dict[str, Any], name: str, setting: PipelineSetting, limits: Limits
+) -> Profile:
     known = [device.name for device in devices()]
     if setting.device not in known:
         raise SynthError(
@@ -193,7 +211,7 @@ def _estimated(config: dict[str, Any], name: str, setting: PipelineSetting) -> P
         )
     given = {"model": name, "device": setting.device, "tp": setting.tp}
     arguments = from_values(EstimateArguments, given)
-    shape: ModelShape = shape_of(config, Path(name).stem)
+    shape = _shape(config, name, limits)
     return estimator_of(arguments, shape).profile()
 
 

@@ -221,6 +221,7 @@ class Service:
 
     def _draw(self, given: DrawRequest) -> dict[str, Any]:
         setting = given.setting
+        setting.check_size(self._limits)
         profile = self._drawings.profile(setting)
         drawn = [self._one(setting, source) for source in given.sources[:2]]
         limit = setting.arguments(profile, self._limits).memory.limits(setting.ranks, profile)

@@ -10,7 +10,7 @@ from synth.profile.layer_times import LayerTimes
 from synth.records.command_option import from_values
 from synth.records.record import Record
 from synth.schedule.placements import placement
-from synth.ui.limits import Limits
+from synth.ui.limits import MOST_LAYERS, Limits
 
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _Ms = Annotated[float, Field(ge=0, le=1e6)]
@@ -24,7 +24,7 @@ _US_PER_MS, _BYTES_PER_MB = 1000.0, 10**6
 class Sliders(Record):
     """A model of equal layers, whose times and sizes are set by sliders; per micro-batch."""
 
-    layers: Annotated[int, Field(ge=1, le=1024)] = 32
+    layers: Annotated[int, Field(ge=1, le=MOST_LAYERS)] = 32
     forward_ms: Annotated[float, Field(gt=0, le=1e6)] = 10.0
     backward_ms: _Ms = 10.0
     weight_ms: _Ms = 10.0
@@ -84,12 +84,22 @@ class PipelineSetting(Record):
         """The links, as the options of commands have them."""
         return None if self.link is None else [each.strip() for each in self.link.split(";")]
 
-    def check_search(self, limits: Limits) -> None:
-        """Refuse a search that is too large, judged by the placement, of `auto` by linear.
+    def check_size(self, limits: Limits, micro_batches: int = 1) -> None:
+        """Refuse a placement of too many stages; of `auto` linear is judged.
 
         Raises:
-            SynthError: the schedules would have too many ops.
+            SynthError: its schedules of so many micro-batches would have too many ops.
         """
+        name = "linear" if self.placement == "auto" else self.placement
+        limits.check_named(name, self.ranks, micro_batches)
+
+    def check_search(self, limits: Limits) -> None:
+        """Refuse a search that is too large.
+
+        Raises:
+            SynthError: the schedules would have too many ops, or there is no such placement.
+        """
+        self.check_size(limits, self.micro_batches)
         name = "linear" if self.placement == "auto" else self.placement
         limits.check_size(placement(name, self.ranks), self.micro_batches)
 
