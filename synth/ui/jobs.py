@@ -2,7 +2,8 @@
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
@@ -24,27 +25,56 @@ from synth.ui.limits import Limits
 from synth.ui.models import Models
 from synth.ui.setting import PipelineSetting
 
-# Ended searches that are kept, so that a page that was loaded again finds its own.
+# Searches that are kept; a page that was loaded again still reads how its own has ended.
 _MOST_ENDED = 16
 
 
+# Seconds without anyone who follows it, after which a search of a visitor is stopped.
+ALONE_S = 10.0
+
+
 class Busy(SynthError):
-    """Another search is running."""
+    """Another search is running.
+
+    Attributes:
+        job: its name.
+    """
+
+    def __init__(self, job: str) -> None:
+        super().__init__("another search is running; stop it, or wait until it ends")
+        self.job = job
 
 
 class Job:
     """A search in a thread of its own.
 
     Attributes:
-        name: unknown to all but the page that started it.
+        name: cannot be guessed; who has it may follow and stop the search.
+        kind: what is searched.
         stop: set it to get the best so far.
         version: grows with each step of progress.
         ended_s: the seconds that it took; None: it is running.
     """
 
-    def __init__(self, work: "Callable[[Job], None]") -> None:
-        """Take what it does, which reports with `tell`."""
+    def __init__(
+        self,
+        work: "Callable[[Job], None]",
+        kind: str = "",
+        limit_s: float = threading.TIMEOUT_MAX,
+        alone_s: float | None = None,
+    ) -> None:
+        """Take what it does.
+
+        Args:
+            work: reports with `tell`.
+            kind: what is searched.
+            limit_s: seconds after which it is stopped.
+            alone_s: seconds that it goes on without anyone who follows it; None: always.
+        """
         self.name, self.stop, self.version = secrets.token_urlsafe(16), threading.Event(), 0
+        self.kind, self._alone_s, self._followers, self._lock = kind, alone_s, 0, threading.Lock()
+        self._limit = threading.Timer(limit_s, self.stop.set)
+        self._limit.daemon = True
         self.ended_s: float | None = None
         self._work, self._began = work, monotonic()
         self._state: Callable[[], dict[str, Any]] = dict
@@ -54,6 +84,31 @@ class Job:
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+        self._limit.start()
+        self._wait_alone()
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Count someone who follows it."""
+        with self._lock:
+            self._followers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._followers -= 1
+            self._wait_alone()
+
+    def _wait_alone(self) -> None:
+        if self._alone_s is not None and self.ended_s is None:
+            timer = threading.Timer(self._alone_s, self._stop_alone)
+            timer.daemon = True
+            timer.start()
+
+    def _stop_alone(self) -> None:
+        with self._lock:
+            if not self._followers:
+                self.stop.set()
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for its end."""
@@ -70,6 +125,7 @@ class Job:
         elapsed_s = monotonic() - self._began if ended_s is None else ended_s
         return {
             "job": self.name,
+            "kind": self.kind,
             "is_running": ended_s is None,
             "is_stopping": self.stop.is_set(),
             "elapsed_s": round(elapsed_s, 2),
@@ -87,28 +143,38 @@ class Job:
             raise
         finally:
             self.ended_s = monotonic() - self._began
+            self._limit.cancel()
             self.version += 1
 
 
 class Jobs:
     """The searches of a server, of which one runs at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        """Take the limits; searches of visitors end when nobody follows them."""
+        self._limit_s = limits.search_s
+        self._alone_s = ALONE_S if limits.is_public else None
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
 
-    def start(self, work: Callable[[Job], None]) -> Job:
+    @property
+    def running(self) -> Job | None:
+        """The search that runs."""
+        jobs = list(self._jobs.values())
+        return next((job for job in jobs if job.ended_s is None), None)
+
+    def start(self, work: Callable[[Job], None], kind: str) -> Job:
         """Start a search.
 
         Raises:
             Busy: another one is running.
         """
         with self._lock:
-            if any(job.ended_s is None for job in self._jobs.values()):
-                raise Busy("another search is running; stop it, or wait until it ends")
+            if (running := self.running) is not None:
+                raise Busy(running.name)
             for name in list(self._jobs)[: -_MOST_ENDED + 1]:
                 del self._jobs[name]
-            job = Job(work)
+            job = Job(work, kind, self._limit_s, self._alone_s)
             self._jobs[job.name] = job
             job.start()
             return job

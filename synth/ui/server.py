@@ -40,7 +40,7 @@ from synth.ui.guard import RequestGuard
 from synth.ui.jobs import Busy, CurveTrace, Job, Jobs, PlanSearch
 from synth.ui.models import Models
 from synth.ui.setting import PipelineSetting, ShownSchedule
-from synth.ui.visitors import OverBudget, Visitors
+from synth.ui.visitors import OverBudget, Visitors, counted_address
 from synth.version import __version__
 
 _Given = TypeVar("_Given", bound=Record)
@@ -125,7 +125,7 @@ class Service:
         self._models, self._limits = models, models.limits
         self._explained, self._opened = explained, opened or FirstShown()
         self._drawings = Drawings(models, self._limits)
-        self._jobs, self._visitors = Jobs(), Visitors(self._limits)
+        self._jobs, self._visitors = Jobs(self._limits), Visitors(self._limits)
         self._at_once = anyio.CapacityLimiter(_AT_ONCE)
 
     def application(self, token: str, hosts: set[str]) -> RequestGuard:
@@ -192,6 +192,7 @@ class Service:
             "models": self._models.listed(),
             "devices": [device.name for device in devices()],
             "opened": self._first_shown(),
+            "job": self._running(),
             "limits": {
                 "is_public": self._limits.is_public,
                 "search_s": self._limits.search_s,
@@ -266,14 +267,15 @@ class Service:
     def _solve(self, given: StartRequest) -> dict[str, Any]:
         given.setting.check_search(self._limits)
         profile = self._models.profile(given.setting)
-        return self._started(PlanSearch(given.setting, profile, self._limits, self._models))
+        search = PlanSearch(given.setting, profile, self._limits, self._models)
+        return self._started(search, "solve")
 
     def _curve(self, given: CurveRequest) -> dict[str, Any]:
         given.setting.check_search(self._limits)
         points = max(2, min(given.points, self._limits.most_points))
         profile = self._models.profile(given.setting)
         search = CurveTrace(given.setting, profile, self._limits, self._models, points)
-        return self._started(search)
+        return self._started(search, "curve")
 
     def _what_if(self, given: ScheduleRequest) -> dict[str, Any]:
         drawn = self._drawings.of(given.setting, given.source)
@@ -286,19 +288,21 @@ class Service:
             found = explain(drawn.plan, drawn.timeline, options, profile, job.stop)
             job.tell(lambda: {"text": self._explained(found)})
 
-        return self._started(search)
+        return self._started(search, "what-if")
 
-    def _started(self, search: Callable[[Job], None]) -> dict[str, Any]:
+    def _started(self, search: Callable[[Job], None], kind: str) -> dict[str, Any]:
         visitor = _VISITOR.get()
 
         def charged(job: Job) -> None:
-            began = monotonic()
-            try:
+            with self._visitors.charged(visitor):
                 search(job)
-            finally:
-                self._visitors.charge(visitor, monotonic() - began)
 
-        return {"job": self._jobs.start(charged).name}
+        return {"job": self._jobs.start(charged, kind).name}
+
+    def _running(self) -> str | None:
+        """Return the name of the search that runs, unless it may be another visitor's."""
+        running = None if self._limits.is_public else self._jobs.running
+        return running and running.name
 
     async def _progress(self, request: Request) -> Response:
         try:
@@ -309,6 +313,11 @@ class Service:
 
     async def _events(self, job: Job) -> AsyncIterator[str]:
         """Send the progress of a search whenever there is some, until it has ended."""
+        with job.followed():
+            async for line in self._lines(job):
+                yield line
+
+    async def _lines(self, job: Job) -> AsyncIterator[str]:
         sent, sent_at = -1, 0.0
         while True:
             version, has_ended = job.version, job.ended_s is not None
@@ -350,18 +359,17 @@ class Service:
         visitor = _visitor(request)
         _VISITOR.set(visitor)
         async with self._at_once:
-            began = monotonic()
             try:
                 self._visitors.check(visitor)
-                answer = await anyio.to_thread.run_sync(lambda: json.dumps(work()))
+                with self._visitors.charged(visitor):
+                    answer = await anyio.to_thread.run_sync(lambda: json.dumps(work()))
             except OverBudget as error:
                 return _refused(429, error)
             except Busy as error:
-                return _refused(409, error)
+                job = None if self._limits.is_public else error.job
+                return _refused(409, error, job=job)
             except SynthError as error:
                 return _refused(400, error)
-            finally:
-                self._visitors.charge(visitor, monotonic() - began)
         return Response(answer, media_type="application/json")
 
 
@@ -389,15 +397,15 @@ def _about(profile: Profile) -> str:
 
 
 def _visitor(request: Request) -> str:
-    return request.client.host if request.client else ""
+    return counted_address(request.client.host) if request.client else ""
 
 
 def _line(error: SynthError) -> str:
     return " ".join(str(error).split())
 
 
-def _refused(status: int, error: SynthError) -> JSONResponse:
-    return JSONResponse({"error": _line(error)}, status)
+def _refused(status: int, error: SynthError, **more: Any) -> JSONResponse:
+    return JSONResponse({"error": _line(error), **more}, status)
 
 
 def _http_error(request: Request, error: HTTPException) -> JSONResponse:

@@ -1,7 +1,10 @@
 """The work that each visitor of a public server has had lately."""
 
+import ipaddress
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
 
 from synth.errors import SynthError
@@ -9,6 +12,19 @@ from synth.ui.limits import Limits
 
 # Visitors that are remembered; the oldest are forgotten.
 _MOST_VISITORS = 10_000
+
+
+def counted_address(host: str) -> str:
+    """Return what visitors of an address are counted by: of IPv6 its network of 64 bits."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address), 64), strict=False))
 
 
 class OverBudget(SynthError):
@@ -21,6 +37,7 @@ class Visitors:
     def __init__(self, limits: Limits) -> None:
         self._limits, self._lock = limits, threading.Lock()
         self._work: OrderedDict[str, deque[tuple[float, float]]] = OrderedDict()
+        self._begun: list[tuple[str, float]] = []  # visitors and beginnings of what runs
 
     def check(self, visitor: str) -> None:
         """Refuse a visitor who has had enough.
@@ -31,26 +48,36 @@ class Visitors:
         if self._limits.work_s is None:
             return
         with self._lock:
-            done = self._recent(visitor)
-            if sum(seconds for _, seconds in done) >= self._limits.work_s:
-                wait_s = done[0][0] + self._limits.window_s - monotonic()
+            now, done = monotonic(), self._recent(visitor)
+            running_s = sum(now - began for each, began in self._begun if each == visitor)
+            if running_s + sum(seconds for _, seconds in done) >= self._limits.work_s:
+                first = done[0][0] if done else now
+                wait_s = first + self._limits.window_s - now
                 raise OverBudget(
                     f"this server gives {self._limits.work_s:g} s of work in "
                     f"{self._limits.window_s / 60:g} minutes; try again in {max(1, wait_s):.0f} s, "
                     f"or run `synth ui` on your own machine"
                 )
 
-    def charge(self, visitor: str, seconds: float) -> None:
-        """Count work that a visitor had."""
-        if self._limits.work_s is None:
-            return
+    @contextmanager
+    def charged(self, visitor: str) -> Iterator[None]:
+        """Count the time of some work of a visitor, from its beginning on."""
+        begun = (visitor, monotonic())
         with self._lock:
-            self._recent(visitor).append((monotonic(), seconds))
-            while len(self._work) > _MOST_VISITORS:
-                self._work.popitem(last=False)
+            self._begun.append(begun)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._begun.remove(begun)
+                now = monotonic()
+                self._recent(visitor).append((now, now - begun[1]))
+                while len(self._work) > _MOST_VISITORS:
+                    self._work.popitem(last=False)
 
     def _recent(self, visitor: str) -> deque[tuple[float, float]]:
         done = self._work.setdefault(visitor, deque())
+        self._work.move_to_end(visitor)
         while done and done[0][0] < monotonic() - self._limits.window_s:
             done.popleft()
         return done

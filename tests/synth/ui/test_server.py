@@ -188,10 +188,13 @@ def test_a_search_is_stopped_at_any_time_and_another_waits_for_it(client: Client
     job = client.post("solve", body).json()["job"]
     busy = client.post("solve", body)
     assert busy.status_code == 409
-    assert busy.json() == {"error": "another search is running; stop it, or wait until it ends"}
+    words = "another search is running; stop it, or wait until it ends"
+    assert busy.json() == {"error": words, "job": job}
+    assert client.http.get(f"{client.root}/start").json()["job"] == job
     assert client.http.post(f"{client.root}/jobs/{job}/stop").status_code == 200
     *_, last = client.followed(job)
-    assert not last["is_running"]
+    assert not last["is_running"] and last["kind"] == "solve"
+    assert client.http.get(f"{client.root}/start").json()["job"] is None
 
 
 def test_what_no_search_can_meet_is_one_line(client: Client) -> None:
