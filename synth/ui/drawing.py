@@ -31,7 +31,7 @@ from synth.schedule.placements import placement, usual
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import check_caps, verify
 from synth.ui.limits import Limits, named_stages
-from synth.ui.models import Models, Recent
+from synth.ui.models import Models, Recent, is_of_model
 from synth.ui.setting import PipelineSetting, ShownSchedule
 
 # Seconds for an even partition, whose search is cut short behind them.
@@ -70,9 +70,18 @@ class DrawnSchedule:
             "period_us": self.timeline.period_us,
             "peak_bytes": max(plan.claim.peak_bytes),
             "partition": list(plan.partition),
-            "num_layers": len(plan.layers),
+            "layers": _layers_of(plan),
             "exceeds": self.exceeds,
         }
+
+
+def _layers_of(plan: Plan) -> list[tuple[str, float]]:
+    """Return the name and the mean work (µs) of each layer of a plan, of which stages are known."""
+    return [
+        (plan.layers[layer], stage.work_us / size)
+        for at, (stage, size) in enumerate(zip(plan.costs.stages, plan.partition, strict=True))
+        for layer in plan.layers_of(at)
+    ]
 
 
 class Drawings:
@@ -97,15 +106,37 @@ class Drawings:
         if source.plan is not None:
             plan = self._models.plan(source.plan)
             self._limits.check_size(plan.placed, plan.num_micro_batches)
-            key: Any = (source.plan, plan.profile_fingerprint, plan.programs)
-            return self._kept.made(
-                key, lambda: DrawnSchedule(plan, plan.check()[1], plan.caps_bytes)
-            )
+            profile = self.profile(setting)
+            memory = setting.arguments(profile, self._limits).memory
+            caps = memory.limits(plan.num_ranks, profile).caps_bytes or plan.caps_bytes
+            key: Any = (source.plan, plan.profile_fingerprint, plan.programs, caps)
+            return self._kept.made(key, lambda: _of_plan(plan, caps))
         name = current_name(source.schedule or "")
         profile = self.profile(setting)
         sizes = (setting.ranks, setting.micro_batches, setting.partition, setting.mem_limit)
         key = (name, profile.fingerprint(), sizes)
         return self._kept.made(key, lambda: self._published(name, setting, profile))
+
+    def differs(self, setting: PipelineSetting, plan: Plan) -> str:
+        """Return in words how a plan is of another setting; empty: it is of this one."""
+        profile = self.profile(setting)
+        has_model = is_of_model(plan, profile)
+        pairs = [
+            (f"m = {plan.num_micro_batches}", f"m = {setting.micro_batches}"),
+            (_ranks(plan.num_ranks), _ranks(setting.ranks)),
+        ]
+        if has_model and plan.profile_fingerprint != profile.fingerprint():
+            pairs.append(("other links", "their own"))
+        elif not has_model:
+            same = plan.profile_name == profile.name
+            pairs.append(
+                (f"another {plan.profile_name}" if same else plan.profile_name, profile.name)
+            )
+        other = [pair for pair in pairs if pair[0] != pair[1]]
+        if not other:
+            return ""
+        of_plan, of_setting = (", ".join(words) for words in zip(*other, strict=True))
+        return f"plan for {of_plan}; settings have {of_setting}"
 
     def profile(self, setting: PipelineSetting) -> Profile:
         """Return the profile of a setting, with its links."""
@@ -163,6 +194,17 @@ class Drawings:
             claim=Claim.of_timeline(timeline),
         )
         return DrawnSchedule(changed, timeline, base.caps_bytes, exceeds)
+
+
+def _ranks(count: int) -> str:
+    return f"{count} {'rank' if count == 1 else 'ranks'}"
+
+
+def _of_plan(plan: Plan, caps: tuple[int, ...] | None) -> DrawnSchedule:
+    """Check a plan, also against limits that are not its own."""
+    timeline = plan.check()[1]
+    exceeds = _excess(timeline, caps)
+    return DrawnSchedule(plan, timeline, caps, exceeds)
 
 
 def _excess(timeline: Timeline, caps: tuple[int, ...] | None) -> str:

@@ -40,6 +40,12 @@ def download(drawn: DrawnSchedule, kind: Download) -> dict[str, Any]:
     Raises:
         SynthError: the format cannot say what the plan does, or a package is missing.
     """
+    files = _files_of(drawn, kind)
+    notes = [f"memory: {drawn.exceeds}."] if drawn.exceeds else []
+    return {**files, "notes": [*notes, *files["notes"]]}
+
+
+def _files_of(drawn: DrawnSchedule, kind: Download) -> dict[str, Any]:
     plan = drawn.plan
     if kind == Download.PLAN:
         return _files({"plan.json": plan.to_json()})

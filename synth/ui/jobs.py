@@ -257,7 +257,7 @@ class CurveTrace:
         }
         self._arguments = from_values(CurveArguments, given)
         self._profile = self._arguments.hardware.profile(profile)
-        limit_s = min(setting.time_limit, limits.search_s / points)
+        limit_s = limits.point_s(setting.time_limit, points)
         self._effort = Effort(points, limit_s, workers=limits.workers)
         self._models = models
 

@@ -72,6 +72,14 @@ class Limits:
     work_s: float | None = None
     window_s: float = 600.0
 
+    def points(self, count: int) -> int:
+        """Return how many points a memory curve gets of those asked for."""
+        return max(2, min(count, self.most_points))
+
+    def point_s(self, time_limit_s: float, points: int) -> float:
+        """Return the seconds of each point of a memory curve."""
+        return min(time_limit_s, self.search_s / points)
+
     def check_layers(self, count: int, called: str) -> None:
         """Refuse a model of too many layers.
 

@@ -43,6 +43,10 @@ class Recent(Generic[_Kept]):
         """Return what has a key, if it is still there."""
         return self._pinned.get(key) or self._kept.get(key)
 
+    def keys(self) -> list[Any]:
+        """Return the keys, the latest first."""
+        return [*self._pinned, *reversed(self._kept)]
+
     def pin(self, key: object) -> None:
         """Keep what has a key for ever."""
         self._pinned[key] = self._kept[key]
@@ -58,6 +62,14 @@ class Recent(Generic[_Kept]):
         """Return what has a key, or make it."""
         found = self.get(key)
         return self.keep(key, make()) if found is None else found
+
+
+def is_of_model(plan: Plan, profile: Profile) -> bool:
+    """Return whether a plan was made from a profile, with these or other links."""
+    if plan.profile_fingerprint == profile.fingerprint():
+        return True
+    linked = profile.model_copy(update={"links": plan.costs.links})
+    return plan.profile_fingerprint == linked.fingerprint()
 
 
 class Models:
@@ -119,6 +131,20 @@ class Models:
         if kind != _PLAN:
             raise SynthError(f"{shown(name)} is a {kind}; give a plan")
         return Plan.model_validate_file(data, name)
+
+    def model_of(self, plan: Plan) -> str | None:
+        """Return the name of the model that a plan was made from; None: it is not here."""
+        from synth.profiles import is_known
+
+        names = [plan.profile_name] if is_known(plan.profile_name) else []
+        names += [*self._data.keys(), *(path.name for path in self._files())]
+        for name in names:
+            try:
+                if is_of_model(plan, self.profile(PipelineSetting(model=name))):
+                    return name
+            except SynthError:
+                continue  # no profile
+        return None
 
     def keep(self, plan: Plan) -> str:
         """Keep a plan, and return its name."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,8 +20,6 @@ from synth.errors import SynthError
 from synth.estimates.device import devices
 from synth.plan.explain.explanation import Explanation, explain, explain_schedule
 from synth.profile import Profile
-from synth.records.record import Record, describe
-from synth.records.safe_read import parse_json
 from synth.report.html.page import (
     HEAD,
     STYLE,
@@ -34,16 +31,24 @@ from synth.report.html.page import (
 )
 from synth.solver.options import SolveOptions
 from synth.ui.command_line import commands, curve_commands
-from synth.ui.drawing import Drawings, choices
+from synth.ui.drawing import Drawings, DrawnSchedule, choices
 from synth.ui.exports import Download, download, profile_download
 from synth.ui.guard import RequestGuard
 from synth.ui.jobs import Busy, CurveTrace, Job, Jobs, PlanSearch
 from synth.ui.models import Models
+from synth.ui.requests import (
+    CurveRequest,
+    DrawRequest,
+    Given,
+    OpenRequest,
+    SaveRequest,
+    ScheduleRequest,
+    StartRequest,
+    read_request,
+)
 from synth.ui.setting import PipelineSetting, ShownSchedule
 from synth.ui.visitors import OverBudget, Visitors, counted_address
 from synth.version import __version__
-
-_Given = TypeVar("_Given", bound=Record)
 
 # Requests that are worked on at the same time; others wait for them.
 _AT_ONCE = 2
@@ -58,44 +63,6 @@ _WHAT_IF_S = 10.0
 _VISITOR: ContextVar[str] = ContextVar("VISITOR")
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-
-
-class DrawRequest(Record):
-    """A request for schedules, one above the other."""
-
-    setting: PipelineSetting
-    sources: tuple[ShownSchedule, ...] = ()
-
-
-class ScheduleRequest(Record):
-    """A request about one schedule."""
-
-    setting: PipelineSetting
-    source: ShownSchedule
-
-
-class SaveRequest(ScheduleRequest):
-    """A request for a file of a schedule."""
-
-    kind: Download
-
-
-class StartRequest(Record):
-    """A request for a search."""
-
-    setting: PipelineSetting
-
-
-class CurveRequest(StartRequest):
-    """A request for a memory curve."""
-
-    points: int = 6
-
-
-class OpenRequest(Record):
-    """A file that the page sends."""
-
-    text: str
 
 
 @dataclass(frozen=True)
@@ -212,7 +179,7 @@ class Service:
         return {
             "kind": "plan",
             "name": name,
-            "profile": plan.profile_name,
+            "profile": self._models.model_of(plan),
             "ranks": plan.num_ranks,
             "micro_batches": plan.num_micro_batches,
             "cap_bytes": None if plan.caps_bytes is None else max(plan.caps_bytes),
@@ -237,21 +204,31 @@ class Service:
             "limit": limit.explanation,
             "cap_bytes": None if limit.caps_bytes is None else max(limit.caps_bytes),
             "commands": {
-                "solve": commands(setting),
-                "curve": curve_commands(setting, 6),
-                "schedules": [commands(setting, source) for source in given.sources[:2]],
+                "solve": commands(setting, self._limits),
+                "curve": curve_commands(setting, self._limits, given.points),
+                "schedules": [
+                    commands(setting, self._limits, source) for source in given.sources[:2]
+                ],
             },
         }
 
     def _one(self, setting: PipelineSetting, source: ShownSchedule) -> dict[str, Any]:
         try:
-            return self._drawings.of(setting, source).data()
+            drawn = self._drawings.of(setting, source)
+            given = source.plan is not None
+            differs = self._drawings.differs(setting, drawn.plan) if given else ""
+            return {**drawn.data(), "differs": differs}
         except SynthError as error:
             return {"error": _line(error)}
 
     def _explain(self, given: ScheduleRequest) -> dict[str, Any]:
         drawn = self._drawings.of(given.setting, given.source)
-        return {"text": self._explained(explain_schedule(drawn.plan, drawn.timeline))}
+        return {"text": self._text(drawn, explain_schedule(drawn.plan, drawn.timeline))}
+
+    def _text(self, drawn: DrawnSchedule, found: Explanation) -> str:
+        """Return an explanation, below the limit that the schedule exceeds."""
+        above = f"memory: {drawn.exceeds}\n\n" if drawn.exceeds else ""
+        return above + self._explained(found)
 
     def _export(self, given: SaveRequest) -> dict[str, Any]:
         if given.kind == Download.PROFILE:
@@ -272,7 +249,7 @@ class Service:
 
     def _curve(self, given: CurveRequest) -> dict[str, Any]:
         given.setting.check_search(self._limits)
-        points = max(2, min(given.points, self._limits.most_points))
+        points = self._limits.points(given.points)
         profile = self._models.profile(given.setting)
         search = CurveTrace(given.setting, profile, self._limits, self._models, points)
         return self._started(search, "curve")
@@ -286,7 +263,7 @@ class Service:
 
         def search(job: Job) -> None:
             found = explain(drawn.plan, drawn.timeline, options, profile, job.stop)
-            job.tell(lambda: {"text": self._explained(found)})
+            job.tell(lambda: {"text": self._text(drawn, found)})
 
         return self._started(search, "what-if")
 
@@ -302,7 +279,7 @@ class Service:
     def _running(self) -> str | None:
         """Return the name of the search that runs, unless it may be another visitor's."""
         running = None if self._limits.is_public else self._jobs.running
-        return running and running.name
+        return None if running is None else running.name
 
     async def _progress(self, request: Request) -> Response:
         try:
@@ -344,13 +321,13 @@ class Service:
     # Requests in general
 
     def _posted(
-        self, path: str, record: type[_Given], answer: Callable[[_Given], dict[str, Any]]
+        self, path: str, record: type[Given], answer: Callable[[Given], dict[str, Any]]
     ) -> Route:
         """Return the route of a request whose body is a record."""
 
         async def endpoint(request: Request) -> Response:
             body = await request.body()
-            return await self._worked(request, lambda: answer(_record(record, body)))
+            return await self._worked(request, lambda: answer(read_request(record, body)))
 
         return Route(path, endpoint, methods=["POST"])
 
@@ -373,26 +350,11 @@ class Service:
         return Response(answer, media_type="application/json")
 
 
-def _record(record: type[_Given], body: bytes) -> _Given:
-    """Read the body of a request.
-
-    Raises:
-        SynthError: it is no such record.
-    """
-    try:
-        return record.model_validate(parse_json(body))
-    except ValidationError as error:
-        raise SynthError(f"the request is not understood: {describe(error, 1).strip()}") from None
-    except ValueError as error:
-        raise SynthError(f"the request is not JSON: {error}") from None
-
-
 def _about(profile: Profile) -> str:
     """Return what is to be known of a profile's numbers: their origin, and how far they are off."""
     origin = profile.provenance
-    words = (
-        f"{origin.source}, {origin.device}" if origin.estimate is None else origin.estimate.words
-    )
+    device = "" if origin.device == "unknown" else f", {origin.device}"
+    words = f"{origin.source}{device}" if origin.estimate is None else origin.estimate.words
     return f"{words}; transfers take no time" if profile.links.are_free else words
 
 

@@ -21,9 +21,9 @@ pytest.importorskip("uvicorn", reason="needs pip install 'synth-pipeline[ui]'")
 
 from synth.schedule.files.plan_file import Plan
 from synth.ui import serve
-from synth.ui.command_line import commands
+from synth.ui.command_line import commands, curve_commands
 from synth.ui.drawing import Drawings
-from synth.ui.limits import LOCAL, Limits
+from synth.ui.limits import LOCAL, Limits, public
 from synth.ui.models import Models
 from synth.ui.serve import Address
 from synth.ui.setting import PipelineSetting, ShownSchedule
@@ -130,7 +130,7 @@ def test_the_command_line_of_a_schedule_makes_the_same_plan(
     monkeypatch.chdir(tmp_path)
     setting = PipelineSetting(ranks=4, micro_batches=6, link="20us,10GB/s", partition=(7, 6, 6, 5))
     source = ShownSchedule(schedule="zb-h1")
-    program, *arguments = shlex.split(commands(setting, source))
+    program, *arguments = shlex.split(commands(setting, LOCAL, source))
     assert program == "synth"
     ended = synth(*arguments)
     assert ended.code == 0, ended.stderr
@@ -145,7 +145,35 @@ def test_the_command_line_of_a_search_is_understood(synth: Synth) -> None:
     setting = PipelineSetting(
         ranks=4, micro_batches=6, placement="v", mem_limit="40GB", link="20us,10GB/s", time_limit=5
     )
-    program, *arguments = shlex.split(commands(setting))
+    program, *arguments = shlex.split(commands(setting, LOCAL))
     assert program == "synth"
     without_output = arguments[: arguments.index("-o")]
     assert synth(*without_output, "--dry-run").code == 0
+
+
+def words_of(line: str, option: str) -> str:
+    words = shlex.split(line)
+    return words[words.index(option) + 1]
+
+
+def test_a_partition_of_other_stages_is_not_in_the_command_of_a_schedule() -> None:
+    setting = PipelineSetting(ranks=4, micro_batches=6, partition=(7, 6, 6, 5))
+    for schedule, partition in (("1f1b", "7,6,6,5"), ("zb-v", "even"), ("interleaved:2", "even")):
+        line = commands(setting, LOCAL, ShownSchedule(schedule=schedule))
+        assert words_of(line, "--partition") == partition, schedule
+
+
+def test_commands_have_the_limits_that_the_page_keeps() -> None:
+    setting, limits = PipelineSetting(time_limit=500), public(search_s=30)
+    assert words_of(commands(setting, limits), "--time-limit") == "30s"
+    line = curve_commands(setting, limits, 15)
+    assert words_of(line, "--points") == "6"
+    assert words_of(line, "--time-limit") == "5s"
+    assert words_of(curve_commands(setting, LOCAL, 15), "--points") == "15"
+
+
+def test_a_file_whose_name_begins_with_a_dash_is_no_option() -> None:
+    setting = PipelineSetting(model="-x.json", ranks=4)
+    assert shlex.split(commands(setting, LOCAL))[2] == "./-x.json"
+    estimated = setting.replace(device="h100")
+    assert shlex.split(commands(estimated, LOCAL))[:3] == ["synth", "estimate", "./-x.json"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import synth
+from synth.profile.layer_times import LayerTimes
 from synth.schedule.files.plan_file import Plan
 from tests.synth.ui_pages import SETTING, TOKEN, Client
 
@@ -269,3 +270,56 @@ def test_schedules_that_are_too_large_are_refused_before_they_are_made(client: C
 def test_the_token_is_part_of_every_address(client: Client) -> None:
     for path in ("/", "/start", f"/{TOKEN[:-1]}/start", f"/{TOKEN}x/start", "/static/main.js"):
         assert client.http.get(path).status_code == 403, path
+
+
+def test_a_plan_of_other_settings_says_how_they_differ(client: Client) -> None:
+    plan = synth.simulate("zb-h1", PROFILE, ranks=4, micro_batches=6)
+    name = client.post("open", {"text": plan.to_json()}).json()["name"]
+
+    def differs(**setting: Any) -> str:
+        (one,) = client.draw({"plan": name}, **setting)["drawn"]
+        words: str = one["differs"]
+        return words
+
+    assert differs() == ""
+    assert differs(micro_batches=32) == "plan for m = 6; settings have m = 32"
+    assert differs(ranks=3) == "plan for 4 ranks; settings have 3 ranks"
+    other = differs(model="zb-6.2b-p8-m24", micro_batches=8)
+    assert other == f"plan for m = 6, {PROFILE}; settings have m = 8, zb-6.2b-p8-m24"
+    assert differs(link="1ms,1GB/s") == "plan for other links; settings have their own"
+    (published,) = client.draw({"schedule": "1f1b"})["drawn"]
+    assert published["differs"] == ""
+
+
+def test_an_opened_plan_finds_its_model_or_is_shown_alone(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    times = {"forward_us": 10, "backward_input_us": 10, "backward_weight_us": 10}
+    layers = [LayerTimes(name="a", count=8, **times)]
+    profile = synth.Profile.from_times(PROFILE, layers)
+    text = synth.simulate("1f1b", profile, ranks=4, micro_batches=6).to_json()
+    opened = client.post("open", {"text": text}).json()
+    assert opened["profile"] is None
+    (one,) = client.draw({"plan": opened["name"]})["drawn"]
+    assert one["differs"] == f"plan for another {PROFILE}; settings have {PROFILE}"
+    assert len(one["layers"]) == 8 and one["layers"][0] == ["a.0", 30]
+    profile.save(tmp_path / "own.json")
+    assert client.post("open", {"text": text}).json()["profile"] == "own.json"
+
+
+def test_a_plan_above_a_later_memory_limit_says_so_wherever_it_is_shown(client: Client) -> None:
+    plan = synth.simulate("gpipe", PROFILE, ranks=4, micro_batches=6)
+    source = {"plan": client.post("open", {"text": plan.to_json()}).json()["name"]}
+    assert client.draw(source)["drawn"][0]["exceeds"] == ""
+    (one,) = client.draw(source, mem_limit="30GB")["drawn"]
+    assert "memory limit 30 GB" in one["exceeds"]
+    body = {"setting": {**SETTING, "mem_limit": "30GB"}, "source": source}
+    assert "memory limit 30 GB" in client.post("explain", body).json()["text"]
+    notes = client.post("export", {**body, "kind": "plan"}).json()["notes"]
+    assert "memory limit 30 GB" in notes[0]
+
+
+def test_times_that_are_chosen_by_hand_have_no_throughput(client: Client) -> None:
+    answer = client.draw({"schedule": "1f1b"}, sliders={"layers": 8})
+    assert answer["about"].startswith("chosen by hand; ")
+    assert "/s" not in answer["drawn"][0]["chart"]["note"]
+    assert "tokens/s" in client.draw({"schedule": "1f1b"})["drawn"][0]["chart"]["note"]
