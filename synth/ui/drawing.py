@@ -41,6 +41,18 @@ _PARTITION_S = 1.0
 _BY_HAND = "by hand"
 
 
+class NotDrawn(SynthError):
+    """A setting that cannot be drawn.
+
+    Attributes:
+        choices: the schedules to choose from.
+    """
+
+    def __init__(self, words: str, choices: list[dict[str, Any]]) -> None:
+        super().__init__(words)
+        self.choices = choices
+
+
 @dataclass(frozen=True, eq=False)
 class DrawnSchedule:
     """A verified schedule.

@@ -1,6 +1,8 @@
 """Serving the page: the socket, the address, and the end by Ctrl-C."""
 
+import asyncio
 import ipaddress
+import logging
 import os
 import secrets
 import socket
@@ -39,6 +41,16 @@ class Address(NamedTuple):
     listen: str = LOOPBACK
     port: int = 0
     hosts: Sequence[str] = ()
+
+
+class QuietEnd(logging.Filter):
+    """Leaves out that requests are cancelled at the end."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is logged."""
+        error = record.exc_info[1] if record.exc_info else None
+        is_end = isinstance(error, asyncio.CancelledError)
+        return not is_end and not str(record.msg).startswith("Cancel ")
 
 
 class Page:
@@ -83,11 +95,13 @@ class Page:
         config = uvicorn.Config(
             self._app,
             log_level="warning",
+            ws="none",
             access_log=False,
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=_GRACE_S,
         )
+        logging.getLogger("uvicorn.error").addFilter(QuietEnd())
         server = uvicorn.Server(config)
 
         def end() -> None:

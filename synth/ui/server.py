@@ -31,10 +31,11 @@ from synth.report.html.page import (
 )
 from synth.solver.options import SolveOptions
 from synth.ui.command_line import commands, curve_commands
-from synth.ui.drawing import Drawings, DrawnSchedule, choices
+from synth.ui.drawing import Drawings, DrawnSchedule, NotDrawn, choices
 from synth.ui.exports import Download, download, profile_download
 from synth.ui.guard import RequestGuard
 from synth.ui.jobs import Busy, CurveTrace, Job, Jobs, PlanSearch
+from synth.ui.limits import MOST_LAYERS
 from synth.ui.models import Models
 from synth.ui.requests import (
     CurveRequest,
@@ -55,6 +56,9 @@ _AT_ONCE = 2
 
 # Seconds between two looks at a search, and after which a line is sent in any case.
 _POLL_S, _ALIVE_S = 0.15, 10.0
+
+# Ranks of the schedules to choose from where the setting cannot be drawn.
+_FEW_RANKS = 8
 
 # Seconds for what changes to a schedule would give.
 _WHAT_IF_S = 10.0
@@ -188,6 +192,14 @@ class Service:
     # What is drawn at once
 
     def _draw(self, given: DrawRequest) -> dict[str, Any]:
+        """Draw; a setting that cannot be drawn has the schedules to choose from all the same."""
+        try:
+            return self._drawn(given)
+        except SynthError as error:
+            ranks = min(_FEW_RANKS, given.setting.ranks)
+            raise NotDrawn(_line(error), choices("auto", ranks, MOST_LAYERS)) from None
+
+    def _drawn(self, given: DrawRequest) -> dict[str, Any]:
         setting = given.setting
         setting.check_size(self._limits)
         profile = self._drawings.profile(setting)
@@ -345,6 +357,8 @@ class Service:
             except Busy as error:
                 job = None if self._limits.is_public else error.job
                 return _refused(409, error, job=job)
+            except NotDrawn as error:
+                return _refused(400, error, choices=error.choices)
             except SynthError as error:
                 return _refused(400, error)
         return Response(answer, media_type="application/json")

@@ -1,6 +1,8 @@
 """`synth ui`: its address, its end, and what it refuses."""
 
+import asyncio
 import json
+import logging
 import os
 import re
 import shlex
@@ -177,3 +179,15 @@ def test_a_file_whose_name_begins_with_a_dash_is_no_option() -> None:
     assert shlex.split(commands(setting, LOCAL))[2] == "./-x.json"
     estimated = setting.replace(device="h100")
     assert shlex.split(commands(estimated, LOCAL))[:3] == ["synth", "estimate", "./-x.json"]
+
+
+def test_what_is_cancelled_at_the_end_has_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logger = logging.getLogger("tests.quiet_end")
+    logger.addFilter(serve.QuietEnd())
+    for error in (asyncio.CancelledError(), ValueError("a bug")):
+        logger.error("Exception in ASGI application", exc_info=error)
+    logger.error("Cancel %s running task(s), timeout graceful shutdown exceeded", 2)
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError]
+    assert len(caplog.records) == 1

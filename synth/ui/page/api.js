@@ -2,7 +2,7 @@
 
 async function answerOf(response) {
   const data = await response.json().catch(() => ({ error: "the answer is not understood" }));
-  if (!response.ok) throw new Error(data.error);
+  if (!response.ok) throw Object.assign(new Error(data.error), { data });
   return data;
 }
 

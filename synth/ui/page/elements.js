@@ -32,3 +32,9 @@ export function say(place, text) {
   place.textContent = text;
   place.hidden = !text;
 }
+
+/** Count what has been done, where programs that use the page can see it. */
+export function count(what) {
+  const { dataset } = document.documentElement;
+  dataset[what] = String(1 + Number(dataset[what] || 0));
+}

@@ -1,7 +1,7 @@
 // The panel of settings: its fields show the state, and change it.
 
 import { choose, element } from "./elements.js";
-import { SLIDERS } from "./state.js";
+import { NONE, SLIDERS } from "./state.js";
 
 const PLACEMENTS = ["auto", "linear", "looped", "v", "wave", "bidirectional"];
 const WITH_ROUNDS = ["looped", "wave"];
@@ -187,6 +187,11 @@ export class Form {
       byId("limit-size").value = cap ? Number((cap / GB).toPrecision(4)) : "";
     }
     byId("limit-range").value = Math.round((STEPS * shown) / this.fullBytes);
+    this.showChoices(state, choices, opened);
+  }
+
+  /** Show the schedules to choose from. */
+  showChoices(state, choices, opened) {
     const groups = choices.map(({ placement, schedules }) => [
       placement,
       schedules.map((name) => [name, name]),
@@ -195,7 +200,7 @@ export class Form {
   }
 
   showSchedules(slot, name, groups, opened) {
-    const plans = [...opened];
+    const plans = slot === "upper" ? [...opened, [NONE, NONE]] : [...opened];
     const known = [...plans, ...groups.flatMap(([, names]) => names)].some(([each]) => each === name);
     if (!known) plans.push([name, name.replace("plan:", "")]);
     choose(byId(`${slot}-schedule`), plans.length ? [["here", plans], ...groups] : groups, name);

@@ -32,6 +32,7 @@ export class LimitLine {
     if (!line) return;
     event.stopPropagation();
     this.viewer.canvas.setPointerCapture(event.pointerId);
+    this.viewer.hideTip();
     this.held = { ...line, fullBytes: this.viewer.fullBytes };
   }
 

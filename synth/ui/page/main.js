@@ -1,42 +1,40 @@
 // The page: asks the server for what the state says, and draws it.
 
-import { follow, get, post } from "./api.js";
+import { get, post } from "./api.js";
 import { CurvePlot } from "./curve.js";
+import { count } from "./elements.js";
 import { asSize, Form } from "./form.js";
 import { LimitLine } from "./limit_line.js";
 import { moved, OrderDrag, programsOf } from "./order.js";
 import { PartitionBar } from "./partition.js";
 import {
-  complain, saveFiles, showCommands, showProgress, showTab, showVerdicts,
+  complain, offerWayOut, saveFiles, showCommands, showTab, showVerdicts,
 } from "./results.js";
-import { fromAddress, settingOf, sourceOf, toAddress } from "./state.js";
+import { Searches } from "./searches.js";
+import { FIRST, fromAddress, NONE, settingOf, sourceOf, toAddress } from "./state.js";
 
 const SLOTS = ["upper", "lower"];
-
-/** Count what has been done, where programs that use the page can see it. */
-function count(what) {
-  const { dataset } = document.documentElement;
-  dataset[what] = String(1 + Number(dataset[what] || 0));
-}
 
 class Page {
   constructor(start) {
     this.start = start;
-    this.state = fromAddress(location.hash);
+    this.readAddress();
     this.opened = []; // plans to choose from: [value, text]
     this.curve = {};
     this.form = new Form(start, (changes) => this.change(changes));
     this.bar = new PartitionBar(byId("partition"), (sizes) =>
       this.change({ partition: sizes, moves: [] }));
+    this.searches = new Searches(this);
     this.plot = new CurvePlot(byId("curve"), (plan) => this.openPlan(plan, "of the curve"));
     this.listen();
   }
 
   listen() {
     const on = (id, act) => byId(id).addEventListener("click", act);
+    on("start-over", () => this.change({ ...FIRST }));
     on("even", () => this.change({ partition: null, moves: [] }));
     on("solve", () => this.solve());
-    on("stop", () => this.job && post(`jobs/${this.job}/stop`, {}).catch(complain));
+    on("stop", () => this.searches.stop());
     on("trace", () => this.trace());
     on("what-if", () => this.whatIf());
     on("undo", () => this.change({ moves: this.state.moves.slice(0, -1) }));
@@ -45,6 +43,7 @@ class Page {
     on("open-file", () => byId("file").click());
     on("show-menu", () => this.showMenu(byId("menu").hidden));
     byId("file").addEventListener("change", (event) => this.openFile(event.target));
+    byId("points").addEventListener("change", () => this.draw());
     byId("explain-of").addEventListener("change", () => this.explain());
     byId("time_limit").addEventListener("change", (event) =>
       this.change({ time_limit: Math.max(1, Number(event.target.value) || 10) }));
@@ -58,15 +57,22 @@ class Page {
     }
     addEventListener("hashchange", () => {
       if (toAddress(this.state) === (location.hash || "#")) return;
-      this.state = fromAddress(location.hash);
+      this.readAddress();
       this.draw();
     });
+  }
+
+  readAddress() {
+    const { state, dropped } = fromAddress(location.hash);
+    this.state = state;
+    this.dropped = dropped;
   }
 
   /** Change the state, and draw what follows from it. */
   change(changes) {
     const keys = Object.keys(changes);
     this.state = { ...this.state, ...changes };
+    this.dropped = [];
     history.replaceState(null, "", toAddress(this.state));
     this.showState();
     if (keys.some((key) => key !== "tab" && key !== "time_limit")) this.draw();
@@ -79,6 +85,10 @@ class Page {
     showTab(this.state.tab);
     byId("time_limit").value = this.state.time_limit;
     byId("undo").disabled = byId("reset").disabled = !this.state.moves.length;
+  }
+
+  get points() {
+    return Math.round(Number(byId("points").value)) || 6;
   }
 
   get setting() {
@@ -102,9 +112,17 @@ class Page {
     this.isDrawing = true;
     while (this.isStale) {
       this.isStale = false;
-      await this.drawOnce().catch(complain);
+      await this.drawOnce().catch((error) => this.showFailure(error));
     }
     this.isDrawing = false;
+  }
+
+  /** Say why nothing is drawn, and leave ways out. */
+  showFailure(error) {
+    complain(error);
+    offerWayOut(true, this.dropped);
+    const { choices } = error.data || {};
+    if (choices) this.form.showChoices(this.state, choices, this.opened);
   }
 
   async drawOnce() {
@@ -113,8 +131,10 @@ class Page {
     const base = `${state.lower} ${JSON.stringify({ ...this.setting, time_limit: 0 })}`;
     if (this.base !== base) await this.takeBase(base);
     const sources = SLOTS.map((slot) => this.source(slot));
-    const answer = await post("draw", { setting: this.setting, sources });
+    const points = this.points;
+    const answer = await post("draw", { setting: this.setting, sources, points });
     complain(null);
+    offerWayOut(this.dropped.length, this.dropped);
     this.answer = answer;
     const lower = answer.drawn[1];
     if (lower.error && state.moves.length) return this.refuse(lower.error);
@@ -129,12 +149,16 @@ class Page {
 
   /** Ask for the order that moves begin with. */
   async takeBase(base) {
-    this.programs = null;
-    this.base = base;
-    if (!this.state.moves.length) return;
+    this.programs = this.baseUs = null;
+    if (!this.state.moves.length) {
+      this.base = base;
+      return;
+    }
     const sources = [sourceOf(this.state.lower)];
     const { drawn } = await post("draw", { setting: this.setting, sources });
+    this.base = base;
     if (drawn[0].error) return;
+    this.baseUs = drawn[0].makespan_us;
     const chart = await Chart.load(drawn[0].chart, 1);
     this.programs = programsOf(this.viewer || { words: this.words }, chart);
   }
@@ -166,15 +190,17 @@ class Page {
     if (!moves.length && !lower.error) this.baseUs = lower.makespan_us;
   }
 
-  async showCharts(drawn) {
+  /** Draw the charts; those of a search are of another schedule than the state says. */
+  async showCharts(drawn, isOfSearch = false) {
     const names = drawn.map((one) => (one.error ? null : one.chart));
     const raws = names.flatMap((raw, number) => (raw ? [[raw, number]] : []));
     if (!raws.length) return;
     const charts = await Promise.all(raws.map(([raw, number]) => Chart.load(raw, number)));
     if (this.viewer) this.viewer.setCharts(charts);
     else this.beginViewer(charts);
+    this.isOfSearch = isOfSearch;
     this.fitRows();
-    if (!this.state.moves.length) {
+    if (!this.state.moves.length && !isOfSearch) {
       const lower = charts.find((chart) => chart.number === 1);
       this.programs = lower && programsOf(this.viewer, lower);
     }
@@ -192,7 +218,7 @@ class Page {
 
   beginViewer(charts) {
     this.viewer = globalThis.viewer = new Viewer(this.start.viewer, charts);
-    const target = () => this.viewer.charts.find((chart) => chart.number === 1);
+    const target = () => !this.isOfSearch && this.viewer.charts.find((chart) => chart.number === 1);
     this.order = new OrderDrag(this.viewer, target, (move) =>
       this.change({ moves: [...this.state.moves, move] }));
     this.limit = new LimitLine(this.viewer, (bytes) => this.change({ mem_limit: asSize(bytes) }));
@@ -202,13 +228,15 @@ class Page {
     this.form.showAnswer(this.state, answer, this.opened);
     byId("about").textContent = answer.about;
     const cut = answer.drawn[1].error ? answer.drawn[0] : answer.drawn[1];
-    if (!cut.error) this.bar.show(cut.partition, answer.layers);
-    const count = answer.layers.length;
+    const layers = cut.differs ? cut.layers : answer.layers;
+    if (!cut.error) this.bar.show(cut.partition, layers);
+    const count = layers.length;
     byId("sizes").textContent = cut.error ? "" : `${count} layers in ${cut.partition.length} stages`;
     const { solve, curve, schedules } = answer.commands;
+    const isPublished = (slot) =>
+      sourceOf(this.state[slot]).schedule && !(slot === "lower" && this.state.moves.length);
     const shown = SLOTS.flatMap((slot, place) =>
-      sourceOf(this.state[slot]).schedule ? [[`the ${slot} schedule`, schedules[place]]] : []);
-    if (this.state.moves.length) shown.pop();
+      isPublished(slot) ? [[`the ${slot} schedule`, schedules[place]]] : []);
     showCommands([["Solve", solve], ...shown, ["Time and memory", curve]]);
   }
 
@@ -220,69 +248,29 @@ class Page {
     this.fitRows();
   }
 
-  /** Run a search of the server to its end; `onState` gets its progress. */
-  async search(path, body, onState) {
-    complain(null);
-    try {
-      const { job } = await post(path, body);
-      this.run(job);
-      const last = await follow(job, (state) => {
-        showProgress(state);
-        onState(state);
-      });
-      if (last.error) complain(new Error(last.error));
-    } catch (error) {
-      complain(error);
-    }
-    this.run(null);
-    count("searched");
+  solve() {
+    return this.searches.begin("solve", { setting: this.setting });
   }
 
-  run(job) {
-    this.job = job;
-    byId("stop").disabled = !job;
-    for (const id of ["solve", "trace", "what-if"]) byId(id).disabled = Boolean(job);
+  trace() {
+    return this.searches.begin("curve", { setting: this.setting, points: this.points });
   }
 
-  /** Search, and draw each better schedule below. */
-  async solve() {
-    let shown = null;
-    let last = null;
-    const { state: begun, base } = this;
-    await this.search("solve", { setting: this.setting }, (state) => {
-      if (!state.plan) return;
-      last = state;
-      if (state.value_us !== shown && this.answer && this.base === base) {
-        shown = state.value_us;
-        const drawn = [this.answer.drawn[0], state.drawn];
-        showVerdicts(drawn, [begun.upper, "the search"]);
-        this.showCharts(drawn).catch(complain);
-      }
-    });
-    if (last) this.openPlan(last.plan, `found in ${formatUs(last.value_us)}`);
+  whatIf() {
+    const source = this.source(byId("explain-of").value);
+    return this.searches.begin("what-if", { setting: this.setting, source });
   }
 
-  async trace() {
-    const body = { setting: this.setting, points: Number(byId("points").value) || 6 };
-    await this.search("curve", body, (state) => {
-      if (!state.points) return;
-      this.curve = state;
-      this.plot.show(state, this.state.lower.slice(5));
-    });
-  }
-
-  async whatIf() {
-    const body = { setting: this.setting, source: this.source(byId("explain-of").value) };
-    await this.search("what-if", body, (state) => {
-      if (state.text) byId("explanation").textContent = state.text;
-    });
+  /** Offer a plan; returns its name in the state. */
+  list(plan, text) {
+    const name = `plan:${plan}`;
+    if (!this.opened.some(([each]) => each === name)) this.opened.push([name, text]);
+    return name;
   }
 
   /** Show a plan below. */
   openPlan(plan, text) {
-    const name = `plan:${plan}`;
-    if (!this.opened.some(([each]) => each === name)) this.opened.push([name, text]);
-    this.change({ lower: name, moves: [] });
+    this.change({ lower: this.list(plan, text), moves: [] });
     this.plot.show(this.curve, plan);
   }
 
@@ -300,13 +288,11 @@ class Page {
   /** Show a model or a plan that was opened, or that the command names. */
   take(opened, text) {
     if (opened.kind !== "plan") return this.form.addModel(opened.kind, opened.name, text);
-    const { shipped, estimated } = this.start.models;
-    const name = opened.profile;
-    const isKnown = [...shipped, ...estimated].includes(name);
-    const { ranks, micro_batches: count, cap_bytes: cap } = opened;
+    const { profile: model, ranks, micro_batches: count, cap_bytes: cap } = opened;
     const limit = cap ? { mem_limit: `${cap / 1e9}GB` } : {};
     const sizes = { ranks, micro_batches: count, partition: null, ...limit };
-    this.state = { ...this.state, ...(isKnown ? { model: name, ...sizes } : sizes) };
+    const own = model ? { model, sliders: null, is_config: false } : { upper: NONE };
+    this.state = { ...this.state, ...sizes, ...own };
     this.openPlan(opened.name, text);
   }
 
@@ -343,6 +329,7 @@ class Page {
     if (isFirst && opened.name && opened.kind === "plan") this.take(opened, opened.name);
     else if (isFirst && opened.name) this.beginWith(opened.name);
     else await this.draw();
+    await this.searches.resume(this.start.job);
   }
 
   beginWith(name) {

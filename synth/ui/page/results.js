@@ -1,6 +1,7 @@
 // The results below the charts: verdicts, the search, the explanation, files and commands.
 
 import { element, say } from "./elements.js";
+import { NONE } from "./state.js";
 
 const SHARED = { lower: "the lower schedule", upper: "the upper schedule" };
 
@@ -8,18 +9,21 @@ const SHARED = { lower: "the lower schedule", upper: "the upper schedule" };
 export function showVerdicts(drawn, names) {
   const [upper] = drawn;
   byId("verdicts").replaceChildren(
-    ...drawn.map((one, place) => {
+    ...drawn.flatMap((one, place) => {
+      if (names[place] === NONE) return [];
       const line = element("div", { "data-slot": place ? "lower" : "upper" });
       line.append(element("b", {}, one.name || names[place]), " ");
       if (one.error) {
         line.append(element("span", { class: "wrong" }, one.error));
-        return line;
+        return [line];
       }
-      const share = place && !upper.error ? one.makespan_us / upper.makespan_us - 1 : 0;
+      const isComparable = place && !upper.error && !upper.differs && !one.differs;
+      const share = isComparable ? one.makespan_us / upper.makespan_us - 1 : 0;
       const more = share ? `, ${signed(share)} against the upper` : "";
       line.append(`${formatUs(one.makespan_us)}${more}, peak ${formatBytes(one.peak_bytes)}`);
+      if (one.differs) line.append(element("div", { class: "differs" }, one.differs));
       if (one.exceeds) line.append(element("div", { class: "wrong" }, `memory: ${one.exceeds}`));
-      return line;
+      return [line];
     }),
   );
 }
@@ -87,4 +91,11 @@ export function showTab(name) {
 
 export function complain(error) {
   say(byId("message"), error ? error.message : "");
+}
+
+/** Offer to start over, where the address or the settings cannot be drawn. */
+export function offerWayOut(isOffered, dropped = []) {
+  byId("way-out").hidden = !isOffered;
+  const words = dropped.map(([name, text]) => `${name}=${text.slice(0, 40)}`).join(", ");
+  byId("dropped").textContent = words && `left out of the address, as not understood: ${words}`;
 }

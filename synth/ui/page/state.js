@@ -31,7 +31,35 @@ export const FIRST = {
   tab: "explain",
 };
 
+// In the place of the upper schedule: the lower one is shown alone.
+export const NONE = "none";
+
+const MOST = { ranks: 1024, tp: 1024, micro_batches: 1 << 20 };
+const TABS = ["explain", "curve", "order", "save", "command", "none"];
+const MOST_TEXT = 200; // letters
+
 const LISTS = new Set(["partition"]);
+
+const isCount = (value, most = Infinity) => Number.isInteger(value) && value >= 1 && value <= most;
+
+/** Whether a field of the state can be what was read. */
+function isValid(name, value, text) {
+  const first = FIRST[name];
+  if (LISTS.has(name)) return value.every((each) => isCount(each));
+  if (name === "moves") {
+    const isPlace = (each) => Number.isInteger(each) && each >= 0;
+    return value.every((move) => move.length === 3 && move.every(isPlace));
+  }
+  if (name === "sliders") {
+    const { layers, forward_ms: forward, ...others } = value;
+    const isSize = (each) => Number.isFinite(each) && each >= 0 && each <= 1e6;
+    return isCount(layers, 1024) && isSize(forward) && forward > 0 && Object.values(others).every(isSize);
+  }
+  if (name === "time_limit") return Number.isFinite(value) && value > 0;
+  if (name === "tab") return TABS.includes(value);
+  if (typeof first === "boolean") return ["true", "false"].includes(text);
+  return typeof first === "number" ? isCount(value, MOST[name]) : value.length <= MOST_TEXT;
+}
 
 function read(name, text) {
   const first = FIRST[name];
@@ -51,12 +79,16 @@ function written(name, value) {
   return String(value);
 }
 
+/** Return the state of an address, and the [name, text] pairs in it that are not understood. */
 export function fromAddress(hash) {
   const state = { ...FIRST };
+  const dropped = [];
   for (const [name, text] of new URLSearchParams(hash.slice(1))) {
-    if (name in FIRST && text) state[name] = read(name, text);
+    const value = Object.hasOwn(FIRST, name) && text ? read(name, text) : undefined;
+    if (value !== undefined && isValid(name, value, text)) state[name] = value;
+    else dropped.push([name, text]);
   }
-  return state;
+  return { state, dropped };
 }
 
 export function toAddress(state) {
@@ -76,5 +108,6 @@ export function settingOf(state) {
 
 /** The source of a schedule: a published one, or a plan. */
 export function sourceOf(name) {
+  if (name === NONE) return {};
   return name.startsWith("plan:") ? { plan: name.slice(5) } : { schedule: name };
 }

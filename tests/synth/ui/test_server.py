@@ -323,3 +323,10 @@ def test_times_that_are_chosen_by_hand_have_no_throughput(client: Client) -> Non
     assert answer["about"].startswith("chosen by hand; ")
     assert "/s" not in answer["drawn"][0]["chart"]["note"]
     assert "tokens/s" in client.draw({"schedule": "1f1b"})["drawn"][0]["chart"]["note"]
+
+
+def test_a_setting_that_cannot_be_drawn_has_the_schedules_to_choose_from(client: Client) -> None:
+    refused = client.post("draw", {"setting": {**SETTING, "placement": "spiral"}})
+    assert refused.status_code == 400 and "spiral" in refused.json()["error"]
+    names = [name for one in refused.json()["choices"] for name in one["schedules"]]
+    assert {"1f1b", "zb-v"} <= set(names)

@@ -1,0 +1,129 @@
+"""The page of `synth ui` in a real browser: addresses, searches and plans from elsewhere."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import synth
+from synth.profile.layer_times import LayerTimes
+from tests.synth.browser import chromium
+from tests.synth.ui_pages import served
+from tests.synth.ui_visit import Visit, small
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.mark.slow
+def test_a_search_is_stopped_after_the_page_was_loaded_again(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        visit = Visit(browser, small(url, ranks="8", micro_batches="48", time_limit="600"))
+        page = visit.page
+        page.click("#solve")
+        visit.wait(lambda: "bound" in visit.text("#progress"))
+        page.reload()
+        visit.wait(lambda: page.is_enabled("#stop"))
+        other = Visit(browser, small(url))
+        other.wait(lambda: other.page.is_enabled("#stop"))
+        visit.searched(lambda: other.page.click("#stop"))
+        visit.wait(lambda: "plan:found-" in page.evaluate("page.state.lower"))
+        other.wait(lambda: not other.page.is_enabled("#stop"))
+        assert "plan:" not in other.page.evaluate("page.state.lower")
+        other.close()
+        visit.close()
+
+
+@pytest.mark.slow
+def test_moves_made_during_a_search_stay(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        visit = Visit(browser, small(url, ranks="8", micro_batches="48", time_limit="600"))
+        page = visit.page
+
+        def move_and_stop() -> None:
+            visit.wait(lambda: page.is_enabled("#stop"))
+            visit.redrawn(lambda: page.evaluate("page.change({ moves: [[0, 0, 0]] })"))
+            page.click("#stop")
+
+        visit.searched(lambda: page.click("#solve"), move_and_stop)
+        assert page.evaluate("[page.state.lower, page.state.moves.length]") == ["zb-h1", 1]
+        assert page.locator("#lower-schedule option", has_text="found in").count() <= 1
+        visit.close()
+
+
+@pytest.mark.slow
+def test_what_is_wrong_in_an_address_is_named_and_left_out(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        wrong = {"partition": "6,x", "moves": "0.1_a", "toString": "1", "tp": "-2"}
+        visit = Visit(browser, small(url, **wrong))
+        page = visit.page
+        for name in wrong:
+            assert f"{name}=" in visit.text("#dropped")
+        assert visit.titles() == ["1f1b", "zb-h1"]
+        # What only the server can judge has a way out, too.
+        page.evaluate("location.hash = 'placement=spiral'")
+        visit.wait(lambda: "spiral" in visit.text("#message"))
+        assert page.locator("#lower-schedule option").count() > 5
+        visit.redrawn(lambda: page.click("#start-over"))
+        assert visit.titles() == ["1f1b", "zb-v"]
+        assert not page.is_visible("#way-out")
+        visit.close()
+
+
+@pytest.mark.slow
+def test_a_plan_of_a_model_that_is_not_here_is_shown_alone(browser: Any, tmp_path: Path) -> None:
+    times = {"forward_us": 10, "backward_input_us": 10, "backward_weight_us": 10}
+    profile = synth.Profile.from_times("own", [LayerTimes(name="a", count=9, **times)])
+    path = tmp_path / "plan.json"
+    synth.simulate("zb-h1", profile, ranks=4, micro_batches=6).save(path)
+    with served(tmp_path, str(path)) as url:
+        visit = Visit(browser, url)
+        visit.wait(lambda: visit.titles() == ["zb-h1"])
+        assert "9 layers in 4 stages" in visit.text("#sizes")
+        assert "plan for own; settings have" in visit.words("#verdicts")
+        assert "against the upper" not in visit.text("#verdicts")
+        visit.close()
+
+
+@pytest.mark.slow
+def test_a_plan_of_other_micro_batches_is_not_compared(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    synth.simulate("zb-h1", "zb-1.5b-p8-m24", ranks=4, micro_batches=6).save(path)
+    with served(tmp_path, str(path)) as url:
+        visit = Visit(browser, url)
+        assert "against the upper" in visit.text("#verdicts")
+        visit.set("#micro_batches", 20)
+        assert "against the upper" not in visit.text("#verdicts")
+        assert "plan for m = 6; settings have m = 20" in visit.words("#verdicts")
+        visit.close()
+
+
+@pytest.mark.slow
+def test_the_time_before_the_moves_is_that_of_the_same_schedule(
+    browser: Any, tmp_path: Path
+) -> None:
+    with served(tmp_path) as url:
+        visit = Visit(browser, small(url, tab="order"))
+        visit.redrawn(lambda: visit.page.evaluate("page.change({ objective: 'period' })"))
+        change = "page.change({ micro_batches: 9, lower: '1f1b', moves: [[0, 0, 0]] })"
+        visit.redrawn(lambda: visit.page.evaluate(change))
+        before = visit.page.evaluate("formatUs(page.baseUs)")
+        now = visit.page.evaluate("formatUs(page.answer.drawn[1].makespan_us)")
+        assert before == now
+        assert visit.text("#order-verdict") == f"1 move: {now}, {before} before the moves"
+        visit.close()
+
+
+@pytest.mark.slow
+def test_in_a_low_window_all_settings_can_be_reached(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        visit = Visit(browser, small(url), viewport={"width": 800, "height": 600})
+        assert visit.page.evaluate("byId('menu').clientHeight") >= 340
+        for place in ("#limit-kind", "#link-kind", "#tab-explain"):
+            visit.page.locator(place).scroll_into_view_if_needed()
+            assert visit.page.locator(place).is_visible()
+        visit.close()
