@@ -24,6 +24,16 @@ TOKEN = "a-token-of-a-test"
 # Small enough for every answer to come at once.
 SETTING = {"ranks": 4, "micro_batches": 6, "placement": "linear"}
 
+# Too large and too tight to be proven.
+LONG = {
+    "ranks": 8,
+    "micro_batches": 48,
+    "placement": "v",
+    "mem_limit": "20GB",
+    "recompute": "auto",
+    "time_limit": 600,
+}
+
 
 class Client:
     """Asks a server as the page does."""

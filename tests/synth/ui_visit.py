@@ -119,7 +119,7 @@ class Visit:
         assert self.wrong == []
 
 
-def small(url: str, **more: str) -> str:
+def small(url: str, **more: object) -> str:
     """An address with a small pipeline."""
     state = {"ranks": "4", "micro_batches": "6", "placement": "linear", "lower": "zb-h1", **more}
     return f"{url}#" + "&".join(f"{name}={value}" for name, value in state.items())

@@ -7,7 +7,7 @@ import pytest
 from synth.ui.jobs import Busy, Job, Jobs
 from synth.ui.limits import LOCAL, public
 from synth.ui.visitors import OverBudget, Visitors, counted_address
-from tests.synth.ui_pages import SETTING, Client
+from tests.synth.ui_pages import LONG, Client
 
 # Far more than any step takes.
 PATIENCE_S = 120.0
@@ -58,7 +58,7 @@ def test_the_search_that_runs_is_named_to_who_starts_another() -> None:
 
 def test_the_search_of_a_visitor_is_not_named_to_others(tmp_path: Path) -> None:
     client = Client(tmp_path, public(search_s=60), token="")
-    body = {"setting": {**SETTING, "ranks": 8, "micro_batches": 48, "time_limit": 60}}
+    body = {"setting": LONG}
     job = client.post("solve", body).json()["job"]
     busy = client.post("solve", body)
     assert busy.status_code == 409 and busy.json()["job"] is None

@@ -9,7 +9,7 @@ import pytest
 import synth
 from synth.profile.layer_times import LayerTimes
 from tests.synth.browser import chromium
-from tests.synth.ui_pages import served
+from tests.synth.ui_pages import LONG, served
 from tests.synth.ui_visit import Visit, small
 
 
@@ -22,7 +22,7 @@ def browser() -> Iterator[Any]:
 @pytest.mark.slow
 def test_a_search_is_stopped_after_the_page_was_loaded_again(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path) as url:
-        visit = Visit(browser, small(url, ranks="8", micro_batches="48", time_limit="600"))
+        visit = Visit(browser, small(url, **LONG))
         page = visit.page
         page.click("#solve")
         visit.wait(lambda: "bound" in visit.text("#progress"))
@@ -41,7 +41,7 @@ def test_a_search_is_stopped_after_the_page_was_loaded_again(browser: Any, tmp_p
 @pytest.mark.slow
 def test_moves_made_during_a_search_stay(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path) as url:
-        visit = Visit(browser, small(url, ranks="8", micro_batches="48", time_limit="600"))
+        visit = Visit(browser, small(url, **LONG))
         page = visit.page
 
         def move_and_stop() -> None:

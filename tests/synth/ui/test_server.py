@@ -10,7 +10,7 @@ import pytest
 import synth
 from synth.profile.layer_times import LayerTimes
 from synth.schedule.files.plan_file import Plan
-from tests.synth.ui_pages import SETTING, TOKEN, Client
+from tests.synth.ui_pages import LONG, SETTING, TOKEN, Client
 
 PROFILE = "zb-1.5b-p8-m24"
 # A search that ends by itself, long before its limit.
@@ -184,8 +184,7 @@ def test_a_search_tells_of_its_progress_and_its_plan_can_be_drawn(client: Client
 
 
 def test_a_search_is_stopped_at_any_time_and_another_waits_for_it(client: Client) -> None:
-    # Too large to be proven while the test runs.
-    body = {"setting": {**SETTING, "ranks": 8, "micro_batches": 48, "time_limit": 600}}
+    body = {"setting": LONG}
     job = client.post("solve", body).json()["job"]
     busy = client.post("solve", body)
     assert busy.status_code == 409
