@@ -33,10 +33,10 @@ export class Searches {
         showProgress(state);
         if (isOwn) this.takeStep(state, base);
       });
+      if (isOwn) sessionStorage.removeItem("job"); // not where the page is left: it comes back
       if (last.error) complain(new Error(last.error));
       if (last.plan) this.takeFound(last, isOwn ? base : null);
     } finally {
-      if (isOwn) sessionStorage.removeItem("job");
       this.run(null);
       count("searched");
     }
@@ -81,7 +81,7 @@ export class Searches {
   /** Follow the search that this tab began before it was loaded again, or that another one runs. */
   async resume(job) {
     const own = sessionStorage.getItem("job");
-    if (own) await this.follow(own).catch(() => {});
-    else if (job) await this.follow(job, false).catch(() => {});
+    const isThere = own && (await this.follow(own).then(() => true, () => false));
+    if (job && !isThere && job !== own) await this.follow(job, false).catch(complain);
   }
 }
