@@ -37,6 +37,9 @@ from synth.ui.setting import PipelineSetting, ShownSchedule
 # Seconds for an even partition, whose search is cut short behind them.
 _PARTITION_S = 1.0
 
+# Schedules of the largest size whose ops are kept.
+_KEPT = 4
+
 # The name of an order that was made by hand.
 _BY_HAND = "by hand"
 
@@ -101,7 +104,7 @@ class Drawings:
 
     def __init__(self, models: Models, limits: Limits) -> None:
         self._models, self._limits = models, limits
-        self._kept: Recent[DrawnSchedule] = Recent()
+        self._kept: Recent[DrawnSchedule] = Recent(_num_ops, _KEPT * limits.most_ops)
 
     def of(self, setting: PipelineSetting, source: ShownSchedule) -> DrawnSchedule:
         """Return a schedule of a setting.
@@ -206,6 +209,10 @@ class Drawings:
             claim=Claim.of_timeline(timeline),
         )
         return DrawnSchedule(changed, timeline, base.caps_bytes, exceeds)
+
+
+def _num_ops(drawn: DrawnSchedule) -> int:
+    return sum(line.count(" ") + 1 for line in drawn.plan.programs)
 
 
 def _ranks(count: int) -> str:

@@ -33,9 +33,11 @@ _Kept = TypeVar("_Kept")
 
 
 class Recent(Generic[_Kept]):
-    """The latest things by their keys, `_MOST_KEPT` at most."""
+    """The latest things by their keys, `_MOST_KEPT` at most, and within a budget of their sizes."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: Callable[[_Kept], int] = lambda _: 0, most: int | None = None) -> None:
+        """Keep things; the sizes of all but the latest add up to `most`, if it is given."""
+        self._size, self._most = size, most
         self._kept: OrderedDict[Any, _Kept] = OrderedDict()
         self._pinned: dict[Any, _Kept] = {}
 
@@ -54,9 +56,14 @@ class Recent(Generic[_Kept]):
     def keep(self, key: object, thing: _Kept) -> _Kept:
         """Keep a thing, and drop the oldest."""
         self._kept[key] = thing
-        while len(self._kept) > _MOST_KEPT:
+        while len(self._kept) > _MOST_KEPT or self._is_over():
             self._kept.popitem(last=False)
         return thing
+
+    def _is_over(self) -> bool:
+        if self._most is None or len(self._kept) == 1:
+            return False
+        return sum(map(self._size, self._kept.values())) > self._most
 
     def made(self, key: object, make: Callable[[], _Kept]) -> _Kept:
         """Return what has a key, or make it."""

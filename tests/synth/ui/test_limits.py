@@ -10,6 +10,7 @@ import synth
 from synth.estimates.model_config import known_model
 from synth.schedule.placements import placement
 from synth.ui.limits import MOST_LAYERS, named_copies, named_stages
+from synth.ui.models import Recent
 from tests.synth.ui_pages import SETTING, Client
 
 PROFILE = "zb-1.5b-p8-m24"
@@ -88,3 +89,12 @@ def test_a_profile_of_too_many_layers_is_refused(client: Client) -> None:
     refused = client.post("open", {"text": json.dumps(data)})
     assert refused.status_code == 400
     assert "1,025 layers; a model here has at most 1,024" in refused.json()["error"]
+
+
+def test_schedules_are_kept_within_a_budget() -> None:
+    kept: Recent[str] = Recent(len, 5)
+    for text in ("aa", "bbb", "c"):
+        kept.keep(text, text)
+    assert (kept.get("aa"), kept.get("bbb"), kept.get("c")) == (None, "bbb", "c")
+    kept.keep("large", "d" * 9)
+    assert kept.keys() == ["large"]
