@@ -1,6 +1,7 @@
 """Modules whose parameters have no values yet, because a file has them."""
 
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,21 +12,33 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 
 class _Here(threading.local):
-    """Whether this thread makes parameters without values."""
+    """What this thread makes without values: by id, a parameter and the one in its place."""
 
-    is_empty = False
+    made: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] | None = None
 
 
 _HERE = _Here()
 
 
 def _on_meta(module: nn.Module, name: str, parameter: Any) -> Any:
-    """Replace a parameter that is registered; a tied one, registered before, stays one."""
-    if not _HERE.is_empty or parameter is None or parameter.is_meta:
+    """Replace a parameter that is registered; one under several names is replaced by one."""
+    made = _HERE.made
+    if made is None or parameter is None or parameter.is_meta:
         return None
     if type(parameter) is not nn.Parameter:
         return None  # of a class of its own, which may keep more than numbers
-    return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+    original, replaced = made.get(id(parameter), (None, None))
+    if replaced is None or original is None or original() is not parameter:
+        replaced = _with_attributes(parameter, parameter.detach().to("meta"))
+        made[id(parameter)] = weakref.ref(parameter), replaced
+    return replaced
+
+
+def _with_attributes(parameter: nn.Parameter, value: Tensor) -> nn.Parameter:
+    """Return a parameter with another value; what a user has set on it stays."""
+    made = nn.Parameter(value, requires_grad=parameter.requires_grad)
+    made.__dict__.update(parameter.__dict__)
+    return made
 
 
 # Once, as other threads may go through torch's hooks at any later time.
@@ -39,11 +52,12 @@ def empty_parameters() -> Iterator[None]:
     The parameters are on the meta device. Buffers have their values, such as tables of rotary
     angles, which no file of weights holds.
     """
-    before, _HERE.is_empty = _HERE.is_empty, True
+    before = _HERE.made
+    _HERE.made = {} if before is None else before
     try:
         yield
     finally:
-        _HERE.is_empty = before
+        _HERE.made = before
 
 
 def has_empty_parameters(module: nn.Module) -> bool:
@@ -64,5 +78,5 @@ def allocate_parameters(layers: Iterable[nn.Module], device: torch.device | str)
                 if id(parameter) not in made:
                     kept.append(parameter)
                     zeros = torch.zeros_like(parameter, device=device)
-                    made[id(parameter)] = nn.Parameter(zeros, parameter.requires_grad)
+                    made[id(parameter)] = _with_attributes(parameter, zeros)
                 module._parameters[name] = made[id(parameter)]

@@ -171,10 +171,15 @@ def makes_one_at_a_time(spec: ModelSpec) -> bool:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """Some of a model's layers by index, and their shared parameters by name."""
+    """Some of a model's layers by index, and their shared parameters by name.
+
+    Attributes:
+        ties: those of the whole model; None: they are unknown.
+    """
 
     layers: dict[int, nn.Module]
     tied: dict[str, nn.Parameter]
+    ties: tuple[Tie, ...] | None = None
 
 
 def build_layers(
@@ -232,7 +237,7 @@ def build_model(
     if has_values:
         allocate_parameters(built.values(), device)
     built = {index: layer.to(device) for index, layer in built.items()}
-    return BuiltModel(built, keep_tied(built, picked.ties))
+    return BuiltModel(built, keep_tied(built, picked.ties), picked.ties)
 
 
 def outline_of(spec: ModelSpec) -> list[nn.Module]:

@@ -17,7 +17,7 @@ from ..input_function import spec_of
 from ..models import BuiltModel, ModelSpec, build_model, trusted_address
 from ..models.layered_stage import LayeredStage, Randomness, calls_of
 from ..models.sizes import SIZES
-from ..models.ties import untie_stages
+from ..models.ties import Tie, untie_stages
 from ..optimize import static_bytes
 
 Builder = Callable[..., BuiltModel]
@@ -71,6 +71,7 @@ def build_stages(
     made = _make_layers(plan, rank, spec, device, seed, build)
     last = len(plan.partition) - 1
     _check_shared_bytes(plan, rank, made)
+    _check_ties(plan, made.ties)
     stages: dict[int, Stage] = {}
     for number, layers in made.layers.items():
         _check_bytes(plan, number, list(layers.values()))
@@ -85,10 +86,11 @@ def build_stages(
 
 @dataclass(frozen=True)
 class _MadeLayers:
-    """The layers of a rank by stage and index, and its tied parameters by name."""
+    """The layers of a rank by stage and index, its tied parameters by name, and all ties."""
 
     layers: dict[int, dict[int, nn.Module]]
     tied: dict[str, tuple[nn.Parameter, ...]]
+    ties: tuple[Tie, ...] | None
 
 
 def _make_layers(
@@ -108,6 +110,7 @@ def _make_layers(
     parts = [[n] for n in held] if away and spec.factory in SIZES else [held]
     found: dict[int, dict[int, nn.Module]] = {}
     tied: dict[str, tuple[nn.Parameter, ...]] = {}
+    ties: tuple[Tie, ...] | None = None
     for numbers in parts:
         made = build(
             spec,
@@ -117,6 +120,7 @@ def _make_layers(
             device=device,
             dtype=dtype_of(plan.workload.dtype),
         )
+        ties = made.ties
         layers = {n: {i: made.layers[i] for i in plan.layers_of(n)} for n in numbers}
         if flow is None:
             tied |= {name: (parameter,) for name, parameter in made.tied.items()}
@@ -127,7 +131,26 @@ def _make_layers(
             for layer in layers[number].values():
                 release_parameters(layer)
         found |= layers
-    return _MadeLayers(found, tied)
+    return _MadeLayers(found, tied, ties)
+
+
+def _check_ties(plan: Plan, ties: Collection[Tie] | None) -> None:
+    """Check that stages share the parameters of which the plan says so.
+
+    Raises:
+        Mismatch: some do not; their ranks would wait for gradients that nothing sends.
+    """
+    if ties is None:
+        return
+    stage_of = {i: n for n in range(len(plan.partition)) for i in plan.layers_of(n)}
+    found = {frozenset(stage_of[i] for i, _ in tie.places) for tie in ties}
+    for stages in (tie.stages for tie in plan.costs.ties):
+        if frozenset(stages) not in found:
+            raise Mismatch(
+                f"stages {' and '.join(map(str, stages))} share parameters in the plan, and in "
+                f"the model they do not: the model or the plan has changed since it was profiled; "
+                f"profile and solve again"
+            )
 
 
 def _check_bytes(plan: Plan, stage: int, layers: Collection[nn.Module]) -> None:

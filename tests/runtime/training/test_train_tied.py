@@ -205,6 +205,10 @@ def test_a_model_that_shares_no_more_is_refused(model: Path, profile: Profile) -
     changed = plan.replace(workload=plan.workload.replace(model=f"{model}:apart"))
     with pytest.raises(Mismatch, match=r"rank 0 \(stages 0, 3\) holds .* the plan counts"):
         build_stages(changed, 0, CPU, seed=0, model=changed.workload.model)
+    plan = plan_of(profile, "1f1b", 2)  # whose ranks hold one of the stages
+    changed = plan.replace(workload=plan.workload.replace(model=f"{model}:apart"))
+    with pytest.raises(Mismatch, match="stages 0 and 1 share parameters in the plan"):
+        build_stages(changed, 0, CPU, seed=0, model=changed.workload.model)
 
 
 def test_stages_of_a_rank_that_share_are_refused_where_weights_have_versions(
