@@ -38,6 +38,7 @@ from ..execution.stage.stage import Stage
 from ..execution.transport.calls import CallKind
 from ..execution.transport.host.with_host import WithHost
 from ..execution.transport.rank_group import RankGroup
+from ..execution.weights.buffers import broadcast_buffers
 from ..execution.weights.shared_tensor import SharedParameter
 from ..models.cut import CutModel
 from ..optimize.gradients import Gradients
@@ -366,6 +367,15 @@ class Pipeline:
         """
         with self._joint.call(CallKind.OVERFLOW, meets=True):
             (group or self._among_all()).allreduce([found_inf], ReduceOp.MAX).wait()
+
+    def broadcast_buffers(self) -> None:
+        """Make the buffers of each stage equal to those at its home, after these were loaded.
+
+        All ranks call this. Without weight passing each rank loads its own, and nothing is done.
+        """
+        schedule = self.lowered.schedule
+        if schedule.weights is not None:
+            broadcast_buffers(schedule, self._group, self.stages, self.device)
 
     def close(self) -> None:
         """Free this pipeline's NCCL communicators, once all its ranks have done their work.

@@ -46,6 +46,7 @@ def load_weights(
         shared=pipeline.shared_parameters,
         ranks=_ranks_of(pipeline),
     )
+    pipeline.broadcast_buffers()
 
 
 def save_weights(

@@ -101,6 +101,7 @@ class RankTrainer:
         self._weights = RunWeights(options.weights, self._layers_by_name(), self._pipeline)
         if self._state.start.step == 0:
             self._weights.load(self._optimizer)
+        self._pipeline.broadcast_buffers()
         self._num_steps = self._iteration.least(self._state.own_steps)
 
     def _connect(

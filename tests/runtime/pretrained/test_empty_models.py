@@ -1,12 +1,20 @@
 """Models whose parameters have no values yet are otherwise as they are with values."""
 
+import copy
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from torch import nn
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 import synth
+from synth.families import generate
+from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.models.empty import allocate_parameters
+from synth.runtime.profiling.profile_model import profile_layers
+from synth.schedule.files.plan_file import Plan
 
 
 class Tied(nn.Module):
@@ -39,3 +47,55 @@ def test_attributes_of_parameters_stay() -> None:
     assert model.embed.weight.no_weight_decay
     allocate_parameters([model], "cpu")
     assert model.embed.weight.no_weight_decay and model.head.bias.is_mine
+
+
+class Scaled(nn.Module):
+    """A block with a buffer that files of weights have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("scale", torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x)) * self.scale
+
+
+class Blocks(nn.Module):
+    """A small language model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(32, 8), nn.Linear(8, 32)
+        self.blocks = nn.ModuleList(Scaled() for _ in range(4))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(x)
+        return logits
+
+
+@pytest.mark.parametrize("family", ["weipipe", "zero3", "1f1b"])
+def test_loaded_buffers_are_on_every_rank_that_computes_with_them(
+    family: str, tmp_path: Path
+) -> None:
+    tokens = torch.arange(64).reshape(8, 8) % 32
+    model = Blocks()
+    for block in model.blocks:
+        block.scale.copy_(torch.rand(8) + 1)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    layers = synth.cut_model(Blocks(), tokens[:1], tokens[:1], check=False)
+    profile = profile_layers(layers, tokens[:1], tokens[:1], warmup=0, iterations=1)
+    half = len(layers) // 2
+    plan = Plan.of(profile, [half, len(layers) - half], generate(family, 2, 8))
+
+    def train(group: Any) -> Any:
+        pipeline = synth.Pipeline(plan, copy.deepcopy(layers), group=group, timeout_s=60)
+        synth.load_weights(tmp_path, pipeline)
+        return pipeline.step(pipeline.split(tokens, targets=tokens))
+
+    losses = [loss for loss in run_ranks(2, train) if loss is not None]
+    expected = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    assert float(sum(losses)) == pytest.approx(float(expected.detach()), rel=1e-5)
