@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from synth.errors import SynthError
 from synth.run_options.weight_files import WeightFormat, check_new
 
 from ..checkpoint.rank_file import check_storable, host_copy
@@ -113,14 +114,18 @@ def _write_hugging_face(
     source: Path | None,
 ) -> None:
     """Write this rank's files, layer by layer; rank 0 then names them, and adds the config."""
-    origin = origin_of(layers)
-    names = None if origin is None or origin.config is None else ModelNames(origin)
+    names = ranks.together(lambda: _names_of(layers))
+    _check_names(names, held, ranks)
     dtypes: set[torch.dtype] = set()
 
     def write() -> list[Any]:
         writer = ShardWriter(path, ranks.rank)
         for of in held.values():
-            tensors = {tensor.name: value for tensor, value in _host_copies(of, earlier)}
+            tensors = {
+                name: value
+                for tensor, value in _host_copies(of, earlier)
+                for name in ((tensor.name,) if names is None else names.untied(tensor.names))
+            }
             dtypes.update(x.dtype for x in tensors.values() if x.is_floating_point())
             stored = tensors if names is None else names.in_files(tensors)
             for name, tensor in stored.items():
@@ -138,6 +143,34 @@ def _write_hugging_face(
                 names.save_config(path, kinds)
 
     ranks.together(complete)
+
+
+def _names_of(layers: Mapping[str, nn.Module]) -> ModelNames | None:
+    """Return the names of a model of transformers; None: it is another one."""
+    origin = origin_of(layers)
+    return None if origin is None or origin.config is None else ModelNames(origin)
+
+
+def _check_names(
+    names: ModelNames | None, held: Mapping[str, list[HeldTensor]], ranks: AllRanks
+) -> None:
+    """Refuse tensors that `from_pretrained` would leave out; all ranks call this.
+
+    Raises:
+        SynthError: there are some.
+    """
+    own = [name for of in held.values() for tensor in of for name in tensor.names]
+    others = [] if names is None else names.others(own)
+    kinds = [] if names is None else [type(names.model).__name__]
+    found = list(dict.fromkeys(name for of in ranks.gather(others) for name in of))
+    kind = next((name for of in ranks.gather(kinds) for name in of), "")
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise SynthError(
+            f"{kind} has no {found[0]}{more}, so from_pretrained would leave them out and fill "
+            f"others with random values: merge what was added into the model's own weights, as "
+            f'adapters can be, or save in the format "dcp"'
+        )
 
 
 def _host_copies(held: list[HeldTensor], earlier: set[str]) -> Iterator[tuple[HeldTensor, Tensor]]:

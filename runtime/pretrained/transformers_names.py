@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from synth.errors import SynthError
+
 from ..models.cut import Origin
 from ..models.empty import empty_parameters
 
@@ -47,11 +49,27 @@ class ModelNames:
     """The names that a model of transformers has in memory and in files."""
 
     def __init__(self, origin: Origin) -> None:
-        """Make the model without values."""
-        with empty_parameters():
-            make: Any = origin.kind
-            self.model = make._from_config(copy.deepcopy(origin.config), dtype=torch.float32)
+        """Make the model without values.
+
+        Raises:
+            SynthError: its class makes none of its config alone.
+        """
+        make: Any = origin.kind
+        try:
+            with empty_parameters():
+                self.model = make._from_config(copy.deepcopy(origin.config), dtype=torch.float32)
+        except Exception as error:  # of a user's code, of any class
+            raise SynthError(
+                f"{make.__name__} cannot be made of its config alone, as from_pretrained makes it: "
+                f"{type(error).__name__}: {' '.join(str(error).split())}; let its __init__ take "
+                f'the config, or use the format "dcp"'
+            ) from error
         self._own = self.model.state_dict()
+        first: dict[int, str] = {}
+        self._tied_to = {
+            name: first.setdefault(id(tensor), name)
+            for name, tensor in self.model.state_dict(keep_vars=True).items()
+        }
 
     def groups(self, names: Iterable[str]) -> tuple[list[FileGroup], list[str]]:
         """Group the names of tensors in files, and return those that the model does not have.
@@ -85,6 +103,14 @@ class ModelNames:
             group = found.setdefault(target, FileGroup(targets, [], converter))
             group.sources.append((name, pattern or name))
         return list(found.values()), [name for name in unexpected if not self._ignores(name)]
+
+    def others(self, names: Iterable[str]) -> list[str]:
+        """Return the names that the class does not have, of modules that were added to it."""
+        return [name for name in names if name not in self._tied_to]
+
+    def untied(self, names: Iterable[str]) -> list[str]:
+        """Return of a tensor's names the first of each tensor that the class makes of its own."""
+        return list({self._tied_to[name]: name for name in reversed(list(names))}.values())[::-1]
 
     def in_files(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors of the model as files have them, by their names there."""

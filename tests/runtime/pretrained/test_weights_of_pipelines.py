@@ -15,8 +15,10 @@ from torch.distributed.checkpoint.state_dict_saver import _save_state_dict
 import synth
 from synth.errors import Mismatch, SynthError
 from synth.families import generate
+from synth.run_options.weight_files import WeightFormat
 from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.models.empty import has_empty_parameters
+from synth.runtime.pretrained import loading, saving
 from synth.runtime.profiling.profile_model import profile_layers
 from synth.schedule.files.plan_file import Plan
 from tests.runtime.pretrained.tiny_models import batch, load, make, saved
@@ -186,3 +188,51 @@ def test_the_checkpoint_of_a_whole_training_gives_the_model_alone(
 def test_a_distributed_checkpoint_that_names_code_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(pickle.dumps(print))
     assert "it names builtins.print" in refused(tmp_path)
+
+
+class Adapted(torch.nn.Module):
+    """A linear module with an adapter beside it."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.base_layer = base
+        self.down = torch.nn.Linear(base.in_features, 2, bias=False)
+        self.up = torch.nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.base_layer(x) + self.up(self.down(x))
+        return y
+
+
+def test_a_changed_model_of_transformers_is_not_exported_as_a_plain_one(tmp_path: Path) -> None:
+    model = make("llama")
+    attention = model.model.layers[1].self_attn
+    attention.q_proj = Adapted(attention.q_proj)
+    layers = {piece.name: piece for piece in synth.cut_model(model, IDS, TARGETS, check=False)}
+    with pytest.raises(SynthError, match=r"LlamaForCausalLM has no .*base_layer.* and 2 more"):
+        saving.save_weights(tmp_path / "out", layers)
+    assert not list(tmp_path.iterdir())
+    saving.save_weights(tmp_path / "out", layers, kind=WeightFormat.DCP)
+
+
+def test_a_tie_that_the_config_does_not_have_is_written_under_all_names(tmp_path: Path) -> None:
+    model = make("llama")
+    model.lm_head.weight = model.model.embed_tokens.weight
+    layers = {piece.name: piece for piece in synth.cut_model(model, IDS, TARGETS, check=False)}
+    saving.save_weights(tmp_path / "out", layers)
+    found = load("llama", tmp_path / "out")
+    assert torch.equal(found.lm_head.weight, model.lm_head.weight)
+    loading.load_weights(tmp_path / "out", layers)
+
+
+def test_a_subclass_that_needs_more_than_its_config_is_refused_in_a_line(tmp_path: Path) -> None:
+    made = make("llama")
+
+    class Own(type(made)):  # type: ignore[misc]
+        def __init__(self, config: Any, width: int) -> None:
+            super().__init__(config)
+
+    model = Own(made.config, 3).train()
+    layers = {piece.name: piece for piece in synth.cut_model(model, IDS, TARGETS, check=False)}
+    with pytest.raises(SynthError, match="Own cannot be made of its config alone"):
+        saving.save_weights(tmp_path / "out", layers)
