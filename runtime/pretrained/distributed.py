@@ -1,5 +1,7 @@
 """Distributed checkpoints of torch (DCP), as torchtitan writes them."""
 
+import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -17,14 +19,13 @@ from ..checkpoint.errors import Damaged
 from ..checkpoint.version_1 import RestrictedReader, read_metadata
 from .all_ranks import AllRanks
 
-_MODEL = "model."
 _OTHERS = ("optimizer.", "lr_scheduler.", "train_state.", "dataloader.")
 
 
 class DistributedFolder:
     """The tensors of a checkpoint, without those of an optimizer and the like beside a model.
 
-    Those of the model have its names, or begin with `model.` in addition.
+    Those of the model have its names, or begin with one prefix in addition, such as `model.`.
     """
 
     is_of_transformers = False
@@ -47,11 +48,18 @@ class DistributedFolder:
     def names(self) -> list[str]:
         return list(self._stored)
 
-    def choose(self, needed: Collection[str]) -> None:
-        """Leave out the prefix `model.` of all names if none of them is needed as it is."""
-        if self._stored.keys().isdisjoint(needed):
-            own = self._stored.values()
-            self._stored = {name.removeprefix(_MODEL): name for name in own}
+    def choose(self, needed: Collection[tuple[str, ...]]) -> None:
+        """Take the tensors below the prefix under which most of the needed ones are."""
+        tensors = {name: names for names in needed for name in names}
+        found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        for name in self._stored.values():
+            for start in (0, *(match.end() for match in re.finditer(r"\.", name))):
+                if name[start:] in tensors:
+                    found[name[:start]].add(tensors[name[start:]])
+        if found:
+            prefix = min(found, key=lambda each: (-len(found[each]), len(each), each))
+            own = (name for name in self._stored.values() if name.startswith(prefix))
+            self._stored = {name.removeprefix(prefix): name for name in own}
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._tensors[self._stored[name]].size)

@@ -27,8 +27,12 @@ class WeightsFolder(Protocol):
         """Return the names of all tensors, without reading any."""
         ...
 
-    def choose(self, needed: Collection[str]) -> None:
-        """Let the names be those that a model needs, if there is a choice."""
+    def choose(self, needed: Collection[tuple[str, ...]]) -> None:
+        """Let the names be those that a model needs, if there is a choice.
+
+        Args:
+            needed: the names of each tensor of all ranks, any of which will do.
+        """
         ...
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -74,16 +78,15 @@ class _SafetensorsFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stack, self._open = ExitStack(), dict[str, Any]()
-        index = path / INDEX
-        if index.exists():
-            self._files = _read_index(index)
-        else:
+        if (path / SINGLE).exists():  # also beside an index, as transformers does
             self._files = dict.fromkeys(self._file(SINGLE).keys(), SINGLE)
+        else:
+            self._files = _read_index(path / INDEX)
 
     def names(self) -> list[str]:
         return list(self._files)
 
-    def choose(self, needed: Collection[str]) -> None:
+    def choose(self, needed: Collection[tuple[str, ...]]) -> None:
         pass
 
     def shape(self, name: str) -> tuple[int, ...]:

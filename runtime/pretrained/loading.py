@@ -1,9 +1,10 @@
 """Loads the weights of a rank's layers from a folder, by the names of the whole model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from synth.errors import Mismatch
@@ -51,7 +52,9 @@ def load_weights(
     held = [t for of in held_tensors(layers, shared, state).values() for t in of]
     source = ranks.together(lambda: open_weights(folder))
     try:
-        loading = ranks.together(lambda: _Loading(source, layers, held))
+        needed = {tensor.names for tensor in held}
+        of_all = {names for of in ranks.gather(needed) for names in of}
+        loading = ranks.together(lambda: _Loading(source, layers, of_all))
         ranks.together(lambda: loading.report(held)).check(folder, ranks)
         ranks.together(lambda: loading.read(held)).check(folder, ranks)
     finally:
@@ -68,6 +71,7 @@ class _Report:
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     other_shapes: list[str] = field(default_factory=list)
+    other_numbers: list[str] = field(default_factory=list)
 
     def check(self, folder: Path, ranks: AllRanks) -> None:
         """Compare the reports of all ranks.
@@ -77,11 +81,12 @@ class _Report:
         """
         reports: list[_Report] = ranks.gather(self)
         needed = {name for report in reports for name in report.needed}
-        unexpected = [name for name in self.unexpected if name not in needed]
+        unexpected = [name for report in reports for name in report.unexpected]
         kinds = {
             "missing": [name for report in reports for name in report.missing],
-            "unexpected": unexpected,
+            "unexpected": [name for name in unexpected if name not in needed],
             "of another shape": [text for report in reports for text in report.other_shapes],
+            "of other numbers": [text for report in reports for text in report.other_numbers],
         }
         said = [f"{kind}: {_listed(names)}" for kind, names in kinds.items() if names]
         if said:
@@ -104,13 +109,15 @@ class _Loading:
         self,
         source: WeightsFolder,
         layers: Mapping[str, nn.Module],
-        held: Sequence[HeldTensor],
+        needed: Collection[tuple[str, ...]],
     ) -> None:
+        """Take this rank's layers, and the names of each tensor that some rank needs."""
         self._source = source
-        source.choose({name for tensor in held for name in tensor.names})
+        source.choose(needed)
         origin = origin_of(layers)
         self._names: ModelNames | None = None
         self._unexpected: list[str] = []
+        self._unused: Collection[str] = () if origin is None else origin.names
         if source.is_of_transformers and origin is not None and origin.config is not None:
             self._names = ModelNames(origin)
             groups, self._unexpected = self._names.groups(source.names())
@@ -130,8 +137,8 @@ class _Loading:
             group = self._by_target[stored]
             if group.converter is None:
                 _compare(tensor, self._source.shape(group.sources[0][0]), report)
-        if self._names is None:
-            report.unexpected += list(self._by_target)
+        if self._names is None and held:
+            report.unexpected += [name for name in self._by_target if name not in self._unused]
         return report
 
     def read(self, held: list[HeldTensor]) -> _Report:
@@ -144,7 +151,11 @@ class _Loading:
             if stored not in made:
                 made |= self._made(self._by_target[stored])
             value = made.pop(stored)
-            if _compare(tensor, tuple(value.shape), report):
+            if not _can_convert(value.dtype, tensor.value.dtype):
+                report.other_numbers.append(
+                    f"{tensor.name} is {_dtype(value)}, needed {_dtype(tensor.value)}"
+                )
+            elif _compare(tensor, tuple(value.shape), report):
                 fill(tensor.updated, value)
         return report
 
@@ -156,6 +167,19 @@ class _Loading:
 
     def _stored_name(self, tensor: HeldTensor) -> str | None:
         return next((name for name in tensor.names if name in self._by_target), None)
+
+
+def _can_convert(found: torch.dtype, needed: torch.dtype) -> bool:
+    """True if numbers keep their meaning: those of 8 bits and fewer are scaled by other tensors."""
+    if found == needed:
+        return True
+    if not needed.is_floating_point:
+        return found.is_complex == needed.is_complex and not found.is_floating_point
+    return found.is_floating_point and found.itemsize > 1
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _compare(tensor: HeldTensor, shape: tuple[int, ...], report: _Report) -> bool:
