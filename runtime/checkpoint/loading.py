@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from synth.errors import Mismatch
+from synth.errors import Mismatch, SynthError
 
 from ..execution.weights.shared_tensor import SharedTensor
 from ..optimize.multi_tensor import is_sharded
@@ -159,11 +159,20 @@ def _check_fits(name: str, shape: tuple[int, ...], is_complex: bool, target: Ten
 
 @torch.no_grad()
 def fill(target: Tensor, loaded: Tensor) -> None:
-    """Copy a whole tensor into one that may be sharded, in the target's dtype."""
+    """Copy a whole tensor into one that may be sharded, in the target's dtype.
+
+    Raises:
+        SynthError: the target has no memory.
+    """
     shared: object = target
     if isinstance(shared, SharedTensor):
         shared.fill(loaded.to(target.device))
         return
+    if target.is_meta:
+        raise SynthError(
+            f"a tensor of shape {list(target.shape)} to load into is on the meta device and has no "
+            f"memory: give the module to a Pipeline first, or call its to_empty"
+        )
     if not is_sharded(target):
         target.copy_(loaded)
         return

@@ -65,6 +65,19 @@ def has_empty_parameters(module: nn.Module) -> bool:
     return any(parameter.is_meta for parameter in module.parameters())
 
 
+def lost_tensors(module: nn.Module) -> Iterator[str]:
+    """Name the tensors without values that are no parameters, of a module made without these.
+
+    They were computed from parameters, and no file needs to have them: buffers, such as those of
+    `spectral_norm`, and attributes.
+    """
+    for name, part in module.named_modules():
+        for own, value in (*part._buffers.items(), *vars(part).items()):
+            inner = value if isinstance(value, list | tuple) else (value,)
+            if any(isinstance(each, Tensor) and each.is_meta for each in inner):
+                yield f"{name}.{own}" if name else own
+
+
 @torch.no_grad()
 def allocate_parameters(layers: Iterable[nn.Module], device: torch.device | str) -> None:
     """Give parameters without values zeros on a device; tied ones stay tied among the layers."""

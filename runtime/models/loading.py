@@ -1,6 +1,7 @@
 """Makes layers from a spec: all as the factory makes them, or a rank's own, initialised."""
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from ..conversion import Conversion
 from ..dtypes import dtype_of
 from ..seeds import derive_seed, seeded
 from .cut import CutModel, cut_model
-from .empty import allocate_parameters, empty_parameters
+from .empty import allocate_parameters, empty_parameters, lost_tensors
 from .hugging_face import convert_weights, is_hugging_face, load_config, make_whole
 from .layers import base_name, num_safe_ids, unique_names
 from .sizes import SIZES
@@ -76,9 +77,22 @@ def _make_empty(spec: ModelSpec) -> Any:
         return None
     try:
         with empty_parameters():
-            return _make(spec)
+            made = _make(spec)
     except Exception:  # of the user's code or of torch, of any class; with values it may work
         return None
+    # A generator makes its layers later, with values.
+    layers = made if isinstance(made, list | nn.ModuleList) else ()
+    modules = (layer for layer in layers if isinstance(layer, nn.Module))
+    without = next((name for module in modules for name in lost_tensors(module)), None)
+    if without is None:
+        return made
+    print(
+        f"{spec.factory}: {without} is computed from parameters when it is made, so the whole "
+        f"model is made with values before its weights are read",
+        file=sys.stderr,
+        flush=True,
+    )
+    return None
 
 
 def _make(spec: ModelSpec) -> Any:

@@ -10,9 +10,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import synth
+from synth.errors import SynthError
 from synth.families import generate
+from synth.runtime.checkpoint.loading import fill
 from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.models.empty import allocate_parameters
+from synth.runtime.models.loading import build_model
+from synth.runtime.models.spec import ModelSpec
 from synth.runtime.profiling.profile_model import profile_layers
 from synth.schedule.files.plan_file import Plan
 
@@ -99,3 +103,43 @@ def test_loaded_buffers_are_on_every_rank_that_computes_with_them(
     losses = [loss for loss in run_ranks(2, train) if loss is not None]
     expected = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
     assert float(sum(losses)) == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+OWN = """
+import torch
+from torch import nn
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        mean = self.linear.weight.detach().abs().mean()
+        self.register_buffer("scale", mean, persistent=False)
+    def forward(self, x):
+        return self.linear(x) * self.scale
+def layers():
+    return [nn.Linear(4, 4), Scaled()]
+def normed():
+    return [nn.Linear(4, 4), nn.utils.spectral_norm(nn.Linear(4, 4))]
+def plain():
+    return [nn.Linear(4, 4), nn.Linear(4, 4)]
+"""
+
+
+@pytest.mark.parametrize("function", ["layers", "normed", "plain"])
+def test_what_is_computed_from_parameters_has_values(
+    function: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    spec = ModelSpec(f"{tmp_path / 'own.py'}:{function}", empty=True)
+    layers = build_model(spec, seed=0).layers.values()
+    assert not any(tensor.is_meta for layer in layers for tensor in layer.buffers())
+    said = capsys.readouterr().err
+    assert ("is computed from parameters when it is made" in said) == (function != "plain")
+    assert any(layer.weight.any() for layer in layers if isinstance(layer, nn.Linear)) == (
+        function != "plain"  # whose parameters are zeros until they are read
+    )
+
+
+def test_a_tensor_without_memory_is_not_loaded_into() -> None:
+    with pytest.raises(SynthError, match=r"shape \[2\] .* is on the meta device"):
+        fill(torch.empty(2, device="meta"), torch.ones(2))
