@@ -1,5 +1,6 @@
 """`transformers.Trainer` of a pipeline: the overrides that its loop needs."""
 
+import copy
 from typing import Any
 
 from accelerate.data_loader import prepare_data_loader
@@ -35,19 +36,24 @@ class PipelineTrainer(Trainer):
 
         Args:
             pipeline: of a causal language model that was cut for token ids; see `batch_of`.
-            args: of the training; a batch size of a device is that of a pipeline.
+            args: of the training; a batch size of a device is that of a pipeline. Batches have one
+                size, so the last samples that fill none are left out (`dataloader_drop_last`).
             replica: the number of this pipeline, if several train data-parallel.
             num_replicas: their number.
             **keywords: of `Trainer`, such as `train_dataset` and `data_collator`.
 
         Raises:
-            SynthError: the arguments want checkpoints of the Trainer's own, or the best of them.
+            SynthError: the arguments want checkpoints of the Trainer's own, or the best of them; or
+                what the steps of a pipeline do not do.
         """
         if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no":
             raise SynthError(
                 f"save_strategy is {args.save_strategy}, and a Trainer saves the optimizer of its "
                 f'first process alone: give save_strategy="no", and save by Checkpointer'
             )
+        _check_arguments(args, keywords)
+        args = copy.copy(args)
+        args.dataloader_drop_last = True
         self.pipeline, self._replica, self._num_replicas = pipeline, replica, num_replicas
         self._is_divided = True
         super().__init__(RankModel(pipeline), args, **keywords)
@@ -135,3 +141,35 @@ class PipelineTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the weights of the whole model for `from_pretrained`; all ranks call this."""
         save_weights(output_dir or self.args.output_dir or "trained", self.pipeline)
+
+
+_PRECISION = "cut the model under autocast, or give it the dtype, and leave this out"
+# What the forward of a whole model has, by the argument, with what to do instead.
+_OF_ONE_MODEL = {
+    "fp16": _PRECISION,
+    "bf16": _PRECISION,
+    "fp16_full_eval": _PRECISION,
+    "bf16_full_eval": _PRECISION,
+    "label_smoothing_factor": "give the pipeline a loss with it",
+    "neftune_noise_alpha": "leave it out",
+    "torch_compile": "compile the layers before the pipeline is made",
+    "deepspeed": "the pipeline divides the model; leave it out",
+    "fsdp": "the pipeline divides the model; leave it out",
+    "compute_loss_func": "give the pipeline the loss",
+    "compute_metrics": "evaluate gives the loss alone; leave it out",
+}
+
+
+def _check_arguments(args: TrainingArguments, keywords: dict[str, Any]) -> None:
+    """Refuse what a `Trainer` does to the forward of one model.
+
+    Raises:
+        SynthError: it is asked for.
+    """
+    for name, instead in _OF_ONE_MODEL.items():
+        value = keywords.get(name) or getattr(args, name, None)
+        if value:
+            raise SynthError(
+                f"{name} is {getattr(value, '__name__', value)}, which is of the forward of one "
+                f"model, and a pipeline's steps do not have it: {instead}"
+            )

@@ -60,7 +60,7 @@ def logged(trainer: Any) -> list[float]:
 
 
 def train(
-    rank: int, world_size: int, text: str, folder: Path, changes: dict[str, Any]
+    rank: int, world_size: int, text: str, folder: Path, changes: dict[str, Any], num: int
 ) -> tuple[list[float], float]:
     import os
 
@@ -78,7 +78,7 @@ def train(
             Plan.from_json(text), layers, group=mesh["pp"], data_parallel=mesh["dp"]
         )
         args = arguments(folder, ddp_backend="gloo", **changes)
-        data = samples()
+        data = samples()[:num]
         trainer = PipelineTrainer(
             pipeline,
             args,
@@ -99,25 +99,26 @@ def train(
 
 
 @pytest.mark.parametrize(
-    ("num_pipelines", "changes"),
+    ("num_pipelines", "changes", "num"),
     [
-        (1, {}),
-        (1, {"gradient_accumulation_steps": 2, "max_grad_norm": 0}),
-        (2, {"max_steps": 3}),
+        (1, {}, NUM_SAMPLES),
+        (1, {"max_steps": 7}, NUM_SAMPLES - 2),  # the last two of an epoch are left out
+        (1, {"gradient_accumulation_steps": 2, "max_grad_norm": 0}, NUM_SAMPLES),
+        (2, {"max_steps": 3}, NUM_SAMPLES),
     ],
 )
 def test_the_log_is_that_of_a_trainer_in_one_process(
-    num_pipelines: int, changes: dict[str, Any], pool: Any, tmp_path: Path
+    num_pipelines: int, changes: dict[str, Any], num: int, pool: Any, tmp_path: Path
 ) -> None:
     from transformers import Trainer
 
     layers = synth.cut_model(make("llama"), IDS[:1], TARGETS[:1], check=False)
     profile = profile_layers(layers, IDS[:1], TARGETS[:1], warmup=0, iterations=1)
     plan = Plan.of(profile, [2, 3], generate("zb-h1", 2, SIZE))
-    ours = pool.run(train, 2 * num_pipelines, plan.to_json(), tmp_path, changes)
+    ours = pool.run(train, 2 * num_pipelines, plan.to_json(), tmp_path, changes, num)
 
-    model, data = make("llama"), samples()
-    whole = {"per_device_train_batch_size": SIZE * num_pipelines}
+    model, data = make("llama"), samples()[:num]
+    whole = {"dataloader_drop_last": True} | {"per_device_train_batch_size": SIZE * num_pipelines}
     args = arguments(tmp_path, **changes | whole)
     alone = Trainer(model, args, train_dataset=data, eval_dataset=data[:8])
     alone.train()
@@ -136,3 +137,28 @@ def test_checkpoints_of_the_trainer_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SynthError, match='give save_strategy="no"'):
         PipelineTrainer(None, arguments(tmp_path, save_strategy="steps"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bf16", True),
+        ("label_smoothing_factor", 0.5),
+        ("neftune_noise_alpha", 5.0),
+        ("torch_compile", True),
+        ("compute_loss_func", len),
+        ("compute_metrics", len),
+    ],
+)
+def test_what_the_steps_of_a_pipeline_do_not_have_is_refused(
+    name: str, value: Any, tmp_path: Path
+) -> None:
+    from synth.integrations import PipelineTrainer
+
+    is_keyword = name.startswith("compute")
+    args = arguments(tmp_path)
+    if not is_keyword:
+        setattr(args, name, value)  # without what arguments do to the environment
+    keywords: dict[str, Any] = {name: value} if is_keyword else {}
+    with pytest.raises(SynthError, match=f"{name} is .*a pipeline's steps do not have it"):
+        PipelineTrainer(None, args, **keywords)  # type: ignore[arg-type]
