@@ -7,16 +7,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
+
+from synth.errors import SynthError
 
 from .folders import INDEX, SINGLE
 
 # As in transformers 4; files of this size are written and fetched well.
 _MOST_BYTES = 5_000_000_000
-# Beside the weights: tokenizer, templates, licence.
-_COPIED = ("*.json", "*.txt", "*.model", "*.jinja", "LICENSE*")
-_WEIGHTS = (INDEX, SINGLE, "config.json", "pytorch_model.bin.index.json")
+# Beside the weights: tokenizer, templates, how to generate and to prepare inputs, licence.
+_COPIED = (
+    "tokenizer*",
+    "special_tokens_map*",
+    "vocab*",
+    "merges.txt",
+    "added_tokens*",
+    "chat_template*",
+    "generation_config*",
+    "*processor_config*",
+    "*.model",
+    "LICENSE*",
+)
 
 
 @dataclass(frozen=True)
@@ -53,8 +66,16 @@ class ShardWriter:
         return sum(map(_num_bytes, self._waiting.values()))
 
     def _write(self) -> None:
+        """Write what waits.
+
+        Raises:
+            SynthError: the disk refuses, or a tensor cannot be stored.
+        """
         name = f"rank-{self.rank}-{len(self._written)}.safetensors"
-        save_file(self._waiting, self.folder / name, metadata={"format": "pt"})
+        try:
+            save_file(self._waiting, self.folder / name, metadata={"format": "pt"})
+        except SafetensorError as error:  # also of the disk
+            raise SynthError(f"{self.folder / name} cannot be written: {error}") from None
         _sync(self.folder / name)
         sizes = {key: _num_bytes(tensor) for key, tensor in self._waiting.items()}
         self._written.append(WrittenFile(name, sizes))
@@ -76,7 +97,7 @@ def complete_folder(folder: Path, files: list[WrittenFile], source: Path | None)
         _sync(folder / INDEX)
     if source is not None:
         for path in (p for pattern in _COPIED for p in source.glob(pattern)):
-            if path.name not in _WEIGHTS:
+            if path.is_file():
                 shutil.copyfile(path, folder / path.name)
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def save_weights(
 ) -> None:
     """Save parameters and buffers in a new folder; all ranks call this at the same time.
 
-    The folder is complete when this returns, or is not there. All ranks write to the same file
+    The folder is complete when this returns, or is not there. If its name alone cannot be given to
+    it, it stays as .NAME.partial beside it. All ranks write to the same file
     system. A parameter that several ranks hold is written by the first of them.
 
     Args:
@@ -60,10 +62,11 @@ def save_weights(
             _write_distributed(partial, held, earlier, ranks)
         else:
             _write_hugging_face(partial, layers, held, earlier, ranks, source)
-        ranks.together(lambda: _complete(folder, partial, ranks))
-    finally:
+    except BaseException:
         if ranks.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
+        raise
+    ranks.together(lambda: _complete(folder, partial, ranks))
 
 
 def _each_once(held: Mapping[str, list[HeldTensor]]) -> dict[str, list[HeldTensor]]:
@@ -82,10 +85,17 @@ def _begin(folder: Path, partial: Path, ranks: AllRanks) -> None:
 
 
 def _complete(folder: Path, partial: Path, ranks: AllRanks) -> None:
-    if ranks.rank == 0:
+    if ranks.rank != 0:
+        return
+    try:
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)
+    except OSError as error:
+        raise SynthError(
+            f"the weights are complete in {partial}, which cannot be renamed to {folder}: "
+            f"{error.strerror or error}; move it yourself"
+        ) from None
 
 
 def _write_distributed(
@@ -94,12 +104,12 @@ def _write_distributed(
     from .distributed import write_distributed  # slow to import
 
     def copied() -> dict[str, Tensor]:
-        return {
-            name: value
-            for of in held.values()
-            for tensor, value in _host_copies(of, earlier)
-            for name in tensor.names
-        }
+        failure, tensors = _FirstFailure(), dict[str, Tensor]()
+        for of in held.values():
+            for tensor, value in _host_copies(of, earlier, failure):
+                tensors |= dict.fromkeys(tensor.names, value)
+        failure.check()
+        return tensors
 
     tensors = ranks.together(copied)
     ranks.together(lambda: write_distributed(path, tensors, ranks))
@@ -119,17 +129,19 @@ def _write_hugging_face(
     dtypes: set[torch.dtype] = set()
 
     def write() -> list[Any]:
-        writer = ShardWriter(path, ranks.rank)
+        writer, failure = ShardWriter(path, ranks.rank), _FirstFailure()
         for of in held.values():
             tensors = {
                 name: value
-                for tensor, value in _host_copies(of, earlier)
+                for tensor, value in _host_copies(of, earlier, failure)
                 for name in ((tensor.name,) if names is None else names.untied(tensor.names))
             }
             dtypes.update(x.dtype for x in tensors.values() if x.is_floating_point())
-            stored = tensors if names is None else names.in_files(tensors)
-            for name, tensor in stored.items():
-                writer.add(name, tensor)
+            with failure.kept():
+                stored = tensors if names is None else names.in_files(tensors)
+                for name, tensor in stored.items():
+                    writer.add(name, tensor)
+        failure.check()
         return writer.close()
 
     written = ranks.together(write)
@@ -173,12 +185,42 @@ def _check_names(
         )
 
 
-def _host_copies(held: list[HeldTensor], earlier: set[str]) -> Iterator[tuple[HeldTensor, Tensor]]:
-    """Yield the tensors that this rank writes; of sharded ones all holders call this."""
+class _FirstFailure:
+    """The first failure of this rank, which goes on as others wait for it in collectives."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Enter a context whose failure is kept."""
+        try:
+            yield
+        except Exception as error:  # of the disk or of torch, of any class; `check` raises it
+            self.error = self.error or error
+
+    def check(self) -> None:
+        """Raise the failure, if there is one."""
+        if self.error is not None:
+            raise self.error
+
+
+def _host_copies(
+    held: list[HeldTensor], earlier: set[str], failure: _FirstFailure
+) -> Iterator[tuple[HeldTensor, Tensor]]:
+    """Yield the tensors that this rank writes; of sharded ones all holders call this.
+
+    After a failure there are no more, and only what the other holders need is done.
+    """
     for tensor in held:
-        check_storable(tensor.name, tensor.value)
         value: Any = tensor.value
         if is_sharded(value):
             value = value.full_tensor()
-        if tensor.name not in earlier:
-            yield tensor, host_copy(value)
+        if failure.error is not None or tensor.name in earlier:
+            continue
+        copied = None
+        with failure.kept():
+            check_storable(tensor.name, tensor.value)
+            copied = host_copy(value)
+        if copied is not None:
+            yield tensor, copied

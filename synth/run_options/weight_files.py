@@ -66,6 +66,7 @@ class WeightFiles(Record):
             )
         if self.export_weights is not None:
             check_folder("--export-weights", self.export_weights)
+            check_folder("--export-weights", self.export_weights.resolve().parent)
             check_new(self.export_weights)
 
     def resolved(self) -> Self:
@@ -77,10 +78,12 @@ class WeightFiles(Record):
 
 
 def check_new(folder: Path) -> None:
-    """Refuse a folder of weights that has contents.
+    """Refuse a folder of weights that has contents, or that no other can replace.
 
     Raises:
-        SynthError: it has, or is a file.
+        SynthError: it has, or is a file, or a mount point.
     """
+    if folder.is_mount():
+        raise SynthError(f"{folder} is a mount point; give a new folder in it")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise SynthError(f"{folder} has contents already; give a folder that does not exist yet")
