@@ -56,13 +56,16 @@ def test_attributes_of_parameters_stay() -> None:
 class Scaled(nn.Module):
     """A block with a buffer that files of weights have."""
 
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
         self.register_buffer("scale", torch.ones(8))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.linear(x)) * self.scale
+        y: Tensor = torch.tanh(self.linear(x)) * self.scale
+        return y
 
 
 class Blocks(nn.Module):
@@ -87,8 +90,8 @@ def test_loaded_buffers_are_on_every_rank_that_computes_with_them(
 ) -> None:
     tokens = torch.arange(64).reshape(8, 8) % 32
     model = Blocks()
-    for block in model.blocks:
-        block.scale.copy_(torch.rand(8) + 1)
+    for buffer in model.buffers():
+        buffer.copy_(torch.rand(8) + 1)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     layers = synth.cut_model(Blocks(), tokens[:1], tokens[:1], check=False)
     profile = profile_layers(layers, tokens[:1], tokens[:1], warmup=0, iterations=1)
