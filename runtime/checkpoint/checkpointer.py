@@ -109,7 +109,8 @@ class Checkpointer:
         """Load a complete checkpoint into the layers and the optimizer: the last, or as requested.
 
         Later ones are then set aside. If it fails, the contents of layers and optimizer are
-        undefined.
+        undefined. Where weights move, buffers are loaded at the homes of their stages alone, and
+        `Pipeline.broadcast_buffers` passes them on.
 
         Args:
             check: refuses a state that does not fit this run, before anything is loaded.
