@@ -64,9 +64,10 @@ def _figures(plan: Plan, timeline: Timeline) -> str:
     makespan_us = timeline.makespan_us
     peak = max(peak_bytes(timeline.lowered), default=0)
     per_s = plan.claim.judged_by.iterations_per_s(timeline)
-    is_counted = plan.workload.runnable or plan.workload.tokens > 1  # else times without tokens
     trained = throughput(per_s, plan.num_micro_batches, plan.num_ranks, plan)
-    speed = trained.words if is_counted else ""
+    # Of times alone neither tokens nor FLOPs are known.
+    is_counted = plan.workload.runnable or plan.workload.tokens > 1
+    speed = trained.words if is_counted or trained.rank_flops_per_s is not None else ""
     return (
         f"makespan {format_us(makespan_us)}, period {format_us(timeline.period_us)}, "
         f"{_idle_shares(timeline)}, "
