@@ -1,5 +1,6 @@
 """The options of `synth run` for weights that come from files, or go to files."""
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self
@@ -83,7 +84,7 @@ def check_new(folder: Path) -> None:
     Raises:
         SynthError: it has, or is a file, or a mount point.
     """
-    if folder.is_mount():
+    if os.path.ismount(folder):  # Path.is_mount takes "." for one
         raise SynthError(f"{folder} is a mount point; give a new folder in it")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise SynthError(f"{folder} has contents already; give a folder that does not exist yet")

@@ -7,6 +7,8 @@ from typing import Any
 
 # Far more than any step takes: nothing here depends on how fast the machine is.
 PATIENCE_S = 180
+# Polls without a change after which a page counts as still.
+STILL_POLLS = 8
 
 
 class Visit:
@@ -22,6 +24,24 @@ class Visit:
         self.page.on("request", lambda request: self._note_request(request.url))
         self.page.goto(url)
         self.wait(lambda: self.drawn() >= 1)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until nothing on the page moves: what is explained comes after what is drawn."""
+        seen: list[Any] = []
+
+        def is_still() -> bool:
+            seen.append(
+                self.page.evaluate(
+                    """() => [
+                        JSON.stringify(viewer.canvas.getBoundingClientRect()),
+                        document.documentElement.outerHTML.length,
+                    ]"""
+                )
+            )
+            return len(seen) > STILL_POLLS and all(one == seen[-1] for one in seen[-STILL_POLLS:])
+
+        self.wait(is_still)
 
     def _note(self, message: Any) -> None:
         # A refusal of the server is an error on the console, too; the page shows it in words.
@@ -60,6 +80,7 @@ class Visit:
         before = self.drawn()
         act()
         self.wait(lambda: self.drawn() > before and not self.page.evaluate("page.isDrawing"))
+        self.settle()
 
     def text(self, place: str) -> str:
         found: str = self.page.locator(place).inner_text()
@@ -93,6 +114,7 @@ class Visit:
 
     def op_at(self, token: str) -> tuple[float, float]:
         """The middle of an op of the lower schedule, in the window."""
+        self.settle()
         x, y = self.page.evaluate(
             """(token) => {
                 const chart = viewer.charts.find((one) => one.number === 1);

@@ -63,7 +63,7 @@ def test_complete_weights_that_cannot_be_renamed_stay(
 def test_a_mount_point_is_refused_before_work_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path)
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path)
     with pytest.raises(SynthError, match="is a mount point; give a new folder in it"):
         WeightFiles(export_weights=tmp_path).check_folders()
     WeightFiles(export_weights=tmp_path / "new").check_folders()
