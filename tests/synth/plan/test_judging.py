@@ -32,7 +32,7 @@ from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result
+from synth.solver.result import Baseline, Incumbent, Result
 from tests.sweep import sweep
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plan.test_race_run import PROFILE
@@ -286,8 +286,16 @@ def test_a_race_cut_short_has_a_bound_on_a_partition_that_no_trial_has(
     announced = Incumbent(
         moved, 1.0, found.schedule, found.timeline, found.value_us, 1, "zb-h1", found.peak_bytes
     )
-    chosen = cut_short([Trial(first, 1)], announced.as_result(1.0, StoppedBy.TIME_LIMIT))
+    slow = found.value_us + 1
+    known = Baseline("zb-h1", slow, slow, work_us=1, peak_bytes=(1, 1), fits=True)
+    trial = Trial(first, 1, published=(known, replace(known, name="1f1b")))
+    chosen = cut_short([trial], announced.as_result(1.0, StoppedBy.TIME_LIMIT))
     assert least_us <= chosen.trials[0].lower_bound_us <= found.value_us
+    rows = {row.name: row for row in chosen.result.baselines}
+    assert rows["1f1b"].makespan_us == slow
+    # A published schedule that is the plan stands at its best; rows are without recomputed layers.
+    assert rows["zb-h1"].makespan_us == (slow if layers else found.value_us)
+    assert rows["zb-h1"].partition == (None if layers else sizes)
 
 
 def stage_time(stage: StageCosts) -> int:
