@@ -73,5 +73,5 @@ def _by_schedule(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def line(row: Row) -> Iterator[str]:
-    """What is printed of a row."""
+    """Return the cells of a row."""
     yield from (row.schedule, f"{row.rate:g}", str(row.seed), f"{row.loss:.3f}")

@@ -1,4 +1,4 @@
-"""How long the page of `synth ui` takes to draw, and to open a large pipeline.
+"""Measures how long the page of `synth ui` takes to draw, and to open a large pipeline.
 
     python -m benchmarks.ui_page
 

@@ -1,4 +1,4 @@
-"""What training loops of other programs need of a pipeline, beside its own methods."""
+"""Functions for training loops of other programs, beside the methods of a pipeline."""
 
 from typing import Any
 

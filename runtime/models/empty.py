@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 
 class _Here(threading.local):
-    """What this thread makes without values: by id, a parameter and the one in its place."""
+    """The parameters that this thread replaces: by id, a parameter and the one in its place."""
 
     made: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] | None = None
 

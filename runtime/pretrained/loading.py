@@ -65,7 +65,7 @@ def load_weights(
 
 @dataclass
 class _Report:
-    """How a rank's tensors differ from those in files."""
+    """The differences between a rank's tensors and those in files."""
 
     needed: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)

@@ -38,7 +38,7 @@ class OutsideTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class OutsidePipeline:
-    """What a step of a distributed run does outside of its pipeline.
+    """The work of a training step outside of its pipeline.
 
     Attributes:
         estimator: model, device, layout, program and factors.
@@ -84,7 +84,7 @@ class OutsidePipeline:
         return estimator.factors.values[2] * collective_us(device, call)
 
     def _data_of(self, profile: Profile, places: Sequence[int], share: float = 1.0) -> float:
-        """What is seen of the exchanges of layers, or of a share of exchanges and compute."""
+        """Return the time of exchanges that compute does not hide, of layers or a share of it."""
         estimator = self.estimator
         layout, software = estimator.layout, estimator.software
         if layout.sharding is Sharding.FSDP:

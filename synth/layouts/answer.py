@@ -10,7 +10,7 @@ from synth.layouts.question import LayoutQuestion, RunLayout
 
 @dataclass(frozen=True)
 class Stability:
-    """How often a layout was the best of the shortlist over draws of the estimate's factors.
+    """The draws of the estimate's factors in which a layout was the best of the shortlist.
 
     The shortlist has the best layout of each kind (`kind_of`), as layouts of a kind are alike.
 

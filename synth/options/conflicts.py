@@ -106,10 +106,7 @@ def check_rows_of_unequal_ranks(given: CompareArguments) -> None:
     for name, way_out in ways.items():
         if getattr(given, name):
             raise SynthError(f"{_UNEQUAL}, §{name} is not supported: {way_out}")
-    if given.freedom.runtime == Runtime.MEGATRON.value:
-        raise SynthError(
-            f"{_UNEQUAL}, §runtime {given.freedom.runtime} is not supported; give torch"
-        )
+    _check_runtime_of_unequal_ranks(given.freedom)
 
 
 def check_curve_of_unequal_ranks(given: CurveArguments) -> None:
@@ -118,14 +115,9 @@ def check_curve_of_unequal_ranks(given: CurveArguments) -> None:
     Raises:
         SynthError: one is given.
     """
-    if given.weights != STAY:
-        raise SynthError(
-            f"{_UNEQUAL}, every rank would run all stages with §weights {given.weights}; give stay"
-        )
+    _check_weights_of_unequal_ranks(given.weights)
     if given.partition == AUTO:
-        raise SynthError(
-            f"{_UNEQUAL}, a curve is of one partition; give §partition {EVEN}, or layers per stage"
-        )
+        raise SynthError(_of_one_partition("a curve is of"))
 
 
 def check_unequal_ranks(given: SolveArguments) -> None:
@@ -134,20 +126,28 @@ def check_unequal_ranks(given: SolveArguments) -> None:
     Raises:
         SynthError: one is given.
     """
-    if given.weights != STAY:
-        raise SynthError(
-            f"{_UNEQUAL}, every rank would run all stages with §weights {given.weights}; give stay"
-        )
+    _check_weights_of_unequal_ranks(given.weights)
     if given.data_parallel > 1:
         raise SynthError(f"{_UNEQUAL}, §data_parallel is not supported; solve for one pipeline")
-    if given.freedom.runtime == Runtime.MEGATRON.value:
-        raise SynthError(
-            f"{_UNEQUAL}, §runtime {given.freedom.runtime} is not supported; give torch"
-        )
+    _check_runtime_of_unequal_ranks(given.freedom)
     if given.target is not None and given.partition == AUTO:
+        raise SynthError(_of_one_partition("§target is for"))
+
+
+def _check_weights_of_unequal_ranks(weights: str) -> None:
+    if weights != STAY:
         raise SynthError(
-            f"{_UNEQUAL}, §target is for one partition; give §partition {EVEN}, or layers per stage"
+            f"{_UNEQUAL}, every rank would run all stages with §weights {weights}; give stay"
         )
+
+
+def _check_runtime_of_unequal_ranks(freedom: RuntimeArguments) -> None:
+    if freedom.runtime == Runtime.MEGATRON.value:
+        raise SynthError(f"{_UNEQUAL}, §runtime {freedom.runtime} is not supported; give torch")
+
+
+def _of_one_partition(what: str) -> str:
+    return f"{_UNEQUAL}, {what} one partition; give §partition {EVEN}, or layers per stage"
 
 
 def check_rows_without_flush(given: CompareArguments) -> None:

@@ -22,6 +22,19 @@ DeviceOption = Annotated[
         "a100, h100, h200, b200, … or a JSON file of a device of your own.", metavar="DEVICE"
     ),
 ]
+DtypeOption = Annotated[
+    Precision, CommandOption("Type of the factors of matrices: bf16, fp8, fp4.")
+]
+OptimizerOption = Annotated[str, CommandOption("As adamw+master+float32-gradients, sgd:0.9, …")]
+DEFAULT_OPTIMIZER = "adamw+master+float32-gradients"
+CalibrationOption = Annotated[
+    str | None,
+    CommandOption(
+        "File of `synth calibrate`, or none.",
+        metavar="FILE",
+        default="the shipped one of --device and --software, if any",
+    ),
+]
 
 
 class EstimateArguments(Record):
@@ -48,12 +61,8 @@ class EstimateArguments(Record):
             default="1, or as many as --ep needs",
         ),
     ] = None
-    dtype: Annotated[
-        Precision, CommandOption("Type of the factors of matrices: bf16, fp8, fp4.")
-    ] = Precision.BF16
-    optimizer: Annotated[str, CommandOption("As adamw+master+float32-gradients, sgd:0.9, …")] = (
-        "adamw+master+float32-gradients"
-    )
+    dtype: DtypeOption = Precision.BF16
+    optimizer: OptimizerOption = DEFAULT_OPTIMIZER
     sharding: Annotated[
         Sharding,
         CommandOption("What --dp and --cp ranks share. none; zero1: optimizer state; fsdp: all."),
@@ -71,11 +80,4 @@ class EstimateArguments(Record):
             "Training program: megatron, megatron-plain, megatron-2021, torchtitan, llm-foundry."
         ),
     ] = "megatron"
-    calibration: Annotated[
-        str | None,
-        CommandOption(
-            "File of `synth calibrate`, or none.",
-            metavar="FILE",
-            default="the shipped one of --device and --software, if any",
-        ),
-    ] = None
+    calibration: CalibrationOption = None

@@ -5,7 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from synth.estimates.layout import Precision
-from synth.options.arguments.estimate import DeviceOption, ModelArgument
+from synth.options.arguments.estimate import (
+    DEFAULT_OPTIMIZER,
+    CalibrationOption,
+    DeviceOption,
+    DtypeOption,
+    ModelArgument,
+    OptimizerOption,
+)
 from synth.options.arguments.groups import (
     LIMIT_DEFAULT,
     SEARCH,
@@ -53,12 +60,8 @@ class LayoutArguments(Record):
             metavar="tp=N,pp=N,…",
         ),
     ] = None
-    dtype: Annotated[
-        Precision, CommandOption("Type of the factors of matrices: bf16, fp8, fp4.")
-    ] = Precision.BF16
-    optimizer: Annotated[str, CommandOption("As adamw+master+float32-gradients, sgd:0.9, …")] = (
-        "adamw+master+float32-gradients"
-    )
+    dtype: DtypeOption = Precision.BF16
+    optimizer: OptimizerOption = DEFAULT_OPTIMIZER
     software: Annotated[
         str | None,
         CommandOption(
@@ -66,14 +69,7 @@ class LayoutArguments(Record):
             default="torchtitan with --for torch and torchtitan, else megatron",
         ),
     ] = None
-    calibration: Annotated[
-        str | None,
-        CommandOption(
-            "File of `synth calibrate`, or none.",
-            metavar="FILE",
-            default="the shipped one of --device and --software, if any",
-        ),
-    ] = None
+    calibration: CalibrationOption = None
     mem_limit: Annotated[
         Limit | None,
         CommandOption(
