@@ -8,6 +8,7 @@ import io
 import pickle
 import re
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ _ADMITTED = {
 _VALUES = {(f"{_CHECKPOINT}.metadata", "BytesStorageMetadata")}
 
 
+def _member(kinds: object, name: object) -> Enum:
+    """Return a member of an enumeration, which Python 3.11.0 to 3.11.3 pickle as `getattr` of it.
+
+    Raises:
+        UnpicklingError: it is something else that `getattr` would give.
+    """
+    if not (isinstance(kinds, type) and issubclass(kinds, Enum)) or name not in kinds.__members__:
+        raise pickle.UnpicklingError("it names builtins.getattr of what is no enumeration")
+    return kinds.__members__[str(name)]
+
+
 class _Unpickler(pickle.Unpickler):
     """Admits values that are bytes, which torch would unpickle, only where none of them is read."""
 
@@ -51,6 +63,8 @@ class _Unpickler(pickle.Unpickler):
         self._admitted = _ADMITTED | (_VALUES if with_values else set())
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         if (module, name) in self._admitted:
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, StorageMeta
 
 from synth.errors import SynthError
 from synth.runtime.checkpoint import CheckpointOptions, TrainingState
 from synth.runtime.checkpoint.checkpointer import Checkpointer
+from synth.runtime.checkpoint.errors import Damaged
+from synth.runtime.checkpoint.version_1 import read_metadata
 
 
 class Kinds(nn.Module):
@@ -261,6 +265,42 @@ def test_metadata_of_the_first_version_names_files_beside_it_only(
     path.write_bytes(pickle.dumps(metadata))
     with pytest.raises(AssertionError, match=r"Damaged: cannot load .*it names the file"):
         pool.run(load_version_1, 2, str(tmp_path))
+
+
+class ByName(pickle.Pickler):
+    """Pickles members of enumerations by their names, as Python 3.11.0 to 3.11.3 do."""
+
+    def reducer_override(self, one: object) -> Any:
+        return (getattr, (type(one), one.name)) if isinstance(one, Enum) else NotImplemented
+
+
+def test_metadata_that_other_versions_of_python_wrote_are_read(tmp_path: Path, pool: Any) -> None:
+    pool.run(save_as_version_1, 2, str(tmp_path))
+    path = tmp_path / "step-4" / ".metadata"
+    content = io.BytesIO()
+    ByName(content, protocol=4).dump(pickle.loads(path.read_bytes()))
+    assert b"getattr" in content.getvalue()
+    path.write_bytes(content.getvalue())
+    assert read_metadata(path.parent).state_dict_metadata
+
+
+class Attribute:
+    """Reads an attribute of something when it is unpickled."""
+
+    def __init__(self, of: object, name: str) -> None:
+        self._read = of, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, self._read
+
+
+@pytest.mark.parametrize(
+    ("of", "name"), [(dict, "pop"), (_MEM_FORMAT_ENCODING, "mro"), (StorageMeta, "__init__")]
+)
+def test_metadata_reach_no_attributes_but_members(tmp_path: Path, of: object, name: str) -> None:
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Attribute(of, name)))
+    with pytest.raises(Damaged, match="metadata is damaged: it names"):
+        read_metadata(tmp_path)
 
 
 def saved_by_torch(canary: Path) -> bytes:
