@@ -4,6 +4,7 @@ NCCL has both. Gloo's own allocate a copy of the buffer, which plans do not coun
 broadcast or a reduction of each share replaces them; the planned bytes are the same.
 """
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,6 +22,8 @@ from .kept_protocol import StartedCollective
 # A thread of gloo's holds a tensor for some milliseconds, on a busy machine until the thread gets
 # a processor. What holds one for longer is not gloo.
 _LONGEST_HOLD_S = 10.0
+# A share's attribute and the argument of `sys.getrefcount`.
+_OWN_REFERENCES = 2
 
 
 def start_all_gather(group: Any, buffers: Sequence[Tensor]) -> list[Any]:
@@ -104,9 +107,16 @@ class ShareCollective:
         self._work.wait()
         self._work = None
         limit = time.monotonic() + _LONGEST_HOLD_S
-        while ShareCollective._waits_for_release and self._part._use_count() > 1:
+        while ShareCollective._waits_for_release and self._is_held():
             ShareCollective._waits_for_release = time.monotonic() < limit
             time.sleep(0)  # the thread needs the processor
+
+    def _is_held(self) -> bool:
+        """True if the transport has a reference to the share.
+
+        The first reference of C++ owns one of Python's, which it gives up after its own.
+        """
+        return self._part._use_count() > 1 or sys.getrefcount(self._part) > _OWN_REFERENCES
 
 
 class PendingCollective:
