@@ -1,7 +1,7 @@
 """Finds the blocks of a whole model, and the modules that are called whole."""
 
 import fnmatch
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from torch import nn
 
@@ -14,47 +14,55 @@ def find_blocks(model: nn.Module) -> list[str]:
     """Name the items of the outermost lists of blocks, in the order of their definition.
 
     A list of blocks is a `ModuleList`, `ModuleDict` or `Sequential` in which two modules or more
-    of one class have parameters and sub-modules. Without one, a model that is a `Sequential` has
-    its own items as blocks.
+    of one class have parameters and sub-modules. Without one, sub-modules are not needed, as in a
+    list of linear layers. Without that, a model that is a `Sequential` has its own items as blocks.
 
     Raises:
         SynthError: there is no such list.
     """
-    found = list(_blocks_in(model, ""))
+    found = list(_blocks_in(model, "", _is_compound)) or list(_blocks_in(model, "", _has_state))
     if not found and isinstance(model, nn.Sequential):
-        found = [
-            name for name, item in _named(model, "") if next(item.parameters(), None) is not None
-        ]
+        found = [name for name, item in _named(model, "") if _has_state(item)]
     if not found:
         raise SynthError(
             f"{type(model).__name__} has no ModuleList, ModuleDict or Sequential of two or more "
-            f"blocks of one class, each with modules inside, to be cut at: name places, such as "
+            f"blocks of one class, to be cut at: name places, such as "
             f"--cut 'embed | blocks.* | norm | head', or return a list of layers"
         )
     return found
 
 
-def _blocks_in(module: nn.Module, path: str) -> Iterator[str]:
-    if isinstance(module, _LISTS) and _is_list_of_blocks(module):
+def _blocks_in(
+    module: nn.Module, path: str, is_block: Callable[[nn.Module], bool]
+) -> Iterator[str]:
+    if isinstance(module, _LISTS) and _is_list_of(is_block, module):
         for name, item in _named(module, path):
-            inside = list(_blocks_in(item, name)) if type(item) in _LISTS else []
+            inside = list(_blocks_in(item, name, is_block)) if type(item) in _LISTS else []
             if inside:
                 yield from inside
-            elif _is_block(item):
+            elif is_block(item):
                 yield name
         return
     for name, child in _named(module, path):
-        yield from _blocks_in(child, name)
+        yield from _blocks_in(child, name, is_block)
 
 
-def _is_list_of_blocks(items: nn.Module) -> bool:
-    classes = [type(item) for item in items.children() if _is_block(item)]
+def _is_list_of(is_block: Callable[[nn.Module], bool], items: nn.Module) -> bool:
+    classes = [type(item) for item in items.children() if is_block(item)]
     return len(classes) > len(set(classes))
 
 
-def _is_block(item: nn.Module) -> bool:
-    has_parts = next(item.children(), None) is not None
-    return has_parts and next(item.parameters(), None) is not None
+def _is_compound(item: nn.Module) -> bool:
+    return next(item.children(), None) is not None and _has_state(item)
+
+
+def _has_state(item: nn.Module) -> bool:
+    return next(item.parameters(), None) is not None
+
+
+def is_callable(module: nn.Module) -> bool:
+    """False for a list or dictionary of modules, of which only the items can be called."""
+    return type(module).forward is not nn.Module.forward
 
 
 def _named(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
@@ -65,8 +73,8 @@ def _named(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
 def closed_modules(model: nn.Module, pieces: Collection[str]) -> dict[str, nn.Module]:
     """Return the modules that are called whole, by name: the pieces, and what is beside them.
 
-    Open are the modules around the pieces, and those without parameters that are not torch's, such
-    as tables of rotary angles: what they compute from constants is constant.
+    Open are the modules around the pieces, lists of modules, and those without parameters that are
+    not torch's, such as tables of rotary angles: what they compute from constants is constant.
     """
     around = {name[:end] for name in pieces for end, c in enumerate(name) if c == "."}
     return dict(_closed_in(model, "", set(pieces), around))
@@ -76,8 +84,8 @@ def _closed_in(
     module: nn.Module, path: str, pieces: set[str], around: set[str]
 ) -> Iterator[tuple[str, nn.Module]]:
     for name, child in _named(module, path):
-        is_open = name in around or type(child) in (nn.ModuleList, nn.ModuleDict)
-        if name not in pieces and (is_open or _is_stateless(child)):
+        is_open = name not in pieces and (name in around or _is_stateless(child))
+        if is_open or not is_callable(child):
             yield from _closed_in(child, name, pieces, around)
         else:
             yield name, child

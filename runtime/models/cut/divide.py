@@ -8,7 +8,7 @@ from torch import nn
 from synth.errors import SynthError
 
 from .origin import Origin
-from .piece import Piece, Table
+from .piece import Piece, make_tables
 from .steps import RecordedCall, RecordedForward
 from .structure import Structure
 
@@ -27,29 +27,72 @@ def parts_at_blocks(
 ) -> list[PieceCalls]:
     """Return a part for each call of a block, and for what is before and after all of them.
 
-    Steps between two blocks belong to the first of them, unless they have parameters of their own:
-    then they are a part, too.
+    A block that is a list or a dictionary of modules is called from the first call of one of them
+    to the last before another block's. Steps between two blocks belong to the first of them. If
+    they have parameters of their own, they are a part, too, which begins where the fewest tensors
+    travel, at the latest at the first step with parameters.
 
     Raises:
         SynthError: no block is called.
     """
-    calls = [index for index, step in enumerate(steps) if step.module in blocks]
+    calls = _calls_of_blocks(steps, blocks)
     if not calls:
         raise SynthError(
             "the forward of the model calls none of its blocks: name the modules to cut at with "
             "--cut, or return a list of layers"
         )
-    before = list(steps[: calls[0]])
+    before = list(steps[: calls[0].begin])
     parts = [PieceCalls(_first_name(before, "inputs"), before)] if before else []
-    for call, following in zip(calls, [*calls[1:], len(steps)], strict=True):
-        block, rest = steps[call], list(steps[call + 1 : following])
-        assert block.module is not None
-        is_last, is_own = following == len(steps), any(map(has_parameters, rest))
-        parts.append(PieceCalls(block.module, [block] if is_last or is_own else [block, *rest]))
-        if rest and (is_last or is_own):
+    begins_of_next = [*(call.begin for call in calls[1:]), len(steps)]
+    for (name, begin, end), following in zip(calls, begins_of_next, strict=True):
+        is_last = following == len(steps)
+        own = next((i for i in range(end, following) if has_parameters(steps[i])), None)
+        if own is not None:
+            own = min(range(end, own + 1), key=lambda at: _num_travelling(steps, at))
+        else:
+            own = end if is_last else following
+        parts.append(PieceCalls(name, list(steps[begin:own])))
+        if rest := steps[own:following]:
             name = _last_name(rest, "loss") if is_last else _first_name(rest, "between")
-            parts.append(PieceCalls(name, rest))
+            parts.append(PieceCalls(name, list(rest)))
     return parts
+
+
+def _num_travelling(steps: Sequence[RecordedCall], at: int) -> int:
+    """The number of values that are made before a step and read from there on."""
+    made = {number for step in steps[:at] for _, number in step.outputs}
+    return len(made.intersection(number for step in steps[at:] for number in step.reads()))
+
+
+class _BlockCall(NamedTuple):
+    """The steps of a block: from `begin` to before `end`."""
+
+    name: str
+    begin: int
+    end: int
+
+
+def _calls_of_blocks(
+    steps: Sequence[RecordedCall], blocks: Collection[str]
+) -> list[_BlockCall]:
+    calls: list[_BlockCall] = []
+    for index, step in enumerate(steps):
+        if step.module is None:
+            continue
+        name = next((n for n in _with_parents(step.module) if n in blocks), None)
+        if name is None:
+            continue
+        is_part = step.module != name
+        if is_part and calls and calls[-1].name == name:
+            calls[-1] = calls[-1]._replace(end=index + 1)
+        else:
+            calls.append(_BlockCall(name, index, index + 1))
+    return calls
+
+
+def _with_parents(name: str) -> list[str]:
+    words = name.split(".")
+    return [".".join(words[:end]) for end in range(len(words), 0, -1)]
 
 
 def parts_at_names(
@@ -115,7 +158,7 @@ def make_pieces(
             earlier one made.
     """
     _check_in_place(recording, parts)
-    tables = [Table(tensor) for tensor in recording.constants]
+    tables = make_tables(recording.constants)
     targets, shapes = set(recording.targets), recording.shapes
     given, pieces, origin = list(recording.inputs), [], Origin.of(model)
     for index, part in enumerate(parts):

@@ -1,6 +1,7 @@
 """A piece of a whole model: some of its modules, called as its own forward calls them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Self
 
@@ -31,6 +32,35 @@ class Table:
     def __deepcopy__(self, memo: Any) -> Self:
         """A copy of a piece has the same constants."""
         return self
+
+
+def make_tables(constants: Sequence[Tensor]) -> list[Table]:
+    """Return a table for each constant, the same one for those of equal bytes.
+
+    A model that slices its angles in each block has one table of them, and blocks of equal cost.
+    """
+    by_look: defaultdict[Hashable, list[tuple[Tensor, Table]]] = defaultdict(list)
+    return [_table(tensor, by_look[_bytes_look(tensor)]) for tensor in constants]
+
+
+def _table(tensor: Tensor, alike: list[tuple[Tensor, Table]]) -> Table:
+    """Return the table of equal bytes among those alike, or a new one, which is added to them."""
+    found = next((t for other, t in alike if torch.equal(_bytes(other), _bytes(tensor))), None)
+    if found is None:
+        found = Table(tensor)
+        alike.append((tensor, found))
+    return found
+
+
+def _bytes_look(tensor: Tensor) -> Hashable:
+    """A key that is equal for tensors whose bytes can be compared."""
+    if type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.is_meta:
+        return id(tensor)
+    return tuple(tensor.shape), tensor.dtype, tensor.device, tensor.stride()
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.resolve_conj().resolve_neg().flatten().view(torch.uint8)
 
 
 class _Call(NamedTuple):

@@ -1,7 +1,7 @@
 """Calling a whole model with inputs and targets, and finding the loss among its outputs."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -16,9 +16,10 @@ _TARGETS = ("targets", "target", "labels", "label", "y")
 def loss_call(model: nn.Module) -> Callable[[Any, Any], Tensor]:
     """Return a function of inputs and targets that runs the model and returns its loss.
 
-    Inputs that are a tuple are positional arguments, a dictionary is one of keywords if the model
-    is of transformers, and others are one argument. A model of transformers is called without
-    labels and without a cache. Another gets the targets if its `forward` has a parameter for them.
+    Inputs that are a tuple are positional arguments. A dictionary is one of keywords if the model
+    is of transformers, or if all its keys are parameters of `forward`. Others are one argument. A
+    model of transformers is called without labels and without a cache. Another gets the targets if
+    its `forward` has a parameter for them.
     What it returns is the loss, a scalar, or has one scalar in it if it got the targets; or it is
     the logits, of which the loss is the mean cross entropy, as in `nn.functional.cross_entropy`.
     """
@@ -50,22 +51,31 @@ def _call_of_anyone(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, b
     Raises:
         SynthError: the targets fit several parameters.
     """
-    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    given, keywords = inputs if isinstance(inputs, tuple) else (inputs,), {}
     parameters = list(inspect.signature(model.forward).parameters.values())
+    if isinstance(inputs, Mapping) and _are_keywords(inputs, parameters):
+        given, keywords = (), dict(inputs)
     free = [p for p in parameters[len(given) :] if p.kind != p.VAR_POSITIONAL]
+    free = [p for p in free if p.name not in keywords]
     named = [p.name for p in free if p.name in _TARGETS]
     if len(named) > 1:
         raise SynthError(
             f"{type(model).__name__}.forward has {' and '.join(named)} beside its "
-            f"{len(given)} inputs, and it is unknown which are the targets: rename one of them, or "
+            f"{len(given) + len(keywords)} inputs, and it is unknown which are the targets: rename one of them, or "
             f"give it among the inputs"
         )
     if named:
-        return model(*given, **{named[0]: targets}), True
+        return model(*given, **keywords, **{named[0]: targets}), True
     needed = [p for p in free if p.default is p.empty and p.kind == p.POSITIONAL_OR_KEYWORD]
     if len(needed) == 1:
-        return model(*given, targets), True
-    return model(*given), False
+        return model(*given, **keywords, **{needed[0].name: targets}), True
+    return model(*given, **keywords), False
+
+
+def _are_keywords(inputs: Mapping[Any, Any], parameters: Sequence[inspect.Parameter]) -> bool:
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = {p.name for p in parameters if p.kind in by_name}
+    return bool(inputs) and all(key in names for key in inputs)
 
 
 def _loss(model: nn.Module, output: Any, has_targets: bool, targets: Any) -> Tensor:

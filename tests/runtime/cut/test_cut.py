@@ -16,7 +16,17 @@ from synth.runtime.models.cut.check import chained
 from synth.runtime.models.cut.whole import loss_call
 from synth.runtime.models.signature import layer_signature
 from synth.runtime.models.ties import find_ties
-from tests.runtime.cut.whole_models import WORDS, DiT, FromNumbers, Gpt, Llama, Routed, UNet
+from tests.runtime.cut.whole_models import (
+    WORDS,
+    ByParts,
+    DiT,
+    FromNumbers,
+    Gpt,
+    Llama,
+    Recurrent,
+    Routed,
+    UNet,
+)
 
 
 def tokens(seed: int = 0) -> Tensor:
@@ -39,10 +49,17 @@ def of_pictures(seed: int) -> tuple[Any, Any]:
     return x, x.flip(0)
 
 
+def of_keywords(seed: int) -> tuple[Any, Any]:
+    scale = torch.rand(2, 8, generator=torch.Generator().manual_seed(seed))
+    return {"scale": scale, "words": tokens(seed)}, tokens(seed + 1)
+
+
 CASES: dict[str, tuple[type[nn.Module], Callable[[int], tuple[Any, Any]], str, int]] = {
-    "llama": (Llama, of_tokens, "tok_embeddings layers.0 layers.1 layers.2 output", 3),
-    "gpt": (Gpt, of_tokens, "transformer.wte transformer.h.0 .h.1 .h.2 lm_head", 3),
-    "dit": (DiT, of_images, "x_embedder blocks.0 blocks.1 blocks.2 final_layer", 3),
+    "llama": (Llama, of_tokens, "tok_embeddings layers.0 .1 .2 output", 3),
+    "gpt": (Gpt, of_tokens, "transformer.wte transformer.h.0 .1 .2 lm_head", 3),
+    "dit": (DiT, of_images, "x_embedder blocks.0 .1 .2 final_layer", 3),
+    "by-parts": (ByParts, of_tokens, "embed blocks.0 .1 .2 head", 3),
+    "recurrent": (Recurrent, of_keywords, "embed layers.layer0 .layer1 .layer2 head", 5),
     "unet": (UNet, of_pictures, "down.0 down.1 down.2 mid up.0 up.1 up.2 loss", 8),
 }
 
@@ -60,10 +77,11 @@ def test_the_pieces_have_the_gradients_of_the_whole_on_another_batch(name: str) 
     torch.manual_seed(0)
     model = kind()
     pieces = cut_model(model, *batch(0))
-    prefix = names.split(" ")[0].rpartition(".")[0]
-    assert [piece.name for piece in pieces] == [
-        prefix + each if each.startswith(".") else each for each in names.split(" ")
-    ]
+    expected_names: list[str] = []
+    for each in names.split(" "):
+        prefix = expected_names[-1].rpartition(".")[0] if each.startswith(".") else ""
+        expected_names.append(prefix + each)
+    assert [piece.name for piece in pieces] == expected_names
     assert len({layer_signature(piece, with_places=False) for piece in pieces}) == num_kinds
     inputs, targets = batch(7)
     torch.manual_seed(1)  # of dropout
@@ -91,6 +109,12 @@ def test_a_condition_travels_beside_the_hidden_state() -> None:
 def test_skipped_values_travel_through_the_layers_between() -> None:
     pieces = cut_model(UNet(), *of_pictures(0))
     assert [len(piece.returned) for piece in pieces] == [2, 3, 3, 3, 2, 1, 1, 1]
+
+
+def test_what_is_added_to_the_last_block_is_its_own() -> None:
+    for kind, batch in ((ByParts, of_tokens), (Recurrent, of_keywords)):
+        pieces = cut_model(kind(), *batch(0))
+        assert pieces[-2].returned == ("[2, 8, 16] float32",)
 
 
 def test_names_cut_where_they_say_so() -> None:

@@ -181,6 +181,49 @@ class UNet(nn.Module):
         return F.mse_loss(x, target)
 
 
+class ByParts(nn.Module):
+    """Blocks that are dictionaries of modules, which the model calls itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, 16)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {"norm": nn.LayerNorm(16), "up": nn.Linear(16, 32), "down": nn.Linear(32, 16)}
+            )
+            for _ in range(3)
+        )
+        self.head = nn.Linear(16, WORDS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            assert isinstance(block, nn.ModuleDict)
+            scale = 1 / (
+                1 + torch.arange(tokens.shape[1])[:, None]
+            )  # a new constant of equal bytes
+            x = x + scale * block["down"](F.gelu(block["up"](block["norm"](x))))
+        logits: Tensor = self.head(x)
+        return logits
+
+
+class Recurrent(nn.Module):
+    """Blocks without sub-modules, and keywords as inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, 16)
+        self.layers = nn.ModuleDict({f"layer{i}": nn.GRU(16, 16) for i in range(3)})
+        self.head = nn.Linear(16, WORDS)
+
+    def forward(self, words: Tensor, *, scale: Tensor) -> Tensor:
+        x = self.embed(words)
+        for layer in self.layers.values():
+            x = x + layer(x)[0] * scale[:, :, None]
+        logits: Tensor = self.head(x)
+        return logits
+
+
 class Routed(Llama):
     """Reads a number of a hidden state between its layers."""
 
