@@ -10,7 +10,7 @@ feasible at every moment, and there is no deadlock.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -40,7 +40,10 @@ class Rules:
     wait_for_input: bool = False
 
 
-_ALL = (Rules(), *(Rules(True, late, wait) for late in (False, True) for wait in (False, True)))
+_OVERTAKING = [Rules(True, late, wait) for late in (False, True) for wait in (False, True)]
+
+# The arrival of an input that no op has sent yet.
+_NEVER = 1 << 62
 
 
 def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Programs:
@@ -69,38 +72,33 @@ def fitted_below(
     Attempts whose order, run as early as it can be, takes as long as the setting's `below_us` are
     given up too.
     """
-    attempts = [(order, rules) for rules in _ALL]
+    network, below_us = _Network.of(setting, order), setting.below_us
+    best = _in_order(network, network.as_ordered).better(None, most_us, below_us)
+    for rules in _OVERTAKING:
+        most = most_us if best is None else best.period_us
+        fit = _Run(network, limits_bytes, rules).run(most, below_us)
+        best = best if fit is None else fit.better(best, most)
     if not _are_as_drawn(setting):
         # As the authors do: fit to the drawn times, then run in the resulting order.
-        squeezed = [(order, Rules()), (order, Rules(overtake=True, in_cool_down=True))]
-        redrawn = _best(_as_drawn(setting), squeezed, limits_bytes)
-        assert redrawn is not None
-        attempts.append((redrawn, Rules()))
-    return _best(setting, attempts, limits_bytes, most_us)
+        redrawn = _fitted_to_drawn_times(network, limits_bytes)
+        if redrawn != network.as_ordered:
+            fit = _in_order(network, redrawn)
+            best = fit.better(best, most_us, below_us)
+    if best is None:
+        return None
+    return [
+        [own.order[place] for place in places]
+        for own, places in zip(network.ranks, best.places, strict=True)
+    ]
 
 
-def _best(
-    setting: Setting,
-    attempts: Sequence[tuple[Order, Rules]],
-    limits_bytes: Sequence[int],
-    most_us: int | None = None,
-) -> Order | None:
-    """The programs of the attempt that ends first; attempts that fall behind are stopped.
-
-    None if the periods of all attempts exceed `most_us`, or are of no use (`below_us`).
-    """
-    best: _Run | None = None
-    networks: dict[int, _Network] = {}
-    for order, rules in attempts:
-        if id(order) not in networks:
-            networks[id(order)] = _Network(setting, order)
-        attempt = _Run(networks[id(order)], limits_bytes, rules)
-        attempt.run(most_us if best is None else best.period_us, setting.below_us)
-        if not attempt.is_done:
-            continue
-        if best is None or attempt.worth < best.worth:
-            best = attempt
-    return None if best is None else best.programs
+def _fitted_to_drawn_times(network: "_Network", limits_bytes: Sequence[int]) -> "_Places":
+    """Return the order or its reordering in cool-down, whichever is shorter for F = B = W."""
+    drawn = network.in_drawn_times()
+    squeezed = _in_order(drawn, drawn.as_ordered)
+    rules = Rules(overtake=True, in_cool_down=True)
+    reordered = _Run(drawn, limits_bytes, rules).run(squeezed.period_us)
+    return (squeezed if reordered is None else reordered.better(squeezed) or squeezed).places
 
 
 def _are_as_drawn(setting: Setting) -> bool:
@@ -109,12 +107,32 @@ def _are_as_drawn(setting: Setting) -> bool:
     return len(times) == 1 and setting.costs.links == Links()
 
 
-def _as_drawn(setting: Setting) -> Setting:
-    """The setting with F = B = W = 1 and transfers that take no time."""
-    unit = dict.fromkeys(OpKind, 1)
-    stages = tuple(stage.replace(duration_us=unit) for stage in setting.costs.stages)
-    costs = setting.costs.replace(stages=stages, links=Links())
-    return replace(setting, costs=costs, below_us=None)
+# Every rank's ops as they run, by their places in the drawn order.
+_Places = Sequence[Sequence[int]]
+
+
+class _Fit(NamedTuple):
+    """A complete run.
+
+    Attributes:
+        period_us: the longest time of a rank from its first op to its last.
+        makespan_us: the time from 0 to the end of the last op.
+        places: of the ops in the order in which they ran.
+    """
+
+    period_us: int
+    makespan_us: int
+    places: _Places
+
+    def better(
+        self, best: "_Fit | None", most_us: int | None = None, below_us: int | None = None
+    ) -> "_Fit | None":
+        """Return this if it is shorter than the best and its period allowed, or else the best."""
+        if most_us is not None and self.period_us > most_us:
+            return best
+        if below_us is not None and self.period_us >= below_us:
+            return best
+        return self if best is None or self[:2] < best[:2] else best
 
 
 class _Reader(NamedTuple):
@@ -141,20 +159,33 @@ class _RankOrder(NamedTuple):
     heads: list[int]
     readers: list[list[_Reader]]
 
+    @property
+    def arrives(self) -> list[int]:
+        """Return when the input of each place arrives, before any op has run; `_NEVER`: unknown.
 
-class _Network:
-    """A drawn order with its times, bytes and dependencies; all attempts share it."""
+        One place more has no op.
+        """
+        return [0 if op.kind is F and op.stage == 0 else _NEVER for op in self.order] + [_NEVER]
 
-    def __init__(self, setting: Setting, order: Order) -> None:
+    def in_drawn_times(self) -> "_RankOrder":
+        """Return the same for F = B = W = 1 and transfers that take no time."""
+        readers = [[reader._replace(lag_us=0) for reader in own] for own in self.readers]
+        return self._replace(took_us=[1] * len(self.order), readers=readers)
+
+
+class _Network(NamedTuple):
+    """A drawn order with its times, bytes and dependencies, by rank; all attempts share it."""
+
+    ranks: list[_RankOrder]
+
+    @staticmethod
+    def of(setting: Setting, order: Order) -> "_Network":
+        """Return the network of an order."""
         costs = setting.costs
         took = [stage.duration_us for stage in costs.stages]
         growth = [growth_bytes(costs, stage) for stage in range(setting.num_stages)]
-        places = {
-            op: (rank, place)
-            for rank, program in enumerate(order)
-            for place, op in enumerate(program)
-        }
-        self.ranks: list[_RankOrder] = []
+        finder = _Readers(setting, order)
+        ranks = []
         for rank, program in enumerate(order):
             queues: dict[tuple[OpKind, int, int], list[int]] = {}
             for place, op in enumerate(program):
@@ -163,7 +194,7 @@ class _Network:
             for number, own in enumerate(queues.values()):
                 for place, after in zip(own, [*own[1:], len(program)], strict=True):
                     queue[place], next_place[place] = number, after
-            self.ranks.append(
+            ranks.append(
                 _RankOrder(
                     program,
                     [op.kind for op in program],
@@ -172,156 +203,150 @@ class _Network:
                     queue,
                     next_place,
                     [own[0] for own in queues.values()],
-                    [self._readers(setting, op, rank, places) for op in program],
+                    [finder.of(op, rank) for op in program],
                 )
             )
+        return _Network(ranks)
 
-    @staticmethod
-    def _readers(
-        setting: Setting, op: Op, rank: int, places: dict[Op, tuple[int, int]]
-    ) -> list[_Reader]:
-        """The ops that wait for this one."""
-        last, costs = setting.num_stages - 1, setting.costs
-        if op.kind == F:
-            after = op._replace(stage=op.stage + 1) if op.stage < last else op._replace(kind=B)
-            readers = [after]
-        elif op.kind == B:
-            readers = [op._replace(stage=op.stage - 1)] if op.stage else []
-            readers.append(op._replace(kind=W))
-        else:
-            readers = []
-        found = []
-        for reader in readers:
-            target, place = places[reader]
-            passed_us = costs.boundary_us if op.stage < reader.stage else costs.return_us
-            boundary = min(op.stage, reader.stage)
-            lag_us = 0 if target == rank else passed_us(boundary, rank, target)
-            found.append(_Reader(target, place, lag_us))
+    @property
+    def as_ordered(self) -> list[list[int]]:
+        """Return the places of all ranks in the drawn order."""
+        return [list(range(len(own.order))) for own in self.ranks]
+
+    def in_drawn_times(self) -> "_Network":
+        """Return the network for F = B = W = 1 and transfers that take no time."""
+        return _Network([own.in_drawn_times() for own in self.ranks])
+
+
+class _Readers:
+    """Finds the ops that wait for an op."""
+
+    def __init__(self, setting: Setting, order: Order) -> None:
+        self._costs, self._last = setting.costs, setting.num_stages - 1
+        self._lags_us: dict[tuple[int, int, int, int], int] = {}
+        self._places = {
+            op: (rank, place)
+            for rank, program in enumerate(order)
+            for place, op in enumerate(program)
+        }
+
+    def of(self, op: Op, rank: int) -> list[_Reader]:
+        """Return the ops that wait for one of a rank."""
+        kind, stage, micro_batch, replica = op
+        if kind is W:
+            return []
+        if kind is F:
+            is_last = stage == self._last
+            after = (B, stage) if is_last else (F, stage + 1)
+            return [self._reader(Op(*after, micro_batch, replica), stage, rank)]
+        found = [self._reader(Op(W, stage, micro_batch, replica), stage, rank)]
+        if stage:
+            found.insert(0, self._reader(Op(B, stage - 1, micro_batch, replica), stage, rank))
         return found
 
+    def _reader(self, reader: Op, stage: int, rank: int) -> _Reader:
+        target, place = self._places[reader]
+        return _Reader(target, place, self._lag_us(stage, reader.stage, rank, target))
 
-class _Run:
-    """One simulation of all ranks that decides the next op of each."""
+    def _lag_us(self, stage: int, to: int, rank: int, target: int) -> int:
+        if target == rank:
+            return 0
+        key = (stage, to, rank, target)
+        if key not in self._lags_us:
+            passed_us = self._costs.boundary_us if stage < to else self._costs.return_us
+            self._lags_us[key] = passed_us(min(stage, to), rank, target)
+        return self._lags_us[key]
 
-    def __init__(self, network: _Network, limits_bytes: Sequence[int], rules: Rules) -> None:
-        self.orders, self.limits, self.rules = network.ranks, limits_bytes, rules
-        self.started: list[list[int]] = [[] for _ in self.orders]
-        self.waiting = [[True] * len(own.order) for own in self.orders]
-        self.front = [0 for _ in self.orders]
-        self.heads = [list(own.heads) for own in self.orders]
-        self.forwards_left = [own.kinds.count(F) for own in self.orders]
-        self.left_us = [sum(own.took_us) for own in self.orders]
-        self.free_at, self.kept = [0 for _ in self.orders], [0 for _ in self.orders]
-        self.began: list[int] = [0 for _ in self.orders]
-        # When the input of each place arrives; None: not known yet.
-        self.arrives: list[list[int | None]] = [
-            [0 if op.kind == F and op.stage == 0 else None for op in own.order]
-            for own in self.orders
-        ]
-        self.events: list[tuple[int, int]] = [(0, rank) for rank in range(len(self.orders))]
+
+def _in_order(network: _Network, places: _Places) -> _Fit:
+    """Run every rank's ops in an order without deadlock, each as early as it can.
+
+    Args:
+        network: with the times.
+        places: the order.
+    """
+    ranks = network.ranks
+    arrives = [own.arrives for own in ranks]
+    next_of, free_at, began = ([0] * len(ranks) for _ in range(3))
+    ready = list(range(len(ranks)))
+    while ready:
+        rank = ready.pop()
+        own, program, arrivals = ranks[rank], places[rank], arrives[rank]
+        at, now = next_of[rank], free_at[rank]
+        while at < len(program) and arrivals[program[at]] != _NEVER:
+            place = program[at]
+            start = max(now, arrivals[place])
+            if at == 0:
+                began[rank] = start
+            at, now = at + 1, start + own.took_us[place]
+            for target, reader, lag_us in own.readers[place]:
+                arrives[target][reader] = now + lag_us
+                if target != rank:
+                    ready.append(target)
+        next_of[rank], free_at[rank] = at, now
+    if any(at < len(program) for at, program in zip(next_of, places, strict=True)):
+        raise RuntimeError("the order does not run to its end")
+    period_us = max(end - begin for begin, end in zip(began, free_at, strict=True))
+    return _Fit(period_us, max(free_at), places)
+
+
+class _RankRun:
+    """A rank of a run: what has run, and what can run next."""
+
+    __slots__ = (
+        "_forwards_left", "_front", "_heads", "_kept", "_limit", "_num_places", "_own", "_rules",
+        "_waiting", "arrives", "began", "free_at", "left_us", "started",
+    )  # fmt: skip
+
+    def __init__(self, own: _RankOrder, limit_bytes: int, rules: Rules) -> None:
+        self._own, self._limit, self._rules = own, limit_bytes, rules
+        self._num_places = len(own.order)
+        self._waiting = [True] * self._num_places
+        self._heads = list(own.heads)
+        self._forwards_left = own.kinds.count(F)
+        self._front = self._kept = 0
+        self.arrives = own.arrives
+        self.started: list[int] = []
+        self.left_us = sum(own.took_us)
+        self.began = self.free_at = 0
 
     @property
     def is_done(self) -> bool:
         """True if all ops have run."""
-        return all(
-            front == len(own.order) for front, own in zip(self.front, self.orders, strict=True)
-        )
+        return len(self.started) == self._num_places
 
-    @property
-    def programs(self) -> list[list[Op]]:
-        """The ops of each rank in the order in which they ran."""
-        return [
-            [own.order[place] for place in places]
-            for own, places in zip(self.orders, self.started, strict=True)
-        ]
-
-    @property
-    def worth(self) -> tuple[int, int]:
-        """The key of comparison; less is better."""
-        return self.period_us, self.makespan_us
-
-    @property
-    def period_us(self) -> int:
-        """The longest time of a rank from its first op to its last."""
-        return max(end - begin for begin, end in zip(self.began, self.free_at, strict=True))
-
-    @property
-    def makespan_us(self) -> int:
-        """The time from 0 to the end of the last op."""
-        return max(self.free_at)
-
-    def run(self, most_us: int | None = None, below_us: int | None = None) -> None:
-        """Make the programs: a rank decides whenever it is free or gets an input.
-
-        Args:
-            most_us: the run ends once its period is certain to exceed this.
-            below_us: it ends, too, once the same order has no period below this, even if its ops
-                start as early as they can.
-        """
-        waited_us = 0  # by all ranks, though the op that came next could have run
-        choose = self._choose if self.rules.overtake else self._next
-        while self.events:
-            now, rank = heappop(self.events)
-            place = choose(rank, now) if self.free_at[rank] <= now else None
-            if place is not None:
-                waited_us += now - max(self.free_at[rank], self.arrives[rank][place] or 0)
-                self._start(rank, place, now)
-                least_us = self.free_at[rank] - self.began[rank] + self.left_us[rank]
-                if most_us is not None and least_us > most_us:
-                    return
-                if below_us is not None and least_us - waited_us >= below_us:
-                    return
-        if not self.is_done:
-            raise RuntimeError("the drawn order does not run to its end")
-
-    def _next(self, rank: int, now: int) -> int | None:
-        """The next place of the drawn order if its op can start now; None: the rank waits."""
-        front = self.front[rank]
-        if front == len(self.waiting[rank]):
-            return None
-        arrives = self.arrives[rank][front]
-        return None if arrives is None or arrives > now else front
-
-    def _choose(self, rank: int, now: int) -> int | None:
-        """The place in the drawn order of the op to start now; None: the rank waits."""
-        own, arrivals = self.orders[rank], self.arrives[rank]
-        num_places = len(arrivals)
-        is_cooling = self.forwards_left[rank] == 0
-        weights_last = is_cooling or not self.rules.in_cool_down
-        best, best_key, next_input = None, num_places * 2, None
-        for place in self.heads[rank]:
-            if place == num_places:
+    def choose(self, now: int) -> int | None:
+        """Return the place in the drawn order of the op to start now; None: the rank waits."""
+        kinds, arrivals, num_places = self._own.kinds, self.arrives, self._num_places
+        weights_last = not self._forwards_left or not self._rules.in_cool_down
+        best, best_key = None, num_places * 2
+        for place in self._heads:
+            if arrivals[place] > now:
                 continue
-            arrives = arrivals[place]
-            if arrives is None:
-                continue
-            is_weight = own.kinds[place] is W
-            if arrives > now:
-                is_next = next_input is None or arrives < next_input
-                if not is_weight and is_next and self._may_run(rank, place):
-                    next_input = arrives
-                continue
-            key = place + num_places if weights_last and is_weight else place
-            if key < best_key and self._may_run(rank, place):
+            key = place + num_places if weights_last and kinds[place] is W else place
+            if key < best_key and self._may_run(place):
                 best, best_key = place, key
-        if best is not None and self.rules.wait_for_input and own.kinds[best] is W:
-            ends = now + own.took_us[best]
-            if next_input is not None and next_input < ends:
-                return None
-        return best
+        if best is None or not self._rules.wait_for_input or kinds[best] is not W:
+            return best
+        ends = now + self._own.took_us[best]
+        has_input = any(
+            now < arrivals[place] < ends and kinds[place] is not W and self._may_run(place)
+            for place in self._heads
+        )
+        return None if has_input else best
 
-    def _may_run(self, rank: int, place: int) -> bool:
+    def _may_run(self, place: int) -> bool:
         """True if the rank can still finish in the drawn order after running this op now."""
-        front = self.front[rank]
+        front = self._front
         if place == front:
             return True
-        growth, limit = self.orders[rank].growth, self.limits[rank]
-        level = self.kept[rank] + growth[place]
+        growth, limit = self._own.growth, self._limit
+        level = self._kept + growth[place]
         if level > limit:
             return False
         if growth[place] <= 0:
             return True
-        waiting = self.waiting[rank]
+        waiting = self._waiting
         for before in range(front, place):
             if waiting[before]:
                 level += growth[before]
@@ -329,23 +354,74 @@ class _Run:
                     return False
         return True
 
-    def _start(self, rank: int, place: int, now: int) -> None:
-        own, waiting = self.orders[rank], self.waiting[rank]
-        self.heads[rank][own.queue[place]] = own.next_place[place]
+    def start(self, place: int, now: int) -> int:
+        """Start an op, and return when it ends."""
+        own, waiting = self._own, self._waiting
+        self._heads[own.queue[place]] = own.next_place[place]
         waiting[place] = False
-        self.forwards_left[rank] -= own.kinds[place] is F
-        front = self.front[rank]
-        while front < len(waiting) and not waiting[front]:
-            front += 1
-        self.front[rank] = front
-        if not self.started[rank]:
-            self.began[rank] = now
-        self.started[rank].append(place)
-        self.kept[rank] += own.growth[place]
-        end = self.free_at[rank] = now + own.took_us[place]
-        self.left_us[rank] -= own.took_us[place]
-        heappush(self.events, (end, rank))
-        for target, at, lag_us in own.readers[place]:
-            self.arrives[target][at] = end + lag_us
-            if target != rank:
-                heappush(self.events, (end + lag_us, target))
+        self._forwards_left -= own.kinds[place] is F
+        if place == self._front:
+            front = place + 1
+            while front < self._num_places and not waiting[front]:
+                front += 1
+            self._front = front
+        if not self.started:
+            self.began = now
+        self.started.append(place)
+        self._kept += own.growth[place]
+        took_us = own.took_us[place]
+        self.left_us -= took_us
+        self.free_at = end = now + took_us
+        return end
+
+
+class _Run:
+    """One simulation of all ranks that decides the next op of each."""
+
+    def __init__(self, network: _Network, limits_bytes: Sequence[int], rules: Rules) -> None:
+        self._readers = [own.readers for own in network.ranks]
+        self._ranks = [
+            _RankRun(own, limit, rules)
+            for own, limit in zip(network.ranks, limits_bytes, strict=True)
+        ]
+
+    def run(self, most_us: int | None = None, below_us: int | None = None) -> _Fit | None:
+        """Make the order: a rank decides whenever it is free or gets an input.
+
+        Args:
+            most_us: the run ends once its period is certain to exceed this.
+            below_us: it ends, too, once the same order has no period below this, even if its ops
+                start as early as they can.
+
+        Returns:
+            The complete run; None: it was ended.
+        """
+        ranks, waited_us = self._ranks, 0  # by all ranks, though the op could have run
+        events = [(0, rank) for rank in range(len(ranks))]
+        while events:
+            now, rank = heappop(events)
+            own = ranks[rank]
+            place = own.choose(now) if own.free_at <= now else None
+            if place is None:
+                continue
+            waited_us += now - max(own.free_at, own.arrives[place])
+            end = own.start(place, now)
+            heappush(events, (end, rank))
+            for target, reader, lag_us in self._readers[rank][place]:
+                ranks[target].arrives[reader] = end + lag_us
+                if target != rank:
+                    heappush(events, (end + lag_us, target))
+            least_us = end - own.began + own.left_us
+            if most_us is not None and least_us > most_us:
+                return None
+            if below_us is not None and least_us - waited_us >= below_us:
+                return None
+        if not all(own.is_done for own in ranks):
+            raise RuntimeError("the drawn order does not run to its end")
+        return self._fit()
+
+    def _fit(self) -> _Fit:
+        ranks = self._ranks
+        period_us = max(own.free_at - own.began for own in ranks)
+        makespan_us = max(own.free_at for own in ranks)
+        return _Fit(period_us, makespan_us, [own.started for own in ranks])
