@@ -22,7 +22,16 @@ from synth.ui.models import Models
 from synth.ui.serve import Address, Page
 from synth.ui.setting import PipelineSetting, ShownSchedule
 
-PAIRS = (("1f1b", "zb-h1"), ("1f1b", "zb-v"), ("interleaved:3", "zb-1p"), ("zb-v", "v-half"))
+PAIRS = (
+    ("1f1b", "zb-h1"),
+    ("interleaved:3", "zb-1p"),
+    ("v-min", "v-half"),
+    ("1f1b", "zb-v"),
+    ("zb-v", "v-half"),
+    ("zb-v", "zb-v-greedy"),
+    ("bitpipe:1,early", "bitpipe:1"),
+    ("1f1b", "zb-v-limit"),
+)
 REPEATED = 9
 LARGE = "#ranks=64&micro_batches=512&lower=zb-h1&tab=none&sliders=64,{},10,10,100,10,400"
 
@@ -38,13 +47,13 @@ def draw(drawings: Drawings, names: tuple[str, str], limit: str) -> tuple[float,
 
 def drawing() -> None:
     """Print the times of the server."""
-    drawings = Drawings(Models(Path.cwd(), LOCAL), LOCAL)
-    draw(drawings, PAIRS[0], "none")
-    print("two schedules, 8 × 32       clock ms  processor ms   (medians)")
+    print("two schedules, 8 × 32          clock ms  processor ms   (medians)")
     for names in PAIRS:
+        drawings = Drawings(Models(Path.cwd(), LOCAL), LOCAL)
+        draw(drawings, names, "none")
         times = [draw(drawings, names, f"{60 + more}GB") for more in range(REPEATED)]
         clock, work = (1000 * statistics.median(each) for each in zip(*times, strict=True))
-        print(f"{' and '.join(names):<26}  {clock:8.0f}  {work:12.0f}")
+        print(f"{' and '.join(names):<29}  {clock:8.0f}  {work:12.0f}")
 
 
 def opening() -> None:

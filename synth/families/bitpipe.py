@@ -52,7 +52,8 @@ def _early(setting: Setting) -> Programs:
     for number, rule in enumerate(_rules(setting)):
         if found and number * num_ops > _MOST_LISTED_OPS:
             break
-        listed = list_schedule(setting, rule)
+        shortest = min((listed.makespan for listed in found), default=None)
+        listed = list_schedule(setting, rule, shortest)
         found += [listed] if listed else []
     best = min(found, key=lambda listed: (listed.makespan, listed.most_held), default=None)
     return best.programs if best else concatenated(setting)

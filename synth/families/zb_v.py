@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from synth.errors import SynthError
 from synth.families import zb_v_greedy
-from synth.families._lib.buffering_choice import outcome_of, patient
+from synth.families._lib.buffering_choice import patient, patient_outcome
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.v_passes import averaged, costs_by_pass
 from synth.families._lib.v_shape import Drawn, fitted_to_memory
@@ -35,8 +35,7 @@ def make(setting: Setting) -> Programs:
 def _rank(setting: Setting, programs: tuple[tuple[Op, ...], ...]) -> tuple[bool, int, int]:
     """Programs' rank among others: within the memory limits first, then by the objective."""
     made = Schedule(setting.placement, setting.num_micro_batches, programs, "")
-    found = outcome_of(setting, made, patient(setting, made))
-    assert found is not None  # `patient` refuses a deadlock
+    _, found = patient_outcome(setting, made)
     return found.exceeds_caps, setting.objective.value_us(found), found.period_us
 
 

@@ -105,6 +105,7 @@ class Drawings:
     def __init__(self, models: Models, limits: Limits) -> None:
         self._models, self._limits = models, limits
         self._kept: Recent[DrawnSchedule] = Recent(_num_ops, _KEPT * limits.most_ops)
+        self._even: Recent[tuple[int, ...]] = Recent()
 
     def of(self, setting: PipelineSetting, source: ShownSchedule) -> DrawnSchedule:
         """Return a schedule of a setting.
@@ -167,7 +168,7 @@ class Drawings:
         self._limits.check_size(where, setting.micro_batches, is_timed=reads_times(name))
         memory = setting.arguments(profile, self._limits).memory
         caps = memory.limits(where.num_ranks, profile).caps_bytes
-        sizes = _sizes(setting, profile, where, caps)
+        sizes = self._sizes(setting, profile, where, caps)
         costs = partition_costs(profile, sizes, where.ranks)
         schedule = generate(
             name, setting.ranks, setting.micro_batches, costs=costs, caps_bytes=caps
@@ -182,6 +183,19 @@ class Drawings:
             caps_bytes=None if exceeds else caps,
         )
         return DrawnSchedule(plan, timeline, caps, exceeds)
+
+    def _sizes(
+        self,
+        setting: PipelineSetting,
+        profile: Profile,
+        where: Placement,
+        caps: tuple[int, ...] | None,
+    ) -> tuple[int, ...]:
+        """Return the partition of a setting if it is for as many stages, or else an even one."""
+        if setting.partition is not None and len(setting.partition) == where.num_stages:
+            return _given_sizes(setting.partition, profile)
+        key = (profile.fingerprint(), where, caps, setting.micro_batches)
+        return self._even.made(key, lambda: _even_sizes(setting, profile, where, caps))
 
     def _by_hand(self, base: DrawnSchedule, programs: Sequence[str]) -> DrawnSchedule:
         """Verify another order of the ops of a plan.
@@ -236,18 +250,18 @@ def _excess(timeline: Timeline, caps: tuple[int, ...] | None) -> str:
     return ""
 
 
-def _sizes(
+def _given_sizes(sizes: tuple[int, ...], profile: Profile) -> tuple[int, ...]:
+    if min(sizes) < 1 or sum(sizes) != len(profile.layers):
+        raise SynthError(
+            f"the partition {','.join(map(str, sizes))} is not one of {len(profile.layers)} "
+            f"layers; every stage needs at least one, and all together {len(profile.layers)}"
+        )
+    return sizes
+
+
+def _even_sizes(
     setting: PipelineSetting, profile: Profile, where: Placement, caps: tuple[int, ...] | None
 ) -> tuple[int, ...]:
-    """Return the partition of a setting if it is for as many stages, or else an even one."""
-    given = setting.partition
-    if given is not None and len(given) == where.num_stages:
-        if min(given) < 1 or sum(given) != len(profile.layers):
-            raise SynthError(
-                f"the partition {','.join(map(str, given))} is not one of {len(profile.layers)} "
-                f"layers; every stage needs at least one, and all together {len(profile.layers)}"
-            )
-        return given
     if where.num_stages > len(profile.layers):
         raise SynthError(
             f"{where.num_stages} stages need as many layers, and {profile.name} has "

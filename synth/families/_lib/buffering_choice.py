@@ -23,6 +23,11 @@ def patient(setting: Setting, schedule: Schedule) -> Buffering:
     With memory limits it is the first with the least time among those within the limits, if there
     are any. More buffers never take less memory: after one that exceeds a limit, all do.
     """
+    return patient_outcome(setting, schedule)[0]
+
+
+def patient_outcome(setting: Setting, schedule: Schedule) -> tuple[Buffering, "BufferingOutcome"]:
+    """Return the buffering of `patient`, and its outcome."""
     most = unlimited(schedule)
     fastest = outcome_of(setting, schedule, most)
     if fastest is None:
@@ -36,7 +41,7 @@ def patient(setting: Setting, schedule: Schedule) -> Buffering:
             continue
         if best.is_as_fast_as(fastest) or (outcome.exceeds_caps and not best.exceeds_caps):
             break
-    return found
+    return found, best
 
 
 class BufferingOutcome(NamedTuple):

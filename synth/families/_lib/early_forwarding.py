@@ -59,29 +59,45 @@ class RulePrograms:
     most_held: int
 
 
-def list_schedule(setting: Setting, rule: RunAheadRule) -> RulePrograms | None:
-    """Run a rule; None if all ranks wait for memory."""
-    return _Run(setting, rule).run()
+def list_schedule(
+    setting: Setting, rule: RunAheadRule, most: int | None = None
+) -> RulePrograms | None:
+    """Run a rule; None if all ranks wait for memory, or the makespan is going to exceed `most`."""
+    return _Run(setting, rule, most).run()
+
+
+def _work_of_ranks(setting: Setting) -> list[int]:
+    """Return the unit times that all ops of each rank take."""
+    work = [0] * setting.num_ranks
+    for replica, ranks in enumerate(setting.placement.ranks):
+        count = len(_micro_batches(setting, replica))
+        for rank in ranks:
+            work[rank] += count * sum(_TIMES.values())
+    return work
+
+
+def _micro_batches(setting: Setting, replica: int) -> range:
+    """Return the micro-batches of a copy."""
+    total = setting.num_micro_batches
+    share = -(-total // len(setting.placement.ranks))
+    return range(replica * share, min((replica + 1) * share, total))
 
 
 class _Run:
     """All ranks in one event loop."""
 
-    def __init__(self, setting: Setting, rule: RunAheadRule) -> None:
+    def __init__(self, setting: Setting, rule: RunAheadRule, most: int | None) -> None:
         self.ranks, self.rule = setting.placement.ranks, rule
         self.num_stages, num_ranks = setting.num_stages, setting.num_ranks
         self.programs: list[list[Op]] = [[] for _ in range(num_ranks)]
+        self.most, self.work_left = most, _work_of_ranks(setting)
         self.ready: list[set[Op]] = [set() for _ in range(num_ranks)]
         self.last_turn: list[dict[tuple[OpKind, int], int]] = [{} for _ in range(num_ranks)]
         self.free_at, self.held, self.most_held = ([0] * num_ranks for _ in range(3))
         self.has_run_backward = [False] * num_ranks
         self.ended: list[tuple[int, int, Op]] = []
         self.in_flight = [0 for _ in self.ranks]
-        share = -(-setting.num_micro_batches // len(self.ranks))
-        self.waiting = [
-            deque(range(replica * share, min((replica + 1) * share, setting.num_micro_batches)))
-            for replica in range(len(self.ranks))
-        ]
+        self.waiting = [deque(_micro_batches(setting, own)) for own in range(len(self.ranks))]
 
     def run(self) -> RulePrograms | None:
         """Let every rank decide whenever an op has ended, until no event is left."""
@@ -90,8 +106,11 @@ class _Run:
         now = 0
         while True:
             for rank in range(len(self.programs)):
-                if self.free_at[rank] <= now:
-                    self._start(rank, now)
+                if not self.ready[rank] or self.free_at[rank] > now:
+                    continue
+                if self.most is not None and now + self.work_left[rank] > self.most:
+                    return None
+                self._start(rank, now)
             if not self.ended:
                 break
             now = self.ended[0][0]
@@ -112,14 +131,15 @@ class _Run:
         """Enable the ops that depend on an op that has ended."""
         last = self.num_stages - 1
         if op.kind == F:
-            after = op._replace(stage=op.stage + 1) if op.stage < last else op._replace(kind=BW)
+            kind, stage = (F, op.stage + 1) if op.stage < last else (BW, last)
         elif op.stage:
-            after = op._replace(stage=op.stage - 1)
+            kind, stage = BW, op.stage - 1
         else:
             self.in_flight[op.replica] -= 1
             self._inject(op.replica)
             return
-        self.ready[self.ranks[after.replica][after.stage]].add(after)
+        after = Op(kind, stage, op.microbatch, op.replica)
+        self.ready[self.ranks[op.replica][stage]].add(after)
 
     def _start(self, rank: int, now: int) -> None:
         op = self._choose(rank)
@@ -132,15 +152,19 @@ class _Run:
         self.held[rank] += 1 if op.kind == F else -1
         self.most_held[rank] = max(self.most_held[rank], self.held[rank])
         self.free_at[rank] = now + _TIMES[op.kind]
+        self.work_left[rank] -= _TIMES[op.kind]
         heappush(self.ended, (self.free_at[rank], rank, op))
 
     def _choose(self, rank: int) -> Op | None:
-        room = self.held[rank] < self.rule.most_held
-        forwards = [op for op in self.ready[rank] if op.kind == F and room]
-        backwards = [op for op in self.ready[rank] if op.kind == BW]
+        ready, room = self.ready[rank], self.held[rank] < self.rule.most_held
+        forwards = [op for op in ready if op[0] is F] if room else []
+        backwards = [op for op in ready if op[0] is BW]
         if forwards and (not backwards or self._prefers_forward(rank)):
-            return min(forwards, key=self._key(rank, self.rule.forwards))
-        return min(backwards, key=self._key(rank, self.rule.backwards), default=None)
+            return self._first(rank, forwards, self.rule.forwards)
+        return self._first(rank, backwards, self.rule.backwards) if backwards else None
+
+    def _first(self, rank: int, ops: list[Op], first: First) -> Op:
+        return ops[0] if len(ops) == 1 else min(ops, key=self._key(rank, first))
 
     def _prefers_forward(self, rank: int) -> bool:
         if self.rule.in_turn:
