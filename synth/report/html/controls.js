@@ -6,7 +6,7 @@ class Controls {
     this.viewer = viewer;
     const { canvas, scroller } = viewer;
     scroller.addEventListener("scroll", () => viewer.draw());
-    new ResizeObserver(() => viewer.draw()).observe(scroller);
+    new ResizeObserver(() => viewer.resized()).observe(scroller);
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     canvas.addEventListener("pointerdown", (event) => this.press(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));

@@ -84,8 +84,14 @@ class Viewer {
 
   fit() {
     this.fromUs = this.beginUs;
-    this.usPerPixel = this.fullUsPerPixel;
+    this.usPerPixel = this.fittedUsPerPixel = this.fullUsPerPixel;
     this.draw();
+  }
+
+  /** Draw in another size of the window; the whole time stays in sight. */
+  resized() {
+    if (this.usPerPixel === this.fittedUsPerPixel) this.fit();
+    else this.draw();
   }
 
   zoom(factor, x = GUTTER + this.width / 2) {

@@ -171,7 +171,7 @@ class Page {
     byId("order-verdict").textContent = `It is back where it was, because this breaks: ${words}`;
     byId("order-verdict").className = "wrong";
     this.hasRefused = true;
-    if (!this.viewer) this.isStale = true;
+    if (!this.viewer || this.isOfSearch) this.isStale = true;
   }
 
   showOrder(lower) {
@@ -218,9 +218,8 @@ class Page {
 
   beginViewer(charts) {
     this.viewer = globalThis.viewer = new Viewer(this.start.viewer, charts);
-    const target = () => !this.isOfSearch && this.viewer.charts.find((chart) => chart.number === 1);
-    this.order = new OrderDrag(this.viewer, target, (move) =>
-      this.change({ moves: [...this.state.moves, move] }));
+    const target = () => this.viewer.charts.find((chart) => chart.number === 1);
+    this.order = new OrderDrag(this.viewer, target, (move) => this.move(move));
     this.limit = new LimitLine(this.viewer, (bytes) => this.change({ mem_limit: asSize(bytes) }));
   }
 
@@ -310,6 +309,13 @@ class Page {
     const isOn = byId("edit").getAttribute("aria-pressed") !== "true";
     byId("edit").setAttribute("aria-pressed", String(isOn));
     this.order.turn(isOn);
+  }
+
+  /** Move an op; that of a schedule that a search has drawn is moved in that one's plan. */
+  move(move) {
+    if (!this.isOfSearch) return this.change({ moves: [...this.state.moves, move] });
+    const lower = this.list(this.searches.stepPlan, "taken from the search");
+    this.change({ lower, moves: [move] });
   }
 
   showMenu(isShown) {

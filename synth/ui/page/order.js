@@ -86,6 +86,7 @@ export class OrderDrag {
     this.held = null;
     this.mark.hidden = true;
     const [first] = chart.opsOf(rank);
+    if (chart !== this.target()) return; // another schedule is drawn since
     if (to !== op && to !== op + 1) this.onMove([rank, op - first, to - first]);
   }
 

@@ -22,6 +22,7 @@ export function showVerdicts(drawn, names) {
       const more = share ? `, ${signed(share)} against the upper` : "";
       line.append(`${formatUs(one.makespan_us)}${more}, peak ${formatBytes(one.peak_bytes)}`);
       if (one.differs) line.append(element("div", { class: "differs" }, one.differs));
+      if (one.note) line.append(element("div", { class: "quiet" }, one.note));
       if (one.exceeds) line.append(element("div", { class: "wrong" }, `memory: ${one.exceeds}`));
       return [line];
     }),

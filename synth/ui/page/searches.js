@@ -60,9 +60,9 @@ export class Searches {
     }
     if (state.text) byId("explanation").textContent = state.text;
     if (!state.plan || state.plan === this.stepPlan || !this.page.answer) return;
-    if (this.page.base !== base || this.page.state.moves.length) return;
+    if (this.page.base !== base || this.page.state.moves.length || this.page.order?.held) return;
     this.stepPlan = state.plan;
-    const drawn = [this.page.answer.drawn[0], state.drawn];
+    const drawn = [this.page.answer.drawn[0], { ...state.drawn, note: "the best of the search so far" }];
     showVerdicts(drawn, [this.page.state.upper, "the search"]);
     this.page.showCharts(drawn, true).catch(complain);
   }

@@ -127,3 +127,52 @@ def test_in_a_low_window_all_settings_can_be_reached(browser: Any, tmp_path: Pat
             visit.page.locator(place).scroll_into_view_if_needed()
             assert visit.page.locator(place).is_visible()
         visit.close()
+
+
+# Puts the second op of rank 0 of the lower schedule first, as the keys do.
+_SWAP = """() => {
+    const chart = page.order.target();
+    viewer.selected = { chart, node: chart.opsOf(0)[0] };
+    document.body.dispatchEvent(new KeyboardEvent("keydown", { key: ">", bubbles: true }));
+}"""
+
+
+@pytest.mark.slow
+def test_an_op_moved_while_a_search_draws_takes_the_schedule_drawn(
+    browser: Any, tmp_path: Path
+) -> None:
+    with served(tmp_path) as url:
+        visit = Visit(browser, small(url, tab="order", **LONG))
+        page = visit.page
+
+        def swap_and_stop() -> None:
+            visit.wait(lambda: page.evaluate("page.isOfSearch"))
+            assert "the best of the search so far" in visit.text("#verdicts")
+            page.click("#edit")
+            page.evaluate(_SWAP)
+            visit.wait(lambda: visit.text("#order-verdict"))
+            visit.wait(lambda: not page.evaluate("page.isDrawing || page.isOfSearch"))
+            assert page.is_enabled("#stop")
+            page.click("#stop")
+
+        visit.searched(lambda: page.click("#solve"), swap_and_stop)
+        assert page.evaluate("page.state.lower").startswith("plan:found-")
+        chosen = page.locator("#lower-schedule option:checked")
+        assert chosen.inner_text() == "taken from the search"
+        visit.close()
+
+
+@pytest.mark.slow
+def test_the_whole_time_stays_in_sight_without_the_settings(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        visit = Visit(browser, small(url), viewport={"width": 800, "height": 600})
+        page = visit.page
+        page.click("#show-menu")
+        visit.settle()
+        assert page.evaluate("viewer.usPerPixel === viewer.fullUsPerPixel")
+        page.evaluate("viewer.zoom(0.5)")
+        zoomed = page.evaluate("viewer.usPerPixel")
+        page.click("#show-menu")
+        visit.settle()
+        assert page.evaluate("viewer.usPerPixel") == zoomed
+        visit.close()
