@@ -9,10 +9,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -34,10 +38,25 @@ ROOT = Path(__file__).resolve().parents[2]
 SYNTH = [sys.executable, "-c", "import synth.cli; synth.cli.main()"]
 
 
-def test_the_page_is_served_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
+# The page, with draws that never end; the first one is announced.
+STUCK = r"""
+import os, threading
+from synth.ui.drawing import Drawings
+def stuck(*given):
+    os.write(1, b"drawing\n")
+    threading.Event().wait()
+Drawings.of = stuck
+import synth.cli
+synth.cli.main()
+"""
+
+
+@contextmanager
+def running(program: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that serves the page, and its address."""
     process = subprocess.Popen(
-        [*SYNTH, "ui", "--no-browser"],
-        cwd=tmp_path,
+        [sys.executable, "-c", program, "ui", "--no-browser"],
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -47,18 +66,45 @@ def test_the_page_is_served_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/", url)
+        yield process, url
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def end_by_ctrl_c(process: "subprocess.Popen[str]", folder: Path) -> None:
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    assert "Traceback" not in told
+    assert os.listdir(folder) == []
+
+
+def test_the_page_is_served_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
+    with running(SYNTH[-1], tmp_path) as (process, url):
         with urlopen(url, timeout=120) as answered:
             assert b"synth ui" in answered.read()
         with pytest.raises(HTTPError, match="403"):
             urlopen(url.rstrip("/")[:-3] + "/start", timeout=120)
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.wait(60)
-    assert process.returncode == 0, told
-    assert "Traceback" not in told
-    assert os.listdir(tmp_path) == []
+        end_by_ctrl_c(process, tmp_path)
+
+
+def draw(url: str) -> None:
+    body = json.dumps({"setting": {}, "sources": [{"schedule": "1f1b"}]}).encode()
+    with suppress(OSError, HTTPException):
+        urlopen(Request(url + "draw", data=body), timeout=120).close()
+
+
+def test_ctrl_c_ends_a_page_whose_draws_are_stuck(tmp_path: Path) -> None:
+    with running(STUCK, tmp_path) as (process, url):
+        clients = [threading.Thread(target=draw, args=(url,)) for _ in range(3)]
+        for client in clients:
+            client.start()
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["drawing\n"] * 2
+        end_by_ctrl_c(process, tmp_path)
+        for client in clients:
+            client.join(60)
 
 
 class FakePage:

@@ -97,6 +97,6 @@ export function complain(error) {
 /** Offer to start over, where the address or the settings cannot be drawn. */
 export function offerWayOut(isOffered, dropped = []) {
   byId("way-out").hidden = !isOffered;
-  const words = dropped.map(([name, text]) => `${name}=${text.slice(0, 40)}`).join(", ");
+  const words = dropped.map(([name, text]) => `${name.slice(0, 40)}=${text.slice(0, 40)}`).join(", ");
   byId("dropped").textContent = words && `left out of the address, as not understood: ${words}`;
 }

@@ -56,6 +56,7 @@ function isValid(name, value, text) {
     return isCount(layers, 1024) && isSize(forward) && forward > 0 && Object.values(others).every(isSize);
   }
   if (name === "time_limit") return Number.isFinite(value) && value > 0;
+  if (name === "lower" && value === NONE) return false;
   if (name === "tab") return TABS.includes(value);
   if (typeof first === "boolean") return ["true", "false"].includes(text);
   return typeof first === "number" ? isCount(value, MOST[name]) : value.length <= MOST_TEXT;

@@ -64,6 +64,11 @@ def test_what_is_wrong_in_an_address_is_named_and_left_out(browser: Any, tmp_pat
         for name in wrong:
             assert f"{name}=" in visit.text("#dropped")
         assert visit.titles() == ["1f1b", "zb-h1"]
+        # A name is cut short, and one schedule is always drawn.
+        page.evaluate("location.hash = 'lower=none&upper=none&' + 'a'.repeat(5000)")
+        visit.wait(lambda: "lower=none, aaa" in visit.text("#dropped"))
+        visit.wait(lambda: visit.titles() == ["zb-v"])
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         # What only the server can judge has a way out, too.
         page.evaluate("location.hash = 'placement=spiral'")
         visit.wait(lambda: "spiral" in visit.text("#message"))
