@@ -53,6 +53,9 @@ class RequestGuard:
         if refused is not None:
             await _answer(scope, send, *refused)
             return
+        if self._token and scope["path"] == f"/{self._token.decode()}":
+            await _redirect(scope["path"] + "/", send)
+            return
         await self._app(self._inside(scope), _Counted(receive, self._most_bytes), _With(send))
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
@@ -71,7 +74,7 @@ class RequestGuard:
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return 405, "only GET and POST are answered"
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+        if origin is not None and _site(origin.decode("latin-1")) != host:
             return 403, "the request is of another site"
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length[:20]) > self._most_bytes:
@@ -113,6 +116,14 @@ class _With:
         await self._send(message)
 
 
+def _site(origin: str) -> str | None:
+    """Return the host and the port of an `Origin`; None: it is not understood."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
 def _host_name(host: str) -> str:
     """Return the name in a `Host`, without its port."""
     if host.startswith("["):
@@ -126,3 +137,10 @@ async def _answer(scope: Scope, send: Any, status: int, error: str) -> None:
     start = {"type": "http.response.start", "status": status, "headers": [*headers, *_HEADERS]}
     await send(start)
     await send({"type": "http.response.body", "body": body})
+
+
+async def _redirect(path: str, send: Any) -> None:
+    """Answer with another path, below which the page finds its files."""
+    headers = [(b"location", path.encode()), (b"content-length", b"0"), *_HEADERS]
+    await send({"type": "http.response.start", "status": 307, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -338,7 +338,10 @@ class Service:
         """Return the route of a request whose body is a record."""
 
         async def endpoint(request: Request) -> Response:
-            body = await request.body()
+            try:
+                body = await request.body()
+            except ClientDisconnect:
+                return Response(status_code=400)  # which nobody gets
             return await self._worked(request, lambda: answer(read_request(record, body)))
 
         return Route(path, endpoint, methods=["POST"])

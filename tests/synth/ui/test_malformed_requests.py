@@ -1,14 +1,17 @@
 """Malformed requests: each gets one line, and none a traceback."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
 from synth.ui.limits import LOCAL, public
-from tests.synth.ui_pages import SETTING, TOKEN, Client
+from tests.synth.ui_pages import SETTING, TOKEN, Client, served
 
 POSTED = ("draw", "explain", "export", "open", "solve", "curve", "what-if")
 
@@ -156,6 +159,7 @@ def test_bodies_are_read_up_to_a_size(tmp_path: Path) -> None:
         {"host": ""},
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
     ],
 )
 def test_other_hosts_and_other_sites_are_refused(client: Client, headers: dict[str, str]) -> None:
@@ -176,6 +180,25 @@ def test_other_addresses_are_answered_with_one_line(client: Client, path: str) -
     answered = client.http.get(f"{client.root}{path}")
     assert answered.status_code in (403, 404, 405, 414)
     assert set(answered.json()) == {"error"}
+
+
+def test_the_address_without_its_last_slash_leads_to_the_page(client: Client) -> None:
+    answered = client.http.get(client.root, follow_redirects=False)
+    assert (answered.status_code, answered.headers["location"]) == (307, f"{client.root}/")
+
+
+def test_a_client_that_leaves_while_it_sends_is_no_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with served(tmp_path) as url:
+        address = urlsplit(url)
+        assert address.hostname is not None
+        head = f"POST {address.path}draw HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        with socket.create_connection((address.hostname, address.port)) as client:
+            client.sendall(f"{head}Content-Length: 99\r\n\r\n{{".encode())
+        with urlopen(url, timeout=120) as answered:
+            assert answered.status == 200
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_public_server_has_neither_a_token_nor_files(tmp_path: Path) -> None:
