@@ -15,14 +15,12 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from synth.errors import SynthError
-from synth.families._lib.activations import growth_bytes
 from synth.families._lib.family import Programs, Setting
+from synth.families._lib.order_network import NEVER, Order, OrderNetwork, RankOrder
 from synth.op_kinds import OpKind
 from synth.profile.links import Links
-from synth.schedule.ops import Op
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W
-Order = Sequence[Sequence[Op]]
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,6 @@ class Rules:
 
 
 _OVERTAKING = [Rules(True, late, wait) for late in (False, True) for wait in (False, True)]
-
-# The arrival of an input that no op has sent yet.
-_NEVER = 1 << 62
 
 
 def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Programs:
@@ -72,7 +67,7 @@ def fitted_below(
     Attempts whose order, run as early as it can be, takes as long as the setting's `below_us` are
     given up too.
     """
-    network, below_us = _Network.of(setting, order), setting.below_us
+    network, below_us = OrderNetwork.of(setting, order), setting.below_us
     best = _in_order(network, network.as_ordered).better(None, most_us, below_us)
     for rules in _OVERTAKING:
         most = most_us if best is None else best.period_us
@@ -92,7 +87,7 @@ def fitted_below(
     ]
 
 
-def _fitted_to_drawn_times(network: "_Network", limits_bytes: Sequence[int]) -> "_Places":
+def _fitted_to_drawn_times(network: OrderNetwork, limits_bytes: Sequence[int]) -> "_Places":
     """Return the order or its reordering in cool-down, whichever is shorter for F = B = W."""
     drawn = network.in_drawn_times()
     squeezed = _in_order(drawn, drawn.as_ordered)
@@ -135,130 +130,7 @@ class _Fit(NamedTuple):
         return self if best is None or self[:2] < best[:2] else best
 
 
-class _Reader(NamedTuple):
-    """An op that waits for another one: its rank, its place there, and the transfer's time."""
-
-    rank: int
-    place: int
-    lag_us: int
-
-
-class _RankOrder(NamedTuple):
-    """The drawn order of a rank, by place.
-
-    Ops of one kind and stage keep their order: `heads` has the first place of each such queue, and
-    `next_place` the next one in the same queue, or the number of places.
-    """
-
-    order: Sequence[Op]
-    kinds: list[OpKind]
-    took_us: list[int]
-    growth: list[int]
-    queue: list[int]
-    next_place: list[int]
-    heads: list[int]
-    readers: list[list[_Reader]]
-
-    @property
-    def arrives(self) -> list[int]:
-        """Return when the input of each place arrives, before any op has run; `_NEVER`: unknown.
-
-        One place more has no op.
-        """
-        return [0 if op.kind is F and op.stage == 0 else _NEVER for op in self.order] + [_NEVER]
-
-    def in_drawn_times(self) -> "_RankOrder":
-        """Return the same for F = B = W = 1 and transfers that take no time."""
-        readers = [[reader._replace(lag_us=0) for reader in own] for own in self.readers]
-        return self._replace(took_us=[1] * len(self.order), readers=readers)
-
-
-class _Network(NamedTuple):
-    """A drawn order with its times, bytes and dependencies, by rank; all attempts share it."""
-
-    ranks: list[_RankOrder]
-
-    @staticmethod
-    def of(setting: Setting, order: Order) -> "_Network":
-        """Return the network of an order."""
-        costs = setting.costs
-        took = [stage.duration_us for stage in costs.stages]
-        growth = [growth_bytes(costs, stage) for stage in range(setting.num_stages)]
-        finder = _Readers(setting, order)
-        ranks = []
-        for rank, program in enumerate(order):
-            queues: dict[tuple[OpKind, int, int], list[int]] = {}
-            for place, op in enumerate(program):
-                queues.setdefault((op.kind, op.stage, op.replica), []).append(place)
-            queue, next_place = [0] * len(program), [len(program)] * len(program)
-            for number, own in enumerate(queues.values()):
-                for place, after in zip(own, [*own[1:], len(program)], strict=True):
-                    queue[place], next_place[place] = number, after
-            ranks.append(
-                _RankOrder(
-                    program,
-                    [op.kind for op in program],
-                    [took[op.stage][op.kind] for op in program],
-                    [growth[op.stage][op.kind] for op in program],
-                    queue,
-                    next_place,
-                    [own[0] for own in queues.values()],
-                    [finder.of(op, rank) for op in program],
-                )
-            )
-        return _Network(ranks)
-
-    @property
-    def as_ordered(self) -> list[list[int]]:
-        """Return the places of all ranks in the drawn order."""
-        return [list(range(len(own.order))) for own in self.ranks]
-
-    def in_drawn_times(self) -> "_Network":
-        """Return the network for F = B = W = 1 and transfers that take no time."""
-        return _Network([own.in_drawn_times() for own in self.ranks])
-
-
-class _Readers:
-    """Finds the ops that wait for an op."""
-
-    def __init__(self, setting: Setting, order: Order) -> None:
-        self._costs, self._last = setting.costs, setting.num_stages - 1
-        self._lags_us: dict[tuple[int, int, int, int], int] = {}
-        self._places = {
-            op: (rank, place)
-            for rank, program in enumerate(order)
-            for place, op in enumerate(program)
-        }
-
-    def of(self, op: Op, rank: int) -> list[_Reader]:
-        """Return the ops that wait for one of a rank."""
-        kind, stage, micro_batch, replica = op
-        if kind is W:
-            return []
-        if kind is F:
-            is_last = stage == self._last
-            after = (B, stage) if is_last else (F, stage + 1)
-            return [self._reader(Op(*after, micro_batch, replica), stage, rank)]
-        found = [self._reader(Op(W, stage, micro_batch, replica), stage, rank)]
-        if stage:
-            found.insert(0, self._reader(Op(B, stage - 1, micro_batch, replica), stage, rank))
-        return found
-
-    def _reader(self, reader: Op, stage: int, rank: int) -> _Reader:
-        target, place = self._places[reader]
-        return _Reader(target, place, self._lag_us(stage, reader.stage, rank, target))
-
-    def _lag_us(self, stage: int, to: int, rank: int, target: int) -> int:
-        if target == rank:
-            return 0
-        key = (stage, to, rank, target)
-        if key not in self._lags_us:
-            passed_us = self._costs.boundary_us if stage < to else self._costs.return_us
-            self._lags_us[key] = passed_us(min(stage, to), rank, target)
-        return self._lags_us[key]
-
-
-def _in_order(network: _Network, places: _Places) -> _Fit:
+def _in_order(network: OrderNetwork, places: _Places) -> _Fit:
     """Run every rank's ops in an order without deadlock, each as early as it can.
 
     Args:
@@ -273,7 +145,7 @@ def _in_order(network: _Network, places: _Places) -> _Fit:
         rank = ready.pop()
         own, program, arrivals = ranks[rank], places[rank], arrives[rank]
         at, now = next_of[rank], free_at[rank]
-        while at < len(program) and arrivals[program[at]] != _NEVER:
+        while at < len(program) and arrivals[program[at]] != NEVER:
             place = program[at]
             start = max(now, arrivals[place])
             if at == 0:
@@ -298,7 +170,7 @@ class _RankRun:
         "_waiting", "arrives", "began", "free_at", "left_us", "started",
     )  # fmt: skip
 
-    def __init__(self, own: _RankOrder, limit_bytes: int, rules: Rules) -> None:
+    def __init__(self, own: RankOrder, limit_bytes: int, rules: Rules) -> None:
         self._own, self._limit, self._rules = own, limit_bytes, rules
         self._num_places = len(own.order)
         self._waiting = [True] * self._num_places
@@ -378,7 +250,7 @@ class _RankRun:
 class _Run:
     """One simulation of all ranks that decides the next op of each."""
 
-    def __init__(self, network: _Network, limits_bytes: Sequence[int], rules: Rules) -> None:
+    def __init__(self, network: OrderNetwork, limits_bytes: Sequence[int], rules: Rules) -> None:
         self._readers = [own.readers for own in network.ranks]
         self._ranks = [
             _RankRun(own, limit, rules)
