@@ -72,9 +72,7 @@ class _BlockCall(NamedTuple):
     end: int
 
 
-def _calls_of_blocks(
-    steps: Sequence[RecordedCall], blocks: Collection[str]
-) -> list[_BlockCall]:
+def _calls_of_blocks(steps: Sequence[RecordedCall], blocks: Collection[str]) -> list[_BlockCall]:
     calls: list[_BlockCall] = []
     for index, step in enumerate(steps):
         if step.module is None:
