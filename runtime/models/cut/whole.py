@@ -61,8 +61,8 @@ def _call_of_anyone(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, b
     if len(named) > 1:
         raise SynthError(
             f"{type(model).__name__}.forward has {' and '.join(named)} beside its "
-            f"{len(given) + len(keywords)} inputs, and it is unknown which are the targets: rename one of them, or "
-            f"give it among the inputs"
+            f"{len(given) + len(keywords)} inputs, and it is unknown which are the targets: rename "
+            f"one of them, or give it among the inputs"
         )
     if named:
         return model(*given, **keywords, **{named[0]: targets}), True
