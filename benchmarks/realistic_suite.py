@@ -112,6 +112,13 @@ def solved(
     stop: threading.Event | None = None,
 ) -> Result:
     """The best schedule found on a given partition, or on any (None)."""
+    way = Partitioning.SEARCHED if sizes is None else Partitioning.GIVEN
+    candidates = [candidate_of(case, sizes)]
+    return solve_best_of(candidates, case.profile, way, options, stop=stop).result
+
+
+def candidate_of(case: RealisticCase, sizes: tuple[int, ...] | None = None) -> Candidate:
+    """The candidate of a case, on a given partition or on the balanced one (None)."""
     where = placement(case.placement, case.num_ranks)
     begin = sizes or balance(case.profile, where, case.caps_bytes, case.num_micro_batches)
     problem = Problem(
@@ -121,9 +128,7 @@ def solved(
         caps_bytes=case.caps_bytes,
         partition=begin,
     )
-    way = Partitioning.SEARCHED if sizes is None else Partitioning.GIVEN
-    candidates = [Candidate(case.placement, problem)]
-    return solve_best_of(candidates, case.profile, way, options, stop=stop).result
+    return Candidate(case.placement, problem)
 
 
 def best_published(case: RealisticCase) -> tuple[int, str] | None:

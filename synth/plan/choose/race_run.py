@@ -37,13 +37,14 @@ from synth.plan.choose.judging import (
     offloading_trial,
     repartitioned_trials,
 )
+from synth.plan.choose.listed_trials import ListedTrials
 from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.tuning import CUT_MOVES, JUDGING, RACE
+from synth.plan.tuning import CUT_MOVES, JUDGING, LISTED_TRIALS, RACE
 from synth.profile import Profile
 from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import evaluate
@@ -107,6 +108,7 @@ class _RaceRun:
         cuts = self.published.searches.cuts
         self.partitions = PartitionTrials(profile, options, self.race, self.clock, cuts)
         self.cuts = CutTrials(profile, self.race, cuts)
+        self.listed = ListedTrials(profile, self.race, cuts)
         self.cuts_may_move = partitioning == Partitioning.SEARCHED
         self.late_ops = 0  # judged after the time for it was over
         self.is_over = False  # nothing is left to try
@@ -131,11 +133,27 @@ class _RaceRun:
         self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
         if race.partitioning != Partitioning.SEARCHED:
             return
+        self._list_schedules()
         self._move_cuts()
         until_s = self.clock.moment_s(RACE.partitions_share_of_left)
         for new in self.partitions.first(until_s):
             race.trials += new
             self._judge(new, until_s)
+
+    def _list_schedules(self) -> None:
+        """Add the placements' best list schedules, on the cuts of the least bounds."""
+        until_s = self.clock.moment_s(LISTED_TRIALS.share_of_left)
+
+        def charge(ops: int) -> None:
+            self.clock.grant(ops / LISTED_TRIALS.ops_per_s if self.options.deterministic else 0.0)
+
+        def should_stop() -> bool:
+            return self.stop.is_set() or self.clock.left_s(until_s) <= 0
+
+        for trial in self.listed.all(should_stop, charge):
+            self.race.trials.append(trial)
+            self.announcer.announce_judged(trial)
+            self.on_standings(self.race.copies())
 
     def _judge(
         self, those: Sequence[Trial], until_s: float, until_plain_s: float | None = None

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from synth.errors import SynthError
 from synth.plan.partition.candidates import candidate_cuts
+from synth.plan.partition.lifetime_cut import LifetimeCuts
 from synth.plan.partition.most_even import Stopped, most_even, smallest_limit_bytes
 from synth.plan.partition.rebalance import compromises, rebalance
 from synth.plan.partition.stage_cost_table import StageCostTable
@@ -78,13 +79,17 @@ def starting_cuts(
     num_micro_batches: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[tuple[int, ...]]:
-    """Return cuts from which searches begin: the candidates, and with several stages per rank those
-    between even ranks and even stages.
+    """Return cuts from which searches begin.
+
+    They are the candidates, under memory limits the one of `LifetimeCuts`, and with several stages
+    per rank those between even ranks and even stages.
 
     Args:
         should_stop: ends the local search for the latter.
     """
     found = candidate_cuts(table, placement.num_stages)
+    if (cuts := LifetimeCuts.of(table, placement, caps_bytes)) is not None:
+        found.append(cuts.best(found, should_stop))
     if placement != Placement.linear(placement.num_stages) and placement.backward_ranks is None:
         found += compromises(table, placement, caps_bytes, num_micro_batches, should_stop)
     return list(dict.fromkeys(found))

@@ -13,12 +13,13 @@ from synth.plan.tuning.memory_curve import CURVE, LEAST_CAP, STEADY_CAP
 from synth.plan.tuning.moving_families import MOVING_FAMILIES
 from synth.plan.tuning.partition import (
     BALANCE,
+    LIFETIME_CUT,
     PARTITION_BOUNDS,
     PARTITION_QUEUE,
     SEVERAL_STAGES,
     TIGHT_CAPS,
 )
-from synth.plan.tuning.race import CUT_MOVES, PARTITION_TRIALS, RACE
+from synth.plan.tuning.race import CUT_MOVES, LISTED_TRIALS, PARTITION_TRIALS, RACE
 from synth.plan.tuning.recompute import (
     CHOICE_PROOF,
     LAYER_MENU,
@@ -41,6 +42,8 @@ __all__ = [
     "LAYER_MENU",
     "LAYER_SEARCH",
     "LEAST_CAP",
+    "LIFETIME_CUT",
+    "LISTED_TRIALS",
     "LIST_JUDGING",
     "MOVING_FAMILIES",
     "PARTITION_BOUNDS",

@@ -34,6 +34,14 @@ class SeveralStagesTuning:
 
 
 @dataclass(frozen=True)
+class LifetimeCutTuning:
+    """The cut on which ranks are busy for the shortest time, with work or with full memory."""
+
+    # The time of a rank without room for activations: above that of any other.
+    no_room_us: float = 1e15
+
+
+@dataclass(frozen=True)
 class TightCapTuning:
     """Search for partitions under tight memory limits, judged by list scheduling."""
 
@@ -73,6 +81,7 @@ class PartitionQueueTuning:
 
 BALANCE = BalanceTuning()
 SEVERAL_STAGES = SeveralStagesTuning()
+LIFETIME_CUT = LifetimeCutTuning()
 TIGHT_CAPS = TightCapTuning()
 PARTITION_BOUNDS = PartitionBoundTuning()
 PARTITION_QUEUE = PartitionQueueTuning()

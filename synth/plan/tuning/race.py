@@ -45,6 +45,19 @@ class RaceTuning:
 
 
 @dataclass(frozen=True)
+class ListedTrialTuning:
+    """List schedules on the cuts of the least bounds, before partitions are searched."""
+
+    # Share of the remaining time for them.
+    share_of_left: float = 0.1
+    # Cuts of each placement, and priority rules on each.
+    cuts: int = 3
+    rules: int = 12
+    # Ops placed per second as a deterministic search counts them.
+    ops_per_s: int = 100_000
+
+
+@dataclass(frozen=True)
 class PartitionTrialTuning:
     """Search for partitions that get a trial."""
 
@@ -72,4 +85,5 @@ class CutMovesTuning:
 
 RACE = RaceTuning()
 CUT_MOVES = CutMovesTuning()
+LISTED_TRIALS = ListedTrialTuning()
 PARTITION_TRIALS = PartitionTrialTuning()
