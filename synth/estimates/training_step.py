@@ -48,7 +48,7 @@ class TrainingStep:
             SynthError: there are fewer layers than stages, or the schedule does not admit them.
         """
         profile = self.estimator.profile()
-        return self._pipeline_us(profile) + self.outside(profile).total_us
+        return self._pipeline_us(profile) + self.outside(profile).data_us
 
     def outside(self, profile: Profile) -> OutsideTimes:
         """The times of data parallelism and of the optimizer; `profile` is the estimator's."""
@@ -70,12 +70,13 @@ class TrainingStep:
         return self.schedule if self.ranks > 1 else "1f1b"
 
     def _pipeline_us(self, profile: Profile) -> float:
-        """The makespan of the schedule, from few micro-batches if there are many."""
+        """The makespan with the optimizer, from few micro-batches if there are many."""
         total, ranks = self.micro_batches, self.ranks
         if ranks == 1:
-            passes = (OpKind.F, OpKind.BW)
             layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
-            return total * sum(one.time_us[kind].median_us for one in layers for kind in passes)
+            passes = (OpKind.F, OpKind.BW)
+            once_us = sum(one.time_us[kind].median_us for one in layers for kind in passes)
+            return total * once_us + self.outside(profile).step_us
         period = ranks
         few = 3 * ranks
         if total <= few + period:
