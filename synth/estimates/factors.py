@@ -19,7 +19,10 @@ SOFTWARE = {
     "megatron": Software(hidden_tensor=0.5, gradient_bytes=2),
     "megatron-plain": Software(overlaps_gradients=False),
     "megatron-2021": Software(
-        attention=AttentionKernel.UNFUSED, overlaps_gradients=False, traffic=1.3
+        attention=AttentionKernel.UNFUSED,
+        overlaps_gradients=False,
+        traffic=1.3,
+        waits_for_sends=True,
     ),
     "torchtitan": Software(attention=AttentionKernel.FLASH2),
     "llm-foundry": Software(attention=AttentionKernel.FLASH1, traffic=1.5),

@@ -67,6 +67,7 @@ class Software(Record):
         overlaps_gradients: the reduction of gradients runs beside the last backward, and the
             gathering of parameters beside the first forward.
         traffic: bytes of pointwise kernels over those of fused ones.
+        waits_for_sends: interleaved 1F1B waits for its transfers between stages.
     """
 
     attention: AttentionKernel = AttentionKernel.FLASH3
@@ -74,6 +75,7 @@ class Software(Record):
     gradient_bytes: int = Field(default=4, ge=1, le=8)
     overlaps_gradients: bool = True
     traffic: float = Field(default=1.0, ge=0.1, le=10)
+    waits_for_sends: bool = False
 
 
 class Layout(Record):

@@ -13,12 +13,12 @@ from synth.errors import SynthError
 from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import Factors
 from synth.estimates.outside_pipeline import OutsidePipeline, OutsideTimes, layers_of_ranks
+from synth.estimates.pipeline_time import pipeline_us
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.schedule.lowering.lower import lower
 from synth.schedule.rank_memory import peak_bytes
-from synth.schedule.simulate import simulate
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class TrainingStep:
 
     def _makespan_us(self, profile: Profile, count: int) -> float:
         costs = partition_costs(profile, self.stage_sizes(len(profile.layers)))
-        made = generate(self._name, self.ranks, count, costs=costs)
-        return simulate(lower(made, costs)).makespan_us
+        waits = self.estimator.software.waits_for_sends
+        return pipeline_us(self._name, self.ranks, count, costs, waits=waits)
 
     def stage_sizes(self, layers: int) -> list[int]:
         """Layers of each stage: as equal as possible, embedding and head beside the layers.
