@@ -49,7 +49,7 @@ def calibrate(runs: Sequence[PublishedRun], device: str, software: str, source: 
     rows = [StepParts(row.run, factors) for row in rows]
     factors = fit(rows)
     shares = np.sum([row.parts_us * factors.values for row in rows], axis=0)
-    shares = shares / shares.sum()
+    shares = shares / (shares.sum() + sum(row.fixed_us for row in rows))
     fitted = [
         Factor(value=round(value, 6), uncertainty=round(deviation, 4), share=round(share, 4))
         for value, deviation, share in zip(
@@ -143,7 +143,7 @@ def most_different(rows: Sequence[StepParts], count: int) -> list[StepParts]:
     system = np.diag(np.array(PRIOR) ** -2) * ROW**2
     left, chosen = list(rows), []
     for _ in range(min(count, len(left))):
-        shares = [row.parts_us / row.parts_us.sum() for row in left]
+        shares = [row.parts_us / (row.fixed_us + row.parts_us.sum()) for row in left]
         gains = [np.linalg.slogdet(system + np.outer(share, share))[1] for share in shares]
         best = int(np.argmax(gains))
         system = system + np.outer(shares[best], shares[best])

@@ -233,13 +233,7 @@ class Estimator:
         is_full = self.layout.recompute is Recompute.FULL and kind not in ("embedding", "head")
         if not is_full:
             parts[Role.B] += again
-        times = {
-            OpKind.F: self.factors.us(parts[Role.F]),
-            OpKind.B: self.factors.us(parts[Role.B]),
-            OpKind.W: self.factors.us(parts[Role.W]),
-            OpKind.BW: self.factors.us(parts[Role.B]) + self.factors.us(parts[Role.W]),
-            OpKind.STEP: self._step_us(states),
-        }
+        times = self._passes_us(kind, parts) | {OpKind.STEP: self._step_us(states)}
         whole, gradient = self._unsharded(states)
         passed = 0 if kind == "head" else boundary
         back = 0 if kind == "embedding" else boundary
@@ -266,6 +260,20 @@ class Estimator:
             layer = recomputed(layer)
             parts[Role.B] += again
         return _Part(self._with_gathering(layer, states), parts)
+
+    def _passes_us(self, kind: str, parts: dict[Role, Parts]) -> dict[OpKind, float]:
+        """The times of F, B, W and BW; of experts at least what the host takes to launch them.
+
+        F, B and W have about as many kernels each.
+        """
+        least = self.software.host_us / 3 if kind in ("moe_block", "mtp") else 0.0
+        forward, backward, weight = (self.factors.us(parts[role]) for role in Role)
+        return {
+            OpKind.F: max(forward, least),
+            OpKind.B: max(backward, least),
+            OpKind.W: max(weight, least),
+            OpKind.BW: max(backward + weight, 2 * least),
+        }
 
     def _with_gathering(self, layer: LayerProfile, states: States) -> LayerProfile:
         """Add FSDP's exchanges to the times of compute.

@@ -68,6 +68,8 @@ class Software(Record):
             gathering of parameters beside the first forward.
         traffic: bytes of pointwise kernels over those of fused ones.
         waits_for_sends: interleaved 1F1B waits for its transfers between stages.
+        host_us: that the host takes to launch F and B of a layer with experts, one after another;
+            0: CUDA graphs launch them.
     """
 
     attention: AttentionKernel = AttentionKernel.FLASH3
@@ -76,6 +78,7 @@ class Software(Record):
     overlaps_gradients: bool = True
     traffic: float = Field(default=1.0, ge=0.1, le=10)
     waits_for_sends: bool = False
+    host_us: float = Field(default=0.0, ge=0, le=1e6)
 
 
 class Layout(Record):

@@ -83,6 +83,8 @@ def _software(row: Mapping[str, str]) -> Software:
     """The training program, with what a note says of it."""
     found = software_of(row.get("software") or PROGRAM.get(row.get("stack", ""), "megatron"))
     note = (row.get("note") or "").lower()
+    if row.get("device", "").startswith("gb") and found == software_of("megatron"):
+        return software_of("megatron-graphs")  # as NVIDIA's recipes on Grace hosts
     if "eager" in note:
         return found.replace(traffic=2.0)
     if "async tp" in note or "asynctp" in note.replace("enabling asynctp", ""):
