@@ -30,7 +30,9 @@ SOFTWARE = {
         traffic=1.3,
         waits_for_sends=True,
     ),
-    "torchtitan": Software(attention=AttentionKernel.FLASH2),
+    # Keys and values are repeated before attention, and gathered before it begins (its default
+    # `context_parallel_rotate_method`).
+    "torchtitan": Software(attention=AttentionKernel.FLASH2, shown_context=1.0, repeats_keys=True),
     "llm-foundry": Software(attention=AttentionKernel.FLASH1, traffic=1.5),
 }
 

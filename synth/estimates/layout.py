@@ -63,6 +63,9 @@ class Software(Record):
     Attributes:
         attention: its kernels.
         hidden_tensor: share of the collectives of tensor parallelism that compute hides.
+        shown_context: share of the exchange of keys and values between ranks of a context that
+            attention does not hide.
+        repeats_keys: attention's keys and values are repeated for each head before that exchange.
         gradient_bytes: of a gradient's element.
         overlaps_gradients: the reduction of gradients runs beside the last backward, and the
             gathering of parameters beside the first forward.
@@ -74,6 +77,8 @@ class Software(Record):
 
     attention: AttentionKernel = AttentionKernel.FLASH3
     hidden_tensor: float = Field(default=0.0, ge=0, le=1)
+    shown_context: float = Field(default=0.25, ge=0, le=1)
+    repeats_keys: bool = False
     gradient_bytes: int = Field(default=4, ge=1, le=8)
     overlaps_gradients: bool = True
     traffic: float = Field(default=1.0, ge=0.1, le=10)

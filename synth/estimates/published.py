@@ -66,6 +66,7 @@ class PublishedRun:
         step: what is estimated.
         measured_us: of a step.
         peak_bytes: of the fullest rank; None: not published.
+        variant: what a source's runs differ in beside layouts: recipe of precision, release.
         tokens_per_s: of a GPU.
     """
 
@@ -77,6 +78,7 @@ class PublishedRun:
     measured_us: float
     tokens_per_s: float
     peak_bytes: float | None = None
+    variant: str = ""
 
 
 def _software(row: Mapping[str, str]) -> Software:
@@ -139,6 +141,7 @@ def _run(read: "_Row", row: Mapping[str, str], software: Software) -> PublishedR
         measured_us=batch * layout.seq_len / (rate * gpus) * 1e6,
         tokens_per_s=rate,
         peak_bytes=None if memory is None else memory * 2**30,
+        variant=row.get("variant") or "",
     )
 
 
