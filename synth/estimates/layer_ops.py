@@ -85,16 +85,31 @@ class LayerOps:
 
     def decoder(self, *, dense: bool) -> Work:
         """A decoder layer, with experts unless `dense`."""
+        work, second = self.attention(), self.mlp(dense=dense)
+        for role in Role:
+            work.add(role, *second.by_role[role])
+        return work
+
+    def attention(self) -> Work:
+        """The attention of a layer, with half of its norms."""
         work = Work()
-        self._norms(work, self.shape.norms)
+        self._norms(work, self.shape.norms / 2)
         self._attention_matrices(work)
         self._attention(work)
+        self._tensor_exchange(work)
+        return work
+
+    def mlp(self, *, dense: bool) -> Work:
+        """The MLP of a layer, or its experts, with the other half of the norms."""
+        work = Work()
+        self._norms(work, self.shape.norms / 2)
         if dense or self.shape.experts is None:
             self._mlp(work, self.shape.ffn)
-            self._tensor_exchange(work, pairs=2)
+            self._tensor_exchange(work)
         else:
             self._experts(work)
-            self._tensor_exchange(work, pairs=2 if self.shape.experts.shared_ffn else 1)
+            if self.shape.experts.shared_ffn:
+                self._tensor_exchange(work)
         return work
 
     def embedding(self) -> Work:
@@ -146,11 +161,13 @@ class LayerOps:
         work.add(Role.F, Traffic(forward * factor, kernels))
         work.add(Role.B, Traffic(backward * factor, kernels))
 
-    def _norms(self, work: Work, count: int) -> None:
+    def _norms(self, work: Work, count: float) -> None:
         """Norms, with the additions of residuals (and dropout's masks) beside them."""
         row = self.layout.sharded_tokens * self.shape.hidden
         mask = 1 if self.shape.dropout else 0
-        self._pointwise(work, count * row * (10 + mask), count * row * (12 + mask), 2 * count)
+        self._pointwise(
+            work, count * row * (10 + mask), count * row * (12 + mask), round(2 * count)
+        )
 
     def _casts(self, work: Work, elements: float) -> None:
         """The casts of a matrix's input to a narrow dtype; in B of the output's gradient."""
@@ -245,12 +262,11 @@ class LayerOps:
         if experts.shared_ffn:
             self._mlp(work, experts.shared_ffn)
 
-    def _tensor_exchange(self, work: Work, pairs: int) -> None:
-        """The exchanges of tensor parallelism: before and after each pair of matrices."""
+    def _tensor_exchange(self, work: Work) -> None:
+        """The exchanges of tensor parallelism before and after a pair of matrices."""
         row = self.layout.tokens * self.shape.hidden * _BF16
         shown = 1 - self.software.hidden_tensor
-        for _ in range(pairs):
-            work.both(self._exchange(shown * row, 1.0 if self._dtype == "bfloat16" else 0.5))
+        work.both(self._exchange(shown * row, 1.0 if self._dtype == "bfloat16" else 0.5))
 
     def _exchange(self, num_bytes: float, gathered: float = 1.0) -> Sequence[GroupExchange]:
         """Gather and scatter along the sequence, or one sum; sums are of bfloat16.
