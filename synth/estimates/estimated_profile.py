@@ -36,7 +36,7 @@ DEFAULT_OPTIMIZER = OptimizerSpec.parse("adamw+master+float32-gradients")
 
 # Of steps of models with experts: the root mean square of the logarithms of estimate over measured
 # time, under the shipped factors, of 63 published runs (`python -m benchmarks.estimates`).
-_SCATTER_OF_EXPERTS = 0.45
+_SCATTER_OF_EXPERTS = 0.33
 
 # Of bytes: the largest error of the published peaks of layouts that are known to be the estimated
 # ones; and of others the root mean square of those of a source whose layouts are not fully known.

@@ -86,7 +86,7 @@ def _are_plain(request: Request, choices: Sequence[_Choice]) -> bool:
 
 def _choices(chosen: Ranking) -> Iterator[_Choice]:
     best = chosen.result.schedule
-    if best is None:
+    if best is None or not chosen.trials:
         return
     yield _Choice(chosen.name, best, chosen.result.problem)
     for trial in chosen.trials:

@@ -25,6 +25,11 @@ def test_a_measured_profile_has_none(synth: Synth) -> None:
     assert "draws of the estimate" not in ended.stdout
 
 
+def test_one_placement_is_no_choice(synth: Synth) -> None:
+    ended = synth("solve", "llama3-8b-h100-tp8", *SIZES, "--placement", "linear")
+    assert ended.code == 0 and "draws of the estimate" not in ended.stdout
+
+
 def test_draws_count_the_fastest_choice() -> None:
     factors = Factors((1.0, 1.0, 1.0), (0.0, 0.0, 0.5))
     never = under_draws(factors, lambda one: [2.0, 1.0], 20, 0, lambda: False)
