@@ -12,7 +12,7 @@ and program, or none where there are none. Nothing is fitted to these times.
 
 import csv
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,7 +152,7 @@ def _deepseek() -> Iterator[_Time]:
         yield ("dispatch and combine", role.value), _us(sent, device, factors)
 
 
-def _us(operations: list[Operation], device: Device, factors: Factors) -> float:
+def _us(operations: Sequence[Operation], device: Device, factors: Factors) -> float:
     return factors.us(parts_of(operations, device, software_of("megatron-graphs")))
 
 

@@ -74,7 +74,9 @@ def choice_stability(request: Request, chosen: Ranking) -> ChoiceStability | Non
     if abs(judge.times(estimator.factors)[0] / value_us - 1) > _SAME:
         return None
     found = under_draws(estimator.factors, judge.times, draws, _SEED, lambda: False)
-    return found and ChoiceStability(tuple(one.name for one in choices), found)
+    if found is None:
+        return None
+    return ChoiceStability(tuple(one.name for one in choices), found)
 
 
 def _are_plain(request: Request, choices: Sequence[_Choice]) -> bool:
