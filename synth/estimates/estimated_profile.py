@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from synth.costs.recomputed_layers import recomputed
 from synth.errors import SynthError
 from synth.estimates.calibration import factors_of
-from synth.estimates.collectives import collective_us
+from synth.estimates.collectives import collective_us, neighbour_link
 from synth.estimates.device import Device
 from synth.estimates.factors import KINDS, SOFTWARE, Factors, software_of
 from synth.estimates.layer_ops import LayerOps, Work
@@ -23,7 +23,7 @@ from synth.op_kinds import OpKind
 from synth.profile import Profile, Provenance
 from synth.profile.estimate import ESTIMATED, Estimate, Factor
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
-from synth.profile.links import Link, Links, NodeLink
+from synth.profile.links import Links, NodeLink
 from synth.profile.optimizer import OptimizerSpec
 from synth.profile.tied_parameters import TiedParameters
 from synth.profile.workload import Workload
@@ -350,8 +350,8 @@ class Estimator:
         """
         device, layout = self.device, self.layout
         factor = self.factors.values[2]
-        near = _link(device, 1, factor)
-        far = _link(device, 2, factor)
+        near = neighbour_link(device, 1, factor)
+        far = neighbour_link(device, 2, factor)
         apart = layout.tensor * layout.context * layout.data
         stages = device.ranks_per_node // apart
         if stages < 2:
@@ -389,14 +389,3 @@ def _layers(listed: tuple[tuple[str, str], ...]) -> tuple[Layer, ...]:
 def _beside(compute_us: float, exchange_us: float) -> float:
     """The time of compute with an exchange beside it, which takes memory bandwidth and kernels."""
     return max(compute_us + _EXCHANGE_SHOWN * exchange_us, exchange_us)
-
-
-def _link(device: Device, nodes: int, factor: float) -> Link:
-    """The link to a neighbour, as latency and bandwidth of a send."""
-    empty = GroupExchange(ExchangeKind.SEND, 0, nodes, 2)
-    large = GroupExchange(ExchangeKind.SEND, 1e9, nodes, 2)
-    latency = collective_us(device, empty)
-    per_s = 1e9 / (collective_us(device, large) - latency) * 1e6
-    return Link(
-        latency_us=round(factor * latency, 3), bandwidth_bytes_per_s=round(per_s / factor, 0)
-    )
