@@ -38,8 +38,8 @@ DEFAULT_OPTIMIZER = OptimizerSpec.parse("adamw+master+float32-gradients")
 # time, under the shipped factors, of 63 published runs (`python -m benchmarks.estimates`).
 _SCATTER_OF_EXPERTS = 0.33
 
-# Of bytes: the largest error of the published peaks of layouts that are known to be the estimated
-# ones; and of others the root mean square of those of a source whose layouts are not fully known.
+# Of bytes: the largest error of the published peaks (`python -m benchmarks.estimates`), and of
+# other kinds of layouts, of which none is published, a guess.
 _MEMORY_SHOWN, _MEMORY_OTHERWISE = 0.08, 0.25
 
 # Share of an overlapped exchange by which compute beside it gets longer.
@@ -189,8 +189,6 @@ class Estimator:
             layout.sharding is not Sharding.FSDP
             and layout.recompute in (Recompute.NONE, Recompute.SELECTIVE)
             and layout.precision is Precision.BF16
-            and layout.context == 1
-            and (layout.sequence or layout.tensor == 1)
             and not self.shape.mtp_layers
         )
 

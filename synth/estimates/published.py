@@ -87,6 +87,8 @@ def _software(row: Mapping[str, str]) -> Software:
     note = (row.get("note") or "").lower()
     if row.get("device", "").startswith("gb") and found == software_of("megatron"):
         return software_of("megatron-graphs")  # as NVIDIA's recipes on Grace hosts
+    if row.get("stack") == "megatron-ci":
+        return found.replace(overlaps_gradients=True)
     if "eager" in note:
         return found.replace(traffic=2.0)
     if "async tp" in note or "asynctp" in note.replace("enabling asynctp", ""):
@@ -265,7 +267,7 @@ class _PublishedRow(_Row):
             biases=is_gpt,
             tied=is_gpt,
             positions=0,
-            dropout=is_gpt and "mpt" not in name and "gqa" not in name,
+            dropout=is_gpt and "mpt" not in name,
             latent=_LATENT if is_latent else None,
             experts=self._experts(name),
             mtp_layers=1 if name == "deepseek-v3" else 0,
@@ -293,11 +295,12 @@ class _PublishedRow(_Row):
         """The sizes of groups and micro-batches."""
         sharding = (self._row.get("sharding") or "").lower()
         recompute = (self._row.get("recompute") or "").lower()
+        is_whole = "no sequence parallelism" in (self._row.get("note") or "")
         return Layout(
             seq_len=self.number("seq"),
             micro_batch_size=self.number("micro_batch", 1),
             tensor=self.number("tp", 1),
-            sequence="full" not in recompute or "fsdp" in sharding,
+            sequence=not is_whole and ("full" not in recompute or "fsdp" in sharding),
             context=self.number("cp", 1),
             expert=self.number("ep", 1),
             data=self.data_ranks(),
