@@ -5,11 +5,11 @@
     python -m benchmarks.estimates --ship
 
 Stacks, that is, the programs of a source on one device, are never pooled. The three factors of each
-are fitted to at most three of its rows, chosen by their layouts alone, so that their parts differ
-most, and the errors, orders and regrets are those of the other rows. Beside it stand the errors of
-the same rows under the shipped factors, unless these were fitted to them, and the errors over a
-hundred random choices of three rows. `--ship` fits the factors that synth ships to all dense rows
-of a source.
+are fitted to at most three of its rows, chosen by their layouts alone, so that all rows are
+predicted best, and the errors, orders and regrets are those of the other rows. Beside it stand the
+errors of the same rows under the shipped factors, unless these were fitted to them, and the errors
+over a hundred random choices of three rows. `--ship` fits the factors that synth ships to all dense
+rows of a source.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.estimates_table import FORMAT, Row, table
 from benchmarks.results_file import Run, parse_without_seeds, report_rows
-from synth.estimates.calibrate import calibrate, most_different
+from synth.estimates.calibrate import calibrate, representative
 from synth.estimates.calibration import factors_of
 from synth.estimates.device import device_of
 from synth.estimates.factors import Factors
@@ -38,8 +38,11 @@ _CALIBRATED, _CHOICES, _DIFFERENT = 3, 100, 0.05
 
 # The sources of which each device and program has its shipped factors.
 _SHIPPED = ("nemo", "megatron-2021", "simumax", "torchtitan", "llm-foundry")
-# A row of GB300 that is printed without the virtual stages that its time needs.
+# Rows that nothing is fitted to, but which are judged: one of GB300 that is printed without the
+# virtual stages that its time needs, and float8 with scales by rows, which its source calls
+# unexpectedly slow (torchtitan#1207).
 _LEFT_OUT = ("nemo", "gb300", "1f1b")
+_SLOW = "float8 rowwise"
 _FILE = Path(__file__).parent.parent / "synth" / "estimates" / "data" / "calibrations.json"
 
 # Kinds of memory that are no peak of what a program allocated.
@@ -81,7 +84,8 @@ def _rows(runs: Sequence[PublishedRun], is_each: bool) -> Iterator[Row]:
 def _row(stack: str, device: str, models: str, rows: list[StepParts], is_each: bool) -> Row:
     """Calibrate with few rows, and judge with the others."""
     count = min(_CALIBRATED, len(rows) - 1)
-    chosen = most_different(rows, count)
+    usual = [row for row in rows if not _is_left_out(row.run)]
+    chosen = representative(usual, count)
     factors = fit(chosen) if chosen else Factors()
     others = [row for row in rows if row not in chosen]
     errors = [abs(row.error(factors)) for row in others] if chosen else []
@@ -128,7 +132,8 @@ def _random_choices(rows: Sequence[StepParts]) -> list[float]:
     """Return the errors of the others over random choices of three rows."""
     if len(rows) <= _CALIBRATED:
         return []
-    every = list(combinations(range(len(rows)), _CALIBRATED))
+    usual = [place for place, row in enumerate(rows) if not _is_left_out(row.run)]
+    every = list(combinations(usual, _CALIBRATED))
     some = random.Random(0).sample(every, min(_CHOICES, len(every)))
     found = []
     for choice in some:
@@ -146,7 +151,8 @@ def _order(rows: Sequence[StepParts], factors: Factors) -> tuple[int, int, float
         gpus = layout.tensor * layout.context * layout.data * step.ranks
         # Per token, as the batches of layouts may differ.
         tokens = layout.seq_len * layout.micro_batch_size * layout.data * step.micro_batches
-        key = (step.estimator.shape, gpus, layout.seq_len, layout.precision)
+        variant = row.run.variant
+        key = (step.estimator.shape, gpus, layout.seq_len, layout.precision, variant)
         estimated, measured = row.us(factors) / tokens, row.run.measured_us / tokens
         groups[key].append(_Rated(estimated, measured, step.micro_batches, tokens))
     pairs = ordered = 0
@@ -206,7 +212,8 @@ def _ship() -> None:
 
 
 def _is_left_out(run: PublishedRun) -> bool:
-    return run.step.ranks > 1 and (run.stack, run.device, run.step.schedule) == _LEFT_OUT
+    is_incomplete = (run.stack, run.device, run.step.schedule) == _LEFT_OUT and run.step.ranks > 1
+    return is_incomplete or run.variant == _SLOW
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python -m benchmarks.layout_order
 
 Runs of one source are compared that train the same model on as many devices with the same batch,
-and whose measured steps are more than 5 % apart. Estimates have the shipped factors, as those of
+and whose measured steps are more than 5 % apart; of other releases or recipes of precision they
+stand apart. Estimates have the shipped factors, as those of
 `synth plan`; `python -m benchmarks.estimates` fits factors to each source instead. The regret is
 that of the run with the shortest estimated step, over the shortest measured one.
 """
@@ -20,6 +21,9 @@ from synth.estimates.published import PROGRAM, PublishedRun, published_runs
 
 _DIFFERENT = 1.05
 
+# What pairs of the same release and recipe of precision differ in.
+_ALIKE = ("layout", "schedule")
+
 
 class _Rated(NamedTuple):
     """The estimated and measured step of a run, its layout and its schedule."""
@@ -28,6 +32,7 @@ class _Rated(NamedTuple):
     measured_us: float
     layout: tuple[object, ...]
     schedule: str
+    variant: str
 
 
 def main() -> int:
@@ -44,7 +49,11 @@ def main() -> int:
     for (stack, device, kind), pairs in found.items():
         print(f"| {stack} | {device} | {kind} | {len(pairs)} | {sum(pairs)} |")
     every = [each for pairs in found.values() for each in pairs]
-    print(f"{sum(every)} of {len(every)} pairs in order")
+    alike = [each for key, pairs in found.items() if key[2] in _ALIKE for each in pairs]
+    print(
+        f"{sum(every)} of {len(every)} pairs in order, of the same release and recipe {sum(alike)} "
+        f"of {len(alike)}"
+    )
     print(
         f"regret of {len(regrets)} choices: mean {statistics.fmean(regrets):.1%}, median "
         f"{statistics.median(regrets):.1%}, largest {max(regrets):.1%}"
@@ -73,6 +82,7 @@ def _groups() -> Iterator[tuple[tuple[str, str], Sequence[_Rated]]]:
                     run.measured_us,
                     (run.step.estimator.layout, run.step.ranks),
                     run.step.schedule,
+                    run.variant,
                 )
                 for run in runs
             ],
@@ -88,6 +98,8 @@ def _pairs(rated: Sequence[_Rated]) -> Iterator[tuple[str, bool]]:
         if (one.layout, one.schedule) == (other.layout, other.schedule):
             continue
         kind = "schedule" if one.layout == other.layout else "layout"
+        if one.variant != other.variant:
+            kind += " and release or recipe"
         is_first = one.measured_us < other.measured_us
         yield kind, (one.estimated_us < other.estimated_us) == is_first
 

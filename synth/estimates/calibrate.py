@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from synth.errors import SynthError
 from synth.estimates.calibration import Calibration, Residual
@@ -49,7 +50,7 @@ def calibrate(runs: Sequence[PublishedRun], device: str, software: str, source: 
     rows = [StepParts(row.run, factors) for row in rows]
     factors = fit(rows)
     shares = np.sum([row.parts_us * factors.values for row in rows], axis=0)
-    shares = shares / shares.sum()
+    shares = shares / (shares.sum() + sum(row.fixed_us for row in rows))
     fitted = [
         Factor(value=round(value, 6), uncertainty=round(deviation, 4), share=round(share, 4))
         for value, deviation, share in zip(
@@ -134,21 +135,28 @@ def _present(row: dict[str, str]) -> dict[str, str]:
     return {name: text for name, text in row.items() if name is not None and text}
 
 
-def most_different(rows: Sequence[StepParts], count: int) -> list[StepParts]:
-    """Choose the rows whose shares of parts differ most, one after the other.
+def representative(rows: Sequence[StepParts], count: int) -> list[StepParts]:
+    """Choose the rows from which all rows are predicted best, one after the other.
 
-    Measured times do not matter for the choice. Each next row makes the determinant of the shares'
-    squares, with the prior's, as large as it can be (D-optimal design; Fedorov 1972).
+    Measured times do not matter for the choice. Each next row makes the mean variance of the
+    predicted times, with the prior's, as small as it can be (I-optimal design; Fedorov 1972).
     """
     system = np.diag(np.array(PRIOR) ** -2) * ROW**2
+    every = np.array([_shares(row) for row in rows])
     left, chosen = list(rows), []
     for _ in range(min(count, len(left))):
-        shares = [row.parts_us / row.parts_us.sum() for row in left]
-        gains = [np.linalg.slogdet(system + np.outer(share, share))[1] for share in shares]
-        best = int(np.argmax(gains))
-        system = system + np.outer(shares[best], shares[best])
+        systems = [system + np.outer(_shares(row), _shares(row)) for row in left]
+        variances = [np.sum(every @ np.linalg.inv(one) * every) for one in systems]
+        best = int(np.argmin(variances))
+        system = systems[best]
         chosen.append(left.pop(best))
     return chosen
+
+
+def _shares(row: StepParts) -> npt.NDArray[np.float64]:
+    """Of the parts in the time of a step."""
+    shares: npt.NDArray[np.float64] = row.parts_us / (row.fixed_us + row.parts_us.sum())
+    return shares
 
 
 def _run_of_profile(

@@ -12,6 +12,7 @@ from math import ceil, log2
 
 from synth.estimates.device import Device
 from synth.estimates.ops import ExchangeKind, GroupExchange
+from synth.profile.links import Link
 
 # Bus bandwidth as a share of a device's links, and latency in µs, by ranks in the node.
 _IN_NODE = {2: (0.60, 8.0), 4: (0.72, 17.0), 8: (0.77, 30.0)}
@@ -50,6 +51,17 @@ def collective_us(device: Device, call: GroupExchange) -> float:
     levels = ceil(log2(call.nodes))
     tree = latency + 2 * _TREE_US * levels + moved / (_TREE_SHARE * outside) * 1e6
     return min(ring, tree)
+
+
+def neighbour_link(device: Device, nodes: int, factor: float) -> Link:
+    """The link to a neighbour, as latency and bandwidth of a send."""
+    empty = GroupExchange(ExchangeKind.SEND, 0, nodes, 2)
+    large = GroupExchange(ExchangeKind.SEND, 1e9, nodes, 2)
+    latency = collective_us(device, empty)
+    per_s = 1e9 / (collective_us(device, large) - latency) * 1e6
+    return Link(
+        latency_us=round(factor * latency, 3), bandwidth_bytes_per_s=round(per_s / factor, 0)
+    )
 
 
 def _in_node(ranks: int) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from synth.costs.recomputed_layers import recomputed
 from synth.errors import SynthError
 from synth.estimates.calibration import factors_of
-from synth.estimates.collectives import collective_us
+from synth.estimates.collectives import collective_us, neighbour_link
 from synth.estimates.device import Device
 from synth.estimates.factors import KINDS, SOFTWARE, Factors, software_of
 from synth.estimates.layer_ops import LayerOps, Work
@@ -23,7 +23,7 @@ from synth.op_kinds import OpKind
 from synth.profile import Profile, Provenance
 from synth.profile.estimate import ESTIMATED, Estimate, Factor
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
-from synth.profile.links import Link, Links, NodeLink
+from synth.profile.links import Links, NodeLink
 from synth.profile.optimizer import OptimizerSpec
 from synth.profile.tied_parameters import TiedParameters
 from synth.profile.workload import Workload
@@ -36,10 +36,10 @@ DEFAULT_OPTIMIZER = OptimizerSpec.parse("adamw+master+float32-gradients")
 
 # Of steps of models with experts: the root mean square of the logarithms of estimate over measured
 # time, under the shipped factors, of 63 published runs (`python -m benchmarks.estimates`).
-_SCATTER_OF_EXPERTS = 0.45
+_SCATTER_OF_EXPERTS = 0.33
 
-# Of bytes: the largest error of the published peaks of layouts that are known to be the estimated
-# ones; and of others the root mean square of those of a source whose layouts are not fully known.
+# Of bytes: the largest error of the published peaks (`python -m benchmarks.estimates`), and of
+# other kinds of layouts, of which none is published, a guess.
 _MEMORY_SHOWN, _MEMORY_OTHERWISE = 0.08, 0.25
 
 # Share of an overlapped exchange by which compute beside it gets longer.
@@ -189,8 +189,6 @@ class Estimator:
             layout.sharding is not Sharding.FSDP
             and layout.recompute in (Recompute.NONE, Recompute.SELECTIVE)
             and layout.precision is Precision.BF16
-            and layout.context == 1
-            and (layout.sequence or layout.tensor == 1)
             and not self.shape.mtp_layers
         )
 
@@ -233,13 +231,7 @@ class Estimator:
         is_full = self.layout.recompute is Recompute.FULL and kind not in ("embedding", "head")
         if not is_full:
             parts[Role.B] += again
-        times = {
-            OpKind.F: self.factors.us(parts[Role.F]),
-            OpKind.B: self.factors.us(parts[Role.B]),
-            OpKind.W: self.factors.us(parts[Role.W]),
-            OpKind.BW: self.factors.us(parts[Role.B]) + self.factors.us(parts[Role.W]),
-            OpKind.STEP: self._step_us(states),
-        }
+        times = self._passes_us(kind, parts) | {OpKind.STEP: self._step_us(states)}
         whole, gradient = self._unsharded(states)
         passed = 0 if kind == "head" else boundary
         back = 0 if kind == "embedding" else boundary
@@ -266,6 +258,20 @@ class Estimator:
             layer = recomputed(layer)
             parts[Role.B] += again
         return _Part(self._with_gathering(layer, states), parts)
+
+    def _passes_us(self, kind: str, parts: dict[Role, Parts]) -> dict[OpKind, float]:
+        """The times of F, B, W and BW; of experts at least what the host takes to launch them.
+
+        F, B and W have about as many kernels each.
+        """
+        least = self.software.host_us / 3 if kind in ("moe_block", "mtp") else 0.0
+        forward, backward, weight = (self.factors.us(parts[role]) for role in Role)
+        return {
+            OpKind.F: max(forward, least),
+            OpKind.B: max(backward, least),
+            OpKind.W: max(weight, least),
+            OpKind.BW: max(backward + weight, 2 * least),
+        }
 
     def _with_gathering(self, layer: LayerProfile, states: States) -> LayerProfile:
         """Add FSDP's exchanges to the times of compute.
@@ -342,8 +348,8 @@ class Estimator:
         """
         device, layout = self.device, self.layout
         factor = self.factors.values[2]
-        near = _link(device, 1, factor)
-        far = _link(device, 2, factor)
+        near = neighbour_link(device, 1, factor)
+        far = neighbour_link(device, 2, factor)
         apart = layout.tensor * layout.context * layout.data
         stages = device.ranks_per_node // apart
         if stages < 2:
@@ -381,14 +387,3 @@ def _layers(listed: tuple[tuple[str, str], ...]) -> tuple[Layer, ...]:
 def _beside(compute_us: float, exchange_us: float) -> float:
     """The time of compute with an exchange beside it, which takes memory bandwidth and kernels."""
     return max(compute_us + _EXCHANGE_SHOWN * exchange_us, exchange_us)
-
-
-def _link(device: Device, nodes: int, factor: float) -> Link:
-    """The link to a neighbour, as latency and bandwidth of a send."""
-    empty = GroupExchange(ExchangeKind.SEND, 0, nodes, 2)
-    large = GroupExchange(ExchangeKind.SEND, 1e9, nodes, 2)
-    latency = collective_us(device, empty)
-    per_s = 1e9 / (collective_us(device, large) - latency) * 1e6
-    return Link(
-        latency_us=round(factor * latency, 3), bandwidth_bytes_per_s=round(per_s / factor, 0)
-    )

@@ -15,13 +15,24 @@ KINDS = ("matmul", "memory", "communication")
 # runs of different programs on one device lie apart (`python -m benchmarks.estimates`).
 PRIOR = (0.20, 0.35, 0.50)
 
+# Of F and B of a layer with experts, launched one by one: the mean of the published steps of
+# Qwen3-30B-A3B on H100 (rows 31 and 64 of `published.csv`), which is independent of the bytes
+# and FLOPs of the layers. Rows 70 and 91 on B200 and 204 of Qwen3-235B have 8.8 to 9.6 ms.
+_HOST_US = 9500.0
+
 SOFTWARE = {
-    "megatron": Software(hidden_tensor=0.5, gradient_bytes=2),
+    "megatron": Software(hidden_tensor=0.5, gradient_bytes=2, host_us=_HOST_US),
+    "megatron-graphs": Software(hidden_tensor=0.5, gradient_bytes=2),
     "megatron-plain": Software(overlaps_gradients=False),
     "megatron-2021": Software(
-        attention=AttentionKernel.UNFUSED, overlaps_gradients=False, traffic=1.3
+        attention=AttentionKernel.UNFUSED,
+        overlaps_gradients=False,
+        traffic=1.3,
+        waits_for_sends=True,
     ),
-    "torchtitan": Software(attention=AttentionKernel.FLASH2),
+    # Keys and values are repeated before attention, and gathered before it begins (its default
+    # `context_parallel_rotate_method`).
+    "torchtitan": Software(attention=AttentionKernel.FLASH2, shown_context=1.0, repeats_keys=True),
     "llm-foundry": Software(attention=AttentionKernel.FLASH1, traffic=1.5),
 }
 

@@ -47,22 +47,32 @@ class StepParts:
     def parts_us(self) -> _Vector:
         """The derivatives by each factor, in µs."""
         step, values = self.run.step, np.array(self.factors.values)
-        whole = step.with_factors(self.factors).us()
         found = np.zeros(len(values))
-        for kind in range(len(values) - 1):
+        # Without the host's time, parts in proportion to their factors add up to the whole
+        # (Euler's theorem), and two derivatives are enough.
+        scaled = len(values) - (0 if step.estimator.software.host_us else 1)
+        for kind in range(scaled):
             more = values.copy()
             more[kind] *= 1 + _STEP
             shifted = step.with_factors(self.factors.at(np.log(more))).us()
-            found[kind] = max(0.0, (shifted - whole) / (_STEP * values[kind]))
-        # Parts in proportion to their factors add up to the whole (Euler's theorem).
-        rest = whole - found @ values
-        found[-1] = max(0.0, rest / values[-1])
-        parts: _Vector = found * (whole / float(found @ values))
+            found[kind] = max(0.0, (shifted - self._whole_us) / (_STEP * values[kind]))
+        if scaled < len(values):
+            found[-1] = max(0.0, (self._whole_us - found @ values) / values[-1])
+        parts: _Vector = found * min(1.0, self._whole_us / max(float(found @ values), 1e-9))
         return parts
+
+    @cached_property
+    def _whole_us(self) -> float:
+        return self.run.step.with_factors(self.factors).us()
+
+    @cached_property
+    def fixed_us(self) -> float:
+        """What no factor changes: the time in which devices wait for their hosts."""
+        return self._whole_us - float(self.parts_us @ np.array(self.factors.values))
 
     def us(self, factors: Factors) -> float:
         """The time under other factors."""
-        return float(self.parts_us @ np.array(factors.values))
+        return self.fixed_us + float(self.parts_us @ np.array(factors.values))
 
     def error(self, factors: Factors) -> float:
         """Estimate over measured time, less 1."""
@@ -72,13 +82,14 @@ class StepParts:
 def fit(rows: Sequence[StepParts], calibration: str | None = None) -> Factors:
     """Return the most likely factors, and the deviations of their logarithms."""
     parts = np.array([row.parts_us for row in rows])
+    fixed = np.array([row.fixed_us for row in rows])
     measured = np.array([row.run.measured_us for row in rows])
     prior = np.array(PRIOR)
     logarithms = np.zeros(len(prior))
     least = min(0.0, np.log(best_efficiency(rows[0].run.step.estimator.device) / _MOST_EFFICIENT))
     for _ in range(_ITERATIONS):
         each = parts * np.exp(logarithms)
-        total = each.sum(axis=1)
+        total = fixed + each.sum(axis=1)
         slopes = each / total[:, None] / ROW
         short = -np.log(total / measured) / ROW
         system = slopes.T @ slopes + np.diag(prior**-2)
@@ -88,7 +99,7 @@ def fit(rows: Sequence[StepParts], calibration: str | None = None) -> Factors:
             change[0] = least - logarithms[0]
             change[1:] = np.linalg.solve(system[1:, 1:], wanted[1:] - system[1:, 0] * change[0])
         logarithms += change
-    left = np.log((parts @ np.exp(logarithms)) / measured)
+    left = np.log((fixed + parts @ np.exp(logarithms)) / measured)
     # The rows less the parameters that they determine (Bishop 2006, equation 3.91).
     determined = np.trace(np.linalg.solve(system, slopes.T @ slopes))
     squares = left @ left + _USUAL_ROWS * _USUAL_SCATTER**2

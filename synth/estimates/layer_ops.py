@@ -28,8 +28,10 @@ _BF16 = 2
 _SCORE_BYTES = {Role.F: 11, Role.B: 15}
 _DROPOUT_BYTES = 5
 
-# Share of the exchange of keys and values between ranks of a context that attention does not hide.
-_CONTEXT_SHOWN = 0.25
+# Bytes of casts of an element of a matrix's input, and kernels: to float8 it is read once and
+# written straight and turned; to float4 it is read for its largest value before, and the turned one
+# has a Hadamard transform of its own (NVFP4 recipe, arXiv 2509.25149).
+_CASTS = {"float8": (4.0, 2), "float4": (9.0, 4)}
 
 
 @dataclass
@@ -83,16 +85,31 @@ class LayerOps:
 
     def decoder(self, *, dense: bool) -> Work:
         """A decoder layer, with experts unless `dense`."""
+        work, second = self.attention(), self.mlp(dense=dense)
+        for role in Role:
+            work.add(role, *second.by_role[role])
+        return work
+
+    def attention(self) -> Work:
+        """The attention of a layer, with half of its norms."""
         work = Work()
-        self._norms(work, self.shape.norms)
+        self._norms(work, self.shape.norms / 2)
         self._attention_matrices(work)
         self._attention(work)
+        self._tensor_exchange(work)
+        return work
+
+    def mlp(self, *, dense: bool) -> Work:
+        """The MLP of a layer, or its experts, with the other half of the norms."""
+        work = Work()
+        self._norms(work, self.shape.norms / 2)
         if dense or self.shape.experts is None:
             self._mlp(work, self.shape.ffn)
-            self._tensor_exchange(work, pairs=2)
+            self._tensor_exchange(work)
         else:
             self._experts(work)
-            self._tensor_exchange(work, pairs=2 if self.shape.experts.shared_ffn else 1)
+            if self.shape.experts.shared_ffn:
+                self._tensor_exchange(work)
         return work
 
     def embedding(self) -> Work:
@@ -144,19 +161,18 @@ class LayerOps:
         work.add(Role.F, Traffic(forward * factor, kernels))
         work.add(Role.B, Traffic(backward * factor, kernels))
 
-    def _norms(self, work: Work, count: int) -> None:
+    def _norms(self, work: Work, count: float) -> None:
         """Norms, with the additions of residuals (and dropout's masks) beside them."""
         row = self.layout.sharded_tokens * self.shape.hidden
         mask = 1 if self.shape.dropout else 0
-        self._pointwise(work, count * row * (10 + mask), count * row * (12 + mask), 2 * count)
+        self._pointwise(
+            work, count * row * (10 + mask), count * row * (12 + mask), round(2 * count)
+        )
 
     def _casts(self, work: Work, elements: float) -> None:
-        """The casts of a matrix's input to a narrow dtype: read once, written straight and turned.
-
-        In B those of the output's gradient, about as many.
-        """
-        if self._dtype != "bfloat16":
-            self._pointwise(work, 4 * elements, 4 * elements, 2)
+        """The casts of a matrix's input to a narrow dtype; in B of the output's gradient."""
+        if (cast := _CASTS.get(self._dtype)) is not None:
+            self._pointwise(work, cast[0] * elements, cast[0] * elements, cast[1])
 
     def _attention_matrices(self, work: Work) -> None:
         shape, layout = self.shape, self.layout
@@ -198,11 +214,12 @@ class LayerOps:
             if role is Role.F and not is_fused:
                 work.again = [call, *traffic]
         if layout.context > 1:
-            heads = shape.heads if shape.latent is not None else shape.kv_heads
+            is_whole = shape.latent is not None or self.software.repeats_keys
+            heads = shape.heads if is_whole else shape.kv_heads
             each = shape.query_dim + shape.value_dim
             size = _BF16 * max(1, heads // layout.tensor) * each
             group = layout.group(layout.context, layout.tensor, self.ranks_per_node)
-            moved = _CONTEXT_SHOWN * size * layout.micro_batch_size * length
+            moved = self.software.shown_context * size * layout.micro_batch_size * length
             for role, factor in ((Role.F, 1), (Role.B, 2)):
                 work.add(role, GroupExchange(ExchangeKind.ALL_GATHER, factor * moved, *group))
 
@@ -245,23 +262,28 @@ class LayerOps:
         if experts.shared_ffn:
             self._mlp(work, experts.shared_ffn)
 
-    def _tensor_exchange(self, work: Work, pairs: int) -> None:
-        """The exchanges of tensor parallelism: before and after each pair of matrices."""
+    def _tensor_exchange(self, work: Work) -> None:
+        """The exchanges of tensor parallelism before and after a pair of matrices."""
         row = self.layout.tokens * self.shape.hidden * _BF16
         shown = 1 - self.software.hidden_tensor
-        for _ in range(pairs):
-            work.both(self._exchange(shown * row))
+        work.both(self._exchange(shown * row, 1.0 if self._dtype == "bfloat16" else 0.5))
 
-    def _exchange(self, num_bytes: float) -> Sequence[GroupExchange]:
-        """Gather and scatter along the sequence, or one sum."""
+    def _exchange(self, num_bytes: float, gathered: float = 1.0) -> Sequence[GroupExchange]:
+        """Gather and scatter along the sequence, or one sum; sums are of bfloat16.
+
+        The input of a narrow matrix is cast before it is gathered, as its output's gradient is
+        (Transformer Engine's and torchao's layers with sequence parallelism).
+        """
         layout = self.layout
         if layout.tensor == 1:
             return ()
         group = layout.group(layout.tensor, 1, self.ranks_per_node)
         if not layout.sequence:
             return (GroupExchange(ExchangeKind.ALL_REDUCE, num_bytes, *group),)
-        kinds = (ExchangeKind.ALL_GATHER, ExchangeKind.REDUCE_SCATTER)
-        return tuple(GroupExchange(kind, num_bytes, *group) for kind in kinds)
+        return (
+            GroupExchange(ExchangeKind.ALL_GATHER, gathered * num_bytes, *group),
+            GroupExchange(ExchangeKind.REDUCE_SCATTER, num_bytes, *group),
+        )
 
     def recomputed(self, work: Work) -> Sequence[Operation]:
         """Return the ops that B of a layer repeats under the layout's recomputation."""

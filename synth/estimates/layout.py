@@ -63,17 +63,27 @@ class Software(Record):
     Attributes:
         attention: its kernels.
         hidden_tensor: share of the collectives of tensor parallelism that compute hides.
+        shown_context: share of the exchange of keys and values between ranks of a context that
+            attention does not hide.
+        repeats_keys: attention's keys and values are repeated for each head before that exchange.
         gradient_bytes: of a gradient's element.
         overlaps_gradients: the reduction of gradients runs beside the last backward, and the
             gathering of parameters beside the first forward.
         traffic: bytes of pointwise kernels over those of fused ones.
+        waits_for_sends: interleaved 1F1B waits for its transfers between stages.
+        host_us: that the host takes to launch F and B of a layer with experts, one after another;
+            0: CUDA graphs launch them.
     """
 
     attention: AttentionKernel = AttentionKernel.FLASH3
     hidden_tensor: float = Field(default=0.0, ge=0, le=1)
+    shown_context: float = Field(default=0.25, ge=0, le=1)
+    repeats_keys: bool = False
     gradient_bytes: int = Field(default=4, ge=1, le=8)
     overlaps_gradients: bool = True
     traffic: float = Field(default=1.0, ge=0.1, le=10)
+    waits_for_sends: bool = False
+    host_us: float = Field(default=0.0, ge=0, le=1e6)
 
 
 class Layout(Record):

@@ -1,4 +1,4 @@
-"""The parts of a training step outside of the pipeline: data parallelism, and the optimizer."""
+"""The parts of a training step outside of the passes: data parallelism, and the optimizer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,25 +20,20 @@ _BF16 = 2
 
 
 class OutsideTimes(NamedTuple):
-    """Microseconds that a step takes beside the pipeline.
+    """Microseconds of a step beside forwards and backwards.
 
     Attributes:
         data_us: what is seen of the exchanges of gradients and parameters.
-        step_us: the optimizer.
+        step_us: the optimizer, with which the simulated schedules of pipelines end.
     """
 
     data_us: float
     step_us: float
 
-    @property
-    def total_us(self) -> float:
-        """The sum."""
-        return self.data_us + self.step_us
-
 
 @dataclass(frozen=True)
 class OutsidePipeline:
-    """The work of a training step outside of its pipeline.
+    """The work of a training step outside of its forwards and backwards.
 
     Attributes:
         estimator: model, device, layout, program and factors.

@@ -66,6 +66,7 @@ class PublishedRun:
         step: what is estimated.
         measured_us: of a step.
         peak_bytes: of the fullest rank; None: not published.
+        variant: what a source's runs differ in beside layouts: recipe of precision, release.
         tokens_per_s: of a GPU.
     """
 
@@ -77,12 +78,17 @@ class PublishedRun:
     measured_us: float
     tokens_per_s: float
     peak_bytes: float | None = None
+    variant: str = ""
 
 
 def _software(row: Mapping[str, str]) -> Software:
     """The training program, with what a note says of it."""
     found = software_of(row.get("software") or PROGRAM.get(row.get("stack", ""), "megatron"))
     note = (row.get("note") or "").lower()
+    if row.get("device", "").startswith("gb") and found == software_of("megatron"):
+        return software_of("megatron-graphs")  # as NVIDIA's recipes on Grace hosts
+    if row.get("stack") == "megatron-ci":
+        return found.replace(overlaps_gradients=True)
     if "eager" in note:
         return found.replace(traffic=2.0)
     if "async tp" in note or "asynctp" in note.replace("enabling asynctp", ""):
@@ -137,6 +143,7 @@ def _run(read: "_Row", row: Mapping[str, str], software: Software) -> PublishedR
         measured_us=batch * layout.seq_len / (rate * gpus) * 1e6,
         tokens_per_s=rate,
         peak_bytes=None if memory is None else memory * 2**30,
+        variant=row.get("variant") or "",
     )
 
 
@@ -260,7 +267,7 @@ class _PublishedRow(_Row):
             biases=is_gpt,
             tied=is_gpt,
             positions=0,
-            dropout=is_gpt and "mpt" not in name and "gqa" not in name,
+            dropout=is_gpt and "mpt" not in name,
             latent=_LATENT if is_latent else None,
             experts=self._experts(name),
             mtp_layers=1 if name == "deepseek-v3" else 0,
@@ -288,11 +295,12 @@ class _PublishedRow(_Row):
         """The sizes of groups and micro-batches."""
         sharding = (self._row.get("sharding") or "").lower()
         recompute = (self._row.get("recompute") or "").lower()
+        is_whole = "no sequence parallelism" in (self._row.get("note") or "")
         return Layout(
             seq_len=self.number("seq"),
             micro_batch_size=self.number("micro_batch", 1),
             tensor=self.number("tp", 1),
-            sequence="full" not in recompute or "fsdp" in sharding,
+            sequence=not is_whole and ("full" not in recompute or "fsdp" in sharding),
             context=self.number("cp", 1),
             expert=self.number("ep", 1),
             data=self.data_ranks(),

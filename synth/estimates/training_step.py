@@ -13,12 +13,12 @@ from synth.errors import SynthError
 from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import Factors
 from synth.estimates.outside_pipeline import OutsidePipeline, OutsideTimes, layers_of_ranks
+from synth.estimates.pipeline_time import pipeline_us
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.schedule.lowering.lower import lower
 from synth.schedule.rank_memory import peak_bytes
-from synth.schedule.simulate import simulate
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TrainingStep:
             SynthError: there are fewer layers than stages, or the schedule does not admit them.
         """
         profile = self.estimator.profile()
-        return self._pipeline_us(profile) + self.outside(profile).total_us
+        return self._pipeline_us(profile) + self.outside(profile).data_us
 
     def outside(self, profile: Profile) -> OutsideTimes:
         """The times of data parallelism and of the optimizer; `profile` is the estimator's."""
@@ -70,12 +70,13 @@ class TrainingStep:
         return self.schedule if self.ranks > 1 else "1f1b"
 
     def _pipeline_us(self, profile: Profile) -> float:
-        """The makespan of the schedule, from few micro-batches if there are many."""
+        """The makespan with the optimizer, from few micro-batches if there are many."""
         total, ranks = self.micro_batches, self.ranks
         if ranks == 1:
-            passes = (OpKind.F, OpKind.BW)
             layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
-            return total * sum(one.time_us[kind].median_us for one in layers for kind in passes)
+            passes = (OpKind.F, OpKind.BW)
+            once_us = sum(one.time_us[kind].median_us for one in layers for kind in passes)
+            return total * once_us + self.outside(profile).step_us
         period = ranks
         few = 3 * ranks
         if total <= few + period:
@@ -87,8 +88,8 @@ class TrainingStep:
 
     def _makespan_us(self, profile: Profile, count: int) -> float:
         costs = partition_costs(profile, self.stage_sizes(len(profile.layers)))
-        made = generate(self._name, self.ranks, count, costs=costs)
-        return simulate(lower(made, costs)).makespan_us
+        waits = self.estimator.software.waits_for_sends
+        return pipeline_us(self._name, self.ranks, count, costs, waits=waits)
 
     def stage_sizes(self, layers: int) -> list[int]:
         """Layers of each stage: as equal as possible, embedding and head beside the layers.

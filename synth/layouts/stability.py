@@ -1,5 +1,6 @@
-"""How often the chosen layout stays the best over the uncertainty of the estimate."""
+"""How often a choice stays the best over the uncertainty of the estimate."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
 
@@ -38,21 +39,51 @@ def stability(
     Returns:
         The wins; None: no draw was made.
     """
+    return under_draws(
+        question.factors,
+        lambda factors: [_step_us(question, one, factors) for one in shortlist],
+        draws,
+        seed,
+        should_stop,
+    )
+
+
+def under_draws(
+    factors: Factors,
+    times: Callable[[Factors], Sequence[float]],
+    draws: int,
+    seed: int,
+    should_stop: Callable[[], bool],
+) -> Stability | None:
+    """Count which of some choices is the fastest under factors that are drawn.
+
+    Args:
+        factors: their values, and the deviations of their logarithms.
+        times: of the choices under given factors, the chosen one first.
+        draws: how many factors are drawn.
+        seed: of the draws.
+        should_stop: ends them earlier.
+
+    Returns:
+        The wins; None: no draw was made.
+    """
     random = np.random.default_rng(seed)
-    factors = question.factors
-    wins, regrets = [0] * len(shortlist), []
+    wins, regrets = Counter[int](), []
+    choices = range(0)
     for _ in range(draws):
         if should_stop():
             break
         moved = np.log(factors.values) + random.normal(0.0, factors.deviations)
-        steps = [_step_us(question, one, factors.at(moved)) for one in shortlist]
-        best = min(range(len(steps)), key=steps.__getitem__)
+        found = times(factors.at(moved))
+        choices = range(len(found))
+        best = min(choices, key=found.__getitem__)
         wins[best] += 1
-        regrets.append(steps[0] / steps[best] - 1)
+        regrets.append(found[0] / found[best] - 1)
     if not regrets:
         return None
     is_cut_short = len(regrets) < draws
-    return Stability(len(regrets), is_cut_short, tuple(wins), median(regrets), max(regrets))
+    counted = tuple(wins[place] for place in choices)
+    return Stability(len(regrets), is_cut_short, counted, median(regrets), max(regrets))
 
 
 def _step_us(question: LayoutQuestion, judged: JudgedLayout, factors: Factors) -> float:

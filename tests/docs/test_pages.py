@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from synth.cli.commands import app
+from synth.estimates.model_config import model_of
 from tests.docs import option_tables
 from tests.docs.pages import PAGES, ROOT, Block, blocks, is_quick, spans
 
@@ -25,7 +26,9 @@ STEPS = 5
 
 # The others run whole by night only, and their quick blocks with all tests.
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
-OTHERS = [page for page in PAGES if page not in (README, TUTORIAL)]
+# Its searches need more than SEARCH_S to find a layout.
+LLAMA = ROOT / "docs" / "llama3-70b.md"
+OTHERS = [page for page in PAGES if page not in (README, TUTORIAL, LLAMA)]
 
 
 def name_of(page: Path) -> str:
@@ -148,20 +151,32 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     run_in_order(blocks(page), tmp_path)
 
 
+@pytest.mark.nightly
+def test_what_the_page_of_a_70b_model_shows_runs(tmp_path: Path) -> None:
+    run_in_order(blocks(LLAMA), tmp_path, search_s=60)
+    for name in ("megatron.json", "titan.json", "titan.toml", "titan.csv", "titan.html"):
+        assert (tmp_path / name).exists(), name
+
+
+def test_the_config_of_the_page_is_that_of_the_known_model(tmp_path: Path) -> None:
+    write_files(blocks(LLAMA), tmp_path)
+    assert model_of(str(tmp_path / "llama3-70b.json")) == model_of("llama3-70b")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in OTHERS if any(map(is_quick, blocks(p)))], ids=name_of)
 def test_quick_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     run_in_order(filter(is_quick, blocks(page)), tmp_path)
 
 
-def run_in_order(found: Iterable[Block], folder: Path) -> None:
+def run_in_order(found: Iterable[Block], folder: Path, search_s: int = SEARCH_S) -> None:
     """Write the files of blocks, and run their programs and commands."""
     for number, block in enumerate(found):
         if block.why_not_run is not None:
             continue
         write_files([block, *(blocks(ROOT / block.files_of) if block.files_of else [])], folder)
         for command in filter(None, (block.before, *block.commands)):
-            run(command, folder)
+            run(command, folder, search_s)
         if block.language == "python" and block.file is None:
             (folder / f"block{number}.py").write_text(block.text)
             run(f"python block{number}.py", folder)
@@ -173,12 +188,12 @@ def write_files(found: list[Block], folder: Path) -> None:
             (folder / block.file).write_text(block.text)
 
 
-def shortened(command: str) -> str:
+def shortened(command: str, search_s: int) -> str:
     """Lower time limits and steps: the test is of the commands, not of their figures."""
 
     def limit(found: re.Match[str]) -> str:
         seconds = int(found[1]) * (60 if found[2] == "m" else 1)
-        return f"--time-limit {min(seconds, SEARCH_S)}s"
+        return f"--time-limit {min(seconds, search_s)}s"
 
     def steps(found: re.Match[str]) -> str:
         return f"--steps {min(int(found[1]), STEPS)}"
@@ -186,7 +201,7 @@ def shortened(command: str) -> str:
     return re.sub(r"--steps (\d+)", steps, re.sub(r"--time-limit (\d+)(s|m)", limit, command))
 
 
-def run(command: str, folder: Path) -> None:
+def run(command: str, folder: Path, search_s: int = SEARCH_S) -> None:
     """Run a command with the programs of this environment, and fail if it fails."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -195,7 +210,7 @@ def run(command: str, folder: Path) -> None:
         "GLOO_SOCKET_IFNAME": LOOPBACK,
     }
     ended = subprocess.run(
-        shortened(command),
+        shortened(command, search_s),
         shell=True,
         cwd=folder,
         env=environment,

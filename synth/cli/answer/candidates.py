@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from synth.cli.answer.output import percent
+from synth.cli.answer.output import percent, wrapped
 from synth.objective import BoundScope
+from synth.options.choice_stability import ChoiceStability
 from synth.plan.choose.candidates import Ranking, Trial
 from synth.report.text.tables import milliseconds, table
 from synth.solver.problem import Problem
@@ -32,6 +33,18 @@ def candidates_table(chosen: Ranking, *, with_partitions: bool, has_all_rows: bo
     return (
         f"{table(header, rows)}\n{more}\nbest: {chosen.name}, {sizes(best.problem)}; the bound "
         f"below, {milliseconds(best.lower_bound_us)} ms, holds for {scope}"
+    )
+
+
+def stability_line(found: ChoiceStability) -> str:
+    """Say how the choice changes over the uncertainty of the estimate."""
+    stability, wins = found.stability, zip(found.names, found.stability.wins, strict=True)
+    others = [f"{name} {count}" for name, count in list(wins)[1:] if count]
+    instead = f" ({', '.join(others)})" if others else ""
+    return wrapped(
+        f"{found.names[0]} is the best in {stability.wins[0]} of {stability.draws} draws of the "
+        f"estimate's factors{instead}, at most {percent(stability.worst_regret)} slower than the "
+        f"best of a draw, each placement with its order and partition"
     )
 
 

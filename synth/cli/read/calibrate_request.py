@@ -38,7 +38,7 @@ class CalibrateRequest(Record):
     ] = None
     rows: Annotated[
         PositiveInt | None,
-        CommandOption("Use as many rows, those whose parts differ most.", default="all"),
+        CommandOption("Use as many rows, those from which all are predicted best.", default="all"),
     ] = None
     output: Annotated[
         Path | None,

@@ -2,7 +2,7 @@
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.read.calibrate_request import CalibrateRequest
-from synth.estimates.calibrate import calibrate, most_different, program_of, runs_of
+from synth.estimates.calibrate import calibrate, program_of, representative, runs_of
 from synth.estimates.calibration import Calibration
 from synth.estimates.device import device_of
 from synth.estimates.fit import StepParts
@@ -16,7 +16,7 @@ def work(request: CalibrateRequest) -> None:
     software = program_of(request.runs, request.software)
     runs = runs_of(request.runs, request.device, software, request.model)
     if request.rows is not None and request.rows < len(runs):
-        chosen = most_different([StepParts(run) for run in runs], request.rows)
+        chosen = representative([StepParts(run) for run in runs], request.rows)
         runs = [row.run for row in chosen]
     found = calibrate(runs, device.name, software, request.runs)
     if request.output is not None:

@@ -3,13 +3,14 @@
 from collections import deque
 from collections.abc import Sequence
 
-from synth.cli.answer.candidates import candidates_json, candidates_table
+from synth.cli.answer.candidates import candidates_json, candidates_table, stability_line
 from synth.cli.answer.output import AnswerForm, Format, answer, answer_json, talk
 from synth.cli.answer.preview import preview
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import is_stop_asked, run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
 from synth.cli.read.solve_request import SolveRequest
+from synth.options.choice_stability import choice_stability
 from synth.options.request import NoSchedule, announce, announce_sizes
 from synth.options.solve_task import SolveTask, read_solve
 from synth.plan.choose.candidates import Partitioning, Ranking, Trial
@@ -72,13 +73,17 @@ def _answer(asked: SolveTask, chosen: Ranking, form: AnswerForm) -> None:
     plan = None if result.schedule is None else request.plan(result)
     if plan is not None and request.output is not None:
         plan.save(request.output)
+    stability = choice_stability(asked.request, chosen) if plan is not None else None
     if form.format == Format.JSON:
         candidates = {"candidates": candidates_json(chosen)} if chosen.trials else {}
-        answer_json(as_json(request, result) | candidates)
+        over = {} if stability is None else {"stability": stability.data()}
+        answer_json(as_json(request, result) | candidates | over)
     if plan is None:
         raise NoSchedule(result)
     if form.format == Format.TEXT:
         more = _candidates(asked, chosen, form) if chosen.trials else ""
+        if stability is not None:
+            more += f"\n\n{stability_line(stability)}"
         answer(as_text(request, result, plan, more, has_all_rows=form.has_all_rows))
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
 

@@ -77,7 +77,8 @@ class EstimateArguments(Record):
     software: Annotated[
         str,
         CommandOption(
-            "Training program: megatron, megatron-plain, megatron-2021, torchtitan, llm-foundry."
+            "Training program: megatron, megatron-graphs (CUDA graphs launch layers with experts), "
+            "megatron-plain, megatron-2021, torchtitan, llm-foundry."
         ),
     ] = "megatron"
     calibration: CalibrationOption = None

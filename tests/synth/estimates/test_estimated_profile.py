@@ -9,7 +9,7 @@ import pytest
 
 import synth
 from synth.errors import SynthError
-from synth.estimates.calibrate import calibrate, most_different, runs_of
+from synth.estimates.calibrate import calibrate, representative, runs_of
 from synth.estimates.calibration import Calibration
 from synth.estimates.factors import PRIOR, Factors
 from synth.estimates.fit import StepParts, fit
@@ -164,8 +164,8 @@ def run_with_time(row: StepParts, time_us: float) -> PublishedRun:
 def test_rows_are_chosen_by_their_parts_and_not_by_their_times() -> None:
     rows = rows_of("simumax", "b200")[:9]
     slower = [StepParts(run_with_time(row, 2 * row.run.measured_us)) for row in rows]
-    chosen = [row.run.name for row in most_different(rows, 3)]
-    assert chosen == [row.run.name for row in most_different(slower, 3)]
+    chosen = [row.run.name for row in representative(rows, 3)]
+    assert chosen == [row.run.name for row in representative(slower, 3)]
     assert len(set(chosen)) == 3
 
 

@@ -1,0 +1,44 @@
+"""Published runs as their sources describe them, beside their estimates."""
+
+from statistics import median
+
+import pytest
+
+from synth.estimates.layout import Recompute, Sharding
+from synth.estimates.published import PublishedRun, published_runs
+
+
+def run_of_row(number: int) -> PublishedRun:
+    return next(run for run in published_runs() if run.name.split()[0] == str(number))
+
+
+@pytest.mark.parametrize("number", [256, 257, 259, 260])
+def test_peaks_of_megatrons_own_tests_are_within_6_percent(number: int) -> None:
+    """With dropout, and of 259 and 260 without sequence parallelism, as their configs say."""
+    run = run_of_row(number)
+    assert run.peak_bytes is not None and run.step.estimator.shape.dropout
+    assert max(run.step.peaks_bytes()) == pytest.approx(run.peak_bytes, rel=0.06)
+
+
+def test_torchtitans_defaults_explain_its_two_schedules() -> None:
+    """As many micro-batches as ranks: interleaved 1F1B was 1.28 times as fast."""
+    plain, interleaved = run_of_row(161), run_of_row(162)
+    assert plain.step.micro_batches == interleaved.step.micro_batches == 8
+    measured = plain.measured_us / interleaved.measured_us
+    assert plain.step.us() / interleaved.step.us() == pytest.approx(measured, rel=0.06)
+
+
+def test_500_watts_explain_torchtitans_steps_without_a_fit() -> None:
+    runs = [run for run in published_runs() if run.device == "h100-500w"]
+    assert len(runs) == 24
+    assert median(abs(run.step.us() / run.measured_us - 1) for run in runs) < 0.12
+
+
+def test_layouts_that_would_not_fit_have_what_lets_them() -> None:
+    assert run_of_row(60).step.estimator.layout.sharding is Sharding.FSDP
+    assert run_of_row(121).step.estimator.layout.recompute is Recompute.FULL
+
+
+def test_releases_and_recipes_of_precision_are_told_apart() -> None:
+    assert run_of_row(20).variant == "FP8, NeMo 26.06"
+    assert run_of_row(21).variant == "MXFP8, NeMo 26.06"
