@@ -67,7 +67,7 @@ def test_a_stop_at_the_first_schedule_returns_the_best_that_was_told(name: str) 
     result = space.search(SolveOptions(300, gap=0, workers=1), so_far, stop).result
     assert so_far.best is not None and result.value_us is not None
     assert result.stopped_by == StoppedBy.INTERRUPT
-    assert result.wall_s < 60
+    assert result.wall_s < 200
     best = result.as_incumbent()
     assert best is not None and best.rank_key[0] <= so_far.best.rank_key[0]
     assert so_far.best.as_result(1.0, StoppedBy.INTERRUPT).stopped_by == StoppedBy.INTERRUPT
