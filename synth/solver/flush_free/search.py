@@ -168,7 +168,7 @@ class _FlushFreeSearch:
             orders = list_orders(self.flush_free, instance, rng)
             for order in islice(orders, num_tried(problem.num_ops) // 2):
                 allowance.spend(FLUSH_FREE.list_s_per_op * problem.num_ops)
-                if allowance.is_over():
+                if allowance.is_over() or self._is_over():
                     break
                 found += [] if order is None else [order]
         found.sort(key=attrgetter("us"))
