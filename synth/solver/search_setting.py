@@ -62,6 +62,11 @@ class SearchSetting:
         return self.buffers_matter and self.has(Part.ANNEALING)
 
     @property
+    def anneals_most(self) -> bool:
+        """True if annealing gets most of the time, because it finds most."""
+        return self.anneals and self.holds_several
+
+    @property
     def is_tiny(self) -> bool:
         """True if the exact model gets all the time."""
         return self.num_ops <= SEARCH.exact_alone_ops

@@ -61,8 +61,20 @@ def _share_of_last_exact(setting: SearchSetting) -> float:
     return SEARCH.annealing_share if setting.anneals else 1.0
 
 
+def _share_of_first_annealing(setting: SearchSetting) -> float:
+    if setting.anneals_most:
+        return SEARCH.annealing_share_first_of_several
+    return SEARCH.annealing_share_first
+
+
 def _share_of_windows(setting: SearchSetting) -> float:
+    if setting.anneals_most:
+        return SEARCH.window_share_beside_annealing
     return SEARCH.window_share if setting.is_small else SEARCH.window_share_of_large
+
+
+def _share_of_annealing(setting: SearchSetting) -> float:
+    return SEARCH.annealing_share_of_several if setting.anneals_most else SEARCH.annealing_share
 
 
 class _Row(NamedTuple):
@@ -89,7 +101,7 @@ _BY_CPSAT = (
     _Row(
         Part.ANNEALING,
         lambda s: s.anneals,
-        lambda _: SEARCH.annealing_share_first,
+        _share_of_first_annealing,
         is_brief=_always,
     ),
     _Row(
@@ -109,15 +121,22 @@ _BY_CPSAT = (
     ),
     _Row(Part.MODULO, _with(Part.MODULO), _own),
     _Row(BoundStep.IN_TURN, _with(Part.BOUNDS)),
-    # On small problems the exact model may find more than a patient search.
-    _Row(Part.WINDOWS, _with(Part.WINDOWS), _share_of_windows, is_brief=lambda s: s.is_small),
-    _Row(Part.ANNEALING, lambda s: s.anneals, lambda _: SEARCH.annealing_share),
+    # On small problems the exact model may find more than a patient search, and where ranks hold
+    # several stages long rounds of annealing do.
+    _Row(
+        Part.WINDOWS,
+        _with(Part.WINDOWS),
+        _share_of_windows,
+        is_brief=lambda s: s.is_small or s.anneals_most,
+    ),
+    _Row(Part.ANNEALING, lambda s: s.anneals, _share_of_annealing),
     _Row(
         Part.EXACT,
         lambda s: (
             s.has(Part.EXACT)
             and s.num_ops <= SEARCH.exact_most_ops
             and not (s.anneals and s.is_tiny)
+            and (s.is_small or not s.anneals_most)
         ),
         _share_of_last_exact,
     ),

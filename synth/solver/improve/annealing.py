@@ -9,14 +9,16 @@ would judge it, by compiled code (`walk_kernel`):
 
 A round begins from the best order known with one of the bufferings (`buffering_race`), at a
 temperature that falls from a share of the mean op duration to nearly nothing. After each round its
-best order is tried with all other bufferings. The effort is counted in moves, so a search is
-repeatable.
+best order is tried with all other bufferings. Short rounds find the best buffering and improve an
+order soon. Where they end, one that takes as long as all of them finds more (notes/solver.md), so
+long rounds follow, each twice as long as the one before. The effort is counted in moves, or by
+whoever asks for long rounds, so a search is repeatable.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +66,7 @@ class Annealing:
         self.problem, self.found_by = problem, found_by
         self.rng = np.random.default_rng(seed)
         self.table = OpTable(problem)
+        self._mean_us = max(1.0, sum(self.table.duration_us) / self.table.num_ops)
         self.units_spent = 0
         self._starts: dict[Buffering, _Start] = {}
         self._race = BufferingRace()
@@ -125,6 +128,55 @@ class Annealing:
             self.add(found.programs, [found.buffering])
             yield from self._improved()
 
+    def run_long(
+        self, left: Callable[[], float], should_stop: Callable[[], bool]
+    ) -> Iterator[EvaluatedSchedule]:
+        """Yield verified candidates of long rounds, each better than those before.
+
+        Args:
+            left: the effort that is left, in any unit; the last round has cooled when it is 0.
+            should_stop: polled after every `units_per_look` units of effort, about.
+        """
+        yield from self._improved()
+        for share, hottest in ANNEALING.long_rounds:
+            best, effort = self._best_start, share * left()
+            walk = None if best is None or effort <= 0 else self.walk(best.schedule)
+            if walk is None:
+                return
+            end = left() - effort
+            done_share = partial(_done_share, left, end, effort)
+            yield from self._cool(walk, hottest, done_share, should_stop)
+
+    def _cool(
+        self,
+        walk: "Walk",
+        hottest: float,
+        done_share: Callable[[], float],
+        should_stop: Callable[[], bool],
+    ) -> Iterator[EvaluatedSchedule]:
+        """Run one long round; yield what it finds now and then, and at its end.
+
+        Args:
+            hottest: the first temperature, in mean op durations.
+            done_share: the share of the round that is over.
+        """
+        looks, factor = 0, ANNEALING.coldest_of_long / hottest
+        num_moves = max(1, ANNEALING.units_per_look // self.table.num_ops)
+        while (done := done_share()) < 1 and not should_stop():
+            walk.run(num_moves, hottest * self._mean_us * factor**done, 1.0, self.rng)
+            self.units_spent += num_moves * self.table.num_ops
+            if done * ANNEALING.looks_of_long >= looks:
+                looks += 1
+                yield from self._taken(walk)
+        yield from self._taken(walk)
+
+    def _taken(self, walk: "Walk") -> Iterator[EvaluatedSchedule]:
+        """Yield the best schedule of a walk, with its best buffering, if it is new."""
+        if self._yielded_us is None or walk.best_us < self._yielded_us:
+            found = walk.best
+            self.add(found.programs, [found.buffering])
+            yield from self._improved()
+
     def _improved(self) -> Iterator[EvaluatedSchedule]:
         """Yield the best schedule known, verified, unless one as good was yielded before.
 
@@ -147,8 +199,7 @@ class Annealing:
         """Run one round."""
         num_ops = self.table.num_ops
         moves = round(self._race.moves_per_op * num_ops)
-        mean_us = max(1.0, sum(self.table.duration_us) / num_ops)
-        temperature_us = ANNEALING.hottest * mean_us * float(self.rng.random())
+        temperature_us = ANNEALING.hottest * self._mean_us * float(self.rng.random())
         cooling = (ANNEALING.coldest / ANNEALING.hottest) ** (1 / max(1, moves))
         at_once = max(1, ANNEALING.units_per_look // num_ops)
         for begin in range(0, moves, at_once):
@@ -158,6 +209,11 @@ class Annealing:
             self.units_spent += count * num_ops
             if self.units_spent >= last or should_stop():
                 break
+
+
+def _done_share(left: Callable[[], float], end: float, effort: float) -> float:
+    """Return the share of an effort that is spent when as much is left as `left` says."""
+    return 1 - (left() - end) / effort
 
 
 class Walk:

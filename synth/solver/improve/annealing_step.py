@@ -24,7 +24,7 @@ class AnnealingStep:
 
         Args:
             share: the share of the remaining time.
-            is_brief: end after as much effort without a gain as it took to find the last one.
+            is_brief: short rounds, which end after as much effort without a gain as it took to find the last one.
         """
         best, budget = self.state.best, self.state.budget
         if best is None or not self._is_compiled(share):
@@ -49,7 +49,16 @@ class AnnealingStep:
         effort = math.inf
         if budget.is_deterministic:
             effort = SEARCH.annealing_share_first * limit_units
-        for candidate in annealing.run(effort, should_stop):
+        last = annealing.units_spent + effort
+
+        def left() -> float:
+            return last - annealing.units_spent if budget.is_deterministic else allowance.left_s()
+
+        if is_brief:
+            candidates = annealing.run(effort, should_stop)
+        else:
+            candidates = annealing.run_long(left, should_stop)
+        for candidate in candidates:
             improved = annealing.units_spent
             self.state.offer(candidate)
 

@@ -34,6 +34,11 @@ class SearchTuning:
     # Share of the remaining time for annealing: before the exact model, and after the windows.
     annealing_share_first: float = 0.5
     annealing_share: float = 0.7
+    # The same shares, and that of windows, where ranks hold several stages: there long rounds of
+    # annealing find most.
+    annealing_share_first_of_several: float = 0.2
+    annealing_share_of_several: float = 0.9
+    window_share_beside_annealing: float = 0.15
 
 
 SEARCH = SearchTuning()

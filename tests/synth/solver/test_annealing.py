@@ -183,6 +183,28 @@ def test_from_the_best_it_returns_nothing_worse() -> None:
     assert kept is not None and kept.value_us <= best.value_us
 
 
+def test_long_rounds_spend_the_effort_given_and_end_at_the_optimum() -> None:
+    problem = tight_problem()
+    search = Annealing(problem, seed=0)
+    search.add(serial_schedule(problem).programs)
+    began, units = search.units_spent, 300_000
+    found = [f.value_us for f in search.run_long(lambda: units - search.units_spent, lambda: False)]
+    assert found == sorted(set(found), reverse=True)
+    assert search.units_spent - began >= units - began
+    best = solve(problem, counted(1))
+    assert best.stopped_by == StoppedBy.OPTIMAL and found[-1] == best.value_us
+
+
+def test_long_rounds_that_are_stopped_keep_what_they_found() -> None:
+    problem = tight_problem()
+    search = Annealing(problem, seed=0)
+    search.add(serial_schedule(problem).programs)
+    looks = iter([False] * 3)
+    *_, found = search.run_long(lambda: 1e12, lambda: next(looks, True))
+    serial = evaluate(problem, serial_schedule(problem), "serial")
+    assert serial is not None and found.value_us < serial.value_us
+
+
 def test_an_order_that_another_buffering_betters_is_yielded_without_any_move() -> None:
     problem = tight_problem()
     slow = Costs(stages=problem.costs.stages, links=Links(default=Link(latency_us=9)))

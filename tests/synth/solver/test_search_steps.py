@@ -50,6 +50,17 @@ def test_where_buffers_matter_annealing_shares_the_time_with_the_exact_model() -
     assert tiny[-2:] == [Step(Part.ANNEALING, 1.0), Step(BoundStep.AWAIT, 1.0)]
 
 
+def test_where_ranks_hold_several_stages_annealing_gets_most_of_the_time() -> None:
+    several = replace(LARGE, buffers_matter=True, holds_several=True)
+    found = [step for step in steps(several) if isinstance(step.action, Part)]
+    assert found[-3:] == [
+        Step(Part.WINDOWS, SEARCH.window_share_beside_annealing, is_brief=True),
+        Step(Part.ANNEALING, SEARCH.annealing_share_of_several),
+        Step(Part.ANNEALING, 1.0),
+    ]
+    assert Part.EXACT in actions(replace(several, num_ops=400))
+
+
 def test_a_mixed_integer_program_replaces_all_that_follows_the_first_answers() -> None:
     assert actions(replace(LARGE, uses_milp=True)) == [
         Part.LIST_SCHEDULING,
