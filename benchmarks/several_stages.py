@@ -1,9 +1,11 @@
 """Values and bounds of generated pipelines whose ranks hold several stages, on equal layers.
 
-    python -m benchmarks.several_stages [--cases 10] [--limit 16]
+    python -m benchmarks.several_stages [--first 0] [--cases 10] [--limit 16] [--seed 0]
+    python -m benchmarks.several_stages --without bounds windows
 
 Each case is solved on the cut of equal numbers of layers, with one worker and a limit in processor
-time. Nothing recomputes.
+time. Nothing recomputes. Parts of the search that are left out (`synth.solver.options.Part`) show
+what they are worth.
 """
 
 import argparse
@@ -14,21 +16,27 @@ from benchmarks.realistic_suite import in_processor_time, solved
 from synth.plan.partition.candidates import equal_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.schedule.placements import placement
-from synth.solver.options import SolveOptions
+from synth.solver.options import Part, SolveOptions
 
 
 def main(given: Sequence[str] | None = None) -> None:
     """Solve all cases, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--seed", type=int, default=0)
+    parts = [part.value for part in Part]
+    parser.add_argument("--without", nargs="*", default=[], choices=parts, metavar="PART")
     parser.add_argument("--limit", type=float, default=16.0, help="processor time, in seconds")
     asked = parser.parse_args(given)
-    for number in range(asked.cases):
+    without = frozenset(map(Part, asked.without))
+    options = SolveOptions(asked.limit, workers=1, seed=asked.seed, without=without)
+    for number in range(asked.first, asked.first + asked.cases):
         case = case_of_several_stages(number)
         where = placement(case.placement, case.num_ranks)
         equal, *_ = equal_cuts(StageCostTable(case.profile), where.num_stages)
         with in_processor_time():
-            found = solved(case, equal, SolveOptions(asked.limit, workers=1))
+            found = solved(case, equal, options)
         gap = "none" if found.gap is None else f"{100 * found.gap:.2f} %"
         words = "nothing proven" if found.certificate is None else found.certificate.words
         print(

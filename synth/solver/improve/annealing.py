@@ -135,7 +135,7 @@ class Annealing:
 
         Args:
             left: the effort that is left, in any unit; the last round has cooled when it is 0.
-            should_stop: polled after every `units_per_look` units of effort, about.
+            should_stop: polled after every `units_per_temperature` units of effort, about.
         """
         yield from self._improved()
         for share, hottest in ANNEALING.long_rounds:
@@ -161,7 +161,7 @@ class Annealing:
             done_share: the share of the round that is over.
         """
         looks, factor = 0, ANNEALING.coldest_of_long / hottest
-        num_moves = max(1, ANNEALING.units_per_look // self.table.num_ops)
+        num_moves = max(1, ANNEALING.units_per_temperature // self.table.num_ops)
         while (done := done_share()) < 1 and not should_stop():
             walk.run(num_moves, hottest * self._mean_us * factor**done, 1.0, self.rng)
             self.units_spent += num_moves * self.table.num_ops

@@ -24,7 +24,8 @@ class AnnealingStep:
 
         Args:
             share: the share of the remaining time.
-            is_brief: short rounds, which end after as much effort without a gain as it took to find the last one.
+            is_brief: end after as much effort without a gain as it took to find the last one, and
+                make no long rounds.
         """
         best, budget = self.state.best, self.state.budget
         if best is None or not self._is_compiled(share):
@@ -54,10 +55,10 @@ class AnnealingStep:
         def left() -> float:
             return last - annealing.units_spent if budget.is_deterministic else allowance.left_s()
 
-        if is_brief:
-            candidates = annealing.run(effort, should_stop)
-        else:
+        if self._setting.anneals_most and not is_brief:
             candidates = annealing.run_long(left, should_stop)
+        else:
+            candidates = annealing.run(effort, should_stop)
         for candidate in candidates:
             improved = annealing.units_spent
             self.state.offer(candidate)

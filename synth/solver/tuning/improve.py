@@ -53,11 +53,13 @@ class AnnealingTuning:
     # Temperature at the beginning and the end of a round, in mean op durations.
     hottest: float = 0.2
     coldest: float = 0.01
-    # Long rounds: the share of the effort left that each takes, and its first temperature in mean op
-    # durations. The hottest one leaves nothing of the order from which it begins.
+    # Long rounds: the share of the effort left that each takes, and its first temperature in mean
+    # op durations. The hottest one leaves nothing of the order from which it begins.
     long_rounds: tuple[tuple[float, float], ...] = ((1 / 7, 0.1), (1 / 3, 4.0), (1.0, 0.5))
     # The last temperature of a long round, in mean op durations.
     coldest_of_long: float = 0.004
+    # Effort at each of its temperatures.
+    units_per_temperature: int = 250_000
     # Times that a long round is asked for better orders.
     looks_of_long: int = 20
     # Moves per op in the first round and in the longest, and their growth from race to race.
