@@ -305,8 +305,9 @@ class _RaceRun:
             near, promising = race.near(), race.promising()
             if near and not race.is_of_others(near[0], promising):
                 untried = [trial for trial in near if not trial.num_searches]
-                waiting = len(untried) + race.others_can_win
-                part_s = self.clock.left_s(limit_s) / (waiting + 1)
+                # The best one is searched again, for as long as one of those that wait.
+                num_searches = len(untried) + bool(near[0].num_searches) + race.others_can_win
+                part_s = self.clock.left_s(limit_s) / num_searches
                 share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1
                 self._try((*untried, near[0])[0], share * part_s)
                 self._move_cuts()
