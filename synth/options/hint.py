@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from synth.costs.costs import Costs
+from synth.costs.recomputation import Recomputation
 from synth.errors import SynthError
 from synth.families import current_name, families, family_placement, generate, generate_for
-from synth.options.recompute import LAYERS
 from synth.options.values import Hint
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Profile
-from synth.report.text.tables import places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.solver.problem import Problem
 from synth.system.messages import talk
+from synth.units import shown
 
 
 def read_hint(given: Hint | None, problem: Problem, profile: Profile) -> Schedule | None:
@@ -127,20 +127,25 @@ def _of_plan(plan: Plan, name: str, problem: Problem, profile: Profile) -> Sched
             f"note: §hint {name} was made from another profile, or for other links "
             f"({plan.profile_name}, not this {profile.name}); its order is taken, its times are not"
         )
-    _tell_of_layers(name, plan.recomputed_layers or (), problem.recomputed_layers)
+    _tell_of_layers(name, plan.recomputation, problem.recomputed_layers)
     return schedule
 
 
-def _tell_of_layers(name: str, recomputed: tuple[int, ...], asked: tuple[int, ...]) -> None:
+def _tell_of_layers(name: str, recomputed: Recomputation, asked: Recomputation) -> None:
     """Say that a hint's recomputed layers are ignored, if others or none were asked for."""
     if recomputed and recomputed != asked:
-        given = places(recomputed).replace("–", "-").replace(" ", "")
         talk(
             f"note: the layers that §hint {name} recomputes are not taken, and its order may not "
-            f"fit without; §recompute {LAYERS}{given} recomputes them"
+            f"fit without; §recompute {_option(recomputed)} recomputes them"
         )
 
 
 def _placed(where: Placement) -> str:
     """`0,1,1,0`, one replica after another."""
     return " and ".join(",".join(map(str, ranks)) for ranks in where.ranks)
+
+
+def _option(layers: Recomputation) -> str:
+    """Return the layers as an argument; quoted if a shell would divide it."""
+    written = layers.written
+    return shown(written) if ";" in written else written

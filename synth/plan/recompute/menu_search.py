@@ -6,7 +6,7 @@ There are few, so all are judged by list schedules, those of least work first.
 from collections.abc import Callable
 from dataclasses import replace
 
-from synth.op_kinds import OpKind
+from synth.costs.recomputation import Recomputation
 from synth.plan.list_schedule_judge import ListScheduleJudge
 from synth.plan.recompute.layer_choice import LayerSearch, with_layers, without_layers
 from synth.plan.tuning import LIST_JUDGING
@@ -45,9 +45,9 @@ class MenuSearch:
         """Judge nothing yet; the arguments are those of `LayerSearch`."""
         self.should_stop = should_stop
         self.without, *choices = problems_on_menu(without_layers(problem))
-        self.choices = sorted(choices, key=_backward_us)
+        self.choices = sorted(choices, key=_work_us)
         self.judge = ListScheduleJudge(problem, effort_s)
-        self.values: dict[tuple[int, ...], int] = {}
+        self.values: dict[Recomputation, int] = {}
 
     def run(self) -> None:
         """Judge the choices, those of least work first."""
@@ -90,5 +90,5 @@ def layer_search(
     return make(problem, effort_s, should_stop)
 
 
-def _backward_us(problem: Problem) -> int:
-    return sum(stage.duration_us[OpKind.B] for stage in problem.costs.stages)
+def _work_us(problem: Problem) -> int:
+    return sum(stage.work_us for stage in problem.costs.stages)

@@ -177,7 +177,7 @@ def _check_shares(peaks: tuple[int, ...], problem: Problem) -> None:
     )
     exactly = f"§partition {','.join(map(str, problem.partition or ()))}"
     if problem.recomputed_layers:
-        exactly += f" §recompute layers:{','.join(map(str, problem.recomputed_layers))}"
+        exactly += f" §recompute {problem.recomputed_layers.written}"
     raise SharesExceedLimit(
         f"the schedule that was found needs {format_bytes_both(excess)} more than the limit on "
         f"rank {rank}, as a stage's share of the optimizer state is rounded up; give {exactly}, "
