@@ -63,7 +63,7 @@ def cut_stages(
     layers = {number: {i: model[i] for i in plan.layers_of(number)} for number in held}
     stages: dict[int, Stage] = {
         number: LayeredStage(
-            calls_of(plan.workload, own, names, plan.recomputed_layers or ()),
+            calls_of(plan.workload, own, names, plan.recomputation),
             is_first=number == 0,
             is_last=number == len(plan.partition) - 1,
         )

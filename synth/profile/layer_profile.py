@@ -198,6 +198,18 @@ class LayerProfile(Record):
         """The rise of memory during R: as measured, or as during F."""
         return self.rise_bytes.get(OpKind.R, self.rise_bytes[OpKind.F])
 
+    @property
+    def as_variant(self) -> LayerVariant:
+        """The costs that differ between variants of a layer."""
+        return LayerVariant(
+            time_us={kind: self.time_us[kind] for kind in VARIED},
+            saved_bytes=self.saved_bytes,
+            saved_w_bytes=self.saved_w_bytes,
+            rise_bytes={kind: self.rise_bytes[kind] for kind in VARIED},
+            input_until=self.input_until,
+            output_until=self.output_until,
+        )
+
     def under(self, policy: str) -> Self:
         """Return the costs under the policy of one of its variants.
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
 from synth.plan.recompute.choice import bound_us, needs_bytes, why_infeasible
 from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
