@@ -12,6 +12,8 @@ PyTorch's `create_selective_checkpoint_contexts` takes it.
 """
 
 import itertools
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -55,6 +57,26 @@ def check_policy(policy: str) -> None:
         )
 
 
+def check_is_imported(policies: Iterable[str]) -> None:
+    """Refuse policies whose code a plan would import, as no program has done so before.
+
+    Raises:
+        SynthError: names the first of them.
+    """
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    known = {os.path.realpath(file) for file in files if file}
+    for policy in policies:
+        place = policy.rpartition(":")[0]
+        is_there = (
+            os.path.realpath(place) in known if place.endswith(".py") else place in sys.modules
+        )
+        if place and not is_there:
+            raise SynthError(
+                f"the plan recomputes layers under {policy!r}, a function, and to import it runs "
+                f"its code; import {place} in your program to say that it may"
+            )
+
+
 def run_recomputed(policy: str, run: _Run, arguments: tuple[Any, ...]) -> Any:
     """Run a part of F of which B will compute again what the policy says.
 
@@ -69,16 +91,17 @@ def run_recomputed(policy: str, run: _Run, arguments: tuple[Any, ...]) -> Any:
     if policy == SELECTIVE:
         with _CoreAttentionAgain():
             return run(*arguments)
-    context = {} if policy == FULL else {"context_fn": _contexts(policy)}
+    context: Any = {} if policy == FULL else {"context_fn": _contexts(policy)}
     return checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False, **context)
 
 
 def _contexts(policy: str) -> Callable[[], Any]:
-    """Return the function that makes the contexts of a F and of its repetition."""
+    """Return the function that makes the contexts of an F and of its repetition."""
+    contexts: Any = create_selective_checkpoint_contexts  # without annotations in torch
     if policy == OPS:
-        return lambda: create_selective_checkpoint_contexts(_EveryOtherProduct())
+        return lambda: contexts(_EveryOtherProduct())
     check_policy(policy)
-    return partial(create_selective_checkpoint_contexts, _of_user(policy))
+    return partial(contexts, _of_user(policy))
 
 
 @cache

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from synth.costs.recomputation import Recomputation
+from synth.costs.recomputed_layers import policies_of
 from synth.plan.list_schedule_judge import ListScheduleJudge
 from synth.plan.recompute.layer_choice import LayerSearch, with_layers, without_layers
 from synth.plan.tuning import LIST_JUDGING
@@ -26,7 +27,14 @@ def problems_on_menu(problem: Problem) -> list[Problem]:
     assert problem.profile is not None and problem.partition is not None
     assert problem.layer_menu is not None
     parts = model_parts([layer.name for layer in problem.profile.layers])
-    choices = problem.layer_menu.choices(problem.partition, problem.placement, parts)
+    at = problem.partition, problem.placement, parts
+    every = problem.layer_menu.every_layer(*at)
+    in_part = [
+        Recomputation(dict.fromkeys(every, policy))
+        for policy in problem.layer_menu.policies
+        if every and all(policy in policies_of(problem.profile, layer) for layer in every)
+    ]
+    choices = [*problem.layer_menu.choices(*at), *in_part]
     return [with_layers(problem, layers) for layers in choices]
 
 
